@@ -1,0 +1,1 @@
+"""Operator -> time. `roofline` is ideal, `calibrated` is fitted, `measured` reads a profile."""

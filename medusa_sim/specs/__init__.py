@@ -1,0 +1,1 @@
+"""What is known before anything runs: GPUs, models, runtimes and fitted kernel parameters."""

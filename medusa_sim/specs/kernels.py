@@ -1,0 +1,67 @@
+"""Fitted kernel parameters of one GPU and one kernel library, as stored in `hardware/<gpu>.toml`.
+
+Efficiencies are dimensionless fractions of the datasheet's bandwidth and peak, so that a GPU that
+was never measured can borrow those of a relative. `medusa_sim.latency` turns them into times,
+`medusa_sim.calibrate` fits them.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class Residual(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """80 % band of measured / predicted on held-out shapes, for sizes up to `size_max`.
+
+    The size is m for a GEMM, q_len x batch for attention, m for elementwise kernels.
+    """
+
+    size_max: float
+    low: float
+    high: float
+
+
+class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Where a table of kernel parameters comes from and how well it does.
+
+    `fit_error` and `heldout_error` are mean absolute percentage errors of time as fractions: on the
+    rows of the fit, and with whole shapes held back. `inherited_from` names the GPU whose
+    efficiencies were borrowed, and is empty where the GPU itself was measured.
+    """
+
+    source: str
+    rows: int
+    fit_error: float
+    heldout_error: float
+    residuals: tuple[Residual, ...]
+    inherited_from: str = ""
+
+
+class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Linear layers (see `medusa_sim.latency.gemm`)."""
+
+    fit: Fit
+
+
+class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Unfused products or a fused kernel (see `medusa_sim.latency.attention`)."""
+
+    fit: Fit
+
+
+class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Norms, rope, activation, residual, embedding (see `medusa_sim.latency.elementwise`)."""
+
+    fit: Fit
+
+
+class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """All kernels of one library on one GPU: TOML `[kernels.<set>.gemm.<dtype>]` and so on.
+
+    gemm by dtype; attention by operator kind (`qk`, `pv`, `decode_attention`, ...); elementwise by
+    operator kind (`rms_norm`, `rope`, ...).
+    """
+
+    gemm: dict[str, GemmKernel] = {}
+    attention: dict[str, AttentionKernel] = {}
+    elementwise: dict[str, ElementwiseKernel] = {}
