@@ -1,0 +1,88 @@
+"""Where specifications and profiles are found.
+
+Two roots, in this order: the user's data (what `measure` and `calibrate` write), then the data that
+ships with the package. The shipped data lies in `medusa_sim/_data` of a wheel and at the top of a
+checkout (also of an editable install).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from medusa_sim.errors import SpecError
+
+DATA_DIR_VARIABLE = "MEDUSA_SIM_DATA_DIR"
+"""Environment variable that replaces the platform's user data folder."""
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_PACKAGE = Path(__file__).resolve().parent
+
+
+def user_data_dir(data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """Folder of the user's own data: `data_dir`, else $MEDUSA_SIM_DATA_DIR, else the platform's folder.
+
+    It need not exist: `measure` and `calibrate` create it. Raises SpecError where it is a file.
+    """
+    chosen = data_dir if data_dir is not None else os.environ.get(DATA_DIR_VARIABLE) or None
+    if chosen is None:
+        import platformdirs
+
+        return Path(platformdirs.user_data_dir("medusa-sim", appauthor=False))
+    folder = Path(chosen).expanduser()
+    if folder.exists() and not folder.is_dir():
+        told = "--data-dir" if data_dir is not None else f"${DATA_DIR_VARIABLE}"
+        raise SpecError(f"{told} {str(folder)!r} is a file; give a folder, which is created when needed")
+    return folder
+
+
+def shipped_dir() -> Path:
+    """Folder that holds `hardware/` and `profiles/` as they were shipped."""
+    wheel = _PACKAGE / "_data"
+    root = wheel if wheel.is_dir() else _PACKAGE.parent
+    if not (root / "hardware").is_dir():
+        raise SpecError(
+            f"no hardware folder in {root}: the installation is incomplete; install medusa-sim again"
+        )
+    return root
+
+
+def data_roots(data_dir: str | os.PathLike[str] | None = None) -> tuple[Path, ...]:
+    """Roots to search, the user's first."""
+    return (user_data_dir(data_dir), shipped_dir())
+
+
+def find(kind: str, name: str, data_dir: str | os.PathLike[str] | None = None) -> Path | None:
+    """First file or folder `kind/name` in the roots, or None. `kind` may hold slashes, `name` may not.
+
+    >>> find("hardware", "a40.toml").name
+    'a40.toml'
+    """
+    if not _NAME.fullmatch(name):
+        raise SpecError(
+            f"{name!r} cannot name a file in {kind}: letters, digits, '.', '_', '+' and '-' are allowed, "
+            "a letter or digit first"
+        )
+    for root in data_roots(data_dir):
+        path = root / kind / name
+        if path.exists():
+            return path
+    return None
+
+
+def stems(
+    kind: str, suffixes: Iterable[str], data_dir: str | os.PathLike[str] | None = None
+) -> tuple[str, ...]:
+    """Sorted names (without suffix) of the files in folder `kind` of every root."""
+    wanted = tuple(suffixes)
+    found = {
+        entry.name.removesuffix(suffix)
+        for root in data_roots(data_dir)
+        if (root / kind).is_dir()
+        for entry in (root / kind).iterdir()
+        for suffix in wanted
+        if entry.name.endswith(suffix) and not entry.name.startswith(".")
+    }
+    return tuple(sorted(found))

@@ -1,0 +1,221 @@
+"""A GPU as its datasheet describes it, with the kernel parameters fitted to it.
+
+One GPU a file, `hardware/<name>.toml`. Datasheet numbers carry their source; `[kernels.<set>]` holds
+fitted parameters (`medusa_sim.specs.kernels`), written by `medusa-sim calibrate`.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+
+import msgspec
+
+from medusa_sim import data
+from medusa_sim.errors import SpecError, unknown_name
+from medusa_sim.specs.inheritance import Inheritance, completed, inheritance
+from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.sourced import (
+    FileState,
+    Sourced,
+    Table,
+    conversion_error,
+    file_state,
+    first_not_finite,
+    read_toml,
+)
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+SCHEMA = 1
+HARDWARE = "hardware"
+
+# Wide enough for any chip, narrow enough to refuse a number in the wrong unit (GB, TFLOP/s).
+_RANGES: dict[str, tuple[float, float, str]] = {
+    "sms": (1, 10_000, "streaming multiprocessors"),
+    "l2_bytes": (1e5, 1e11, "bytes"),
+    "memory_bytes": (1e8, 1e14, "bytes"),
+    "bandwidth_bytes_per_s": (1e9, 1e15, "bytes/s"),
+    "link_bandwidth_bytes_per_s": (1e8, 1e14, "bytes/s, one direction"),
+}
+_WHOLE = ("sms", "l2_bytes", "memory_bytes")
+_PEAK = (1e10, 1e18, "FLOP/s, dense")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Gpu:
+    """One GPU. SI units; peaks are dense and per dtype; a missing dtype is an error, never scaled.
+
+    sources, notes: by dotted key (`peak_flops_per_s.fp16`) the document of each number and how it was read.
+    kernels: fitted parameters by set (`torch`, `sglang`, `paper`), with what is borrowed from relatives.
+    paper_peak_flops_per_s: peaks that a paper used where they differ, only for reproducing it.
+    Two loads of the same files give the same object, so a Gpu may be a cache key.
+    """
+
+    name: str
+    title: str
+    architecture: str
+    sms: int
+    l2_bytes: float
+    memory_bytes: float
+    bandwidth_bytes_per_s: float
+    peak_flops_per_s: dict[str, float]
+    link_bandwidth_bytes_per_s: float
+    paper_peak_flops_per_s: dict[str, float] = field(default_factory=dict)
+    sources: dict[str, str] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    kernels: dict[str, KernelSet] = field(default_factory=dict)
+    path: str = ""
+
+    def peak(self, dtype: str) -> float:
+        """Dense peak of a dtype in FLOP/s. Raises SpecError where the datasheet gives none."""
+        try:
+            return self.peak_flops_per_s[dtype]
+        except KeyError:
+            listed = ", ".join(self.peak_flops_per_s)
+            raise SpecError(
+                f"{self.name} has no dense peak for dtype {dtype!r} (it has: {listed}); "
+                "choose one of these or another GPU, no peak is scaled from another dtype's"
+            ) from None
+
+    def kernel_set(self, name: str) -> KernelSet:
+        """Fitted parameters of a kernel set. Raises SpecError naming the sets that exist."""
+        try:
+            return self.kernels[name]
+        except KeyError:
+            sets = ", ".join(self.kernels) or "none"
+            raise SpecError(
+                f"{self.name} has no kernel set {name!r} (it has: {sets}); calibrate it with "
+                f"`medusa-sim calibrate --gpu {self.name} --kernels {name}` or use --latency roofline"
+            ) from None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _GpuFile:
+    """A parsed file before anything is borrowed."""
+
+    gpu: Gpu
+    borrowed: dict[str, Inheritance]
+
+
+def gpu_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
+    """Names of all GPUs, the user's and the shipped ones."""
+    return data.stems(HARDWARE, (".toml",), data_dir)
+
+
+def load_gpu(name: str, data_dir: str | os.PathLike[str] | None = None) -> Gpu:
+    """The GPU of `hardware/<name>.toml`; a file in the user's data folder replaces the shipped one.
+
+    Raises SpecError for an unknown name (with the nearest), a malformed file, or a relative that does
+    not exist.
+    """
+    file = _gpu_file(name, data_dir)
+    relatives = dict.fromkeys(
+        reference.gpu for borrowed in file.borrowed.values() for _, _, reference in borrowed.references
+    )
+    loaded = []
+    for relative in relatives:
+        try:
+            loaded.append(_gpu_file(relative, data_dir))
+        except SpecError as error:
+            raise SpecError(f"{file.gpu.path}: kernels: inherit: {error}") from error
+    return _assembled(file, tuple(loaded))
+
+
+@lru_cache(maxsize=128)
+def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
+    own = {relative.gpu.name: relative.gpu.kernels for relative in (file, *relatives)}
+    kernels = dict(file.gpu.kernels)
+    for set_name, borrowed in file.borrowed.items():
+        kernels[set_name] = completed(
+            kernels.get(set_name, KernelSet()), borrowed, lambda gpu, name: own[gpu].get(name, KernelSet())
+        )
+    fields = {slot: getattr(file.gpu, slot) for slot in Gpu.__slots__}
+    return Gpu(**{**fields, "kernels": kernels})
+
+
+def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
+    path = data.find(HARDWARE, f"{name}.toml", data_dir)
+    if path is None:
+        raise SpecError(unknown_name("GPU", name, gpu_names(data_dir)))
+    return _parsed(file_state(path))
+
+
+@lru_cache(maxsize=128)
+def _parsed(state: FileState) -> _GpuFile:
+    return _parse(state.path, read_toml(state.path))
+
+
+def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
+    """Check the content of a hardware file, key by key. Raises SpecError naming file and key."""
+    table = Table(str(path), content)
+    schema = table.raw("schema", f"schema = {SCHEMA}")
+    if schema != SCHEMA or isinstance(schema, bool):
+        table.fail("schema", f"given {schema!r}; this version reads schema {SCHEMA}")
+    name = table.text("name", what="the name of the file without .toml")
+    if name != path.stem:
+        table.fail("name", f"given {name!r}; it must be the file's own name, {path.stem!r}")
+    numbers = {
+        key: table.number(key, low, high, unit, whole=key in _WHOLE)
+        for key, (low, high, unit) in _RANGES.items()
+    }
+    peaks = _peaks(table, "peak_flops_per_s")
+    paper = _peaks(table, "paper_peak_flops_per_s") if "paper_peak_flops_per_s" in table else {}
+    title = table.text("title", what="the product's name")
+    architecture = table.text("architecture", pattern="[a-z]+", what="one lower-case word, such as ampere")
+    kernels, borrowed = _kernels(table, name) if "kernels" in table else ({}, {})
+    table.finish()
+    every = {
+        **numbers,
+        **{f"peak_flops_per_s.{dtype}": peak for dtype, peak in peaks.items()},
+        **{f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in paper.items()},
+    }
+    gpu = Gpu(
+        name=name,
+        title=title,
+        architecture=architecture,
+        sms=int(numbers["sms"].value),
+        l2_bytes=float(numbers["l2_bytes"].value),
+        memory_bytes=float(numbers["memory_bytes"].value),
+        bandwidth_bytes_per_s=float(numbers["bandwidth_bytes_per_s"].value),
+        link_bandwidth_bytes_per_s=float(numbers["link_bandwidth_bytes_per_s"].value),
+        peak_flops_per_s={dtype: float(peak.value) for dtype, peak in peaks.items()},
+        paper_peak_flops_per_s={dtype: float(peak.value) for dtype, peak in paper.items()},
+        sources={key: number.source for key, number in every.items()},
+        notes={key: number.note for key, number in every.items() if number.note},
+        kernels=kernels,
+        path=str(path),
+    )
+    return _GpuFile(gpu, borrowed)
+
+
+def _peaks(table: Table, key: str) -> dict[str, Sourced]:
+    entries = table.table(key)
+    if not tuple(entries):
+        table.fail(key, f"empty; give the dense peak of at least one of {', '.join(BYTES_PER_ELEMENT)}")
+    for dtype in entries:
+        if dtype not in BYTES_PER_ELEMENT:
+            entries.fail(dtype, f"unknown dtype; allowed: {', '.join(BYTES_PER_ELEMENT)}")
+    return {dtype: entries.number(dtype, *_PEAK) for dtype in entries}
+
+
+def _kernels(table: Table, gpu: str) -> tuple[dict[str, KernelSet], dict[str, Inheritance]]:
+    entries = table.table("kernels")
+    kernels: dict[str, KernelSet] = {}
+    borrowed: dict[str, Inheritance] = {}
+    for set_name in entries:
+        given = entries.raw(set_name, "a kernel set")
+        key = entries.dotted(set_name)
+        if not isinstance(given, dict):
+            entries.fail(set_name, "a table of fitted parameters is needed")
+        if (bad := first_not_finite(given, key)) is not None:
+            raise SpecError(f"{table.where}: {bad}: nan or infinity; a finite number is needed")
+        if "inherit" in given:
+            borrowed[set_name] = inheritance(entries.table(set_name).table("inherit"), gpu, set_name)
+        fitted = {section: value for section, value in given.items() if section != "inherit"}
+        try:
+            kernels[set_name] = msgspec.convert(fitted, KernelSet, strict=True)
+        except msgspec.ValidationError as error:
+            raise conversion_error(table.where, error, key) from error
+    return kernels, borrowed

@@ -1,0 +1,147 @@
+"""Kernel parameters that a GPU borrows from a relative, because nobody measured it.
+
+    [kernels.torch.inherit]
+    reason = "same GA100 chip"           # required
+    gemm = "a100-80gb-pcie"              # "gpu", "gpu:set" or "gpu:set:entry"
+    attention = "a100-80gb-pcie"
+    elementwise = "a100-80gb-pcie"
+    widen = 1.5                          # optional: stretches the residual bands
+
+A section takes one reference for every entry, or a table by entry:
+`gemm = { bf16 = "h100-sxm:sglang:bf16" }`.
+"gpu" alone means the set of the same name; an entry alone may be renamed (fp16 from a measured bf16).
+What the GPU has of its own always wins, so a later calibration simply replaces what was borrowed.
+Only parameters that were fitted on the named GPU itself are borrowed, never borrowed ones again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+from medusa_sim.specs.kernels import AttentionKernel, ElementwiseKernel, Fit, GemmKernel, KernelSet, Residual
+from medusa_sim.specs.sourced import Table
+
+SECTIONS = ("gemm", "attention", "elementwise")
+MAX_WIDEN = 10.0
+EVERY_ENTRY = "*"
+
+Kernel: TypeAlias = GemmKernel | AttentionKernel | ElementwiseKernel
+_KernelT = TypeVar("_KernelT", GemmKernel, AttentionKernel, ElementwiseKernel)
+
+
+class Reference(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an entry is borrowed: GPU, its kernel set, and the entry there (`*`: all of the section)."""
+
+    gpu: str
+    set_name: str
+    entry: str
+
+    def __str__(self) -> str:
+        tail = "" if self.entry == EVERY_ENTRY else f":{self.entry}"
+        return f"{self.gpu}:{self.set_name}{tail}"
+
+
+class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
+    """What one kernel set borrows: references by section and entry, why, and how much wider the band is."""
+
+    reason: str
+    widen: float
+    references: tuple[tuple[str, str, Reference], ...]
+
+
+def inheritance(table: Table, gpu: str, set_name: str) -> Inheritance:
+    """Parse `[kernels.<set>.inherit]`. Raises SpecError naming file and key."""
+    reason = table.text("reason", what="why the relative's parameters apply")
+    widen = 1.0
+    if "widen" in table:
+        widen = table.plain_number("widen", 1.0, MAX_WIDEN)
+    references: list[tuple[str, str, Reference]] = []
+    for section in SECTIONS:
+        if section not in table:
+            continue
+        given = table.raw(section, "a reference")
+        if isinstance(given, str):
+            references.append((section, EVERY_ENTRY, _reference(table, section, given, set_name, gpu)))
+            continue
+        entries = table.table(section)
+        for entry in entries:
+            reference = _reference(entries, entry, entries.raw(entry, "a reference"), set_name, gpu)
+            if reference.entry == EVERY_ENTRY:
+                reference = msgspec.structs.replace(reference, entry=entry)
+            references.append((section, entry, reference))
+    table.finish()
+    if not references:
+        table.fail("", f"nothing is inherited; give at least one of {', '.join(SECTIONS)}")
+    return Inheritance(reason=reason, widen=widen, references=tuple(references))
+
+
+def _reference(table: Table, key: str, given: object, set_name: str, gpu: str) -> Reference:
+    parts = given.split(":") if isinstance(given, str) else []
+    if not 1 <= len(parts) <= 3 or not all(parts):
+        table.fail(key, f'given {given!r}; allowed: "gpu", "gpu:set" or "gpu:set:entry"')
+    padded = [*parts, *["", ""]]
+    reference = Reference(gpu=padded[0], set_name=padded[1] or set_name, entry=padded[2] or EVERY_ENTRY)
+    if reference.gpu == gpu and reference.set_name == set_name and reference.entry in (EVERY_ENTRY, key):
+        table.fail(key, f"given {given!r}: a set cannot inherit from itself; name another GPU or set")
+    return reference
+
+
+Lookup: TypeAlias = Callable[[str, str], KernelSet]
+"""(gpu, set name) -> what that GPU was itself measured to have."""
+
+
+def completed(own: KernelSet, borrowed: Inheritance, lookup: Lookup) -> KernelSet:
+    """`own` with every entry that it lacks and `borrowed` names. Absent sources add nothing.
+
+    Each borrowed kernel says so: `fit.inherited_from` is the reference, `fit.source` gains the reason,
+    and the residual band is stretched about its centre by `widen` (in the logarithm).
+    """
+    return KernelSet(
+        gemm=_section(own.gemm, "gemm", borrowed, lambda gpu, name: lookup(gpu, name).gemm),
+        attention=_section(
+            own.attention, "attention", borrowed, lambda gpu, name: lookup(gpu, name).attention
+        ),
+        elementwise=_section(
+            own.elementwise, "elementwise", borrowed, lambda gpu, name: lookup(gpu, name).elementwise
+        ),
+    )
+
+
+def _section(
+    own: Mapping[str, _KernelT],
+    section: str,
+    borrowed: Inheritance,
+    lookup: Callable[[str, str], Mapping[str, _KernelT]],
+) -> dict[str, _KernelT]:
+    merged = dict(own)
+    for wanted_section, entry, reference in borrowed.references:
+        if wanted_section != section:
+            continue
+        relative = lookup(reference.gpu, reference.set_name)
+        pairs = [(name, name) for name in relative] if entry == EVERY_ENTRY else [(entry, reference.entry)]
+        for mine, theirs in pairs:
+            if mine not in merged and theirs in relative:
+                merged[mine] = _borrow(relative[theirs], reference, borrowed)
+    return merged
+
+
+def _borrow(kernel: _KernelT, reference: Reference, borrowed: Inheritance) -> _KernelT:
+    return msgspec.structs.replace(kernel, fit=_borrowed_fit(kernel.fit, reference, borrowed))
+
+
+def _borrowed_fit(fit: Fit, reference: Reference, borrowed: Inheritance) -> Fit:
+    return msgspec.structs.replace(
+        fit,
+        source=f"inherited from {reference} ({borrowed.reason}): {fit.source}",
+        inherited_from=str(reference),
+        residuals=tuple(_widened(residual, borrowed.widen) for residual in fit.residuals),
+    )
+
+
+def _widened(residual: Residual, factor: float) -> Residual:
+    centre = (residual.low * residual.high) ** 0.5
+    half = (residual.high / residual.low) ** 0.5
+    return Residual(size_max=residual.size_max, low=centre / half**factor, high=centre * half**factor)
