@@ -37,9 +37,39 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     inherited_from: str = ""
 
 
-class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Linear layers (see `medusa_sim.latency.gemm`)."""
+class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """An output tile that the library can choose: m rows (tokens) by n columns (output features).
 
+    `reluctance` scales the tile's time when the library chooses, not the time itself: above 1 where
+    the library takes the tile less often than its time deserves.
+    """
+
+    m: int
+    n: int
+    reluctance: float = 1.0
+
+
+class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Linear layers (see `medusa_sim.latency.gemm`, whose equations use these names).
+
+    ramp_us: start and drain of a kernel. bandwidth_fraction, peak_fraction: share of the datasheet's
+    bandwidth and peak that a kernel sustains. load_ratio: rate at which all SMs together load tiles
+    (through L2), in units of the datasheet's bandwidth. tile_k: k elements that filling and draining
+    one tile's pipeline costs. memory_norm, step_norm: exponents of the smooth maximum of memory and
+    tile time, and of arithmetic and loads within a tile (1 adds, infinity overlaps perfectly).
+    split_us: the second kernel of a split k loop; splits: the splits of k that the library can choose.
+    """
+
+    ramp_us: float
+    bandwidth_fraction: float
+    peak_fraction: float
+    load_ratio: float
+    tile_k: float
+    memory_norm: float
+    step_norm: float
+    split_us: float
+    splits: tuple[int, ...]
+    tiles: tuple[GemmTile, ...]
     fit: Fit
 
 

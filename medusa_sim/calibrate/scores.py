@@ -1,0 +1,69 @@
+"""How good predicted times are: their error, that of the ratio to one token, and what a wrong choice costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.operators import FloatArray
+
+IntArray = npt.NDArray[np.int64]
+
+
+def mape(predicted: FloatArray, measured: FloatArray) -> float:
+    """Mean absolute percentage error as a fraction: mean |predicted / measured - 1|."""
+    return float(np.mean(np.abs(predicted / measured - 1.0)))
+
+
+def ratio_mape(predicted: FloatArray, measured: FloatArray, m: IntArray, shape: IntArray) -> float:
+    """MAPE of T(m) / T(1) over m > 1, as a fraction.
+
+    All arguments have one entry per row; `shape` labels the rows that share a weight matrix. A shape
+    without a row at m = 1 has no ratio and is left out; with none left the result is NaN.
+    """
+    errors = []
+    for label in np.unique(shape):
+        rows = shape == label
+        first, rest = rows & (m == 1), rows & (m > 1)
+        if first.any() and rest.any():
+            base = np.median(predicted[first]) / np.median(measured[first])
+            errors.append(np.abs(predicted[rest] / measured[rest] / base - 1.0))
+    return float(np.mean(np.concatenate(errors))) if errors else float("nan")
+
+
+@dataclass(frozen=True, slots=True)
+class ChoiceRegret:
+    """Share of the attainable speedup that choosing by predicted times gives away, per case."""
+
+    regret: FloatArray
+    chosen: IntArray
+    best: IntArray
+
+    @property
+    def mean(self) -> float:
+        """Mean over the cases."""
+        return float(np.mean(self.regret))
+
+    @property
+    def worst(self) -> float:
+        """The worst case."""
+        return float(np.max(self.regret))
+
+
+def choice_regret(
+    predicted: FloatArray, measured: FloatArray, candidates: IntArray, tokens_per_step: FloatArray
+) -> ChoiceRegret:
+    """1 - speedup(predicted best count) / speedup(true best count).
+
+    predicted, measured: step times, shape (cases, counts), a case being a model at a batch;
+    candidates, tokens_per_step: shape (counts,). The speedup of a count is tokens_per_step over its
+    time; the decode step it is divided by cancels within a case.
+    """
+    speedup = tokens_per_step / measured
+    chosen = np.argmax(tokens_per_step / predicted, axis=-1)
+    best = np.argmax(speedup, axis=-1)
+    cases = np.arange(len(speedup))
+    regret = 1.0 - speedup[cases, chosen] / speedup[cases, best]
+    return ChoiceRegret(regret=regret, chosen=candidates[chosen], best=candidates[best])

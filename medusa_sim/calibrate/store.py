@@ -1,0 +1,102 @@
+"""Writes one fitted kernel into a hardware TOML, and leaves everything else in the file as it is."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import msgspec
+
+from medusa_sim.errors import OutputError, SpecError
+from medusa_sim.specs.kernels import AttentionKernel, ElementwiseKernel, GemmKernel
+
+if TYPE_CHECKING:
+    from tomlkit.items import Array, InlineTable, Table
+
+Kernel = GemmKernel | AttentionKernel | ElementwiseKernel
+Section = Literal["gemm", "attention", "elementwise"]
+_SIGNIFICANT_DIGITS = 6
+
+
+def write_kernel(path: Path, kernel_set: str, section: Section, key: str, kernel: Kernel) -> None:
+    """Put `kernel` at `[kernels.<kernel_set>.<section>.<key>]` of the hardware TOML at `path`.
+
+    Comments, order and every other table are kept; floats keep six significant digits. The file is
+    replaced in one step, so a reader sees the old or the new one. Raises SpecError where the file is
+    missing or is no TOML, OutputError where it cannot be written.
+    """
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    try:
+        document = tomlkit.parse(path.read_text(encoding="utf-8"))
+    except (OSError, TOMLKitError, UnicodeDecodeError) as error:
+        raise SpecError(f"{path}: cannot be read as a hardware file ({error}); give a TOML") from error
+    fields = msgspec.to_builtins(kernel)
+    table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
+    for name in ("kernels", kernel_set, section):
+        if name not in table:
+            table.add(name, tomlkit.table(is_super_table=True))
+        table = table[name]
+    table[key] = _table(fields)
+    _replace(path, tomlkit.dumps(document))
+
+
+def _table(fields: dict[str, object]) -> Table:
+    """Numbers and lists first, `fit` as a sub-table after them; empty texts and None are left out."""
+    import tomlkit
+
+    table = tomlkit.table()
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            continue
+        if value is not None and value != "":
+            table.add(name, _item(value))
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            table.add(name, _table(value))
+    return table
+
+
+def _item(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, list | tuple):
+        return _array(list(value))
+    return value
+
+
+def _array(values: list[object]) -> Array:
+    """One line for numbers; one line per entry for tables."""
+    import tomlkit
+
+    array = tomlkit.array()
+    for value in values:
+        array.append(_inline(value) if isinstance(value, dict) else _item(value))
+    return array.multiline(any(isinstance(value, dict) for value in values))
+
+
+def _inline(fields: dict[str, object]) -> InlineTable:
+    import tomlkit
+
+    table = tomlkit.inline_table()
+    for name, value in fields.items():
+        table.add(name, _item(value))
+    return table
+
+
+def _replace(path: Path, text: str) -> None:
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        if path.exists():
+            Path(temporary).chmod(path.stat().st_mode)
+        Path(temporary).replace(path)
+    except OSError as error:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+        raise OutputError(f"{path}: cannot be written ({error}); choose another --data-dir") from error
