@@ -1,0 +1,87 @@
+"""A static key/value cache: one length per sequence, and room behind it for the tree under verification."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from medusa_sim.decoder.config import DecoderConfig
+from medusa_sim.errors import UsageError
+
+
+class KVCache:
+    """Keys and values of every layer, allocated once.
+
+    `keys`, `values`: (layers, batch, kv_heads, capacity, head_dim). `lengths`: (batch,) committed
+    tokens of each sequence. Rows at and after a sequence's length are scratch: a verification step
+    writes its tree there, and `compact` keeps the accepted rows.
+    """
+
+    def __init__(
+        self,
+        config: DecoderConfig,
+        *,
+        batch: int,
+        capacity: int,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+    ) -> None:
+        shape = (config.num_hidden_layers, batch, config.num_key_value_heads, capacity, config.head_dim)
+        self.keys = torch.zeros(shape, dtype=dtype, device=device)
+        self.values = torch.zeros(shape, dtype=dtype, device=device)
+        self.lengths = torch.zeros(batch, dtype=torch.long, device=device)
+
+    @property
+    def batch(self) -> int:
+        """Sequences."""
+        return self.keys.shape[1]
+
+    @property
+    def capacity(self) -> int:
+        """Tokens that one sequence can hold, tree included."""
+        return self.keys.shape[3]
+
+    def require_room(self, new_tokens: int) -> None:
+        """Raises UsageError (one line) if the longest sequence cannot take `new_tokens` more."""
+        longest = int(self.lengths.max())
+        if longest + new_tokens > self.capacity:
+            raise UsageError(
+                f"{longest} committed + {new_tokens} new tokens do not fit the cache of {self.capacity}; "
+                "shorten the prompt, lower --max-new-tokens or use a smaller tree"
+            )
+
+    def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
+        """Stores new rows. slots: (batch, q); keys, values: (batch, kv_heads, q, head_dim)."""
+        rows = torch.arange(self.batch, device=slots.device)[:, None]
+        # Advanced indices around a slice put (batch, q) first: the new rows are laid out to match.
+        self.keys[layer][rows, :, slots] = keys.transpose(1, 2)
+        self.values[layer][rows, :, slots] = values.transpose(1, 2)
+
+    def compact(self, nodes: Tensor, counts: Tensor) -> None:
+        """Keeps the accepted rows of the last tree and grows each length by `counts`.
+
+        nodes: (batch, d) tree nodes to keep in order, entries at and after `counts` are ignored;
+        counts: (batch,), 0 leaves a sequence as it was. Keys were rotated for position
+        committed + depth, so moving rows is right exactly because a kept path fills those positions.
+        """
+        width = nodes.shape[1]
+        if width:
+            order = torch.arange(width, device=nodes.device)
+            kept = order < counts[:, None]
+            # Ignored entries copy a slot onto itself. No slot overflows: the tree itself was that wide.
+            target = self.lengths[:, None] + order
+            source = torch.where(kept, self.lengths[:, None] + nodes, target)
+            rows = torch.arange(self.batch, device=nodes.device)[:, None]
+            for store in (self.keys, self.values):
+                # Indexing copies before the assignment writes: source and target ranges overlap.
+                store[:, rows, :, target] = store[:, rows, :, source]
+        self.lengths += counts
+
+    def truncate(self, lengths: Tensor) -> None:
+        """Forgets committed tokens after `lengths` (batch,)."""
+        self.lengths = torch.minimum(self.lengths, lengths)
+
+    def rows(self, sequence: int) -> tuple[Tensor, Tensor]:
+        """Committed keys and values of one sequence, each (layers, kv_heads, length, head_dim)."""
+        length = int(self.lengths[sequence])
+        return self.keys[:, sequence, :, :length], self.values[:, sequence, :, :length]

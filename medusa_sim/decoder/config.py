@@ -1,0 +1,228 @@
+"""Shape of a Llama-family model, read strictly from a Hugging Face `config.json`."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from medusa_sim.errors import SpecError
+
+MODEL_TYPES = ("llama", "mistral", "qwen2")
+ROPE_TYPES = ("default", "linear", "llama3", "yarn")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RopeScaling:
+    """How rotary frequencies are stretched beyond the trained context (`rope_scaling` of a config).
+
+    `dynamic` NTK scaling is refused: it re-rotates keys that a cache has already stored.
+    """
+
+    rope_type: str = "default"
+    factor: float = 1.0
+    low_freq_factor: float = 1.0
+    high_freq_factor: float = 4.0
+    original_max_position_embeddings: int = 0
+    attention_factor: float | None = None
+    beta_fast: float = 32.0
+    beta_slow: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderConfig:
+    """Dimensions and switches of the backbone; field names are those of Hugging Face.
+
+    `attention_bias` is the bias of Q, K and V (always there in Qwen2), `output_bias` that of O.
+    `sliding_window` limits attention to that many last positions (Mistral 7B v0.1); None is unlimited.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    intermediate_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    max_position_embeddings: int = 2048
+    rms_norm_eps: float = 1e-6
+    rope_theta: float = 10000.0
+    rope_scaling: RopeScaling = field(default_factory=RopeScaling)
+    tie_word_embeddings: bool = False
+    attention_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    sliding_window: int | None = None
+    bos_token_id: int | None = None
+    eos_token_ids: tuple[int, ...] = ()
+    model_type: str = "llama"
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one K/V head."""
+        return self.num_attention_heads // self.num_key_value_heads
+
+    @property
+    def parameter_count(self) -> int:
+        """Weights of the backbone with its head, biases left out."""
+        attention = self.hidden_size * self.head_dim * (2 * self.num_attention_heads + 2 * self.num_key_value_heads)
+        layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
+        vocab = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
+        return self.num_hidden_layers * layer + vocab + self.hidden_size
+
+    def to_hf(self) -> dict[str, Any]:
+        """The `config.json` that `transformers` and `read_config` read back to this object."""
+        values: dict[str, Any] = {
+            "model_type": self.model_type,
+            "architectures": [{"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}[self.model_type] + "ForCausalLM"],
+            "hidden_act": "silu",
+        }
+        for name in _INTEGERS:
+            values[name] = getattr(self, name)
+        values |= {
+            "rms_norm_eps": self.rms_norm_eps,
+            "rope_theta": self.rope_theta,
+            "tie_word_embeddings": self.tie_word_embeddings,
+            "sliding_window": self.sliding_window,
+            "bos_token_id": self.bos_token_id,
+            "eos_token_id": list(self.eos_token_ids) or None,
+        }
+        if self.model_type == "llama":
+            values |= {"attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias}
+            values.pop("sliding_window")
+        if self.rope_scaling.rope_type != "default":
+            scaling = {name: getattr(self.rope_scaling, name) for name in _SCALING_KEYS[self.rope_scaling.rope_type]}
+            values["rope_scaling"] = {"rope_type": self.rope_scaling.rope_type} | {
+                name: value for name, value in scaling.items() if value is not None
+            }
+        return values
+
+
+_INTEGERS = (
+    "vocab_size",
+    "hidden_size",
+    "intermediate_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "max_position_embeddings",
+)
+_SCALING_KEYS: dict[str, tuple[str, ...]] = {
+    "default": (),
+    "linear": ("factor",),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
+    "yarn": ("factor", "attention_factor", "beta_fast", "beta_slow", "original_max_position_embeddings"),
+}
+
+
+def _positive_integer(values: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
+    value = values.get(key)
+    if value is None:
+        value = default
+    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
+        raise SpecError(f"{where}: {key} is {value!r}; it must be a positive integer")
+    return value
+
+
+def _rope_scaling(values: Mapping[str, Any], max_positions: int, where: str) -> RopeScaling:
+    # transformers 4 writes rope_scaling, transformers 5 rope_parameters with rope_theta inside.
+    raw = values.get("rope_parameters") or values.get("rope_scaling") or {}
+    if not isinstance(raw, Mapping):
+        raise SpecError(f"{where}: rope_scaling is {raw!r}; it must be an object with rope_type")
+    rope_type = str(raw.get("rope_type", raw.get("type", "default")))
+    if rope_type not in _SCALING_KEYS:
+        raise SpecError(f"{where}: rope_type {rope_type!r} is not supported (known: {', '.join(ROPE_TYPES)})")
+    given: dict[str, Any] = {}
+    for key in _SCALING_KEYS[rope_type]:
+        if raw.get(key) is not None:
+            number = raw[key]
+            if not isinstance(number, int | float) or not math.isfinite(number) or number <= 0:
+                raise SpecError(f"{where}: rope_scaling.{key} is {number!r}; it must be a positive number")
+            given[key] = int(number) if key == "original_max_position_embeddings" else float(number)
+        elif key == "factor":
+            raise SpecError(f"{where}: rope_scaling of type {rope_type!r} needs a factor")
+    given.setdefault("original_max_position_embeddings", max_positions)
+    return RopeScaling(rope_type=rope_type, **given)
+
+
+def _eos_token_ids(value: object, where: str) -> tuple[int, ...]:
+    if value is None:
+        return ()
+    ids = value if isinstance(value, list) else [value]
+    if not all(isinstance(token, int) for token in ids):
+        raise SpecError(f"{where}: eos_token_id is {value!r}; it must be an integer or a list of integers")
+    return tuple(ids)
+
+
+def _sliding_window(values: Mapping[str, Any], model_type: str, where: str) -> int | None:
+    if model_type == "qwen2":
+        if values.get("use_sliding_window"):
+            raise SpecError(f"{where}: use_sliding_window=true (windows in some layers only) is not supported; set false")
+        return None
+    if model_type == "llama" or values.get("sliding_window") is None:
+        return None
+    return _positive_integer(values, "sliding_window", where)
+
+
+def config_from_hf(values: Mapping[str, Any], where: str) -> DecoderConfig:
+    """The configuration in a parsed Hugging Face `config.json`; `where` names the file in errors.
+
+    Raises SpecError for another architecture, activation or rope type, and for sizes that do not fit.
+    """
+    model_type = str(values.get("model_type", "llama"))
+    if model_type not in MODEL_TYPES:
+        raise SpecError(f"{where}: model_type {model_type!r} is not supported (known: {', '.join(MODEL_TYPES)})")
+    activation = values.get("hidden_act", "silu")
+    if activation not in ("silu", "swish"):
+        raise SpecError(f"{where}: hidden_act {activation!r} is not supported (known: silu)")
+    hidden = _positive_integer(values, "hidden_size", where)
+    heads = _positive_integer(values, "num_attention_heads", where)
+    kv_heads = _positive_integer(values, "num_key_value_heads", where, default=heads)
+    max_positions = _positive_integer(values, "max_position_embeddings", where, default=2048)
+    if heads % kv_heads:
+        raise SpecError(f"{where}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
+    head_dim = _positive_integer(values, "head_dim", where, default=hidden // heads)
+    if head_dim % 2:
+        raise SpecError(f"{where}: head_dim {head_dim} is odd; rotary embedding needs pairs")
+    rope = values.get("rope_parameters")
+    theta = rope.get("rope_theta") if isinstance(rope, Mapping) else None
+    bias = bool(values.get("attention_bias", False)) if model_type == "llama" else model_type == "qwen2"
+    return DecoderConfig(
+        vocab_size=_positive_integer(values, "vocab_size", where),
+        hidden_size=hidden,
+        intermediate_size=_positive_integer(values, "intermediate_size", where),
+        num_hidden_layers=_positive_integer(values, "num_hidden_layers", where),
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        max_position_embeddings=max_positions,
+        rms_norm_eps=float(values.get("rms_norm_eps", 1e-6)),
+        rope_theta=float(theta or values.get("rope_theta") or 10000.0),
+        rope_scaling=_rope_scaling(values, max_positions, where),
+        tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
+        attention_bias=bias,
+        output_bias=bias and model_type == "llama",
+        mlp_bias=bool(values.get("mlp_bias", False)) and model_type == "llama",
+        sliding_window=_sliding_window(values, model_type, where),
+        bos_token_id=values.get("bos_token_id"),
+        eos_token_ids=_eos_token_ids(values.get("eos_token_id"), where),
+        model_type=model_type,
+    )
+
+
+def read_config(directory: Path) -> DecoderConfig:
+    """`config_from_hf` of `directory/config.json`. Raises SpecError if it is missing or not JSON."""
+    path = directory / "config.json"
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise SpecError(f"{path}: no such file; a checkpoint is a folder with config.json and safetensors") from None
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise SpecError(f"{path}: not valid JSON ({error})") from None
+    if not isinstance(values, dict):
+        raise SpecError(f"{path}: must hold a JSON object, not a {type(values).__name__}")
+    return config_from_hf(values, str(path))

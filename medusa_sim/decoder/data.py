@@ -1,0 +1,93 @@
+"""Real text without a download: the source of Python's own standard library, split by whole files."""
+
+from __future__ import annotations
+
+import hashlib
+import sysconfig
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from tokenizers import Tokenizer
+from torch import Tensor
+
+from medusa_sim.errors import DataError
+
+_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3", "pydoc_data"}
+HELDOUT_SHARE = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Corpus:
+    """Texts by file name (relative to the library): those to train on and those held out."""
+
+    training: dict[str, str]
+    heldout: dict[str, str]
+
+
+def is_heldout(name: str) -> bool:
+    """Whether a file is held out: by a hash of its name, the same on every machine."""
+    digest = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64 < HELDOUT_SHARE
+
+
+def read_corpus(folder: Path | None = None) -> Corpus:
+    """Every .py file under `folder` (default: this Python's standard library, its tests left out).
+
+    Files that are not UTF-8 or have fewer than 200 characters are skipped. Raises DataError if nothing is left.
+    """
+    root = folder if folder is not None else Path(sysconfig.get_paths()["stdlib"])
+    training: dict[str, str] = {}
+    heldout: dict[str, str] = {}
+    for path in sorted(root.rglob("*.py")):
+        relative = path.relative_to(root)
+        if _SKIPPED_FOLDERS.intersection(relative.parts[:-1]):
+            continue
+        try:
+            text = path.read_text(encoding="utf-8")
+        except (OSError, UnicodeDecodeError):
+            continue
+        if len(text) >= 200:
+            name = relative.as_posix()
+            (heldout if is_heldout(name) else training)[name] = text
+    if not training or not heldout:
+        raise DataError(
+            f"{root}: {len(training)} training and {len(heldout)} held-out .py files of 200 characters or more; "
+            "need at least one of each"
+        )
+    return Corpus(training, heldout)
+
+
+def token_stream(texts: dict[str, str], tokenizer: Tokenizer, *, end_of_text: int = 0) -> Tensor:
+    """One (tokens,) tensor of all texts in order of their names, each closed by the end-of-text token."""
+    ids: list[int] = []
+    names = sorted(texts)
+    for encoding in tokenizer.encode_batch([texts[name] for name in names], add_special_tokens=False):
+        ids.extend(encoding.ids)
+        ids.append(end_of_text)
+    return torch.tensor(ids, dtype=torch.long)
+
+
+def window_batch(stream: Tensor, *, batch: int, length: int, seed: int, step: int) -> Tensor:
+    """(batch, length) windows of the stream: a function of seed and step alone, so that a run resumes exactly."""
+    generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
+    starts = torch.randint(0, max(stream.numel() - length, 1), (batch,), generator=generator)
+    return stream[starts[:, None] + torch.arange(length)]
+
+
+def heldout_prompts(
+    texts: dict[str, str], tokenizer: Tokenizer, *, count: int, prompt_tokens: int, continuation_tokens: int = 0, seed: int = 0
+) -> list[list[int]]:
+    """`count` windows of held-out files, each of prompt_tokens + continuation_tokens tokens of one file."""
+    need = prompt_tokens + continuation_tokens
+    encoded = [e.ids for e in tokenizer.encode_batch([texts[n] for n in sorted(texts)], add_special_tokens=False)]
+    long_enough = [ids for ids in encoded if len(ids) > need]
+    if not long_enough:
+        raise DataError(f"no held-out file has {need} tokens; ask for shorter prompts")
+    generator = torch.Generator().manual_seed(seed)
+    prompts = []
+    for i in range(count):
+        ids = long_enough[i % len(long_enough)]
+        start = int(torch.randint(0, len(ids) - need, (1,), generator=generator))
+        prompts.append(ids[start : start + need])
+    return prompts

@@ -1,0 +1,158 @@
+"""Medusa heads (Medusa paper, section 2.1): head k guesses the token k + 2 positions ahead.
+
+    p^(k) = softmax(W2 (SiLU(W1 h + b1) + h)),  W1 = 0 and W2 = the language-model head at initialisation
+
+Three public layouts of weights differ in their keys, and only the keys are asked (`layout_of_keys`):
+own output layers (`{i}.{j}.linear.*` and `{i}.{L}.weight`), the base model's head shared (no
+`{i}.{L}.weight`), and either of them under `medusa_head.` inside a full model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from medusa_sim.errors import SpecError
+
+PREFIX = "medusa_head."
+_LINEAR_KEY = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
+_OUTPUT_KEY = re.compile(r"(\d+)\.(\d+)\.weight")
+
+
+class ResBlock(nn.Module):
+    """x + SiLU(W1 x + b1), the identity at initialisation."""
+
+    def __init__(self, hidden: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(hidden, hidden)
+        nn.init.zeros_(self.linear.weight)
+        # Public code leaves the bias at its random default; zero makes the head start as the LM head.
+        nn.init.zeros_(self.linear.bias)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) -> (..., hidden)."""
+        return x + F.silu(self.linear(x))
+
+
+class MedusaHeads(nn.Module):
+    """`count` heads of `layers` residual blocks each, then an output layer of their own or the shared one.
+
+    The state dict has the public key names, without prefix.
+    """
+
+    def __init__(self, *, count: int, layers: int, hidden: int, vocab: int, own_output: bool = True) -> None:
+        super().__init__()
+        self.count, self.layers, self.own_output = count, layers, own_output
+        for i in range(count):
+            blocks: list[nn.Module] = [ResBlock(hidden) for _ in range(layers)]
+            if own_output:
+                blocks.append(nn.Linear(hidden, vocab, bias=False))
+            self.add_module(str(i), nn.ModuleList(blocks))
+
+    def forward(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
+        """Logits (heads, ..., vocab) from hidden states (..., hidden); `lm_head` serves shared layouts."""
+        return torch.stack([self._head(i, hidden, lm_head) for i in range(self.count)])
+
+    def _head(self, i: int, x: Tensor, lm_head: nn.Linear) -> Tensor:
+        blocks = self.get_submodule(str(i))
+        assert isinstance(blocks, nn.ModuleList)
+        for block in blocks[: self.layers]:
+            x = block(x)
+        out: Tensor = blocks[self.layers](x) if self.own_output else lm_head(x)
+        return out
+
+    @torch.no_grad()
+    def start_from(self, lm_head: nn.Linear) -> None:
+        """Copies the language-model head into every own output layer (Medusa paper, section 2.1.1)."""
+        if self.own_output:
+            for i in range(self.count):
+                self.get_parameter(f"{i}.{self.layers}.weight").copy_(lm_head.weight)
+
+
+@dataclass(frozen=True, slots=True)
+class HeadLayout:
+    """What a set of keys says: how many heads and blocks, and whether each head has its own output layer."""
+
+    count: int
+    layers: int
+    own_output: bool
+    prefix: str
+
+    def keys(self) -> list[str]:
+        """Every key this layout must have."""
+        names = [
+            f"{self.prefix}{i}.{j}.linear.{part}"
+            for i in range(self.count)
+            for j in range(self.layers)
+            for part in ("weight", "bias")
+        ]
+        if self.own_output:
+            names += [f"{self.prefix}{i}.{self.layers}.weight" for i in range(self.count)]
+        return names
+
+
+def layout_of_keys(keys: Iterable[str], where: str) -> HeadLayout | None:
+    """The layout that `keys` are in, or None if they hold no Medusa heads.
+
+    Head and block counts come from the keys: `medusa_num_heads` of public configs is wrong as often
+    as not. Raises SpecError that names a missing or unexpected key.
+    """
+    names = list(keys)
+    prefix = PREFIX if any(name.startswith(PREFIX) for name in names) else ""
+    stripped = [name[len(prefix) :] for name in names if name.startswith(prefix)]
+    linear = [match for name in stripped if (match := _LINEAR_KEY.fullmatch(name))]
+    output = [match for name in stripped if (match := _OUTPUT_KEY.fullmatch(name))]
+    if not linear:
+        if prefix:
+            raise SpecError(f"{where}: keys under {PREFIX!r} but none like '{PREFIX}0.0.linear.weight'")
+        return None
+    layout = HeadLayout(
+        count=1 + max(int(match[1]) for match in linear + output),
+        layers=1 + max(int(match[2]) for match in linear),
+        own_output=bool(output),
+        prefix=prefix,
+    )
+    present = set(names)
+    missing = [key for key in layout.keys() if key not in present]
+    if missing:
+        raise SpecError(f"{where}: Medusa head key {missing[0]!r} is missing ({len(missing)} in all); the file is incomplete")
+    expected = set(layout.keys())
+    extra = [name for name in names if name.startswith(prefix) and name not in expected] if prefix else []
+    if extra:
+        raise SpecError(f"{where}: unexpected Medusa head key {extra[0]!r}")
+    return layout
+
+
+def heads_from_tensors(tensors: Mapping[str, Tensor], *, hidden: int, vocab: int, where: str) -> MedusaHeads | None:
+    """Heads built from whatever of the three layouts is in `tensors`; None if there is none.
+
+    Raises SpecError for a missing key or a shape other than (hidden, hidden), (hidden,), (vocab, hidden).
+    """
+    layout = layout_of_keys(tensors, where)
+    if layout is None:
+        return None
+    heads = MedusaHeads(
+        count=layout.count, layers=layout.layers, hidden=hidden, vocab=vocab, own_output=layout.own_output
+    )
+    state = heads.state_dict()
+    for name, expected in state.items():
+        given = tensors[layout.prefix + name]
+        if given.shape != expected.shape:
+            raise SpecError(
+                f"{where}: {layout.prefix + name} has shape {tuple(given.shape)}, expected {tuple(expected.shape)}"
+            )
+    heads.load_state_dict({name: tensors[layout.prefix + name] for name in state}, assign=True)
+    return heads
+
+
+def new_heads(lm_head: nn.Linear, *, count: int = 5, layers: int = 1, own_output: bool = True) -> MedusaHeads:
+    """Heads for training: every one starts as a copy of the language-model head."""
+    vocab, hidden = lm_head.weight.shape
+    heads = MedusaHeads(count=count, layers=layers, hidden=hidden, vocab=vocab, own_output=own_output)
+    heads.start_from(lm_head)
+    return heads.to(device=lm_head.weight.device, dtype=lm_head.weight.dtype)
