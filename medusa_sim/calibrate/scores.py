@@ -1,4 +1,4 @@
-"""How good predicted times are: their error, that of the ratio to one token, and what a wrong choice costs."""
+"""How good predicted times are: error, error of the ratio to one token, and what a wrong choice costs."""
 
 from __future__ import annotations
 
