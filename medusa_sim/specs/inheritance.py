@@ -5,7 +5,7 @@
     gemm = "a100-80gb-pcie"              # "gpu", "gpu:set" or "gpu:set:entry"
     attention = "a100-80gb-pcie"
     elementwise = "a100-80gb-pcie"
-    widen = 1.5                          # optional: stretches the residual bands
+    widen = 1.5                          # optional: stretches residual bands borrowed from another GPU
 
 A section takes one reference for every entry, or a table by entry:
 `gemm = { bf16 = "h100-sxm:sglang:bf16" }`.
@@ -45,8 +45,9 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
-    """What one kernel set borrows: references by section and entry, why, and how much wider the band is."""
+    """What a kernel set of `gpu` borrows: references by section and entry, why, how much wider the band is."""
 
+    gpu: str
     reason: str
     widen: float
     references: tuple[tuple[str, str, Reference], ...]
@@ -75,7 +76,7 @@ def inheritance(table: Table, gpu: str, set_name: str) -> Inheritance:
     table.finish()
     if not references:
         table.fail("", f"nothing is inherited; give at least one of {', '.join(SECTIONS)}")
-    return Inheritance(reason=reason, widen=widen, references=tuple(references))
+    return Inheritance(gpu=gpu, reason=reason, widen=widen, references=tuple(references))
 
 
 def _reference(table: Table, key: str, given: object, set_name: str, gpu: str) -> Reference:
@@ -94,10 +95,10 @@ Lookup: TypeAlias = Callable[[str, str], KernelSet]
 
 
 def completed(own: KernelSet, borrowed: Inheritance, lookup: Lookup) -> KernelSet:
-    """`own` with every entry that it lacks and `borrowed` names. Absent sources add nothing.
+    """`own` with every entry that it lacks and `borrowed` names. A relative's missing entry adds nothing.
 
     Each borrowed kernel says so: `fit.inherited_from` is the reference, `fit.source` gains the reason,
-    and the residual band is stretched about its centre by `widen` (in the logarithm).
+    and a band from another GPU is stretched about its centre by `widen` (in the logarithm).
     """
     return KernelSet(
         gemm=_section(own.gemm, "gemm", borrowed, lambda gpu, name: lookup(gpu, name).gemm),
@@ -133,11 +134,12 @@ def _borrow(kernel: _KernelT, reference: Reference, borrowed: Inheritance) -> _K
 
 
 def _borrowed_fit(fit: Fit, reference: Reference, borrowed: Inheritance) -> Fit:
+    widen = 1.0 if reference.gpu == borrowed.gpu else borrowed.widen
     return msgspec.structs.replace(
         fit,
         source=f"inherited from {reference} ({borrowed.reason}): {fit.source}",
         inherited_from=str(reference),
-        residuals=tuple(_widened(residual, borrowed.widen) for residual in fit.residuals),
+        residuals=tuple(_widened(residual, widen) for residual in fit.residuals),
     )
 
 
