@@ -20,7 +20,9 @@ class Bound(IntEnum):
     MEMORY = 0
     COMPUTE = 1
     LATENCY = 2
-    """The fixed ramp of starting and draining a kernel is more than half of its time."""
+    """The fixed ramp of starting and draining kernels, or the gaps between them, take the largest share."""
+    HOST = 3
+    """The host cannot launch kernels as fast as the device finishes them (whole steps only)."""
 
 
 class Source(IntEnum):

@@ -1,0 +1,107 @@
+"""A look-up of measured rows: exact where a shape was recorded, interpolated between, labelled outside."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.errors import CoverageError
+from medusa_sim.latency.base import Bound, LatencyModel, OperatorTime, Source
+from medusa_sim.latency.profile import Profile, Reading, key_and_axes, reading
+from medusa_sim.latency.roofline import compute_time_us, memory_time_us
+from medusa_sim.operators import Operator
+from medusa_sim.specs.gpu import Gpu
+
+Flags: TypeAlias = npt.NDArray[np.bool_]
+
+
+class MeasuredLatency:
+    """Times from a profile; outside its coverage from another model, or a CoverageError.
+
+    outside: the model that answers (and labels its answers) where nothing was recorded. None refuses.
+    """
+
+    name = "measured"
+
+    def __init__(self, gpu: Gpu, profile: Profile, outside: LatencyModel | None) -> None:
+        self.gpu = gpu
+        self.profile = profile
+        self.outside = outside
+
+    def time(self, operator: Operator) -> OperatorTime:
+        """Time of one launch, us.
+
+        Raises CoverageError for the first shape that was not recorded, unless there is another model.
+        """
+        exact, axes = key_and_axes(operator)
+        arrays = np.broadcast_arrays(*(np.asarray(entry) for entry in (*exact, *axes)))
+        shape = arrays[0].shape
+        read = _read(self.profile, [array.ravel() for array in arrays], len(exact))
+        missing = np.isnan(read.time_us).reshape(shape)
+        if missing.any() and self.outside is None:
+            first = int(np.argmax(missing.ravel()))
+            raise CoverageError(self._uncovered([array.ravel()[first] for array in arrays], len(exact)))
+        waits_for_memory = memory_time_us(self.gpu, operator) >= compute_time_us(self.gpu, operator)
+        bound = np.where(waits_for_memory, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
+        source = np.where(read.exact, np.int8(Source.MEASURED), np.int8(Source.INTERPOLATED))
+        found = OperatorTime(
+            time_us=read.time_us.reshape(shape),
+            low_us=read.low_us.reshape(shape),
+            high_us=read.high_us.reshape(shape),
+            bound=np.broadcast_to(bound, shape).astype(np.int8),
+            source=source.reshape(shape).astype(np.int8),
+        )
+        if not missing.any() or self.outside is None:
+            return found
+        return _filled(found, self.outside.time(operator), missing)
+
+    def _uncovered(self, values: list[Any], keys: int) -> str:
+        key, place = tuple(values[:keys]), tuple(values[keys:])
+        what = f"{key[0]} ({', '.join(str(part) for part in key[1:])})"
+        near = "shapes of this kind" if _key(key) in self.profile.levels else "this kind of operator"
+        return (
+            f"{what} at {', '.join(str(part) for part in place)} lies outside what was measured on "
+            f"{self.profile.name!r}, which does not cover {near}; measure it (`medusa-sim measure`) or allow "
+            "the calibrated model there (--outside calibrated)"
+        )
+
+
+def _key(entries: tuple[Any, ...]) -> tuple[str | float, ...]:
+    return tuple(entry if isinstance(entry, str) else float(entry) for entry in entries)
+
+
+def _read(profile: Profile, columns: list[npt.NDArray[Any]], keys: int) -> Reading:
+    """One reading per element: elements that share key and outer axes are read together."""
+    size = columns[0].size
+    time_us, low_us, high_us = (np.full(size, np.nan) for _ in range(3))
+    exact = np.zeros(size, dtype=bool)
+    outer = [np.unique(column, return_inverse=True) for column in columns[:-1]]
+    group = np.zeros(size, dtype=np.int64)
+    for values, inverse in outer:
+        group = group * values.size + inverse
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order], prepend=-1))
+    for rows in np.split(order, starts[1:]):
+        entries = tuple(column[rows[0]].item() for column in columns[:-1])
+        levels = profile.levels.get(_key(entries[:keys]))
+        if levels is None:
+            continue
+        part = reading(levels, entries[keys:], columns[-1][rows].astype(np.float64))
+        time_us[rows], low_us[rows], high_us[rows] = part.time_us, part.low_us, part.high_us
+        exact[rows] = part.exact
+    return Reading(time_us, low_us, high_us, exact)
+
+
+def _filled(found: OperatorTime, other: OperatorTime, missing: Flags) -> OperatorTime:
+    def fill(measured: npt.NDArray[Any], modelled: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return np.where(missing, modelled, measured)
+
+    return OperatorTime(
+        time_us=fill(found.time_us, other.time_us),
+        low_us=fill(found.low_us, other.low_us),
+        high_us=fill(found.high_us, other.high_us),
+        bound=fill(found.bound, other.bound).astype(np.int8),
+        source=fill(found.source, other.source).astype(np.int8),
+    )

@@ -1,0 +1,43 @@
+"""The ideal roofline: max(FLOPs / peak, bytes / bandwidth), nothing added. A floor, not a prediction."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medusa_sim.latency.base import Bound, OperatorTime, Source
+from medusa_sim.operators import FloatArray, Operator
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.units import US_PER_S
+
+
+def compute_time_us(gpu: Gpu, operator: Operator) -> FloatArray:
+    """FLOPs / dense peak of the operator's dtype, us. Raises SpecError where the GPU lists no such peak."""
+    return operator.flops / gpu.peak(operator.dtype) * US_PER_S
+
+
+def memory_time_us(gpu: Gpu, operator: Operator) -> FloatArray:
+    """Bytes / datasheet bandwidth, us."""
+    return operator.bytes / gpu.bandwidth_bytes_per_s * US_PER_S
+
+
+def roofline_time_us(gpu: Gpu, operator: Operator) -> FloatArray:
+    """max(compute, memory), us: the time below which no kernel that reads from HBM can go."""
+    return np.maximum(compute_time_us(gpu, operator), memory_time_us(gpu, operator))
+
+
+class RooflineLatency:
+    """Every operator at the datasheet's limits. Low and high are the time itself: a bound has no error."""
+
+    name = "roofline"
+
+    def __init__(self, gpu: Gpu) -> None:
+        self.gpu = gpu
+
+    def time(self, operator: Operator) -> OperatorTime:
+        """Roofline time of one launch, us. Raises SpecError where the GPU lists no peak for the dtype."""
+        compute_us = compute_time_us(self.gpu, operator)
+        memory_us = memory_time_us(self.gpu, operator)
+        time_us = np.maximum(compute_us, memory_us)
+        bound = np.where(compute_us > memory_us, np.int8(Bound.COMPUTE), np.int8(Bound.MEMORY))
+        source = np.full(time_us.shape, Source.ROOFLINE, dtype=np.int8)
+        return OperatorTime(time_us=time_us, low_us=time_us, high_us=time_us, bound=bound, source=source)
