@@ -20,10 +20,15 @@ from medusa_sim.workload import Launch, Workload, elementwise_launch, linear_lau
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftWork:
-    """Kernels of one drafting phase and the runtime that launches them."""
+    """Kernels launched one after another, and the runtime that launches them.
+
+    own_pass: a forward pass of its own, which costs the runtime's host_us_per_step; heads that continue
+    the verification pass do not.
+    """
 
     launches: tuple[Launch, ...]
     runtime: Runtime
+    own_pass: bool = True
 
 
 class Drafter(Protocol):
@@ -74,7 +79,7 @@ class MedusaHeads:
                 model, "medusa_topk", "rms_norm", "drafter", workload.batch, vocab, self.heads
             ),
         )
-        return (DraftWork(launches=launches, runtime=runtime),)
+        return (DraftWork(launches=launches, runtime=runtime, own_pass=False),)
 
     def weight_bytes(self, model: Model) -> float:
         """K (h^2 + h), and K h vocab where the output layers are the heads' own."""

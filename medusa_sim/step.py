@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from medusa_sim.drafter import Drafter, DraftWork, acceptance_launches
-from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime
+from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
 from medusa_sim.operators import FloatArray, Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.workload import Launch, Part, Scope, decode, prefill, step_launches, verify
+from medusa_sim.workload import Part, Scope, decode, prefill, step_launches, verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,24 +30,65 @@ class Setting:
     depth: int = 5
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StepTime:
-    """Time of one step for every shape of a grid, microseconds.
+    """Time of one step for every shape of a grid, microseconds. Steps add with `+`.
 
-    time_us, low_us, high_us: the step and its 80 % band. parts_us: kernel time by slice, each in the
-    smallest shape that holds it. launch_us: what launching adds to the kernels. host_us: the time the
-    host needs to launch them; the step takes the longer of the two. bound, source: `Bound` and
-    `Source` codes of the step as a whole.
+    device_us: kernels and the gaps between them. host_us: what the host needs to launch them; the step
+    takes the longer of the two. below_us, above_us: half-widths of the 80 % band of device_us.
+    parts_us: kernel time by slice, each in the smallest shape that holds it. waits_us: device time by
+    what it waits for. source: worst `Source` code among the kernels.
     """
 
-    time_us: FloatArray
-    low_us: FloatArray
-    high_us: FloatArray
+    device_us: FloatArray
+    host_us: float
+    below_us: FloatArray
+    above_us: FloatArray
     parts_us: dict[Part, FloatArray]
     launch_us: float
-    host_us: float
-    bound: CodeArray
+    waits_us: dict[Bound, FloatArray]
     source: CodeArray
+
+    @cached_property
+    def time_us(self) -> FloatArray:
+        """max(device, host)."""
+        return np.maximum(self.device_us, self.host_us)
+
+    @cached_property
+    def low_us(self) -> FloatArray:
+        """Lower end of the 80 % band."""
+        return np.maximum(self.device_us - self.below_us, self.host_us)
+
+    @cached_property
+    def high_us(self) -> FloatArray:
+        """Upper end of the 80 % band."""
+        return np.maximum(self.device_us + self.above_us, self.host_us)
+
+    @cached_property
+    def bound(self) -> CodeArray:
+        """`Bound` codes: what takes the largest share; the host where the device waits for it."""
+        memory, compute, latency = (
+            self.waits_us[code] for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)
+        )
+        code = np.where(compute > memory, np.int8(Bound.COMPUTE), np.int8(Bound.MEMORY))
+        code = np.where(latency > np.maximum(memory, compute), np.int8(Bound.LATENCY), code)
+        return np.where(self.host_us > self.device_us, np.int8(Bound.HOST), code).astype(np.int8)
+
+    def __add__(self, other: StepTime) -> StepTime:
+        """Both one after the other; their errors are taken as independent."""
+        parts = dict(self.parts_us)
+        for part, value in other.parts_us.items():
+            parts[part] = parts[part] + value if part in parts else value
+        return StepTime(
+            device_us=self.device_us + other.device_us,
+            host_us=self.host_us + other.host_us,
+            below_us=np.hypot(self.below_us, other.below_us),
+            above_us=np.hypot(self.above_us, other.above_us),
+            parts_us=parts,
+            launch_us=self.launch_us + other.launch_us,
+            waits_us={code: self.waits_us[code] + other.waits_us[code] for code in self.waits_us},
+            source=np.maximum(self.source, other.source),
+        )
 
 
 class _Sum:
@@ -67,95 +108,85 @@ class _Sum:
         return total
 
 
-def _time_work(
-    latency: LatencyModel, work: Sequence[DraftWork]
-) -> tuple[list[tuple[Launch, OperatorTime]], float, float]:
-    """Each launch with its time, then the launch gaps on the device and the time of the host, us."""
-    timed: list[tuple[Launch, OperatorTime]] = []
-    launch_us = host_us = 0.0
-    for phase in work:
-        kernels = sum(launch.count for launch in phase.launches)
-        launch_us += kernels * phase.runtime.launch_us
-        host_us += kernels * phase.runtime.host_us_per_launch + phase.runtime.host_us_per_step
-        timed += [(launch, latency.time(launch.operator)) for launch in phase.launches]
-    return timed, launch_us, host_us
+def work_time(latency: LatencyModel, work: DraftWork) -> StepTime:
+    """Time of kernels that one runtime launches one after another.
 
-
-def step_time(latency: LatencyModel, work: Sequence[DraftWork]) -> StepTime:
-    """Time of kernels launched one after another.
-
-    device = sum of kernel times + launches x launch_us; a host-bound runtime takes max(device, host).
-    The band adds the half-widths of different kernels in quadrature (their residuals are taken as
-    independent) and those of one kernel repeated in every layer linearly.
+    device = sum of kernel times + launches x launch_us; host = launches x host_us_per_launch, and
+    host_us_per_step for a forward pass of its own. The band adds the half-widths of different kernels in quadrature (their residuals
+    are taken as independent) and those of one kernel repeated in every layer linearly.
     """
-    timed, launch_us, host_us = _time_work(latency, work)
+    kernels = sum(launch.count for launch in work.launches)
+    launch_us = kernels * work.runtime.launch_us
     parts: dict[Part, FloatArray] = {}
     below, above = _Sum(), _Sum()
-    waits: dict[Bound, _Sum] = {code: _Sum() for code in Bound}
+    waits = {code: _Sum() for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)}
+    waits[Bound.LATENCY].add(np.asarray(launch_us))
     source: CodeArray = np.zeros((), dtype=np.int8)
-    for launch, time in timed:
+    for launch in work.launches:
+        time = latency.time(launch.operator)
         kernel_us = launch.count * time.time_us
-        held = parts.get(launch.part)
-        parts[launch.part] = kernel_us if held is None else held + kernel_us
+        parts[launch.part] = parts[launch.part] + kernel_us if launch.part in parts else kernel_us
         below.add((launch.count * (time.time_us - time.low_us)) ** 2)
         above.add((launch.count * (time.high_us - time.time_us)) ** 2)
-        for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY):
-            waits[code].add(np.where(time.bound == code, kernel_us, 0.0))
+        for code, waited in waits.items():
+            waited.add(np.where(time.bound == code, kernel_us, 0.0))
         source = np.maximum(source, time.source)
-    kernels = _Sum()
+    device = _Sum()
     for part_us in parts.values():
-        kernels.add(part_us)
-    device_us = kernels.total() + launch_us
-    time_us = np.maximum(device_us, host_us)
-    waits[Bound.LATENCY].add(np.asarray(launch_us))
-    bound = _dominant_bound(device_us, host_us, waits)
+        device.add(part_us)
     return StepTime(
-        time_us=time_us,
-        low_us=np.maximum(device_us - np.sqrt(below.total()), host_us),
-        high_us=np.maximum(device_us + np.sqrt(above.total()), host_us),
+        device_us=device.total() + launch_us,
+        host_us=kernels * work.runtime.host_us_per_launch + work.own_pass * work.runtime.host_us_per_step,
+        below_us=np.sqrt(below.total()),
+        above_us=np.sqrt(above.total()),
         parts_us=parts,
         launch_us=launch_us,
-        host_us=host_us,
-        bound=bound,
+        waits_us={code: waited.total() for code, waited in waits.items()},
         source=source,
     )
-
-
-def _dominant_bound(device_us: FloatArray, host_us: float, waits: dict[Bound, _Sum]) -> CodeArray:
-    """What takes the largest share of the step; the host where the device waits for it."""
-    memory_us, compute_us = waits[Bound.MEMORY].total(), waits[Bound.COMPUTE].total()
-    latency_us = waits[Bound.LATENCY].total()
-    on_device = np.where(compute_us > memory_us, np.int8(Bound.COMPUTE), np.int8(Bound.MEMORY))
-    on_device = np.where(latency_us > np.maximum(memory_us, compute_us), np.int8(Bound.LATENCY), on_device)
-    return np.where(host_us > device_us, np.int8(Bound.HOST), on_device).astype(np.int8)
 
 
 def decode_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     """One plain decoding step: no drafter, no tree. Arrays of batch and seq_len broadcast."""
     launches = step_launches(setting.model, decode(batch, seq_len), setting.runtime, setting.scope)
-    return step_time(setting.latency, [DraftWork(launches=launches, runtime=setting.runtime)])
+    return work_time(setting.latency, DraftWork(launches=launches, runtime=setting.runtime))
 
 
 def prefill_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     """The whole prompt of `seq_len` tokens at once."""
     launches = step_launches(setting.model, prefill(batch, seq_len), setting.runtime, setting.scope)
-    return step_time(setting.latency, [DraftWork(launches=launches, runtime=setting.runtime)])
+    return work_time(setting.latency, DraftWork(launches=launches, runtime=setting.runtime))
+
+
+def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
+    """Verification of `candidates` tokens and acceptance, without drafting.
+
+    Scope `block` has the paper's operators alone, as its simulation does.
+    """
+    workload = verify(batch, seq_len, candidates)
+    launches = step_launches(setting.model, workload, setting.runtime, setting.scope)
+    if setting.scope == "model":
+        launches = (*launches, *acceptance_launches(setting.model, workload, setting.depth))
+    return work_time(setting.latency, DraftWork(launches=launches, runtime=setting.runtime))
+
+
+def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> tuple[StepTime, ...]:
+    """What drafting adds to a verification step; nothing for scope `block`."""
+    if setting.scope == "block":
+        return ()
+    workload = verify(batch, seq_len, candidates)
+    return tuple(
+        work_time(setting.latency, work)
+        for work in setting.drafter.work(setting.model, workload, setting.runtime)
+    )
 
 
 def verify_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
     """One speculative step: drafting, verification of `candidates` tokens, acceptance.
 
-    Scope `block` has the verification alone, as the paper's simulation does. At one candidate this
-    still drafts: use `decode_step` for plain decoding.
+    At one candidate this still drafts: use `decode_step` for plain decoding.
     """
-    model, runtime = setting.model, setting.runtime
-    workload = verify(batch, seq_len, candidates)
-    launches = step_launches(model, workload, runtime, setting.scope)
-    if setting.scope == "block":
-        return step_time(setting.latency, [DraftWork(launches=launches, runtime=runtime)])
-    launches = (*launches, *acceptance_launches(model, workload, setting.depth))
-    drafting = setting.drafter.work(model, workload, runtime)
-    inline = [launch for phase in drafting if phase.runtime is runtime for launch in phase.launches]
-    apart = [phase for phase in drafting if phase.runtime is not runtime]
-    verification = DraftWork(launches=(*launches, *inline), runtime=runtime)
-    return step_time(setting.latency, [verification, *apart])
+    step = verification_step(setting, batch, seq_len, candidates)
+    for drafting in drafting_steps(setting, batch, seq_len, candidates):
+        step = step + drafting
+    return step
