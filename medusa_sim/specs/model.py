@@ -1,0 +1,244 @@
+"""A decoder-only language model as a list of sizes: what decides how much a step computes and moves.
+
+Named models live in `models.toml` beside this file, each with its source. Any Hugging Face
+`config.json` of the Llama, Mistral, Qwen2, Qwen3 or OPT family works too (`hf_config.py`).
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from medusa_sim.errors import SpecError, unknown_name
+from medusa_sim.specs.sourced import FileState, Table, file_state, read_toml
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+Norm = Literal["rms", "layer"]
+Positions = Literal["rope", "learned"]
+
+MODELS_FILE = Path(__file__).with_name("models.toml")
+
+LAYERS = (1, 1_000)
+WIDTH = (1, 1_000_000)
+VOCAB = (1, 10_000_000)
+LENGTH = (1, 100_000_000)
+
+
+@dataclass(frozen=True, slots=True)
+class Architecture:
+    """What every model of a family shares."""
+
+    gated: bool
+    norm: Norm
+    positions: Positions
+    qkv_bias: bool
+    output_bias: bool
+    mlp_bias: bool
+    qk_norm: bool
+
+
+ARCHITECTURES: dict[str, Architecture] = {
+    "llama": Architecture(True, "rms", "rope", False, False, False, False),
+    "mistral": Architecture(True, "rms", "rope", False, False, False, False),
+    "qwen2": Architecture(True, "rms", "rope", True, False, False, False),
+    "qwen3": Architecture(True, "rms", "rope", False, False, False, True),
+    "opt": Architecture(False, "layer", "learned", True, True, True, False),
+}
+
+_LEARNED_OFFSET = 2  # OPT's position table keeps two rows for padding (arXiv 2205.01068, released code)
+
+# dtype of the arithmetic -> dtypes in which its weights may be stored
+_WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
+    "fp16": ("fp16", "int4"),
+    "bf16": ("bf16", "int4"),
+    "fp8": ("fp8",),
+    "int8": ("int8",),
+}
+_ACTIVATION_DTYPES = ("fp16", "bf16")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Sizes and dtypes of a dense decoder.
+
+    hidden h, intermediate i, heads, kv_heads (fewer under grouped-query attention), head_dim, vocab.
+    gated: the MLP has gate, up and down (else up and down). positions: `rope`, or a learned table.
+    dtype: of the linear layers' arithmetic; weight_dtype: of their stored weights; kv_dtype: of the
+    KV cache; activation_dtype: of everything between them (norms, attention, residuals).
+    Embeddings, LM head and norms of a quantised model stay in activation_dtype, as checkpoints store them.
+    """
+
+    name: str
+    architecture: str
+    layers: int
+    hidden: int
+    intermediate: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    vocab: int
+    max_seq_len: int
+    gated: bool = True
+    norm: Norm = "rms"
+    positions: Positions = "rope"
+    qkv_bias: bool = False
+    output_bias: bool = False
+    mlp_bias: bool = False
+    qk_norm: bool = False
+    tied_embeddings: bool = False
+    dtype: str = "fp16"
+    weight_dtype: str = "fp16"
+    kv_dtype: str = "fp16"
+    activation_dtype: str = "fp16"
+    source: str
+    notes: tuple[str, ...] = ()
+
+    @property
+    def rope(self) -> bool:
+        """Whether queries and keys are rotated (else positions are learned and added once)."""
+        return self.positions == "rope"
+
+    @property
+    def linear_parameter_count(self) -> int:
+        """Weights of the linear layers of one decoder layer: Q, K, V, O and the MLP, without biases."""
+        query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        mlp = (3 if self.gated else 2) * self.hidden * self.intermediate
+        return self.hidden * (2 * query + 2 * kv) + mlp
+
+    @property
+    def layer_parameter_count(self) -> int:
+        """All parameters of one decoder layer: linear layers, biases, two norms, norms of Q and K."""
+        query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        biases = (
+            self.qkv_bias * (query + 2 * kv)
+            + self.output_bias * self.hidden
+            + self.mlp_bias * ((2 if self.gated else 1) * self.intermediate + self.hidden)
+        )
+        return self.linear_parameter_count + biases + 2 * self._norm_size + self.qk_norm * 2 * self.head_dim
+
+    @property
+    def embedding_parameter_count(self) -> int:
+        """Token embedding, LM head (none of its own where tied) and the learned position table."""
+        tables = 1 if self.tied_embeddings else 2
+        learned = 0 if self.rope else self.max_seq_len + _LEARNED_OFFSET
+        return (tables * self.vocab + learned) * self.hidden
+
+    @property
+    def parameter_count(self) -> int:
+        """Parameters of the whole model, as a checkpoint holds them."""
+        return self.layers * self.layer_parameter_count + self.embedding_parameter_count + self._norm_size
+
+    @property
+    def weight_bytes(self) -> float:
+        """Bytes of all weights. The scales of quantised weights (int4: about 4 % more) are left out."""
+        linear = self.layers * self.linear_parameter_count
+        rest = self.parameter_count - linear
+        return BYTES_PER_ELEMENT[self.weight_dtype] * linear + BYTES_PER_ELEMENT[self.activation_dtype] * rest
+
+    @property
+    def kv_bytes_per_token(self) -> float:
+        """Bytes of K and V of one token in all layers: 2 layers kv_heads head_dim."""
+        return 2.0 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_ELEMENT[self.kv_dtype]
+
+    @property
+    def _norm_size(self) -> int:
+        return self.hidden if self.norm == "rms" else 2 * self.hidden
+
+    def resized(self, *, layers: int | None = None, vocab: int | None = None) -> Model:
+        """The same model with another number of layers or another vocabulary (a draft layer of EAGLE)."""
+        return dataclasses.replace(self, layers=layers or self.layers, vocab=vocab or self.vocab)
+
+
+def with_dtypes(
+    model: Model,
+    dtype: str | None = None,
+    weight_dtype: str | None = None,
+    kv_dtype: str | None = None,
+) -> Model:
+    """The model in other dtypes; None keeps what it has, except that weights follow a new `dtype`.
+
+    Allowed: dtype fp16 or bf16 with weights of the same dtype or int4 (weight-only, as AWQ and GPTQ
+    store them); fp8 or int8 arithmetic with weights of that dtype. The KV cache takes the activation
+    dtype or fp8. Raises SpecError for any other combination.
+    """
+    chosen = dtype or model.dtype
+    if chosen not in _WEIGHT_DTYPES:
+        raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
+    weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
+    if weights not in _WEIGHT_DTYPES[chosen]:
+        allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
+        raise SpecError(f"{model.name}: dtype {chosen} with weight dtype {weights!r}; allowed: {allowed}")
+    activations = chosen if chosen in _ACTIVATION_DTYPES else model.activation_dtype
+    cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
+    if cache not in (activations, "fp8"):
+        raise SpecError(f"{model.name}: KV cache dtype {cache!r}; allowed: {activations} or fp8")
+    return dataclasses.replace(
+        model, dtype=chosen, weight_dtype=weights, kv_dtype=cache, activation_dtype=activations
+    )
+
+
+def model_names() -> tuple[str, ...]:
+    """Names in `models.toml`, sorted."""
+    return tuple(sorted(_named_models(file_state(MODELS_FILE))))
+
+
+def load_model(name_or_path: str | os.PathLike[str]) -> Model:
+    """A model by name, or by the path of a Hugging Face `config.json` (or of its folder).
+
+    Whatever holds a slash or ends in `.json` is a path. Raises SpecError for an unknown name (with the
+    nearest), or for a config of another architecture.
+    """
+    given = os.fspath(name_or_path)
+    if given.endswith(".json") or "/" in given or os.sep in given:
+        from medusa_sim.specs.hf_config import model_from_config
+
+        return model_from_config(Path(given))
+    try:
+        entry = _named_models(file_state(MODELS_FILE))[given]
+    except KeyError:
+        known = unknown_name("model", given, model_names())
+        raise SpecError(f"{known}; or give the path of a Hugging Face config.json") from None
+    return _named_model(given, entry)
+
+
+@lru_cache(maxsize=4)
+def _named_models(state: FileState) -> dict[str, object]:
+    return read_toml(state.path)
+
+
+def _named_model(name: str, entry: object) -> Model:
+    table = Table(MODELS_FILE.name, entry, name)
+    family = table.choice("architecture", ARCHITECTURES)
+    source = table.text("source", what="the paper or published config that gives the sizes")
+    notes = (table.text("note", what="a remark"),) if "note" in table else ()
+    tied = table.flag("tied_embeddings") if "tied_embeddings" in table else family == "opt"
+    dtype = table.choice("dtype", _ACTIVATION_DTYPES)
+    heads = table.integer("heads", *WIDTH)
+    model = Model(
+        name=name,
+        architecture=family,
+        layers=table.integer("layers", *LAYERS),
+        hidden=table.integer("hidden", *WIDTH),
+        intermediate=table.integer("intermediate", *WIDTH),
+        heads=heads,
+        kv_heads=table.integer("kv_heads", *WIDTH),
+        head_dim=table.integer("head_dim", *WIDTH),
+        vocab=table.integer("vocab", *VOCAB),
+        max_seq_len=table.integer("max_seq_len", *LENGTH),
+        tied_embeddings=tied,
+        dtype=dtype,
+        weight_dtype=dtype,
+        kv_dtype=dtype,
+        activation_dtype=dtype,
+        source=source,
+        notes=notes,
+        **dataclasses.asdict(ARCHITECTURES[family]),
+    )
+    if heads % model.kv_heads:
+        table.fail("kv_heads", f"given {model.kv_heads}; it must divide heads = {heads}")
+    table.finish()
+    return model
