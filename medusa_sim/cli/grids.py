@@ -1,0 +1,141 @@
+"""Grids as they are typed: `8`, `1,2,8`, `1..64`, `16..112:16`, `1..64:x2`, and lists of these."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import click
+
+from medusa_sim.errors import UsageError
+
+MAX_VALUES = 65_536
+"""Values on one axis; the rows of all axes together are not limited."""
+_SHOWN = 160
+
+_RANGE = re.compile(r"(?P<first>[0-9]+)\.\.(?P<last>[0-9]+)(?::(?P<factor>x)?(?P<step>[0-9]+))?", re.ASCII)
+_NUMBER = re.compile(r"[0-9]+", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """One axis of a grid: its name, whether `a..b` means powers of two, and its largest value."""
+
+    name: str
+    powers_of_two: bool
+    largest: int
+
+    @property
+    def forms(self) -> str:
+        """What may be typed, for help and error messages."""
+        return "8 or 1,2,8 or 1..64 or 16..112:16 or 1..64:x2"
+
+    def values(self, text: str) -> tuple[int, ...]:
+        """The whole numbers that `text` stands for, ascending and without repeats.
+
+        `a..b` is every power of two from a to b on a batch or length axis and every integer
+        elsewhere; `a..b:s` steps by s from a; `a..b:xf` multiplies by f. Ends are included where the
+        progression meets them.
+
+        Raises:
+            UsageError: an empty, reversed, zero or too large grid, or text that is no grid.
+        """
+        found: set[int] = set()
+        for part in text.split(","):
+            found.update(self._part(part.strip(), text))
+            if len(found) > MAX_VALUES:
+                raise self._error(text, f"more than {MAX_VALUES} values", "a coarser step")
+        return tuple(sorted(found))
+
+    def _part(self, part: str, text: str) -> Sequence[int]:
+        if _NUMBER.fullmatch(part):
+            return (self._checked(part, text),)
+        match = _RANGE.fullmatch(part)
+        if match is None:
+            given = f"{part!r} is no grid" if part else "an empty entry"
+            raise self._error(text, given, self.forms)
+        first, last = self._checked(match["first"], text), self._checked(match["last"], text)
+        if last < first:
+            raise self._error(text, f"{part!r} runs backwards", f"{last}..{first}")
+        if match["step"] is None:
+            return self._plain_range(first, last, text)
+        step = int(match["step"][:9])
+        if match["factor"]:
+            if step < 2:
+                raise self._error(text, f"the factor x{step} does not grow", "x2 or more")
+            return _multiples(first, last, step)
+        if step < 1:
+            raise self._error(text, "a step of 0 never ends", "a step from 1")
+        return self._bounded(range(first, last + 1, step), text)
+
+    def _plain_range(self, first: int, last: int, text: str) -> Sequence[int]:
+        if not self.powers_of_two:
+            return self._bounded(range(first, last + 1), text)
+        powers = [2**p for p in range(self.largest.bit_length()) if first <= 2**p <= last]
+        if not powers:
+            given = f"no power of two lies in {first}..{last}"
+            raise self._error(text, given, f"{first}..{last}:1 for every integer")
+        return powers
+
+    def _bounded(self, values: range, text: str) -> range:
+        if len(values) > MAX_VALUES:
+            raise self._error(text, f"{len(values)} values, more than {MAX_VALUES}", "a coarser step")
+        return values
+
+    def _checked(self, digits: str, text: str) -> int:
+        value = int(digits) if len(digits) < 20 else self.largest + 1
+        if not 1 <= value <= self.largest:
+            shown = digits if len(digits) < 20 else f"{digits[:12]}..."
+            raise self._error(text, f"{shown} is out of range", f"whole numbers from 1 to {self.largest}")
+        return value
+
+    def _error(self, text: str, problem: str, allowed: str) -> UsageError:
+        given = text if len(text) <= 40 else f"{text[:37]}..."
+        return UsageError(f"{self.name} {given!r}: {problem}; allowed: {allowed}")
+
+
+BATCH = Axis("batch", powers_of_two=True, largest=65_536)
+SEQ_LEN = Axis("seq_len", powers_of_two=True, largest=16_777_216)
+CANDIDATES = Axis("candidates", powers_of_two=False, largest=65_536)
+
+
+def _multiples(first: int, last: int, factor: int) -> list[int]:
+    values = []
+    while first <= last:
+        values.append(first)
+        first *= factor
+    return values
+
+
+class GridType(click.ParamType[tuple[int, ...]]):
+    """A click parameter that takes a grid and gives its values."""
+
+    name = "grid"
+
+    def __init__(self, axis: Axis) -> None:
+        self.axis = axis
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[int, ...]:
+        """Values of a grid; text that is none is a usage error (exit 2)."""
+        if isinstance(value, tuple):
+            return value
+        try:
+            return self.axis.values(str(value))
+        except UsageError as error:
+            self.fail(str(error), param, ctx)
+
+
+def echo_grid(**axes: Sequence[int]) -> None:
+    """Say on stderr what the grids stand for."""
+    for name, values in axes.items():
+        click.echo(f"{name}: {_listed(values)}", err=True)
+
+
+def _listed(values: Sequence[int]) -> str:
+    if len(values) <= _SHOWN:
+        return " ".join(map(str, values))
+    head, tail = " ".join(map(str, values[: _SHOWN // 2])), values[-1]
+    return f"{head} ... {tail} ({len(values)} values)"

@@ -1,0 +1,123 @@
+"""The command group: finds each command in its own module, and turns failures into one line.
+
+A command `foo` is the object `foo` of module `medusa_sim.cli.foo`; nothing else needs to know of it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import importlib
+import importlib.util
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+import click
+
+from medusa_sim.errors import MedusaSimError
+
+COMMANDS = (
+    "sweep",
+    "recommend",
+    "roofline",
+    "time",
+    "tree",
+    "acceptance",
+    "measure",
+    "calibrate",
+    "validate",
+    "train",
+    "decode",
+    "reproduce",
+    "specs",
+)
+"""The order in which --help lists commands; a name without a module is not listed."""
+
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+
+def examples(*commands: str) -> str:
+    """Text for the end of a help page: commands to copy."""
+    return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
+
+
+class LazyGroup(click.Group):
+    """Imports a command's module when the command is used, so that --help stays fast."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of the commands that exist, in the order of COMMANDS."""
+        del ctx
+        return [name for name in COMMANDS if importlib.util.find_spec(_module(name)) is not None]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command of that name, or None."""
+        if cmd_name not in self.list_commands(ctx):
+            return None
+        command = getattr(importlib.import_module(_module(cmd_name)), cmd_name)
+        assert isinstance(command, click.Command)  # noqa: S101  # a module that breaks the rule is a bug
+        return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """As click does, but an unknown command is told with the nearest one and the whole list."""
+        names = self.list_commands(ctx)
+        if args and args[0] not in names and not args[0].startswith("-"):
+            near = difflib.get_close_matches(args[0], names, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            ctx.fail(f"unknown command {args[0]!r}{hint} (commands: {', '.join(names)})")
+        return super().resolve_command(ctx, args)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Parse and run. What a user can mend is one line on stderr; a bug keeps its traceback."""
+        given = tuple(sys.argv[1:] if args is None else args)
+        extra.setdefault("obj", given)
+        run: Callable[[], Any] = functools.partial(
+            super().main, given, prog_name, complete_var, False, **extra
+        )
+        if not standalone_mode:
+            return run()
+        try:
+            code = run()
+            sys.stdout.flush()
+        except click.exceptions.NoArgsIsHelpError as asked:
+            asked.show()
+            sys.exit(asked.exit_code)
+        except click.ClickException as error:
+            _fail(_message(error), error.exit_code)
+        except MedusaSimError as error:
+            _fail(str(error), error.exit_code)
+        except click.Abort:
+            sys.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # Whoever read stdout has gone. Python would complain again when it flushes at exit.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            sys.exit(BROKEN_PIPE)
+        sys.exit(code if isinstance(code, int) else 0)
+
+
+def _module(command: str) -> str:
+    return f"medusa_sim.cli.{command}"
+
+
+def _message(error: click.ClickException) -> str:
+    message = error.format_message()
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        message += f" (see `{error.ctx.command_path} --help`)"
+    return message
+
+
+def _fail(message: str, exit_code: int) -> NoReturn:
+    """One line on stderr, then the exit code."""
+    click.echo(f"Error: {' '.join(message.split())}", err=True)
+    sys.exit(exit_code)

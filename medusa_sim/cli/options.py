@@ -1,0 +1,70 @@
+"""Options that mean the same in every command."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import click
+
+from medusa_sim.cli.names import GPU
+from medusa_sim.cli.output import FORMATS, Output
+
+Command = Callable[..., Any]
+
+DEFAULT_GPU = "a100-80gb-pcie"
+DEFAULT_MODEL = "vicuna-7b"
+DEFAULT_SEQ_LEN = "1024"
+DEFAULT_CANDIDATES = "1,16..112:16"
+
+
+def output_options(command: Command) -> Command:
+    """--format, -o/--output and --data-dir; the command gets `output` (an Output) and `data_dir`."""
+
+    @click.option(
+        "--format",
+        "format_",
+        type=click.Choice(FORMATS),
+        default=None,
+        help="Form of the result [default: from the suffix of -o, else table]. JSON has full precision.",
+    )
+    @click.option(
+        "-o",
+        "--output",
+        "output_path",
+        type=click.Path(path_type=Path),
+        default=None,
+        help="Write the result to this file instead of stdout (parquet needs one).",
+    )
+    @click.option(
+        "--data-dir",
+        type=click.Path(path_type=Path, file_okay=False),
+        default=None,
+        help="Your own specs and profiles, searched before the shipped ones "
+        "[default: $MEDUSA_SIM_DATA_DIR, else the platform's user data folder].",
+    )
+    @functools.wraps(command)
+    def wrapped(*args: Any, format_: str | None, output_path: Path | None, **kwargs: Any) -> Any:
+        return command(*args, output=Output.of(format_, output_path), **kwargs)
+
+    return wrapped
+
+
+def gpu_option(command: Command) -> Command:
+    """--gpu for commands that are about one GPU; the command gets `gpu`."""
+    return click.option(
+        "--gpu", type=GPU, default=DEFAULT_GPU, show_default=True, help="GPU (`medusa-sim specs` lists them)."
+    )(command)
+
+
+def latency_option(command: Command) -> Command:
+    """--latency; the command gets `latency`."""
+    return click.option(
+        "--latency",
+        type=click.Choice(("calibrated", "roofline", "measured")),
+        default="calibrated",
+        show_default=True,
+        help="roofline: the datasheet's limits. calibrated: fitted kernels. measured: a profile's rows.",
+    )(command)

@@ -1,0 +1,137 @@
+"""Where a command's result goes: stdout or a file, in the form that was asked for."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import sys
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from medusa_sim.errors import UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import pyarrow as pa
+
+    from medusa_sim.report.text import TextTable
+
+FORMATS = ("table", "csv", "json", "md", "parquet")
+_SUFFIXES = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table"}
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Form and place of a result; `path` None is stdout."""
+
+    form: str
+    path: Path | None
+
+    @classmethod
+    def of(cls, form: str | None, path: Path | None) -> Output:
+        """Checked at once, before anything is computed.
+
+        Raises UsageError (parquet to stdout) or OutputError (a path that cannot be written).
+        """
+        if form is None:
+            form = _SUFFIXES.get(path.suffix.lower(), "table") if path is not None else "table"
+        if path is None and form == "parquet":
+            raise UsageError("--format parquet is binary and needs a file; add -o FILE.parquet")
+        if path is not None:
+            from medusa_sim.report.files import check_writable
+
+            check_writable(path)
+        return cls(form, path)
+
+    @property
+    def on_terminal(self) -> bool:
+        """Whether the result is read by a person at a terminal."""
+        return self.path is None and sys.stdout.isatty()
+
+    def rows(self, tables: pa.Table | pd.DataFrame | Iterable[pa.Table], kind: str, **more: Any) -> None:
+        """Write a table of rows (or its chunks as they come) in the chosen form.
+
+        `kind` names the JSON schema; `more` are further top-level keys of the JSON.
+        """
+        from medusa_sim.report import formats
+        from medusa_sim.report.text import TextTable
+
+        chunks = _chunks(tables)
+        match self.form:
+            case "csv":
+                self._write(formats.csv_parts(chunks))
+            case "json":
+                self._write(formats.json_parts(chunks, command_line(), kind, more))
+            case "md":
+                self._write(formats.markdown_parts(chunks))
+            case "parquet":
+                self._write_parquet(chunks)
+            case _:
+                import pyarrow as pa
+
+                self.table(TextTable.of(pa.concat_tables(list(chunks))))
+
+    def table(self, table: TextTable) -> None:
+        """Write a table of ready cells: rich on a terminal, plain columns or Markdown elsewhere."""
+        self.text(self.drawn(table))
+
+    def drawn(self, table: TextTable) -> str:
+        """The table as `table` would write it."""
+        from medusa_sim.report.text import markdown, on_terminal, plain
+
+        if self.form == "md":
+            return markdown(table)
+        drawn = on_terminal(table, shutil.get_terminal_size().columns) if self.on_terminal else None
+        return drawn if drawn is not None else plain(table)
+
+    def text(self, text: str) -> None:
+        """Write text as it is."""
+        self._write(iter([text.encode("utf-8")]))
+
+    def _write(self, parts: Iterator[bytes]) -> None:
+        if self.path is not None:
+            from medusa_sim.report.files import atomic
+
+            with atomic(self.path) as file:
+                for part in parts:
+                    file.write(part)
+            click.echo(f"wrote {self.path}", err=True)
+            return
+        stdout = sys.stdout.buffer
+        for part in parts:
+            stdout.write(part)
+        stdout.flush()
+
+    def _write_parquet(self, chunks: Iterable[pa.Table]) -> None:
+        from medusa_sim.report.files import atomic
+        from medusa_sim.report.formats import write_parquet
+
+        if self.path is None:
+            raise UsageError("--format parquet is binary and needs a file; add -o FILE.parquet")
+        with atomic(self.path) as file:
+            write_parquet(chunks, file)
+        click.echo(f"wrote {self.path}", err=True)
+
+
+def _chunks(tables: Any) -> Iterator[pa.Table]:
+    """Arrow tables from a table, a frame or chunks; the first is fetched now, so that errors come first."""
+    import pyarrow as pa
+
+    if isinstance(tables, pa.Table):
+        return iter([tables])
+    if hasattr(tables, "iterrows"):
+        return iter([pa.Table.from_pandas(tables, preserve_index=False)])
+    chunks = iter(tables)
+    return chain([next(chunks)], chunks)
+
+
+def command_line() -> str:
+    """The command as it was typed, for records."""
+    context = click.get_current_context(silent=True)
+    given = context.find_root().obj if context is not None else None
+    return shlex.join(["medusa-sim", *(given if isinstance(given, tuple) else ())])

@@ -1,0 +1,1 @@
+"""Rendering: tables, CSV, JSON, Markdown, HTML. With `medusa_sim.figures` the only place that rounds."""

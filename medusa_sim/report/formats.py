@@ -1,0 +1,93 @@
+"""Arrow tables as CSV, JSON, Markdown and Parquet, chunk by chunk, in full precision (Markdown rounds)."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from medusa_sim import __version__
+from medusa_sim.report.text import TextTable, markdown
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_CSV_ROWS = 65_536
+
+
+def csv_parts(tables: Iterable[pa.Table]) -> Iterator[bytes]:
+    """CSV with one header; empty cells for missing values, shortest digits that read back exactly."""
+    for number, table in enumerate(tables):
+        if number == 0:
+            yield _csv_bytes(_header(table), header=False)
+        for start in range(0, table.num_rows, _CSV_ROWS):
+            yield _csv_bytes(table.slice(start, _CSV_ROWS), header=False)
+
+
+def _header(table: pa.Table) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.table({str(i): [name] for i, name in enumerate(table.column_names)})
+
+
+def _csv_bytes(table: pa.Table, *, header: bool) -> bytes:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    # Arrow's "needed" quotes every text; bare text is what people and cut(1) expect.
+    for style in ("none", "needed"):
+        buffer = io.BytesIO()
+        try:
+            csv.write_csv(table, buffer, csv.WriteOptions(include_header=header, quoting_style=style))
+        except pa.ArrowInvalid:
+            if style == "needed":
+                raise
+            continue
+        return buffer.getvalue()
+    return b""
+
+
+def json_parts(tables: Iterable[pa.Table], command: str, kind: str, more: dict[str, Any]) -> Iterator[bytes]:
+    """One JSON object: schema, version, command, what `more` holds, then the rows.
+
+    Missing values and NaN are null. Keys are the columns' names with their units.
+    """
+    head = {"schema": f"medusa-sim/{kind}/1", "version": __version__, "command": command, **more}
+    yield json.dumps(head, indent=1, allow_nan=False)[:-2].encode() + b',\n "rows": ['
+    separator = b"\n  "
+    for table in tables:
+        for start in range(0, table.num_rows, _CSV_ROWS):
+            for row in table.slice(start, _CSV_ROWS).to_pylist():
+                yield separator + json.dumps({k: _json_value(v) for k, v in row.items()}).encode()
+                separator = b",\n  "
+    yield b"\n ]\n}\n"
+
+
+def _json_value(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def markdown_parts(tables: Iterable[pa.Table]) -> Iterator[bytes]:
+    """A Markdown table with rounded cells."""
+    for number, table in enumerate(tables):
+        text = markdown(TextTable.of(table))
+        yield (text if number == 0 else text.split("\n", 2)[2]).encode()
+
+
+def write_parquet(tables: Iterable[pa.Table], file: BinaryIO) -> None:
+    """Parquet, a row group a chunk. An empty iterable writes nothing."""
+    from pyarrow import parquet
+
+    writer = None
+    try:
+        for table in tables:
+            if writer is None:
+                writer = parquet.ParquetWriter(file, table.schema)
+            writer.write_table(table)
+    finally:
+        if writer is not None:
+            writer.close()

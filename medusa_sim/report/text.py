@@ -1,0 +1,81 @@
+"""Tables as text: plain columns for pipes, rich ones for a terminal, Markdown for documents."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from medusa_sim.report.numbers import cell, is_number
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+@dataclass(frozen=True, slots=True)
+class TextTable:
+    """Cells that are text already, with the headers of their columns; numbers stand right."""
+
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    right: tuple[bool, ...]
+    title: str = ""
+
+    @classmethod
+    def of(cls, table: pa.Table, title: str = "") -> TextTable:
+        """Rounded cells of an Arrow table, under the names of its columns."""
+        columns = {name: table.column(name).to_pylist() for name in table.column_names}
+        cells = [[cell(name, value) for value in values] for name, values in columns.items()]
+        return cls(
+            headers=tuple(columns),
+            rows=tuple(zip(*cells, strict=True)),
+            right=tuple(is_number(values) for values in columns.values()),
+            title=title,
+        )
+
+
+def plain(table: TextTable) -> str:
+    """Aligned columns, two spaces apart, nothing cut however wide they are."""
+    widths = [max(map(len, column)) for column in zip(table.headers, *table.rows, strict=True)]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(cells, widths, table.right, strict=True)
+        ]
+        return "  ".join(padded).rstrip()
+
+    rule = "  ".join("-" * width for width in widths)
+    head = [table.title] if table.title else []
+    return "\n".join([*head, line(table.headers), rule, *map(line, table.rows)]) + "\n"
+
+
+def markdown(table: TextTable) -> str:
+    """A Markdown table; bars in cells are escaped."""
+
+    def line(cells: Sequence[str]) -> str:
+        return "| " + " | ".join(text.replace("|", "\\|") for text in cells) + " |"
+
+    rule = "| " + " | ".join("---:" if right else "---" for right in table.right) + " |"
+    head = [f"**{table.title}**", ""] if table.title else []
+    return "\n".join([*head, line(table.headers), rule, *map(line, table.rows)]) + "\n"
+
+
+def on_terminal(table: TextTable, width: int) -> str | None:
+    """The table drawn by rich, or None where it is wider than the terminal (rich would cut cells)."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+
+    widths = [max(map(len, column)) for column in zip(table.headers, *table.rows, strict=True)]
+    if sum(widths) + 2 * len(widths) > width:
+        return None
+    drawn = Table(box=box.SIMPLE_HEAD, title=table.title or None, title_justify="left", pad_edge=False)
+    for header, right in zip(table.headers, table.right, strict=True):
+        drawn.add_column(header, justify="right" if right else "left", no_wrap=True)
+    for row in table.rows:
+        drawn.add_row(*row)
+    console = Console(width=width, force_terminal=True)
+    with console.capture() as captured:
+        console.print(drawn)
+    return captured.get()

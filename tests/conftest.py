@@ -1,0 +1,36 @@
+"""Shared by all tests: one thread per process, quiet property tests, the data beside the checkout."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Read when a test module imports numpy or torch: the test processes share the cores among them.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+ROOT = Path(__file__).resolve().parents[1]
+
+settings.register_profile(
+    "ci", deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(autouse=True)
+def _own_data_dir(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No test reads or writes the user's own data folder."""
+    monkeypatch.setenv("MEDUSA_SIM_DATA_DIR", str(tmp_path_factory.getbasetemp() / "user-data"))
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Path:
+    """Folder of measured data that does not ship: $MEDUSA_SIM_DATA or ../shared/data; skips without it."""
+    folder = Path(os.environ.get("MEDUSA_SIM_DATA", ROOT.parent / "shared" / "data"))
+    if not folder.is_dir():
+        pytest.skip(f"no measured data at {folder}; set MEDUSA_SIM_DATA to its folder")
+    return folder

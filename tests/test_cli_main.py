@@ -1,0 +1,150 @@
+"""The frame of the command line: help, exit codes, one-line errors, quiet interruption."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from medusa_sim.cli import cli
+from medusa_sim.cli.group import COMMANDS, LazyGroup
+from medusa_sim.errors import SpecError, ThresholdError, UsageError
+
+
+def _existing() -> list[str]:
+    return cli.list_commands(click.Context(cli))
+
+
+def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", "from medusa_sim.cli import main; main()", *args],
+        capture_output=True,
+        text=True,
+        env={**os.environ, **environment},
+        check=False,
+    )
+
+
+def test_help_lists_every_command_with_its_summary() -> None:
+    result = CliRunner().invoke(cli, ["--help"])
+    assert result.exit_code == 0
+    for name in _existing():
+        assert f"  {name} " in result.stdout
+
+
+def test_the_main_job_is_there() -> None:
+    assert {"sweep", "time", "roofline", "calibrate", "validate", "reproduce", "specs"} <= set(_existing())
+    assert set(_existing()) <= set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", _existing())
+def test_every_command_explains_itself_with_two_examples(name: str) -> None:
+    result = CliRunner().invoke(cli, [name, "--help"])
+    assert result.exit_code == 0
+    assert result.stdout.count(f"medusa-sim {name}") >= 3  # the usage line and two examples
+
+
+def test_version() -> None:
+    from medusa_sim import __version__
+
+    assert __version__ in CliRunner().invoke(cli, ["--version"]).stdout
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (["swep"], "did you mean 'sweep'"),
+        (["sweep", "--btach", "8"], "--batch"),
+        (["sweep", "--scope", "blok"], "block"),
+        (["sweep", "--format", "parquet"], "-o FILE.parquet"),
+        (["sweep", "--latency", "guess"], "calibrated"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_exit_2(args: list[str], told: str) -> None:
+    result = CliRunner().invoke(cli, args)
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(SpecError("a"), 1), (UsageError("b"), 2), (ThresholdError("c"), 3)]
+)
+def test_expected_failures_are_one_line_with_their_code(
+    error: Exception, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @click.command
+    def failing() -> None:
+        raise error
+
+    monkeypatch.setattr(LazyGroup, "list_commands", lambda self, ctx: ["failing"])
+    monkeypatch.setattr(LazyGroup, "get_command", lambda self, ctx, name: failing)
+    result = CliRunner().invoke(cli, ["failing"])
+    assert result.exit_code == code
+    assert result.stderr == f"Error: {error}\n"
+
+
+def test_a_bug_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command
+    def broken() -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(LazyGroup, "list_commands", lambda self, ctx: ["broken"])
+    monkeypatch.setattr(LazyGroup, "get_command", lambda self, ctx, name: broken)
+    result = CliRunner().invoke(cli, ["broken"])
+    assert isinstance(result.exception, ZeroDivisionError)
+
+
+def test_interruption_is_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    @click.command
+    def long() -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(LazyGroup, "list_commands", lambda self, ctx: ["long"])
+    monkeypatch.setattr(LazyGroup, "get_command", lambda self, ctx, name: long)
+    result = CliRunner().invoke(cli, ["long"])
+    assert result.exit_code == 130
+    assert "Traceback" not in result.output
+
+
+def test_no_arguments_show_the_help() -> None:
+    result = CliRunner().invoke(cli, [])
+    assert result.exit_code == 2
+    assert "Commands:" in result.output
+
+
+def test_a_closed_pipe_is_quiet() -> None:
+    code = (
+        "import subprocess, sys\n"
+        "p = subprocess.Popen([sys.executable, '-c', 'from medusa_sim.cli import main; main()',"
+        " 'sweep', '--batch', '1..512:1', '--format', 'csv'],\n"
+        "  stdout=subprocess.PIPE, stderr=subprocess.PIPE)\n"
+        "p.stdout.readline(); p.stdout.close()\n"
+        "err = p.stderr.read().decode(); p.wait()\n"
+        "print(p.returncode, 'Traceback' in err, 'Broken' in err)\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.split() == ["141", "False", "False"]
+
+
+def test_names_complete_in_the_shell() -> None:
+    environment = {"_MEDUSA_SIM_COMPLETE": "bash_complete", "COMP_CWORD": "3"}
+    gpus = run(COMP_WORDS="medusa-sim sweep --gpu h100,a4", **environment).stdout
+    assert "h100,a40" in gpus
+    models = run(COMP_WORDS="medusa-sim sweep --model vicuna", **environment).stdout
+    assert "vicuna-7b" in models
+
+
+def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
+    from medusa_sim.report.text import TextTable, on_terminal
+
+    monkeypatch.setenv("NO_COLOR", "1")
+    drawn = on_terminal(TextTable(("a",), (("1",),), (True,)), 80)
+    assert drawn is not None
+    assert "\x1b[3" not in drawn

@@ -1,0 +1,142 @@
+"""Rendering: numbers people read, formats machines read back, files that are whole or absent."""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+from pathlib import Path
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim import __version__
+from medusa_sim.errors import OutputError
+from medusa_sim.report.files import atomic, check_folder, check_writable
+from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts, write_parquet
+from medusa_sim.report.numbers import duration, significant, times, with_prefix
+from medusa_sim.report.text import TextTable, markdown, on_terminal, plain
+
+TABLE = pa.table(
+    {
+        "gpu": pa.DictionaryArray.from_arrays([0, 0, 0], ["a40"]),
+        "candidates": [1, 16, 64],
+        "verify_step_us": [25_123.456789, 1e-7, math.nan],
+        "memory_bytes": pa.array([None, 4.85e10, 12.0]),
+        "fits_memory": [True, False, None],
+        "note": ["plain", "a, b", 'say "x" | y'],
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0.0, "0"),
+        (1.23456, "1.235"),
+        (0.012345, "0.01235"),
+        (123456.0, "123456"),
+        (math.nan, "-"),
+        (2.5e15, "2.500e+15"),
+    ],
+)
+def test_significant_digits(value: float, text: str) -> None:
+    assert significant(value) == text
+
+
+def test_units_are_decimal() -> None:
+    assert with_prefix(8.5e10, "B") == "85.0 GB"
+    assert with_prefix(3.12e14, "FLOP/s") == "312 TFLOP/s"
+    assert duration(812.3) == "812 us"
+    assert duration(14_210.0) == "14.2 ms"
+    assert times(2.308) == "2.31x"
+
+
+@given(st.floats(min_value=1e-4, max_value=1e11))
+def test_rounding_stays_within_half_a_last_digit(value: float) -> None:
+    assert float(significant(value)) == pytest.approx(value, rel=0.5e-3)
+
+
+def test_csv_reads_back_exactly() -> None:
+    text = b"".join(csv_parts([TABLE.slice(0, 2), TABLE.slice(2)])).decode()
+    assert text.count("gpu,candidates") == 1
+    back = pd.read_csv(io.StringIO(text))
+    assert list(back["verify_step_us"][:2]) == [25_123.456789, 1e-7]
+    assert math.isnan(back["verify_step_us"][2])
+    assert list(back["note"]) == ["plain", "a, b", 'say "x" | y']
+
+
+def test_csv_quotes_only_where_it_must() -> None:
+    text = b"".join(csv_parts([TABLE.select(["gpu", "candidates"])])).decode()
+    assert text == "gpu,candidates\na40,1\na40,16\na40,64\n"
+
+
+def test_json_is_one_object_with_its_origin() -> None:
+    parts = json_parts([TABLE.slice(0, 1), TABLE.slice(1)], "medusa-sim sweep", "sweep", {"caveats": ["c"]})
+    found = json.loads(b"".join(parts))
+    assert found["schema"] == "medusa-sim/sweep/1"
+    assert found["version"] == __version__
+    assert found["command"] == "medusa-sim sweep"
+    assert found["caveats"] == ["c"]
+    assert [row["candidates"] for row in found["rows"]] == [1, 16, 64]
+    assert found["rows"][0]["verify_step_us"] == 25_123.456789
+    assert found["rows"][2]["verify_step_us"] is None
+
+
+def test_parquet_reads_back_exactly() -> None:
+    file = io.BytesIO()
+    write_parquet([TABLE.slice(0, 1), TABLE.slice(1)], file)
+    back = pd.read_parquet(file)
+    assert back["verify_step_us"][0] == 25_123.456789
+    assert len(back) == 3
+
+
+def test_markdown_has_one_header_and_escapes_bars() -> None:
+    text = b"".join(markdown_parts([TABLE.slice(0, 2), TABLE.slice(2)])).decode()
+    assert len(text.strip().split("\n")) == 2 + 3
+    assert "\\|" in text
+    assert "48.5 GB" in text
+
+
+def test_plain_text_cuts_nothing() -> None:
+    wide = TextTable(tuple(f"column_{i}" for i in range(40)), (("x" * 30,) * 40,), (False,) * 40)
+    assert "…" not in plain(wide)
+    assert plain(wide).count("x" * 30) == 40
+    assert on_terminal(wide, 80) is None
+    assert "x" * 30 in markdown(wide)
+
+
+def test_a_file_appears_whole_or_not_at_all(tmp_path: Path) -> None:
+    path = tmp_path / "out.csv"
+    path.write_text("before")
+
+    def fail_halfway() -> None:
+        with atomic(path) as file:
+            file.write(b"half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail_halfway()
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+    with atomic(path) as file:
+        file.write(b"after")
+    assert path.read_text() == "after"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_unwritable_places_are_refused_at_once(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path, told in (
+        (tmp_path, "is a folder"),
+        (tmp_path / "no" / "x.csv", "does not exist"),
+        (tmp_path / "file" / "x.csv", "is not a folder"),
+    ):
+        with pytest.raises(OutputError, match=told):
+            check_writable(path)
+    with pytest.raises(OutputError, match="cannot create folder"):
+        check_folder(tmp_path / "file" / "sub")
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
