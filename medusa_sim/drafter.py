@@ -15,7 +15,7 @@ from medusa_sim.operators import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.units import BYTES_PER_ELEMENT
-from medusa_sim.workload import Launch, Workload, elementwise_launch, linear_launch, model_launches
+from medusa_sim.workload import Launch, Workload, elementwise_launch, head_launch, model_launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +72,9 @@ class MedusaHeads:
         rows: Size = workload.tokens if runtime.head_rows == "all" else workload.batch
         hidden, vocab = model.hidden, model.vocab
         launches = (
-            linear_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, self.heads),
+            head_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, self.heads),
             elementwise_launch(model, "medusa_silu", "residual", "drafter", rows, hidden, self.heads),
-            linear_launch(model, "medusa_output", "drafter", rows, vocab, hidden, self.heads),
+            head_launch(model, "medusa_output", "drafter", rows, vocab, hidden, self.heads),
             elementwise_launch(
                 model, "medusa_topk", "rms_norm", "drafter", workload.batch, vocab, self.heads
             ),
@@ -83,7 +83,7 @@ class MedusaHeads:
 
     def weight_bytes(self, model: Model) -> float:
         """K (h^2 + h), and K h vocab where the output layers are the heads' own."""
-        element = BYTES_PER_ELEMENT[model.weight_dtype]
+        element = BYTES_PER_ELEMENT[model.activation_dtype]
         residual = self.heads * model.hidden * (model.hidden + 1)
         output = self.heads * model.hidden * model.vocab if self.own_output_layers else 0
         return element * (residual + output)
@@ -186,13 +186,13 @@ class LayerDrafter:
         fused = []
         for level, phase in enumerate(passes):
             rows: Size = np.asarray(workload.batch) * (1 if level == 0 else self.width)
-            fusion = linear_launch(model, "draft_fusion", "drafter", rows, model.hidden, 2 * model.hidden, 1)
+            fusion = head_launch(model, "draft_fusion", "drafter", rows, model.hidden, 2 * model.hidden, 1)
             fused.append(DraftWork(launches=(*phase.launches, fusion), runtime=phase.runtime))
         return tuple(fused)
 
     def weight_bytes(self, model: Model) -> float:
         """The layers and the fusion matrix; embedding and LM head are the target's unless pruned."""
-        element = BYTES_PER_ELEMENT[model.weight_dtype]
+        element = BYTES_PER_ELEMENT[model.activation_dtype]
         fusion = 2 * model.hidden * model.hidden
         own_head = self.draft_vocab * model.hidden if self.draft_vocab else 0
         return element * (self.layers * model.layer_parameter_count + fusion + own_head)

@@ -112,8 +112,8 @@ def work_time(latency: LatencyModel, work: DraftWork) -> StepTime:
     """Time of kernels that one runtime launches one after another.
 
     device = sum of kernel times + launches x launch_us; host = launches x host_us_per_launch, and
-    host_us_per_step for a forward pass of its own. The band adds the half-widths of different kernels in quadrature (their residuals
-    are taken as independent) and those of one kernel repeated in every layer linearly.
+    host_us_per_step for a forward pass of its own. The band adds the half-widths of different kernels in
+    quadrature (their residuals are taken as independent), those of one kernel in every layer linearly.
     """
     kernels = sum(launch.count for launch in work.launches)
     launch_us = kernels * work.runtime.launch_us

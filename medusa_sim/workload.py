@@ -99,6 +99,12 @@ def linear_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, 
     return Launch(operator=gemm, part=part, count=count)
 
 
+def head_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, count: int = 1) -> Launch:
+    """A linear layer outside the decoder layers: LM head, Medusa head. Never quantised."""
+    dtype = model.activation_dtype
+    return Launch(operator=Gemm(name=name, m=m, n=n, k=k, dtype=dtype), part=part, count=count)
+
+
 def elementwise_launch(
     model: Model, name: str, kind: ElementwiseKind, part: Part, m: Size, n: int, count: int = 1
 ) -> Launch:
@@ -191,6 +197,11 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
     ]
     if model.rope:
         launches.append(elementwise_launch(model, "rope", "rope", "norm_rope", m, rotated, layers))
+    if model.qk_norm:
+        rows = np.asarray(m) * (model.heads + model.kv_heads)
+        launches.append(
+            elementwise_launch(model, "qk_norm", "rms_norm", "norm_rope", rows, model.head_dim, layers)
+        )
     if runtime.attention == "unfused":
         scores = np.asarray(m) * model.heads
         softmax = Elementwise(
@@ -199,7 +210,7 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
         launches.append(Launch(operator=softmax, part="attention", count=layers))
     logit_rows = workload.batch if workload.phase == "prefill" else m
     launches += [
-        linear_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
+        head_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
         elementwise_launch(model, "next_token", "rms_norm", "accept", logit_rows, model.vocab),
     ]
     return tuple(launches)
