@@ -45,7 +45,7 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a kernel set of `gpu` borrows: references by section and entry, why, how much wider the band is."""
+    """What a kernel set of `gpu` borrows: references by section and entry, why, and how wide the band."""
 
     gpu: str
     reason: str
