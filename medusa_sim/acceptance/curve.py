@@ -74,6 +74,14 @@ class LogCurve:
     candidates_max: int
     points: tuple[tuple[int, float], ...] = ()
 
+    def __post_init__(self) -> None:
+        """Raises DataError for a slope that falls or emits more tokens than candidates."""
+        if not 0.0 <= self.slope <= 1.0 or self.candidates_max < 1:
+            raise DataError(
+                f"acceptance curve {self.name!r}: slope {self.slope:g} must lie in 0..1 (tokens per step "
+                f"never exceed candidates) and candidates_max {self.candidates_max} be at least 1"
+            )
+
     @classmethod
     def fitted(cls, name: str, points: Sequence[tuple[int, float]]) -> LogCurve:
         """The least-squares curve through `points`; covers up to the largest of them."""

@@ -1,9 +1,10 @@
 """Acceptance profiles: a named, sourced answer to "how many tokens does one step emit?".
 
-One TOML file a profile under `profiles/acceptance/` (or a user's own path). The format is versioned
-(`schema = 1`); docs/acceptance-format.md describes every kind. Whatever the kind, a profile answers
-`tokens_per_step(candidates)` and its 80 % `band(candidates)`, raises CoverageError beyond what it was
-measured on, and gives exactly 1 token per step at one candidate.
+One TOML file a profile under `profiles/acceptance/`, or a user's own file (TOML, or a CSV of head or
+chain accuracies). The format is versioned (`schema = 1`); docs/acceptance-format.md describes every
+kind. Whatever the kind, a profile answers `tokens_per_step(candidates)` and its 80 %
+`band(candidates)`, raises CoverageError beyond what it was measured on, and gives exactly 1 token per
+step at one candidate.
 """
 
 from __future__ import annotations
@@ -11,27 +12,28 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.acceptance.curve import FloatArray, LogCurve, TableCurve
-from medusa_sim.acceptance.profile_file import CurveFile, LogCurveFile, ProfileFile, decoded_profile
+from medusa_sim.acceptance.head_table import chain_accuracy, read_accuracies
+from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.profile_file import (
+    CurveFile,
+    DraftVectorFile,
+    HeadTopkFile,
+    LogCurveFile,
+    ProfileFile,
+    decoded_profile,
+)
+from medusa_sim.acceptance.shaped import ShapedAcceptance
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.data import find, stems
 from medusa_sim.errors import SpecError, unknown_name
 
-
-class AcceptanceModel(Protocol):
-    """What every kind of profile can answer."""
-
-    @property
-    def candidates_max(self) -> int:
-        """Largest count (root included) that the profile covers."""
-
-    def tokens_per_step(self, candidates: npt.ArrayLike) -> FloatArray:
-        """Mean tokens emitted per step with the best shape of that many candidates."""
-
-    def band(self, candidates: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """80 % interval of `tokens_per_step`."""
+FOLDER = "profiles/acceptance"
+AcceptanceModel = LogCurve | TableCurve | ShapedAcceptance
 
 
 @dataclass(frozen=True)
@@ -43,14 +45,22 @@ class AcceptanceProfile:
     title: str
     source: str
     model: AcceptanceModel
+    agreement: str = "target"
 
     @property
     def candidates_max(self) -> int:
         """Largest count (root included) that the profile covers."""
         return self.model.candidates_max
 
+    @property
+    def heads(self) -> HeadAccuracy | None:
+        """Accuracies per depth and rank; None for a curve, which knows no shapes."""
+        return self.model.heads if isinstance(self.model, ShapedAcceptance) else None
+
     def tokens_per_step(self, candidates: npt.ArrayLike) -> FloatArray:
         """Mean tokens emitted per step, of the shape of `candidates` (root included, from 1).
+
+        For a profile that knows shapes: with the optimal tree of that size.
 
         Raises:
             CoverageError: a count beyond `candidates_max`.
@@ -62,42 +72,106 @@ class AcceptanceProfile:
         """(low, high) of the 80 % interval of `tokens_per_step`, from residuals or label counts."""
         return self.model.band(candidates)
 
+    def tree(self, candidates: int) -> CandidateTree | None:
+        """The optimal tree of that many candidates; None for a curve, which knows no shapes."""
+        return self.model.tree(candidates) if isinstance(self.model, ShapedAcceptance) else None
 
-def _model(name: str, file: ProfileFile) -> AcceptanceModel:
+
+def _fitted_accuracy(file: HeadTopkFile) -> FloatArray:
+    """(heads, ranks) from the compact form: `top1`, then `scale (i + 1)^-exponent`."""
+    rank = np.arange(1.0, file.ranks + 1.0)
+    rows = [np.where(rank == 1.0, row.top1, row.scale * rank**-row.exponent) for row in file.fitted_heads]
+    return np.array(rows)
+
+
+def _head_accuracy(file: HeadTopkFile, where: str) -> HeadAccuracy:
+    if bool(file.heads) == bool(file.fitted_heads) or (file.fitted_heads and file.ranks < 1):
+        raise SpecError(f"{where}: give either heads, or fitted_heads with ranks")
+    if file.fitted_heads:
+        return HeadAccuracy.checked(_fitted_accuracy(file), correlation=file.correlation, where=where)
+    accuracy = np.zeros((len(file.heads), max(1, *(len(row.accuracy) for row in file.heads), 1)))
+    for k, row in enumerate(file.heads):
+        accuracy[k, : len(row.accuracy)] = row.accuracy
+    counts = [row.labels for row in file.heads]
+    labels = counts if any(counts) else None
+    return HeadAccuracy.checked(accuracy, labels, correlation=file.correlation, where=where)
+
+
+def falling(children: npt.ArrayLike) -> FloatArray:
+    """The nearest never-rising vector in least squares (pool adjacent violators).
+
+    A draft model's children come in order, so a later one cannot be taken before an earlier one; the
+    deep end of a measured vector rises by noise only.
+    """
+    means: list[float] = []
+    sizes: list[int] = []
+    for value in np.asarray(children, dtype=np.float64):
+        means.append(float(value))
+        sizes.append(1)
+        while len(means) > 1 and means[-1] > means[-2]:
+            size = sizes[-1] + sizes[-2]
+            means[-2:] = [(means[-1] * sizes[-1] + means[-2] * sizes[-2]) / size]
+            sizes[-2:] = [size]
+    return np.repeat(means, sizes)
+
+
+def _draft_accuracy(file: DraftVectorFile, where: str) -> HeadAccuracy:
+    if file.depth_max < 1 or not file.children:
+        raise SpecError(f"{where}: depth_max must be at least 1 and children not empty")
+    accuracy = np.tile(falling(file.children), (file.depth_max, 1))
+    labels = np.full(file.depth_max, file.trials) if file.trials else None
+    checked = HeadAccuracy.checked(accuracy, labels, where=where)
+    return HeadAccuracy(checked.accuracy, checked.labels, 0.0, checked.measured_ranks, shared=True)
+
+
+def _model(name: str, file: ProfileFile, where: str) -> AcceptanceModel:
     match file:
         case LogCurveFile():
             return LogCurve(name, file.slope, file.candidates_max, tuple(file.points))
         case CurveFile():
             return TableCurve(name, tuple(file.points), file.error_tokens)
+        case HeadTopkFile():
+            return ShapedAcceptance(name, _head_accuracy(file, where), file.model_error)
+        case DraftVectorFile():
+            return ShapedAcceptance(name, _draft_accuracy(file, where), file.model_error)
+    counts = [row.trials for row in file.positions]
+    chain = chain_accuracy(
+        [row.rate for row in file.positions],
+        counts if all(counts) else None,
+        conditional=file.rates == "conditional",
+        where=where,
+    )
+    return ShapedAcceptance(name, chain, file.model_error)
 
 
-def _folders(data_dir: Path | str | None) -> list[Path]:
-    package = Path(__file__).resolve().parents[1]
-    roots = ([Path(data_dir)] if data_dir else []) + [package.parent, package / "_data"]
-    return [root / "profiles" / "acceptance" for root in roots]
-
-
-def acceptance_names(data_dir: Path | str | None = None) -> tuple[str, ...]:
+def acceptance_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
     """Names of every profile found, the user's own folder included, sorted."""
-    return tuple(sorted({path.stem for folder in _folders(data_dir) for path in folder.glob("*.toml")}))
+    return stems(FOLDER, (".toml",), data_dir)
 
 
-def _found(name_or_path: str, data_dir: Path | str | None) -> Path:
-    if name_or_path.endswith(".toml") or os.sep in name_or_path:
-        return Path(name_or_path)
-    for folder in _folders(data_dir):
-        if (path := folder / f"{name_or_path}.toml").is_file():
-            return path
-    raise SpecError(unknown_name("acceptance profile", name_or_path, acceptance_names(data_dir)))
+def _found(name_or_path: str, data_dir: str | os.PathLike[str] | None) -> Path:
+    if name_or_path.endswith((".toml", ".csv")) or os.sep in name_or_path:
+        return Path(name_or_path).expanduser()
+    path = find(FOLDER, f"{name_or_path}.toml", data_dir)
+    if path is None:
+        raise SpecError(unknown_name("acceptance profile", name_or_path, acceptance_names(data_dir)))
+    return path
 
 
-def load_acceptance(name_or_path: str | Path, data_dir: Path | str | None = None) -> AcceptanceProfile:
-    """The profile of that name (`data_dir` is searched first, then shipped data) or at that path.
+def load_acceptance(
+    name_or_path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None
+) -> AcceptanceProfile:
+    """The profile of that name (the user's data first, then what ships), or the TOML or CSV file there.
 
     Raises:
         SpecError: no such profile (the nearest name is suggested) or a malformed file.
+        DataError: a malformed CSV file.
     """
     path = _found(str(name_or_path), data_dir)
+    name = path.stem
+    if path.suffix == ".csv":
+        model = ShapedAcceptance(name, read_accuracies(path))
+        return AcceptanceProfile(name, "head-topk", name, str(path), model)
     try:
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -105,6 +179,7 @@ def load_acceptance(name_or_path: str | Path, data_dir: Path | str | None = None
             f"acceptance profile {path}: cannot be read ({error}); give a readable TOML file"
         ) from error
     file = decoded_profile(text, path)
-    return AcceptanceProfile(
-        path.stem, str(type(file).__struct_config__.tag), file.title, file.source, _model(path.stem, file)
-    )
+    model_of_file = _model(name, file, f"acceptance profile {path}")
+    agreement = getattr(file, "agreement", "target")
+    kind = str(type(file).__struct_config__.tag)
+    return AcceptanceProfile(name, kind, file.title, file.source, model_of_file, agreement)

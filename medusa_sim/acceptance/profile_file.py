@@ -8,13 +8,17 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import msgspec
 
 from medusa_sim.errors import SpecError
 
 SCHEMA = 1
+
+Agreement: TypeAlias = Literal["target", "teacher-forced"]
+"""What "right" meant when rates were measured: equal to what the target emits in its own text, or to
+the next token of a given text. The second is not the acceptance of a running system."""
 
 
 class _ProfileFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
@@ -44,7 +48,73 @@ class CurveFile(_ProfileFile, frozen=True, kw_only=True, tag="curve"):
     error_tokens: float = 0.0
 
 
-ProfileFile: TypeAlias = LogCurveFile | CurveFile
+class HeadRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One head: `accuracy` of exactly rank 0, 1, ...; `labels` tokens it was scored on (0: unknown)."""
+
+    accuracy: list[float]
+    labels: int = 0
+
+
+class FittedHeadRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One head in compact form: rank 0 is right with `top1`, rank i > 0 with `scale (i + 1)^-exponent`."""
+
+    top1: float
+    scale: float
+    exponent: float
+
+
+class HeadTopkFile(_ProfileFile, frozen=True, kw_only=True, tag="head-topk"):
+    """Accuracy per head and rank, either measured (`heads`) or fitted (`fitted_heads`, `ranks`).
+
+    `measured_ranks` of a fitted file: the ranks behind them are the fit's tail. `fit_error`: mean
+    absolute error of the fitted accuracies. `correlation`, `model_error`: see HeadAccuracy and
+    ShapedAcceptance.
+    """
+
+    agreement: Agreement
+    heads: list[HeadRow] = []
+    fitted_heads: list[FittedHeadRow] = []
+    ranks: int = 0
+    measured_ranks: int = 0
+    fit_error: float = 0.0
+    correlation: float = 0.0
+    model_error: float = 0.0
+
+
+class PositionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One position of a chain: its acceptance `rate` over `trials` (0: unknown)."""
+
+    rate: float
+    trials: int = 0
+
+
+class PositionFile(_ProfileFile, frozen=True, kw_only=True, tag="position"):
+    """Acceptance per chain position.
+
+    `rates = "unconditional"`: all guesses up to this one accepted (falls along the chain);
+    `rates = "conditional"`: this one accepted where the ones before were.
+    """
+
+    agreement: Agreement
+    rates: Literal["conditional", "unconditional"]
+    positions: list[PositionRow]
+    model_error: float = 0.0
+
+
+class DraftVectorFile(_ProfileFile, frozen=True, kw_only=True, tag="draft-vector"):
+    """`children[k]`: probability that the (k + 1)-th child of an accepted node is the accepted one.
+
+    The same at every depth to `depth_max`; `trials` nodes were observed (0: unknown).
+    """
+
+    agreement: Agreement
+    children: list[float]
+    depth_max: int
+    trials: int = 0
+    model_error: float = 0.0
+
+
+ProfileFile: TypeAlias = LogCurveFile | CurveFile | HeadTopkFile | PositionFile | DraftVectorFile
 
 
 def _first_not_finite(value: Any, key: str = "") -> str:
@@ -79,3 +149,10 @@ def decoded_profile(text: str, path: Path) -> ProfileFile:
     if key := _first_not_finite(raw):
         raise SpecError(f"acceptance profile {path}: {key} is not a finite number")
     return profile
+
+
+def encoded_profile(profile: ProfileFile) -> str:
+    """The TOML text of a profile; `decoded_profile` reads it back unchanged."""
+    import tomlkit
+
+    return tomlkit.dumps(msgspec.to_builtins(profile))

@@ -1,0 +1,235 @@
+"""How often each guess of each head is right, and what a tree of guesses is worth.
+
+`a_k^(i)` of the Medusa paper (2.3.3): the probability that rank i of head k is exactly the token that
+the target emits. Heads and ranks are 0-based, head 0 guesses the token after the root.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.acceptance.curve import NORMAL_90TH, FloatArray
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.errors import CoverageError, SpecError
+
+SUM_TOLERANCE = 1e-6
+"""Accuracies are read from text with six digits or so; a head's sum may exceed 1 by this much."""
+
+
+@dataclass(frozen=True)
+class HeadAccuracy:
+    """Accuracies `a[k, i]` of exactly rank i of head k, zero where a head has fewer ranks.
+
+    `labels`: (heads,) tokens each head was scored on (later heads have fewer), or None if unknown.
+    `correlation`: the lift rho per earlier correct head, see `conditional`.
+    `measured_ranks`: ranks that were measured; those behind come from `with_tail` or are zero.
+    `shared`: every depth has the accuracies of one measurement (a draft model's children).
+    """
+
+    accuracy: FloatArray
+    labels: FloatArray | None = None
+    correlation: float = 0.0
+    measured_ranks: int = 0
+    shared: bool = False
+
+    @classmethod
+    def checked(
+        cls,
+        accuracy: npt.ArrayLike,
+        labels: npt.ArrayLike | None = None,
+        *,
+        correlation: float = 0.0,
+        where: str = "head accuracies",
+    ) -> HeadAccuracy:
+        """Accuracies (heads, ranks) after checking them.
+
+        Raises:
+            SpecError: no rows, a value outside [0, 1] or NaN, a head summing beyond 1, bad labels, or a
+                correlation that would make a head right more often than always.
+        """
+        a = np.array(accuracy, dtype=np.float64)
+        if a.ndim != 2 or a.size == 0:
+            raise SpecError(
+                f"{where}: a table of heads x ranks with at least one entry is needed, given {a.shape}"
+            )
+        outside = ~((a >= 0.0) & (a <= 1.0))
+        if np.any(outside):
+            k, i = (int(index[0]) for index in np.nonzero(outside))
+            raise SpecError(f"{where}: head {k} rank {i} is {a[k, i]:g}, an accuracy lies in 0..1")
+        total = a.sum(axis=1)
+        if np.any(total > 1.0 + SUM_TOLERANCE):
+            k = int(np.argmax(total))
+            raise SpecError(
+                f"{where}: head {k} sums to {total[k]:.6g}, at most one rank can be right; "
+                "give the accuracy of exactly each rank (cumulative tables have their own loader)"
+            )
+        counts = None
+        if labels is not None:
+            counts = np.array(labels, dtype=np.float64)
+            if counts.shape != (a.shape[0],) or not np.all(np.isfinite(counts) & (counts >= 1.0)):
+                raise SpecError(f"{where}: labels must be one count from 1 per head ({a.shape[0]} heads)")
+        heads = cls(a, counts, 0.0, a.shape[1])
+        return heads.with_correlation(correlation, where=where) if correlation else heads
+
+    @classmethod
+    def from_cumulative(
+        cls, top_k: npt.ArrayLike, labels: npt.ArrayLike | None = None, *, where: str = "head accuracies"
+    ) -> HeadAccuracy:
+        """From (heads, ranks) top-1, top-2, ... accuracies: rank i alone is top-(i+1) minus top-i (2.3.3).
+
+        Raises:
+            SpecError: a row that falls (then it is not cumulative) or leaves [0, 1].
+        """
+        c = np.array(top_k, dtype=np.float64)
+        if c.ndim == 2 and c.shape[1] > 1 and np.any(np.diff(c, axis=1) < 0.0):
+            k = int(np.nonzero(np.diff(c, axis=1) < 0.0)[0][0])
+            raise SpecError(f"{where}: head {k} falls from one top-k to the next; cumulative accuracies rise")
+        return cls.checked(np.diff(c, axis=1, prepend=0.0) if c.ndim == 2 else c, labels, where=where)
+
+    @property
+    def heads(self) -> int:
+        """Number of heads."""
+        return int(self.accuracy.shape[0])
+
+    @property
+    def ranks(self) -> int:
+        """Number of ranks per head, a fitted tail included."""
+        return int(self.accuracy.shape[1])
+
+    @property
+    def correlation_max(self) -> float:
+        """Largest correlation for which no head is right more often than always: min_k -ln C_k / k.
+
+        C_k is the sum over ranks of head k (its coverage).
+        """
+        coverage = self.accuracy.sum(axis=1)[1:]
+        later = np.arange(1, self.heads)
+        used = coverage > 0.0
+        return float(np.min(-np.log(np.minimum(coverage[used], 1.0)) / later[used], initial=np.inf))
+
+    def with_correlation(self, correlation: float, *, where: str = "head accuracies") -> HeadAccuracy:
+        """The same heads with lift `correlation` (0: independent, the paper's assumption).
+
+        Raises:
+            SpecError: negative, not finite, or beyond `correlation_max`.
+        """
+        if not 0.0 <= correlation <= self.correlation_max + SUM_TOLERANCE:
+            raise SpecError(
+                f"{where}: correlation {correlation:g} is outside 0..{self.correlation_max:.3f}; "
+                "beyond it a head would be right more often than always"
+            )
+        return replace(self, correlation=float(correlation))
+
+    def first(self, heads: int) -> HeadAccuracy:
+        """Only the first `heads` heads in use.
+
+        Raises:
+            CoverageError: more heads than there are, or none.
+        """
+        if not 1 <= heads <= self.heads:
+            raise CoverageError(f"{heads} heads asked for, accuracies are known for 1..{self.heads}")
+        labels = None if self.labels is None else self.labels[:heads]
+        return replace(self, accuracy=self.accuracy[:heads], labels=labels)
+
+    def conditional(self) -> FloatArray:
+        """(heads, ranks) probability of each guess given that the path before it is right.
+
+        `a_k^(i) exp(rho k)`: right guesses come together, because some contexts are easy for every
+        head. A log-normal difficulty common to the heads of a step with variance rho multiplies the
+        probability of a path of depth d by `exp(rho d (d - 1) / 2)`, which is this lift taken head
+        by head; `correlation_max` bounds where it stays a probability. rho = 0 is the product of 2.3.3.
+        """
+        return np.asarray(self.accuracy * np.exp(self.correlation * np.arange(self.heads))[:, None])
+
+    def with_tail(self, ranks: int) -> HeadAccuracy:
+        """Extended to `ranks` by a power law `a^(i) = c (i + 1)^-s` per head, fitted behind rank 0.
+
+        Least squares on logarithms of ranks 1.. of each head; a head's sum is kept at or below 1 by
+        scaling the added ranks. The share that the tail adds is E(with_tail) - E(with_zeros).
+
+        Raises:
+            CoverageError: fewer than three measured ranks with non-zero accuracy in a head.
+        """
+        if ranks <= self.ranks:
+            return self
+        positive = np.all(self.accuracy[:, 1:] > 0.0, axis=1)
+        if self.ranks < 3 or not np.all(positive):
+            raise CoverageError(
+                f"a tail needs at least 3 measured ranks above 0 in every head, given {self.ranks}; "
+                "measure more ranks or extend with zeros"
+            )
+        log_rank = np.log(np.arange(2, self.ranks + 1))
+        log_a = np.log(self.accuracy[:, 1:])
+        centred = log_rank - log_rank.mean()
+        slope = np.minimum(log_a @ centred / (centred @ centred), 0.0)
+        offset = log_a.mean(axis=1) - slope * log_rank.mean()
+        new_rank = np.log(np.arange(self.ranks + 1, ranks + 1))
+        tail = np.minimum(np.exp(offset[:, None] + slope[:, None] * new_rank), self.accuracy[:, -1:])
+        room = np.maximum(1.0 - self.accuracy.sum(axis=1), 0.0)
+        tail *= np.minimum(1.0, room / tail.sum(axis=1))[:, None]
+        return replace(self, accuracy=np.hstack([self.accuracy, tail]))
+
+    def with_zeros(self, ranks: int) -> HeadAccuracy:
+        """Extended to `ranks` with zeros: the lower bound on what a wider tree gives."""
+        missing = max(ranks - self.ranks, 0)
+        return replace(self, accuracy=np.pad(self.accuracy, ((0, 0), (0, missing))))
+
+
+def node_probabilities(tree: CandidateTree, heads: HeadAccuracy) -> FloatArray:
+    """(candidates,) probability that each node is accepted; 1 for the root.
+
+    The product of `a_k^(i)` along the path (2.3.3), lifted by the correlation if there is one.
+
+    Raises:
+        CoverageError: the tree is deeper than the heads or uses a rank without an accuracy.
+    """
+    if tree.depth > heads.heads:
+        raise CoverageError(f"the tree has depth {tree.depth}, accuracies are known for {heads.heads} heads")
+    if tree.ranks_used > heads.ranks:
+        raise CoverageError(
+            f"the tree uses rank {tree.ranks_used - 1}, accuracies are known for ranks 0..{heads.ranks - 1}; "
+            "extend them with a fitted tail or with zeros"
+        )
+    own = np.ones(tree.candidates)
+    own[1:] = heads.conditional()[tree.depths[1:] - 1, tree.ranks[1:]]
+    probability = own
+    for level in range(1, tree.depth + 1):
+        nodes = np.flatnonzero(tree.depths == level)
+        probability[nodes] *= probability[tree.parents[nodes]]
+    return probability
+
+
+def expected_tokens_per_step(tree: CandidateTree, heads: HeadAccuracy) -> float:
+    """1 + sum over nodes of their probability (2.3.3): tokens emitted per step, the root's own included.
+
+    Raises:
+        CoverageError: see `node_probabilities`.
+    """
+    return float(node_probabilities(tree, heads).sum())
+
+
+def tokens_per_step_error(tree: CandidateTree, heads: HeadAccuracy) -> float:
+    """80 % half width of `expected_tokens_per_step` from the label counts alone; 0 if they are unknown.
+
+    Delta method: the ranks of a head are multinomial with its own number of labels; heads are
+    independent samples unless they share one. Model error (independence of positions) is not in it.
+    """
+    if heads.labels is None or tree.depth == 0:
+        return 0.0
+    probability = node_probabilities(tree, heads)
+    below = probability.copy()
+    for level in range(tree.depth, 0, -1):
+        nodes = np.flatnonzero(tree.depths == level)
+        np.add.at(below, tree.parents[nodes], below[nodes])
+    gain = np.zeros_like(heads.accuracy)
+    np.add.at(gain, (tree.depths[1:] - 1, tree.ranks[1:]), below[1:])
+    accuracy, labels = heads.accuracy, heads.labels
+    if heads.shared:
+        gain, accuracy, labels = gain.sum(axis=0, keepdims=True), accuracy[:1], labels[:1]
+    # gain / a = dE/da; multinomial variance (sum g^2 a - (sum g a)^2) / labels, with g = gain / a
+    slope = np.divide(gain, accuracy, out=np.zeros_like(gain), where=accuracy > 0.0)
+    variance = ((slope**2 * accuracy).sum(axis=1) - gain.sum(axis=1) ** 2) / labels
+    return float(NORMAL_90TH * np.sqrt(np.maximum(variance, 0.0).sum()))
