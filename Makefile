@@ -1,0 +1,56 @@
+# Doors for newcomers. Needs python3 (3.11 or newer) with pip and venv, and make; everything else goes to .venv.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+JOBS ?= 2
+
+# One thread a process: the arrays are small, and the tests run several processes.
+export OMP_NUM_THREADS = 1
+export OPENBLAS_NUM_THREADS = 1
+export MKL_NUM_THREADS = 1
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint bench clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "python 3.11 or newer is needed; $(PYTHON) is $$($(PYTHON) --version 2>&1). Try: make PYTHON=python3.12 $(MAKECMDGOALS)" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp a set of packages: installing again takes no time unless the requirements changed.
+$(VENV)/stamp-run: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable .
+	@touch $@
+
+$(VENV)/stamp-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[decoder,test]'
+	@touch $@ $(VENV)/stamp-run
+
+$(VENV)/stamp-lint: pyproject.toml constraints.txt $(VENV)/stamp-test
+	$(PIP) --editable '.[decoder,test,lint]'
+	@touch $@
+
+demo: $(VENV)/stamp-run  ## sweep batches 1..64 with the defaults; table here, report with plots in out/
+	$(BIN)/medusa-sim sweep --batch 1..64 --report out
+
+test: $(VENV)/stamp-test  ## everything, on JOBS processes (2)
+	$(BIN)/python -m pytest -n $(JOBS)
+
+test-fast: $(VENV)/stamp-test  ## without the tests marked slow
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+
+lint: $(VENV)/stamp-lint  ## ruff, formatting, mypy --strict
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help and of the default sweep
+	$(BIN)/python benchmarks/sweep_rows.py
+	$(BIN)/python benchmarks/start_up.py
+
+clean:  ## remove out/, caches and .venv
+	rm -rf out $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
