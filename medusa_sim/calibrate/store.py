@@ -10,19 +10,20 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from medusa_sim.errors import OutputError, SpecError
-from medusa_sim.specs.kernels import AttentionKernel, ElementwiseKernel, GemmKernel
+from medusa_sim.specs.kernels import AttentionKernel, ElementwiseKernel, GemmKernel, UnfusedKernel
 
 if TYPE_CHECKING:
     from tomlkit.items import Array, InlineTable, Table
 
-Kernel = GemmKernel | AttentionKernel | ElementwiseKernel
-Section = Literal["gemm", "attention", "elementwise"]
+Kernel = GemmKernel | AttentionKernel | ElementwiseKernel | UnfusedKernel
+Section = Literal["gemm", "attention", "elementwise", "unfused"]
 _SIGNIFICANT_DIGITS = 6
 
 
 def write_kernel(path: Path, kernel_set: str, section: Section, key: str, kernel: Kernel) -> None:
     """Put `kernel` at `[kernels.<kernel_set>.<section>.<key>]` of the hardware TOML at `path`.
 
+    The section `unfused` is one kernel, without a key (give "").
     Comments, order and every other table are kept; floats keep six significant digits. The file is
     replaced in one step, so a reader sees the old or the new one. Raises SpecError where the file is
     missing or is no TOML, OutputError where it cannot be written.
@@ -36,11 +37,12 @@ def write_kernel(path: Path, kernel_set: str, section: Section, key: str, kernel
         raise SpecError(f"{path}: cannot be read as a hardware file ({error}); give a TOML") from error
     fields = msgspec.to_builtins(kernel)
     table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
-    for name in ("kernels", kernel_set, section):
+    *parents, last = [name for name in ("kernels", kernel_set, section, key) if name]
+    for name in parents:
         if name not in table:
             table.add(name, tomlkit.table(is_super_table=True))
         table = table[name]
-    table[key] = _table(fields)
+    table[last] = _table(fields)
     _replace(path, tomlkit.dumps(document))
 
 

@@ -79,6 +79,28 @@ class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     fit: Fit
 
 
+class UnfusedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """QK^T or PV as a batch of small GEMMs (see `medusa_sim.latency.unfused`; its equations use these names).
+
+    ramp_us, vector_ramp_us: what every launch costs, for a tiled product and for the vector product of
+    one query row; rows timed one by one from the host hold the launch and the synchronisation too.
+    bandwidth_fraction, peak_fraction: share of the datasheet's bandwidth and peak that is sustained.
+    l2_ratio: rate of reading operands that are still in L2, in units of the datasheet's bandwidth.
+    norm: exponent of the smooth maximum of memory and arithmetic. row_tiles: query rows that a tile
+    can hold. repeated: the fitted rows repeat one operator, so operands stay in L2 between repetitions.
+    """
+
+    ramp_us: float
+    vector_ramp_us: float
+    bandwidth_fraction: float
+    peak_fraction: float
+    l2_ratio: float
+    norm: float
+    row_tiles: tuple[int, ...]
+    repeated: bool
+    fit: Fit
+
+
 class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Norms, rope, activation, residual, embedding (see `medusa_sim.latency.elementwise`)."""
 
@@ -88,10 +110,11 @@ class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All kernels of one library on one GPU: TOML `[kernels.<set>.gemm.<dtype>]` and so on.
 
-    gemm by dtype; attention by operator kind (`qk`, `pv`, `decode_attention`, ...); elementwise by
-    operator kind (`rms_norm`, `rope`, ...).
+    gemm by dtype; attention by fused operator kind (`decode_attention`, ...); unfused: both products, QK^T
+    and PV; elementwise by operator kind (`rms_norm`, `rope`, ...).
     """
 
     gemm: dict[str, GemmKernel] = {}
     attention: dict[str, AttentionKernel] = {}
     elementwise: dict[str, ElementwiseKernel] = {}
+    unfused: UnfusedKernel | None = None
