@@ -6,6 +6,7 @@ fitted parameters (`medusa_sim.specs.kernels`), written by `medusa-sim calibrate
 
 from __future__ import annotations
 
+import dataclasses
 import os
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -15,7 +16,7 @@ import msgspec
 
 from medusa_sim import data
 from medusa_sim.errors import SpecError, unknown_name
-from medusa_sim.specs.inheritance import Inheritance, completed, inheritance
+from medusa_sim.specs.inheritance import Inheritance, completed, inheritance, is_chained, missing
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.sourced import (
     FileState,
@@ -111,28 +112,63 @@ def load_gpu(name: str, data_dir: str | os.PathLike[str] | None = None) -> Gpu:
     not exist.
     """
     file = _gpu_file(name, data_dir)
-    relatives = dict.fromkeys(
+    return _assembled(file, _relatives(file, data_dir))
+
+
+def inheritance_gaps(name: str, data_dir: str | os.PathLike[str] | None = None) -> list[str]:
+    """What `hardware/<name>.toml` says it borrows and its relatives do not have, one line each.
+
+    A gap is no error while loading, since a relative may be calibrated later.
+    """
+    file = _gpu_file(name, data_dir)
+    own = _own_kernels((file, *_relatives(file, data_dir)))
+    return [
+        f"kernels.{set_name}.{gap}"
+        for set_name, borrowed in file.borrowed.items()
+        for gap in missing(borrowed, lambda gpu, kernels: own[gpu].get(kernels, KernelSet()))
+    ]
+
+
+def _relatives(file: _GpuFile, data_dir: str | os.PathLike[str] | None) -> tuple[_GpuFile, ...]:
+    names = dict.fromkeys(
         reference.gpu for borrowed in file.borrowed.values() for _, _, reference in borrowed.references
     )
-    loaded = []
-    for relative in relatives:
-        try:
-            loaded.append(_gpu_file(relative, data_dir))
-        except SpecError as error:
-            raise SpecError(f"{file.gpu.path}: kernels: inherit: {error}") from error
-    return _assembled(file, tuple(loaded))
+    try:
+        relatives = tuple(_gpu_file(name, data_dir) for name in names)
+    except SpecError as error:
+        raise SpecError(f"{file.gpu.path}: kernels: inherit: {error}") from error
+    _refuse_chains(file, relatives)
+    return relatives
+
+
+def _refuse_chains(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> None:
+    by_name = {relative.gpu.name: relative for relative in (*relatives, file)}
+    for set_name, borrowed in file.borrowed.items():
+        for section, _, reference in borrowed.references:
+            relative = by_name[reference.gpu]
+            again = relative.borrowed.get(reference.set_name)
+            held = relative.gpu.kernels.get(reference.set_name, KernelSet())
+            if again is not None and is_chained(section, reference, held, again):
+                raise SpecError(
+                    f"{file.gpu.path}: kernels.{set_name}.inherit.{section}: {reference} is itself inherited; "
+                    "name the GPU and set that were measured"
+                )
+
+
+def _own_kernels(files: tuple[_GpuFile, ...]) -> dict[str, dict[str, KernelSet]]:
+    return {file.gpu.name: file.gpu.kernels for file in files}
 
 
 @lru_cache(maxsize=128)
 def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
-    own = {relative.gpu.name: relative.gpu.kernels for relative in (file, *relatives)}
+    own = _own_kernels((file, *relatives))
     kernels = dict(file.gpu.kernels)
     for set_name, borrowed in file.borrowed.items():
         kernels[set_name] = completed(
-            kernels.get(set_name, KernelSet()), borrowed, lambda gpu, name: own[gpu].get(name, KernelSet())
+            kernels[set_name], borrowed, lambda gpu, name: own[gpu].get(name, KernelSet())
         )
-    fields = {slot: getattr(file.gpu, slot) for slot in Gpu.__slots__}
-    return Gpu(**{**fields, "kernels": kernels})
+    present = {name: held for name, held in kernels.items() if held != KernelSet()}
+    return dataclasses.replace(file.gpu, kernels=present)
 
 
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:

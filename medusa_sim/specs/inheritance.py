@@ -111,6 +111,29 @@ def completed(own: KernelSet, borrowed: Inheritance, lookup: Lookup) -> KernelSe
     )
 
 
+def _has(held: KernelSet, section: str, entry: str) -> bool:
+    entries: Mapping[str, Kernel] = getattr(held, section)
+    return bool(entries) if entry == EVERY_ENTRY else entry in entries
+
+
+def is_chained(section: str, reference: Reference, held: KernelSet, again: Inheritance) -> bool:
+    """Whether `reference` leads to what its GPU only borrows: not in `held`, but named by `again`."""
+    borrowed = any(
+        other == section and (EVERY_ENTRY in (entry, reference.entry) or entry == reference.entry)
+        for other, entry, _ in again.references
+    )
+    return borrowed and not _has(held, section, reference.entry)
+
+
+def missing(borrowed: Inheritance, lookup: Lookup) -> list[str]:
+    """References of `borrowed` that lead to nothing: the relative was never calibrated there."""
+    return [
+        f"{section}.{entry} from {reference}"
+        for section, entry, reference in borrowed.references
+        if not _has(lookup(reference.gpu, reference.set_name), section, reference.entry)
+    ]
+
+
 def _section(
     own: Mapping[str, _KernelT],
     section: str,

@@ -1,0 +1,172 @@
+"""Specifications as rows (key, value, unit, source, note): what the `specs` command shows.
+
+Values are in full precision and SI units; whoever renders them rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.inheritance import Kernel
+from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+
+_UNITS_BY_SUFFIX = (
+    ("_flops_per_s", "FLOP/s"),
+    ("_bytes_per_s", "bytes/s"),
+    ("_bytes", "bytes"),
+    ("_us", "us"),
+)
+
+
+class SpecRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One fact. `source` is never empty; `unit` is empty for words, counts and ratios."""
+
+    key: str
+    value: float | int | str | bool
+    unit: str = ""
+    source: str
+    note: str = ""
+
+
+def _unit(key: str) -> str:
+    # peak_flops_per_s.fp16 carries its unit in the part before the dtype
+    stems = key.split(".")
+    return next(
+        (unit for suffix, unit in _UNITS_BY_SUFFIX for stem in stems if f"_{stem}".endswith(suffix)), ""
+    )
+
+
+def gpu_rows(gpu: Gpu) -> list[SpecRow]:
+    """Datasheet numbers of a GPU, each with its own source."""
+    plain = {
+        "sms": gpu.sms,
+        "l2_bytes": gpu.l2_bytes,
+        "memory_bytes": gpu.memory_bytes,
+        "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s,
+        "link_bandwidth_bytes_per_s": gpu.link_bandwidth_bytes_per_s,
+    }
+    peaks = {f"peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.peak_flops_per_s.items()}
+    paper = {f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.paper_peak_flops_per_s.items()}
+    return [
+        SpecRow(key=key, value=value, unit=_unit(key), source=gpu.sources[key], note=gpu.notes.get(key, ""))
+        for key, value in {**plain, **peaks, **paper}.items()
+    ]
+
+
+def kernel_rows(gpu: Gpu) -> list[SpecRow]:
+    """Fitted kernel parameters of every set of a GPU, with rows, errors and what was inherited."""
+    return [row for name, kernels in gpu.kernels.items() for row in _set_rows(name, kernels)]
+
+
+def _set_rows(name: str, kernels: KernelSet) -> Iterator[SpecRow]:
+    sections: dict[str, dict[str, Kernel]] = {
+        "gemm": dict(kernels.gemm),
+        "attention": dict(kernels.attention),
+        "elementwise": dict(kernels.elementwise),
+    }
+    for section, entries in sections.items():
+        for entry, kernel in entries.items():
+            yield from _kernel_rows(f"kernels.{name}.{section}.{entry}", kernel)
+
+
+def _kernel_rows(key: str, kernel: Kernel) -> Iterator[SpecRow]:
+    fit = kernel.fit
+    note = f"inherited from {fit.inherited_from}" if fit.inherited_from else ""
+    yield SpecRow(key=f"{key}.fit.rows", value=fit.rows, source=fit.source, note=note)
+    yield SpecRow(key=f"{key}.fit.fit_error", value=fit.fit_error, source=fit.source, note=note)
+    yield SpecRow(key=f"{key}.fit.heldout_error", value=fit.heldout_error, source=fit.source, note=note)
+    for parameter in kernel.__struct_fields__:
+        value = getattr(kernel, parameter)
+        if parameter != "fit":
+            yield from _parameter_rows(f"{key}.{parameter}", value, fit.source, note)
+
+
+def _parameter_rows(key: str, value: object, source: str, note: str) -> Iterator[SpecRow]:
+    if isinstance(value, (bool, int, float, str)):
+        yield SpecRow(key=key, value=value, unit=_unit(key), source=source, note=note)
+    elif isinstance(value, msgspec.Struct):
+        for name in value.__struct_fields__:
+            yield from _parameter_rows(f"{key}.{name}", getattr(value, name), source, note)
+    elif isinstance(value, (tuple, list)):
+        for index, child in enumerate(value):
+            yield from _parameter_rows(f"{key}[{index}]", child, source, note)
+    elif isinstance(value, dict):
+        for name, child in value.items():
+            yield from _parameter_rows(f"{key}.{name}", child, source, note)
+
+
+def model_rows(model: Model) -> list[SpecRow]:
+    """Sizes and dtypes of a model, then what follows from them."""
+    given: dict[str, int | str | bool] = {
+        "architecture": model.architecture,
+        "layers": model.layers,
+        "hidden": model.hidden,
+        "intermediate": model.intermediate,
+        "heads": model.heads,
+        "kv_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "vocab": model.vocab,
+        "max_seq_len": model.max_seq_len,
+        "gated": model.gated,
+        "norm": model.norm,
+        "positions": model.positions,
+        "qkv_bias": model.qkv_bias,
+        "output_bias": model.output_bias,
+        "mlp_bias": model.mlp_bias,
+        "qk_norm": model.qk_norm,
+        "tied_embeddings": model.tied_embeddings,
+        "dtype": model.dtype,
+        "weight_dtype": model.weight_dtype,
+        "activation_dtype": model.activation_dtype,
+        "kv_dtype": model.kv_dtype,
+    }
+    derived: dict[str, float] = {
+        "parameter_count": model.parameter_count,
+        "weight_bytes": model.weight_bytes,
+        "kv_bytes_per_token": model.kv_bytes_per_token,
+    }
+    note = "; ".join(model.notes)
+    rows = [
+        SpecRow(key=key, value=value, source=model.source, note=note if key == "architecture" else "")
+        for key, value in given.items()
+    ]
+    rows += [
+        SpecRow(
+            key=key,
+            value=value,
+            unit="bytes" if "bytes" in key else "",
+            source="derived from the sizes above",
+        )
+        for key, value in derived.items()
+    ]
+    return rows
+
+
+def runtime_rows(runtime: Runtime) -> list[SpecRow]:
+    """What a runtime fuses (by definition) and its times, each with its own source."""
+    defined: dict[str, str | bool] = {
+        "title": runtime.title,
+        **{f"kernels.{dtype}": name for dtype, name in runtime.kernels.items()},
+        "fused_qkv": runtime.fused_qkv,
+        "fused_gate_up": runtime.fused_gate_up,
+        "attention": runtime.attention,
+        "head_rows": runtime.head_rows,
+    }
+    times = {
+        "launch_us": runtime.launch_us,
+        "host_us_per_launch": runtime.host_us_per_launch,
+        "host_us_per_step": runtime.host_us_per_step,
+    }
+    rows = [
+        SpecRow(key=key, value=value, source="definition of this runtime") for key, value in defined.items()
+    ]
+    rows += [
+        SpecRow(key=key, value=value, unit="us", source=runtime.sources[key], note=runtime.notes.get(key, ""))
+        for key, value in times.items()
+    ]
+    return rows
