@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +17,7 @@ import msgspec
 
 from medusa_sim import data
 from medusa_sim.errors import SpecError, unknown_name
-from medusa_sim.specs.inheritance import Inheritance, completed, inheritance, is_chained, missing
+from medusa_sim.specs.inheritance import Inheritance, Kernel, completed, inheritance, is_chained, missing
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.sourced import (
     FileState,
@@ -150,8 +151,8 @@ def _refuse_chains(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> None:
             held = relative.gpu.kernels.get(reference.set_name, KernelSet())
             if again is not None and is_chained(section, reference, held, again):
                 raise SpecError(
-                    f"{file.gpu.path}: kernels.{set_name}.inherit.{section}: {reference} is itself inherited; "
-                    "name the GPU and set that were measured"
+                    f"{file.gpu.path}: kernels.{set_name}.inherit.{section}: {reference} is itself "
+                    "inherited; name the GPU and set that were measured"
                 )
 
 
@@ -254,4 +255,27 @@ def _kernels(table: Table, gpu: str) -> tuple[dict[str, KernelSet], dict[str, In
             kernels[set_name] = msgspec.convert(fitted, KernelSet, strict=True)
         except msgspec.ValidationError as error:
             raise conversion_error(table.where, error, key) from error
+        _check_fits(table.where, key, kernels[set_name])
     return kernels, borrowed
+
+
+def _check_fits(where: str, key: str, kernels: KernelSet) -> None:
+    """A fit says where it comes from, and its bands are positive ratios that enclose something."""
+    sections: dict[str, Mapping[str, Kernel]] = {
+        "gemm": kernels.gemm,
+        "attention": kernels.attention,
+        "elementwise": kernels.elementwise,
+    }
+    for section, entries in sections.items():
+        for entry, kernel in entries.items():
+            fit = kernel.fit
+            if not fit.source.strip() or fit.rows < 1 or fit.fit_error < 0.0 or fit.heldout_error < 0.0:
+                raise SpecError(
+                    f"{where}: {key}.{section}.{entry}.fit: a source, at least one row and errors of "
+                    "0 or more are needed; calibrate again"
+                )
+            if any(not 0.0 < band.low <= band.high for band in fit.residuals):
+                raise SpecError(
+                    f"{where}: {key}.{section}.{entry}.fit.residuals: allowed: 0 < low <= high "
+                    "(measured / predicted); calibrate again"
+                )

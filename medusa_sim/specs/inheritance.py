@@ -157,12 +157,14 @@ def _borrow(kernel: _KernelT, reference: Reference, borrowed: Inheritance) -> _K
 
 
 def _borrowed_fit(fit: Fit, reference: Reference, borrowed: Inheritance) -> Fit:
-    widen = 1.0 if reference.gpu == borrowed.gpu else borrowed.widen
+    residuals = fit.residuals
+    if reference.gpu != borrowed.gpu and borrowed.widen > 1.0:
+        residuals = tuple(_widened(residual, borrowed.widen) for residual in residuals)
     return msgspec.structs.replace(
         fit,
         source=f"inherited from {reference} ({borrowed.reason}): {fit.source}",
         inherited_from=str(reference),
-        residuals=tuple(_widened(residual, widen) for residual in fit.residuals),
+        residuals=residuals,
     )
 
 
