@@ -209,32 +209,36 @@ class Llama(nn.Module):
         cache: KVCache | None = None,
         tree_mask: Tensor | None = None,
         depths: Tensor | None = None,
+        offset: int = 0,
         kv_len: int | None = None,
     ) -> Tensor:
         """Hidden states (batch, q, hidden) of new tokens (batch, q).
 
-        With a cache, token i sits at position lengths + depths[i] and slot lengths + i, and sees
-        the committed prefix and what `tree_mask` ((q, q) or (batch, q, q) bool; default: causal)
-        allows among the new tokens. `lengths` do not move: the caller commits by
-        `cache.compact`. `kv_len` fixes how many slots attention scans (all shapes static, as
-        CUDA graphs need); by default it is the longest sequence plus q.
+        With a cache, `offset` uncommitted tokens lie behind the committed ones already, and with the
+        new ones there are t = offset + q. New token i goes to slot lengths + offset + i and position
+        lengths + depths[offset + i]; it sees the committed prefix and what `tree_mask` ((q, t) or
+        (batch, q, t) bool; default: causal) allows. depths: (t,) or (batch, t), default 0..t-1.
+        `lengths` do not move: the caller commits by `cache.compact`. `kv_len` fixes how many slots
+        attention scans (all shapes static, as CUDA graphs need); by default the longest sequence + t.
         """
-        query_tokens = tokens.shape[1]
-        order = torch.arange(query_tokens, device=tokens.device)
-        offsets = order if depths is None else depths
+        scratch_tokens = offset + tokens.shape[1]
+        order = torch.arange(scratch_tokens, device=tokens.device)
         if cache is None:
             step = self._uncached_step(order[None])
         else:
-            positions = (cache.lengths[:, None] + offsets).expand(tokens.shape)
             if kv_len is None:
-                cache.require_room(query_tokens)
-                kv_len = int(cache.lengths.max()) + query_tokens
+                cache.require_room(scratch_tokens)
+                kv_len = int(cache.lengths.max()) + scratch_tokens
+            if depths is None:
+                depths = order
             if tree_mask is None:
-                tree_mask = order[:, None] >= order
-            mask = attention_mask(cache.lengths, tree_mask, kv_len, positions, self.config.sliding_window)
-            cos, sin = self._rotations(positions)
-            slots = cache.lengths[:, None] + order
-            step = Step(cos, sin, cache, slots, mask[:, None], kv_len)
+                tree_mask = order[offset:, None] >= order
+            lengths = cache.lengths[:, None]
+            mask = attention_mask(
+                cache.lengths, tree_mask, kv_len, depths, offset=offset, sliding_window=self.config.sliding_window
+            )
+            cos, sin = self._rotations((lengths + depths)[:, offset:])
+            step = Step(cos, sin, cache, lengths + order[offset:], mask[:, None], kv_len)
         x = self.model.embed_tokens(tokens)
         for layer in self.model.layers:
             x = layer(x, step)

@@ -37,23 +37,34 @@ def node_depths(mask: Tensor) -> Tensor:
 
 
 def attention_mask(
-    lengths: Tensor, tree_mask: Tensor, kv_len: int, positions: Tensor, sliding_window: int | None = None
+    lengths: Tensor,
+    tree_mask: Tensor,
+    kv_len: int,
+    depths: Tensor,
+    *,
+    offset: int = 0,
+    sliding_window: int | None = None,
 ) -> Tensor:
-    """(batch, q, kv_len) bool over cache slots for q new tokens written at slots length..length+q-1.
+    """(batch, q, kv_len) bool over cache slots, for q new tokens behind `offset` uncommitted ones.
 
-    lengths: (batch,) committed tokens; tree_mask: (q, q) or (batch, q, q); positions: (batch, q).
-    The sliding window counts positions (depth in the tree), not slots.
+    lengths: (batch,) committed tokens; tree_mask: (q, t) or (batch, q, t) with t = offset + q, which
+    uncommitted tokens each new one sees; depths: (t,) or (batch, t). The sliding window counts
+    positions (committed + depth), not slots.
     """
-    batch, query_tokens = positions.shape
+    batch, (query_tokens, scratch_tokens) = lengths.shape[0], tree_mask.shape[-2:]
     slots = torch.arange(kv_len, device=lengths.device)
-    offset = slots[None, :] - lengths[:, None]  # (batch, kv_len): node index of a slot, negative if committed
-    committed = (offset < 0)[:, None, :]
-    in_tree = (offset >= 0) & (offset < query_tokens)
-    nodes = offset.clamp(0, query_tokens - 1)[:, None, :].expand(batch, query_tokens, kv_len)
-    related = torch.gather(tree_mask.expand(batch, query_tokens, query_tokens), 2, nodes)
-    mask = committed | (in_tree[:, None, :] & related)
+    node = slots - lengths[:, None]  # (batch, kv_len): tree node of a slot, negative if committed
+    committed = node < 0
+    in_tree = (node >= 0) & (node < scratch_tokens)
+    node = node.clamp(0, scratch_tokens - 1)
+    related = torch.gather(
+        tree_mask.expand(batch, query_tokens, scratch_tokens),
+        2,
+        node[:, None, :].expand(batch, query_tokens, kv_len),
+    )
+    mask = committed[:, None, :] | (in_tree[:, None, :] & related)
     if sliding_window is not None:
-        node_positions = torch.gather(positions, 1, offset.clamp(0, query_tokens - 1))
-        key_positions = torch.where(committed[:, 0], slots[None, :], node_positions)
-        mask = mask & (key_positions[:, None, :] > positions[:, :, None] - sliding_window)
+        positions = lengths[:, None] + depths.expand(batch, scratch_tokens)
+        key_positions = torch.where(committed, slots[None, :], torch.gather(positions, 1, node))
+        mask = mask & (key_positions[:, None, :] > positions[:, offset:, None] - sliding_window)
     return mask

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from medusa_sim.errors import DataError
 
-_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3", "pydoc_data"}
+_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3", "pydoc_data", "encodings"}
 HELDOUT_SHARE = 0.05
 
 

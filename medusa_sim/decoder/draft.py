@@ -1,0 +1,290 @@
+"""Drafting by a smaller model, and by looking the text up in itself.
+
+One drafter serves speculative decoding, SpecInfer, SpecTr and RSD-C: they differ in the tree's
+branching and in whether siblings are drawn independently or without replacement. RSD-S chooses the
+tree itself, by stochastic beam search. At temperature 0 every method takes the most likely children.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.accept import Draft, Rule, draft_of
+from medusa_sim.decoder.draws import Draws, law
+from medusa_sim.decoder.generate import Generation, prefill
+from medusa_sim.decoder.model import Llama
+from medusa_sim.errors import UsageError
+
+
+class DraftModel:
+    """A draft model with its own cache, always in step with the target's.
+
+    The last level of a tree is drafted but never run. If it is accepted, its token is missing from
+    the draft's cache and goes in with the next root.
+    """
+
+    def __init__(self, model: Llama) -> None:
+        self.model = model
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int) -> None:
+        """Runs the prompts."""
+        self.cache = self.model.new_cache(batch=len(prompts), capacity=capacity + 1)
+        prefill(self.model, self.cache, prompts)
+        device = self.cache.lengths.device
+        self.missing = torch.zeros(len(prompts), dtype=torch.long, device=device)
+        self.missing_tokens = torch.zeros(len(prompts), dtype=torch.long, device=device)
+        self.fed = 1
+
+    def root_logits(self, roots: Tensor) -> Tensor:
+        """Logits (batch, 1, vocab) after the roots (batch,), which become node 0."""
+        tokens = roots[:, None]
+        if bool(self.missing.any()):
+            is_missing = self.missing.bool()
+            first = torch.where(is_missing, self.missing_tokens, roots)
+            # Where nothing is missing the second token is padding: node 1 overwrites its row.
+            second = torch.where(is_missing, roots, torch.zeros_like(roots))
+            tokens = torch.stack((first, second), dim=1)
+        hidden = self.model(tokens, cache=self.cache)
+        rows = torch.arange(roots.shape[0], device=roots.device)
+        at_root = hidden[rows, self.missing]
+        self.cache.lengths = self.cache.lengths + self.missing
+        self.missing = torch.zeros_like(self.missing)
+        self.fed = 1
+        return self.model.logits(at_root)[:, None]
+
+    def level_logits(self, tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
+        """Logits (batch, m, vocab) of the next level's nodes (batch, m), which follow those fed before."""
+        hidden = self.model(tokens, cache=self.cache, tree_mask=mask, depths=depths, offset=self.fed)
+        self.fed += tokens.shape[1]
+        return self.model.logits(hidden)
+
+    def commit(self, tokens: Tensor, nodes: Tensor, counts: Tensor) -> None:
+        """Keeps the accepted rows it has. tokens: (batch, n) of the tree; nodes, counts: see `KVCache.compact`."""
+        order = torch.arange(nodes.shape[1], device=nodes.device)
+        has_row = (nodes < self.fed) & (order < counts[:, None])
+        kept = has_row.sum(-1)
+        self.cache.compact(nodes, kept)
+        self.missing = counts - kept
+        at = kept.clamp(max=nodes.shape[1] - 1)[:, None]
+        self.missing_tokens = torch.gather(tokens, 1, torch.gather(nodes, 1, at))[:, 0]
+
+
+class TreeDrafter:
+    """`branching[d]` children for every node at depth d.
+
+    with `independent` drawn with replacement, else without (Gumbel top-k, RSD-C). [1, 1, ..] is
+    speculative decoding, [k, 1, 1, ..] with rule `k-seq` SpecTr, any branching with `multi-round` SpecInfer.
+    """
+
+    def __init__(
+        self, model: Llama, branching: Sequence[int], *, temperature: float, independent: bool, rule: Rule
+    ) -> None:
+        self.tree = CandidateTree.cartesian(branching)
+        if not branching:
+            raise UsageError("a draft tree needs at least one level, for example 4 or 2-2-1")
+        self.draft_model = DraftModel(model)
+        self.branching, self.temperature = tuple(branching), temperature
+        self.independent, self.rule = independent, rule
+        self.parents = torch.from_numpy(self.tree.parents).to(model.device)
+        self.depths = torch.from_numpy(self.tree.depths).to(model.device)
+        self.mask = torch.from_numpy(self.tree.mask).to(model.device)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the tree, root included."""
+        return self.tree.candidates
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Runs the prompts through the draft model."""
+        self.draws = draws
+        self.draft_model.begin(prompts, capacity)
+
+    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
+        """Draws the tree level by level."""
+        levels = [roots[:, None]]
+        used = [torch.ones_like(levels[0], dtype=torch.bool)]
+        laws = []
+        logits = self.draft_model.root_logits(roots)
+        for depth, count in enumerate(self.branching):
+            if depth:
+                start = self.draft_model.fed
+                end = start + levels[-1].shape[1]
+                logits = self.draft_model.level_logits(levels[-1], self.mask[start:end, :end], self.depths[:end])
+            q = law(logits, self.temperature) if self.temperature else None
+            children = self._children(logits, q, count)  # (batch, m, count)
+            is_used = (children >= 0) & used[-1][..., None]
+            levels.append(children.clamp(min=0).flatten(1))
+            used.append(is_used.flatten(1))
+            laws.append(q)
+        tokens, is_used = torch.cat(levels, 1), torch.cat(used, 1)
+        self._tokens = tokens
+        parents = torch.where(is_used, self.parents, torch.full_like(self.parents, -1))
+        return Draft(
+            tokens=tokens,
+            parents=parents,
+            depths=self.depths,
+            mask=self.mask,
+            laws=_laws_by_parent(laws, self.nodes),
+            rule=self.rule,
+        )
+
+    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+        """Brings the draft model's cache up to the accepted text."""
+        self.draft_model.commit(self._tokens, nodes, counts)
+
+    def _children(self, logits: Tensor, q: Tensor | None, count: int) -> Tensor:
+        if q is None:
+            return _likeliest(logits, count)
+        drawn = [
+            draw.tokens_with_replacement(rows, count)
+            if self.independent
+            else draw.tokens_without_replacement(rows, count)
+            for draw, rows in zip(self.draws, q, strict=True)
+        ]
+        return torch.stack(drawn).to(logits.device)
+
+
+def _likeliest(logits: Tensor, count: int) -> Tensor:
+    """(..., count) best tokens in order; -1 where the vocabulary is smaller."""
+    best = logits.topk(min(count, logits.shape[-1]), dim=-1).indices
+    padding = torch.full((*best.shape[:-1], count - best.shape[-1]), -1, dtype=best.dtype, device=best.device)
+    return torch.cat((best, padding), dim=-1)
+
+
+def _laws_by_parent(laws: Sequence[Tensor | None], nodes: int) -> Tensor | None:
+    """(batch, nodes, vocab): each node's law for its children; leaves have none and get zeros."""
+    drawn = [q for q in laws if q is not None]
+    if not drawn:
+        return None
+    joined = torch.cat(drawn, dim=1)
+    leaves = joined.new_zeros(joined.shape[0], nodes - joined.shape[1], joined.shape[2])
+    return torch.cat((joined, leaves), dim=1)
+
+
+class BeamDrafter:
+    """RSD-S: stochastic beam search of `width` beams and `depth` levels (RSD paper, section 3.2.2).
+
+    The perturbed log probabilities only choose the tree and the order of siblings; acceptance uses
+    each parent's own law.
+    """
+
+    rule: Rule = "recursive"
+
+    def __init__(self, model: Llama, *, width: int, depth: int, temperature: float) -> None:
+        if width < 1 or depth < 1:
+            raise UsageError(f"beam {width}x{depth}: width and depth must be at least 1")
+        self.draft_model = DraftModel(model)
+        self.width, self.depth, self.temperature = width, depth, temperature
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the tree, root included."""
+        return 1 + self.width * self.depth
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Runs the prompts through the draft model."""
+        self.draws = draws
+        self.draft_model.begin(prompts, capacity)
+
+    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
+        """Grows the beams level by level."""
+        batch, device = roots.shape[0], roots.device
+        tokens, parents = roots[:, None], torch.full_like(roots[:, None], -1)
+        log_p = torch.zeros(batch, 1, dtype=torch.float64)
+        keys = torch.zeros(batch, 1, dtype=torch.float64)
+        laws: list[Tensor | None] = []
+        logits = self.draft_model.root_logits(roots)
+        for level in range(self.depth):
+            first = tokens.shape[1] - keys.shape[1]
+            if level:
+                draft = draft_of(tokens, parents)
+                logits = self.draft_model.level_logits(tokens[:, first:], draft.mask[:, first:], draft.depths)
+            # At temperature 0 this is plain beam search on the draft's own law.
+            q = law(logits, self.temperature or 1.0)
+            laws.append(q if self.temperature else None)
+            reach = log_p[..., None] + q.log()
+            perturbed = self._perturbed(reach, keys) if self.temperature else reach
+            perturbed = perturbed.masked_fill(keys.isneginf()[..., None], -torch.inf).flatten(1)
+            keys, chosen = _padded_top(perturbed, self.width)
+            beam, token = chosen // q.shape[-1], chosen % q.shape[-1]
+            alive = keys.isfinite()
+            log_p = torch.gather(reach.flatten(1), 1, chosen)
+            parents = torch.cat((parents, torch.where(alive, first + beam, -1).to(device)), 1)
+            tokens = torch.cat((tokens, token.to(device)), 1)
+        self._tokens = tokens
+        return draft_of(tokens, parents, _laws_by_parent(laws, self.nodes), self.rule)
+
+    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+        """Brings the draft model's cache up to the accepted text."""
+        self.draft_model.commit(self._tokens, nodes, counts)
+
+    def _perturbed(self, reach: Tensor, keys: Tensor) -> Tensor:
+        """Gumbel keys of all children, their maximum per beam being the beam's own key.
+
+        reach: (batch, beams, vocab) log probabilities of the children; keys: (batch, beams).
+        Kool et al. 2019 (stochastic beams), eq. 23, in the stable form of their appendix B.3.
+        """
+        noise = torch.stack([draw.gumbel(rows.shape) for draw, rows in zip(self.draws, reach, strict=True)])
+        raw = reach + noise
+        top = raw.amax(-1, keepdim=True)
+        gap = torch.log1p(-torch.exp(raw - top).clamp(max=1.0))
+        v = keys[..., None] - raw + gap
+        shifted = keys[..., None] - v.clamp(min=0.0) - torch.log1p(torch.exp(-v.abs()))
+        return torch.where(raw.isfinite(), shifted, torch.full_like(shifted, -torch.inf))
+
+
+def _padded_top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The `count` largest values and their indices; -inf and index 0 for what does not exist."""
+    best = values.topk(min(count, values.shape[-1]), dim=-1)
+    padding = (*values.shape[:-1], count - best.values.shape[-1])
+    return (
+        torch.cat((best.values, values.new_full(padding, -torch.inf)), -1),
+        torch.cat((best.indices, best.indices.new_zeros(padding)), -1),
+    )
+
+
+class NgramDrafter:
+    """Prompt lookup: what followed the last occurrence of the text's final n tokens, longest n first."""
+
+    def __init__(self, *, length: int, ngram_max: int = 3) -> None:
+        if length < 1 or ngram_max < 1:
+            raise UsageError(f"n-gram length {length} and size {ngram_max} must be at least 1")
+        self.length, self.ngram_max = length, ngram_max
+        self.tree = CandidateTree.chain(length)
+
+    @property
+    def nodes(self) -> int:
+        """Nodes of the chain, root included."""
+        return self.length + 1
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
+        """A chain per sequence; unused nodes where nothing was found."""
+        found = [continuation(s.prompt + s.token_ids, self.length, self.ngram_max) for s in sequences]
+        device = roots.device
+        drafted = torch.tensor([f + [0] * (self.length - len(f)) for f in found], device=device)
+        lengths = torch.tensor([len(f) for f in found], device=device)
+        order = torch.arange(self.length + 1, device=device)
+        parents = torch.where(order <= lengths[:, None], order - 1, torch.full_like(order, -1))
+        mask = torch.from_numpy(self.tree.mask).to(device)
+        return Draft(tokens=torch.cat((roots[:, None], drafted), 1), parents=parents, depths=order, mask=mask)
+
+    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+        """The text is all there is."""
+
+
+def continuation(text: Sequence[int], length: int, ngram_max: int) -> list[int]:
+    """Up to `length` tokens that followed the latest earlier copy of the last n tokens, n from ngram_max to 1."""
+    tokens = list(text)
+    for size in range(min(ngram_max, len(tokens) - 1), 0, -1):
+        pattern = tokens[-size:]
+        for start in range(len(tokens) - size - 1, -1, -1):
+            if tokens[start : start + size] == pattern:
+                return tokens[start + size : start + size + length]
+    return []

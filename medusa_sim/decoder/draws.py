@@ -1,0 +1,54 @@
+"""Random decisions of drafting and acceptance, all through one object so that tests can enumerate them.
+
+Laws are fp64 on the CPU: acceptance must not be decided in half precision.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def law(logits: Tensor, temperature: float) -> Tensor:
+    """softmax(logits / temperature) in fp64 on the CPU; the one-hot argmax at temperature 0.
+
+    logits: (..., vocab).
+    """
+    wide = logits.detach().to(device="cpu", dtype=torch.float64)
+    if temperature == 0.0:
+        return torch.zeros_like(wide).scatter_(-1, wide.argmax(-1, keepdim=True), 1.0)
+    return torch.softmax(wide / temperature, dim=-1)
+
+
+class Draws:
+    """Random decisions of one sequence. Each sequence has its own, so a batch does not change its text."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def happens(self, probability: float) -> bool:
+        """True with that probability."""
+        return float(torch.rand((), dtype=torch.float64, generator=self.generator)) < probability
+
+    def token(self, p: Tensor) -> int:
+        """One token from the law p (vocab,)."""
+        return int(torch.multinomial(p, 1, generator=self.generator))
+
+    def tokens_with_replacement(self, laws: Tensor, count: int) -> Tensor:
+        """(rows, count) independent tokens from each row of laws (rows, vocab)."""
+        return torch.multinomial(laws, count, replacement=True, generator=self.generator)
+
+    def tokens_without_replacement(self, laws: Tensor, count: int) -> Tensor:
+        """(rows, count) distinct tokens in the order drawn, by Gumbel top-k; -1 where the support is exhausted."""
+        keys = laws.log() + self.gumbel(laws.shape)
+        kept = min(count, laws.shape[-1])
+        top = keys.topk(kept, dim=-1)
+        tokens = torch.where(top.values.isfinite(), top.indices, torch.full_like(top.indices, -1))
+        padding = torch.full((*laws.shape[:-1], count - kept), -1, dtype=torch.long)
+        return torch.cat((tokens, padding), dim=-1)
+
+    def gumbel(self, shape: torch.Size) -> Tensor:
+        """Standard Gumbel variables, fp64."""
+        uniform = torch.rand(shape, dtype=torch.float64, generator=self.generator)
+        tiny = torch.finfo(torch.float64).tiny
+        return -(-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()

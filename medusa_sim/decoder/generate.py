@@ -1,0 +1,264 @@
+"""Generate - verify - accept, for every method: a drafter proposes a tree, the target runs it in one
+forward, an acceptance rule keeps a path, the cache keeps its rows.
+
+The root of a tree is the last emitted token: its keys and values are not in the cache yet. Plain
+autoregressive decoding is the tree that is only a root. The token that prefill yields belongs to no
+step, so a sequence of t tokens in s steps has t = 1 + s + (accepted draft tokens).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from medusa_sim.decoder.accept import (
+    DELTA,
+    EPSILON,
+    Draft,
+    Verdict,
+    accept_by_rejection,
+    accept_greedy,
+    accept_typical,
+)
+from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.draws import Draws, law
+from medusa_sim.decoder.model import Llama
+from medusa_sim.errors import UsageError
+
+Acceptance = Literal["greedy", "typical", "rejection"]
+Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(tokens (batch, n), tree mask, depths) -> hidden states (batch, n, hidden) of one verification."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GenerationSettings:
+    """When to stop and how to choose. Temperature 0 is greedy, whatever the acceptance rule."""
+
+    max_new_tokens: int
+    temperature: float = 0.0
+    acceptance: Acceptance = "rejection"
+    epsilon: float = EPSILON
+    delta: float = DELTA
+    seed: int = 0
+    stop_at_end_of_text: bool = True
+
+    @property
+    def rule(self) -> Acceptance:
+        """The acceptance rule that applies."""
+        return "greedy" if self.temperature == 0.0 else self.acceptance
+
+
+@dataclass(slots=True)
+class Generation:
+    """What one sequence got: `accepted_lengths[i]` draft tokens in step i, `steps` steps in all."""
+
+    prompt: list[int]
+    token_ids: list[int] = field(default_factory=list)
+    accepted_lengths: list[int] = field(default_factory=list)
+
+    @property
+    def steps(self) -> int:
+        """Verification (or decoding) steps of the target."""
+        return len(self.accepted_lengths)
+
+    @property
+    def tokens_per_step(self) -> float | None:
+        """Mean tokens emitted per step; None where prefill alone ended the text."""
+        return 1.0 + sum(self.accepted_lengths) / self.steps if self.steps else None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRun:
+    """A batch's sequences and the wall time of prefill and of all steps, in seconds."""
+
+    sequences: list[Generation]
+    prefill_s: float
+    decode_s: float
+
+
+class Drafter(Protocol):
+    """Proposes the tree of each step."""
+
+    @property
+    def nodes(self) -> int:
+        """Tokens of the largest tree, root included."""
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Called once, after the arguments were checked and before the first token."""
+
+    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
+        """A tree on each root (batch,); `hidden` (batch, hidden) is the target's, which yielded the root."""
+
+    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+        """Rows of the tree that the target's cache kept (see `KVCache.compact`)."""
+
+
+class NoDrafter:
+    """Autoregressive decoding."""
+
+    nodes = 1
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
+        """The root alone."""
+        alone = torch.zeros(1, dtype=torch.long, device=roots.device)
+        return Draft(
+            tokens=roots[:, None],
+            parents=torch.full_like(roots[:, None], -1),
+            depths=alone,
+            mask=torch.ones(1, 1, dtype=torch.bool, device=roots.device),
+        )
+
+    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+        """Nothing to keep."""
+
+
+def check_request(model: Llama, prompts: Sequence[Sequence[int]], settings: GenerationSettings) -> None:
+    """Raises UsageError for empty or too long prompts, unknown tokens and settings out of range."""
+    config = model.config
+    if not prompts:
+        raise UsageError("no prompt was given")
+    if settings.max_new_tokens < 1:
+        raise UsageError(f"max_new_tokens is {settings.max_new_tokens}; it must be at least 1")
+    if not settings.temperature >= 0.0 or settings.temperature == float("inf"):
+        raise UsageError(f"temperature is {settings.temperature}; it must be a finite number from 0")
+    for i, prompt in enumerate(prompts):
+        if not prompt:
+            raise UsageError(f"prompt {i} is empty; give at least one token")
+        unknown = [token for token in prompt if not 0 <= token < config.vocab_size]
+        if unknown:
+            raise UsageError(f"prompt {i} holds token {unknown[0]}; the vocabulary has 0..{config.vocab_size - 1}")
+        if len(prompt) + settings.max_new_tokens > config.max_position_embeddings:
+            raise UsageError(
+                f"prompt {i} has {len(prompt)} tokens; with {settings.max_new_tokens} new ones it exceeds the model's "
+                f"{config.max_position_embeddings} positions; shorten it or lower --max-new-tokens"
+            )
+
+
+def prefill(model: Llama, cache: KVCache, prompts: Sequence[Sequence[int]]) -> Tensor:
+    """Fills an empty cache with prompts of any lengths; returns the last hidden states (batch, hidden).
+
+    Short prompts are padded on the right: what lies behind a prompt's end is never attended and later overwritten.
+    """
+    device = cache.lengths.device
+    lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
+    longest = max(len(prompt) for prompt in prompts)
+    tokens = torch.tensor([[*prompt, *([0] * (longest - len(prompt)))] for prompt in prompts], device=device)
+    hidden = model(tokens, cache=cache)
+    cache.lengths = lengths
+    return hidden[torch.arange(len(prompts), device=device), lengths - 1]
+
+
+@torch.inference_mode()
+def generate(
+    model: Llama,
+    prompts: Sequence[Sequence[int]],
+    settings: GenerationSettings,
+    drafter: Drafter | None = None,
+    *,
+    make_forward: Callable[[Llama, KVCache], Forward] | None = None,
+) -> GenerationRun:
+    """Continues every prompt, in one batch of ragged lengths.
+
+    Each sequence ends right after an end-of-text token or at exactly `max_new_tokens`. The text of a
+    sequence does not depend on the others but for rounding. `make_forward` replaces the eager
+    verification forward (see `fast_step`). Raises UsageError before any work.
+    """
+    check_request(model, prompts, settings)
+    drafter = drafter if drafter is not None else NoDrafter()
+    draws = [Draws(settings.seed * 1_000_003 + i) for i in range(len(prompts))]
+    longest = max(len(prompt) for prompt in prompts)
+    capacity = longest + settings.max_new_tokens + drafter.nodes
+    drafter.begin(prompts, capacity, draws)
+    ends = set(model.config.eos_token_ids) if settings.stop_at_end_of_text else set()
+    sequences = [Generation(list(prompt)) for prompt in prompts]
+    started = time.perf_counter()
+    cache = model.new_cache(batch=len(prompts), capacity=capacity)
+    hidden = prefill(model, cache, prompts)
+    roots = first_tokens(model.logits(hidden), settings, draws)
+    for sequence, token in zip(sequences, roots.tolist(), strict=True):
+        sequence.token_ids.append(token)
+    prefill_s = time.perf_counter() - started
+    forward = make_forward(model, cache) if make_forward is not None else eager_forward(model, cache)
+    active = [not _is_finished(s, ends, settings.max_new_tokens) for s in sequences]
+    while any(active):
+        draft = drafter.propose(roots, hidden, sequences)
+        states = forward(draft.tokens, draft.mask, draft.depths)
+        verdict = verify(draft, model.logits(states), settings, draws)
+        kept = _emit(sequences, active, draft, verdict, ends, settings.max_new_tokens)
+        counts = torch.tensor(kept, device=roots.device)
+        rows = torch.cat((torch.zeros_like(verdict.nodes[:, :1]), verdict.nodes), dim=1)
+        cache.compact(rows, counts)
+        drafter.commit(rows, counts)
+        hidden = states[torch.arange(len(prompts), device=roots.device), verdict.last]
+        roots = verdict.next_tokens
+        active = [not _is_finished(s, ends, settings.max_new_tokens) for s in sequences]
+    return GenerationRun(sequences, prefill_s, time.perf_counter() - started - prefill_s)
+
+
+def eager_forward(model: Llama, cache: KVCache) -> Forward:
+    """Verification as it stands, over as many slots as are in use."""
+
+    def forward(tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
+        hidden: Tensor = model(tokens, cache=cache, tree_mask=mask, depths=depths)
+        return hidden
+
+    return forward
+
+
+def verify(draft: Draft, logits: Tensor, settings: GenerationSettings, draws: Sequence[Draws]) -> Verdict:
+    """The acceptance rule of `settings` on a verified draft. logits: (batch, n, vocab)."""
+    match settings.rule:
+        case "greedy":
+            return accept_greedy(draft, logits)
+        case "typical":
+            return accept_typical(
+                draft, logits, temperature=settings.temperature, epsilon=settings.epsilon, delta=settings.delta
+            )
+        case "rejection":
+            return accept_by_rejection(draft, logits, temperature=settings.temperature, draws=draws)
+
+
+def first_tokens(logits: Tensor, settings: GenerationSettings, draws: Sequence[Draws]) -> Tensor:
+    """(batch,) tokens after prefill: the argmax, or under rejection a draw. logits: (batch, vocab)."""
+    if settings.rule != "rejection":
+        return logits.argmax(-1)
+    laws = law(logits, settings.temperature)
+    return torch.tensor([draw.token(p) for draw, p in zip(draws, laws, strict=True)], device=logits.device)
+
+
+def _is_finished(sequence: Generation, ends: set[int], max_new_tokens: int) -> bool:
+    return len(sequence.token_ids) >= max_new_tokens or sequence.token_ids[-1] in ends
+
+
+def _emit(
+    sequences: Sequence[Generation],
+    active: Sequence[bool],
+    draft: Draft,
+    verdict: Verdict,
+    ends: set[int],
+    max_new_tokens: int,
+) -> list[int]:
+    """Appends each active sequence's new tokens, cut at its end; returns how many tree rows to keep."""
+    tokens = draft.tokens.tolist()
+    nodes, counts, following = verdict.nodes.tolist(), verdict.counts.tolist(), verdict.next_tokens.tolist()
+    kept = []
+    for b, sequence in enumerate(sequences):
+        if not active[b]:
+            kept.append(0)
+            continue
+        emitted = [tokens[b][node] for node in nodes[b][: counts[b]]] + [following[b]]
+        emitted = emitted[: max_new_tokens - len(sequence.token_ids)]
+        stop = next((i for i, token in enumerate(emitted) if token in ends), None)
+        emitted = emitted if stop is None else emitted[: stop + 1]
+        sequence.token_ids.extend(emitted)
+        sequence.accepted_lengths.append(len(emitted) - 1)
+        kept.append(len(emitted))
+    return kept

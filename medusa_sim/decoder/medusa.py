@@ -1,0 +1,62 @@
+"""Drafting by Medusa heads over a fixed candidate tree (Medusa paper, sections 2.1.1 and 2.1.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.accept import Draft
+from medusa_sim.decoder.draws import Draws
+from medusa_sim.decoder.generate import Generation
+from medusa_sim.decoder.heads import MedusaHeads
+from medusa_sim.decoder.model import Llama
+from medusa_sim.errors import UsageError
+
+
+class MedusaDrafter:
+    """Node (r_0, ..., r_k) of the tree carries rank r_k of head k at the root's hidden state."""
+
+    def __init__(self, model: Llama, heads: MedusaHeads, tree: CandidateTree) -> None:
+        check_tree(tree, heads=heads.count, vocab=model.config.vocab_size)
+        self.model, self.heads, self.tree = model, heads, tree
+        device = model.device
+        self.parents = torch.from_numpy(tree.parents).to(device)
+        self.depths = torch.from_numpy(tree.depths).to(device)
+        self.mask = torch.from_numpy(tree.mask).to(device)
+        self._head = (self.depths[1:] - 1).clamp(min=0)
+        self._rank = torch.from_numpy(tree.ranks).to(device)[1:]
+
+    @property
+    def nodes(self) -> int:
+        """Candidates of the tree."""
+        return self.tree.candidates
+
+    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
+        """Nothing to prepare."""
+
+    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
+        """The tree filled with the heads' best guesses."""
+        tokens = roots[:, None]
+        if self.nodes > 1:
+            logits = self.heads(hidden, self.model.lm_head)[: self.tree.depth]  # (heads, batch, vocab)
+            best = logits.topk(self.tree.ranks_used, dim=-1).indices
+            tokens = torch.cat((tokens, best[self._head, :, self._rank].T), dim=1)
+        parents = self.parents.expand(roots.shape[0], -1)
+        return Draft(tokens=tokens, parents=parents, depths=self.depths, mask=self.mask)
+
+    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+        """The heads keep no state."""
+
+
+def check_tree(tree: CandidateTree, *, heads: int, vocab: int) -> None:
+    """Raises UsageError for a tree deeper than there are heads or wider than the vocabulary."""
+    if tree.depth > heads:
+        raise UsageError(
+            f"the tree is {tree.depth} deep, the checkpoint has {heads} Medusa heads; "
+            f"use a tree of depth {heads} or less (medusa-sim tree) or another checkpoint"
+        )
+    if tree.ranks_used > vocab:
+        raise UsageError(f"the tree uses rank {tree.ranks_used - 1}, the vocabulary has {vocab} tokens")
