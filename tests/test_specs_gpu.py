@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from medusa_sim import data
 from medusa_sim.errors import SpecError
 from medusa_sim.specs.gpu import Gpu, gpu_names, inheritance_gaps, load_gpu
-from medusa_sim.specs.kernels import ElementwiseKernel, GemmKernel, KernelSet
+from medusa_sim.specs.kernels import ElementwiseKernel, GemmKernel, KernelSet, UnfusedKernel
 from medusa_sim.specs.rows import gpu_rows, kernel_rows
 
 SHIPPED = data.shipped_dir() / "hardware"
@@ -357,6 +357,21 @@ def test_a_whole_section_or_a_renamed_entry_can_be_inherited(tmp_path: Path) -> 
     assert inheritance_gaps("test-gpu", tmp_path) == []
 
 
+def test_the_unfused_products_are_one_kernel_and_are_inherited_as_one(tmp_path: Path) -> None:
+    content = _content("relative")
+    products = _builtins(_example(UnfusedKernel))
+    products["fit"] |= {"source": "measured products", "rows": 5}
+    content["kernels"] = {"paper": {"unfused": products}}
+    _write(tmp_path, content, "relative")
+    inherit = {"reason": "same chip", "unfused": "relative"}
+    borrowed = _with_inherit(tmp_path, inherit, set_name="paper").kernel_set("paper").unfused
+    assert borrowed is not None
+    assert borrowed.fit.inherited_from == "relative:paper"
+    assert {row.key for row in kernel_rows(load_gpu("test-gpu", tmp_path))} >= {
+        "kernels.paper.unfused.ramp_us"
+    }
+
+
 def test_what_was_measured_wins_over_what_is_inherited(tmp_path: Path) -> None:
     _relative(tmp_path)
     own = {"gemm": {"fp16": _kernel("own fp16")}}
@@ -393,6 +408,8 @@ def test_a_relative_without_the_section_is_a_gap_and_no_empty_set(tmp_path: Path
             "kernels.torch.inherit.norms: unknown key",
         ),
         ({"reason": "x", "gemm": "a:b:c:d"}, "kernels.torch.inherit.gemm"),
+        ({"reason": "x", "gemm": "relative:torch:fp16"}, "a whole section takes"),
+        ({"reason": "x", "unfused": {"qk": "relative"}}, "kernels.torch.inherit.unfused"),
         ({"reason": "x", "gemm": 3}, "kernels.torch.inherit.gemm"),
         ({"reason": "x", "gemm": {"fp16": 3}}, "kernels.torch.inherit.gemm.fp16"),
         ({"reason": "x", "gemm": "test-gpu:torch"}, "cannot inherit from itself"),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -17,7 +16,14 @@ import msgspec
 
 from medusa_sim import data
 from medusa_sim.errors import SpecError, unknown_name
-from medusa_sim.specs.inheritance import Inheritance, Kernel, completed, inheritance, is_chained, missing
+from medusa_sim.specs.inheritance import (
+    Inheritance,
+    completed,
+    fitted_kernels,
+    inheritance,
+    is_chained,
+    missing,
+)
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.sourced import (
     FileState,
@@ -261,21 +267,15 @@ def _kernels(table: Table, gpu: str) -> tuple[dict[str, KernelSet], dict[str, In
 
 def _check_fits(where: str, key: str, kernels: KernelSet) -> None:
     """A fit says where it comes from, and its bands are positive ratios that enclose something."""
-    sections: dict[str, Mapping[str, Kernel]] = {
-        "gemm": kernels.gemm,
-        "attention": kernels.attention,
-        "elementwise": kernels.elementwise,
-    }
-    for section, entries in sections.items():
-        for entry, kernel in entries.items():
-            fit = kernel.fit
-            if not fit.source.strip() or fit.rows < 1 or fit.fit_error < 0.0 or fit.heldout_error < 0.0:
-                raise SpecError(
-                    f"{where}: {key}.{section}.{entry}.fit: a source, at least one row and errors of "
-                    "0 or more are needed; calibrate again"
-                )
-            if any(not 0.0 < band.low <= band.high for band in fit.residuals):
-                raise SpecError(
-                    f"{where}: {key}.{section}.{entry}.fit.residuals: allowed: 0 < low <= high "
-                    "(measured / predicted); calibrate again"
-                )
+    for place, kernel in fitted_kernels(kernels).items():
+        fit = kernel.fit
+        if not fit.source.strip() or fit.rows < 1 or fit.fit_error < 0.0 or fit.heldout_error < 0.0:
+            raise SpecError(
+                f"{where}: {key}.{place}.fit: a source, at least one row and errors of 0 or more are needed; "
+                "calibrate again"
+            )
+        if any(not 0.0 < band.low <= band.high for band in fit.residuals):
+            raise SpecError(
+                f"{where}: {key}.{place}.fit.residuals: allowed: 0 < low <= high (measured / predicted); "
+                "calibrate again"
+            )

@@ -8,8 +8,8 @@
     widen = 1.5                          # optional: stretches residual bands borrowed from another GPU
 
 A section takes one reference for every entry, or a table by entry:
-`gemm = { bf16 = "h100-sxm:sglang:bf16" }`.
-"gpu" alone means the set of the same name; an entry alone may be renamed (fp16 from a measured bf16).
+`gemm = { bf16 = "h100-sxm:sglang:bf16" }`; `unfused` is a single kernel and takes "gpu" or "gpu:set".
+"gpu" alone means the set of the same name; an entry may be renamed (fp16 from a measured bf16).
 What the GPU has of its own always wins, so a later calibration simply replaces what was borrowed.
 Only parameters that were fitted on the named GPU itself are borrowed, never borrowed ones again.
 """
@@ -21,15 +21,25 @@ from typing import TypeAlias, TypeVar
 
 import msgspec
 
-from medusa_sim.specs.kernels import AttentionKernel, ElementwiseKernel, Fit, GemmKernel, KernelSet, Residual
+from medusa_sim.specs.kernels import (
+    AttentionKernel,
+    ElementwiseKernel,
+    Fit,
+    GemmKernel,
+    KernelSet,
+    Residual,
+    UnfusedKernel,
+)
 from medusa_sim.specs.sourced import Table
 
-SECTIONS = ("gemm", "attention", "elementwise")
+SECTIONS = ("gemm", "attention", "elementwise", "unfused")
+UNFUSED = "unfused"
+"""The one section that is a kernel itself and no table of them."""
 MAX_WIDEN = 10.0
 EVERY_ENTRY = "*"
 
-Kernel: TypeAlias = GemmKernel | AttentionKernel | ElementwiseKernel
-_KernelT = TypeVar("_KernelT", GemmKernel, AttentionKernel, ElementwiseKernel)
+Kernel: TypeAlias = GemmKernel | AttentionKernel | ElementwiseKernel | UnfusedKernel
+_KernelT = TypeVar("_KernelT", GemmKernel, AttentionKernel, ElementwiseKernel, UnfusedKernel)
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
@@ -64,8 +74,11 @@ def inheritance(table: Table, gpu: str, set_name: str) -> Inheritance:
         if section not in table:
             continue
         given = table.raw(section, "a reference")
-        if isinstance(given, str):
-            references.append((section, EVERY_ENTRY, _reference(table, section, given, set_name, gpu)))
+        if section == UNFUSED or not isinstance(given, dict):
+            reference = _reference(table, section, given, set_name, gpu)
+            if reference.entry != EVERY_ENTRY:
+                table.fail(section, f'given {given!r}; a whole section takes "gpu" or "gpu:set"')
+            references.append((section, EVERY_ENTRY, reference))
             continue
         entries = table.table(section)
         for entry in entries:
@@ -108,12 +121,35 @@ def completed(own: KernelSet, borrowed: Inheritance, lookup: Lookup) -> KernelSe
         elementwise=_section(
             own.elementwise, "elementwise", borrowed, lambda gpu, name: lookup(gpu, name).elementwise
         ),
+        unfused=_section(_unfused(own), UNFUSED, borrowed, lambda gpu, name: _unfused(lookup(gpu, name))).get(
+            UNFUSED
+        ),
     )
 
 
+def _unfused(held: KernelSet) -> dict[str, UnfusedKernel]:
+    return {} if held.unfused is None else {UNFUSED: held.unfused}
+
+
+def fitted_kernels(held: KernelSet) -> dict[str, Kernel]:
+    """Every kernel of a set by its dotted place: `gemm.fp16`, `attention.decode_attention`, `unfused`."""
+    sections: dict[str, Mapping[str, Kernel]] = {
+        "gemm": held.gemm,
+        "attention": held.attention,
+        "elementwise": held.elementwise,
+    }
+    tables = {
+        f"{section}.{entry}": kernel
+        for section, entries in sections.items()
+        for entry, kernel in entries.items()
+    }
+    return {**tables, **_unfused(held)}
+
+
 def _has(held: KernelSet, section: str, entry: str) -> bool:
-    entries: Mapping[str, Kernel] = getattr(held, section)
-    return bool(entries) if entry == EVERY_ENTRY else entry in entries
+    if entry == EVERY_ENTRY:
+        return any(place.split(".")[0] == section for place in fitted_kernels(held))
+    return f"{section}.{entry}" in fitted_kernels(held)
 
 
 def is_chained(section: str, reference: Reference, held: KernelSet, again: Inheritance) -> bool:

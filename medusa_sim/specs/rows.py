@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import msgspec
 
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.inheritance import Kernel
-from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.inheritance import Kernel, fitted_kernels
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 
@@ -60,18 +59,12 @@ def gpu_rows(gpu: Gpu) -> list[SpecRow]:
 
 def kernel_rows(gpu: Gpu) -> list[SpecRow]:
     """Fitted kernel parameters of every set of a GPU, with rows, errors and what was inherited."""
-    return [row for name, kernels in gpu.kernels.items() for row in _set_rows(name, kernels)]
-
-
-def _set_rows(name: str, kernels: KernelSet) -> Iterator[SpecRow]:
-    sections: dict[str, dict[str, Kernel]] = {
-        "gemm": dict(kernels.gemm),
-        "attention": dict(kernels.attention),
-        "elementwise": dict(kernels.elementwise),
-    }
-    for section, entries in sections.items():
-        for entry, kernel in entries.items():
-            yield from _kernel_rows(f"kernels.{name}.{section}.{entry}", kernel)
+    return [
+        row
+        for name, kernels in gpu.kernels.items()
+        for place, kernel in fitted_kernels(kernels).items()
+        for row in _kernel_rows(f"kernels.{name}.{place}", kernel)
+    ]
 
 
 def _kernel_rows(key: str, kernel: Kernel) -> Iterator[SpecRow]:
