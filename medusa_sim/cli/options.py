@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.names import GPU
+from medusa_sim.cli.names import GPU, RUNTIME
 from medusa_sim.cli.output import FORMATS, Output
 
 Command = Callable[..., Any]
@@ -59,8 +59,20 @@ def gpu_option(command: Command) -> Command:
     )(command)
 
 
-def latency_option(command: Command) -> Command:
-    """--latency; the command gets `latency`."""
+def latency_options(command: Command) -> Command:
+    """--latency, --outside and --kernels; the command gets `latency`, `outside` and `kernels`."""
+    command = click.option(
+        "--kernels",
+        default=None,
+        help="Kernel set [default: torch for fp16, sglang for bf16 and fp8, paper with --runtime paper].",
+    )(command)
+    command = click.option(
+        "--outside",
+        type=click.Choice(("refuse", "calibrated")),
+        default="refuse",
+        show_default=True,
+        help="With --latency measured: what to do with shapes that were not measured.",
+    )(command)
     return click.option(
         "--latency",
         type=click.Choice(("calibrated", "roofline", "measured")),
@@ -68,3 +80,23 @@ def latency_option(command: Command) -> Command:
         show_default=True,
         help="roofline: the datasheet's limits. calibrated: fitted kernels. measured: a profile's rows.",
     )(command)
+
+
+def row_options(command: Command) -> Command:
+    """--gpu, --runtime, --latency and its companions, --cache: how rows of operators are predicted."""
+    command = click.option(
+        "--cache",
+        type=click.Choice(("cold", "as-measured")),
+        default="cold",
+        show_default=True,
+        help="cold: operands come from HBM, as in a step. as-measured: they may lie in L2.",
+    )(command)
+    command = latency_options(command)
+    command = click.option(
+        "--runtime",
+        type=RUNTIME,
+        default="kernel",
+        show_default=True,
+        help="What a launch adds; kernel adds nothing.",
+    )(command)
+    return gpu_option(command)

@@ -1,0 +1,150 @@
+"""`medusa-sim specs`: GPUs, models, runtimes and acceptance profiles, every number with its source."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from medusa_sim.cli.group import examples
+from medusa_sim.cli.options import output_options
+from medusa_sim.cli.output import Output
+from medusa_sim.errors import SpecError, unknown_name
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from medusa_sim.report.spec_tables import SpecEntry
+    from medusa_sim.specs.rows import SpecRow
+
+KINDS = ("gpu", "model", "runtime", "acceptance")
+
+
+@click.command(
+    epilog=examples(
+        "medusa-sim specs",
+        "medusa-sim specs h100-sxm",
+        "medusa-sim specs --kind model --format csv",
+    )
+)
+@click.argument("names", nargs=-1)
+@click.option("--kind", type=click.Choice(KINDS), default=None, help="Only these.")
+@click.option("--kernels", is_flag=True, help="With a GPU: its fitted kernel parameters too.")
+@output_options
+def specs(
+    names: tuple[str, ...], kind: str | None, kernels: bool, output: Output, data_dir: Path | None
+) -> None:
+    """What is known of GPUs, models, runtimes and acceptance profiles, and where it comes from.
+
+    Without a NAME a table lists them; csv, json, md and parquet carry every number with its source.
+    With NAMES (or the path of a config.json) each number of these stands on a line with its source.
+    """
+    from medusa_sim.report.spec_tables import SpecEntry, detail_table, overview_tables
+
+    entries = [
+        SpecEntry(kind=found, name=name, rows=tuple(_rows(found, name, data_dir, kernels)))
+        for found, name in _wanted(names, kind, data_dir)
+    ]
+    if output.form != "table":
+        output.rows(_arrow(entries), "specs")
+    elif names:
+        output.text("\n".join(output.drawn(detail_table(entry)) for entry in entries))
+    else:
+        tables = overview_tables(entries, data_dir)
+        output.text("\n".join(output.drawn(table) for table in tables))
+        click.echo("`medusa-sim specs NAME` shows every number with its source", err=True)
+
+
+def _known(data_dir: Path | None) -> dict[str, tuple[str, ...]]:
+    from medusa_sim.acceptance.profile import acceptance_names
+    from medusa_sim.specs.gpu import gpu_names
+    from medusa_sim.specs.model import model_names
+    from medusa_sim.specs.runtime import runtime_names
+
+    return {
+        "gpu": gpu_names(data_dir),
+        "model": model_names(),
+        "runtime": runtime_names(),
+        "acceptance": acceptance_names(data_dir),
+    }
+
+
+def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:
+    """(kind, name) of every entry to show."""
+    known = {key: found for key, found in _known(data_dir).items() if kind in (None, key)}
+    if not names:
+        for key, found in known.items():
+            yield from ((key, name) for name in found)
+        return
+    for name in names:
+        kinds = [key for key, found in known.items() if name in found]
+        if not kinds and (name.endswith(".json") or "/" in name):
+            kinds = ["model"]
+        if not kinds:
+            every = [each for found in known.values() for each in found]
+            raise SpecError(unknown_name(kind or "GPU, model, runtime or profile", name, every))
+        yield kinds[0], name
+
+
+def _rows(kind: str, name: str, data_dir: Path | None, kernels: bool) -> list[SpecRow]:
+    from medusa_sim.specs import rows
+
+    match kind:
+        case "gpu":
+            from medusa_sim.specs.gpu import load_gpu
+
+            gpu = load_gpu(name, data_dir)
+            return rows.gpu_rows(gpu) + (rows.kernel_rows(gpu) if kernels else [])
+        case "model":
+            from medusa_sim.specs.model import load_model
+
+            return rows.model_rows(load_model(name))
+        case "runtime":
+            from medusa_sim.specs.runtime import load_runtime
+
+            return rows.runtime_rows(load_runtime(name))
+        case _:
+            return _acceptance_rows(name, data_dir)
+
+
+def _acceptance_rows(name: str, data_dir: Path | None) -> list[SpecRow]:
+    """Tokens per step at powers of two, with the profile's source."""
+    from medusa_sim.acceptance.profile import load_acceptance
+    from medusa_sim.specs.rows import SpecRow
+
+    profile = load_acceptance(name, data_dir)
+    counts = [1 << power for power in range(profile.candidates_max.bit_length())]
+    tokens = profile.tokens_per_step(counts)
+    return [
+        SpecRow(key="kind", value=profile.kind, source=profile.source),
+        SpecRow(key="title", value=profile.title, source=profile.source),
+        SpecRow(key="candidates_max", value=profile.candidates_max, source=profile.source),
+        *(
+            SpecRow(key=f"tokens_per_step.{count}", value=float(value), source=profile.source)
+            for count, value in zip(counts, tokens, strict=True)
+        ),
+    ]
+
+
+def _arrow(entries: list[SpecEntry]) -> pa.Table:
+    import pyarrow as pa
+
+    flat = [(entry, row) for entry in entries for row in entry.rows]
+    numbers = [
+        float(row.value) if isinstance(row.value, int | float) and not isinstance(row.value, bool) else None
+        for _, row in flat
+    ]
+    return pa.table(
+        {
+            "kind": [entry.kind for entry, _ in flat],
+            "name": [entry.name for entry, _ in flat],
+            "key": [row.key for _, row in flat],
+            "value": [str(row.value) for _, row in flat],
+            "number": pa.array(numbers, type=pa.float64()),
+            "unit": [row.unit for _, row in flat],
+            "source": [row.source for _, row in flat],
+            "note": [row.note for _, row in flat],
+        }
+    )

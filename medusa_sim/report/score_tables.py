@@ -1,0 +1,71 @@
+"""Scores of predicted times as tables for people."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from medusa_sim.report.numbers import NOTHING, percent
+from medusa_sim.report.text import TextTable
+from medusa_sim.validate import Regret, Score
+
+
+def score_table(found: Sequence[Score], file: str) -> TextTable:
+    """One line for each group of rows, errors in per cent."""
+    rows = [
+        (
+            score.op,
+            score.dtype,
+            score.size,
+            str(score.rows),
+            percent(score.mean),
+            percent(score.median),
+            percent(score.p90),
+            percent(score.worst, 0),
+            NOTHING if math.isnan(score.bias) else f"{100.0 * score.bias:+.1f} %",
+            percent(score.ratio),
+            percent(score.within_band, 0),
+            score.worst_at,
+        )
+        for score in found
+    ]
+    return TextTable(
+        headers=(
+            "operator",
+            "dtype",
+            "size",
+            "rows",
+            "mean",
+            "median",
+            "p90",
+            "worst",
+            "bias",
+            "T(m)/T(1)",
+            "in band",
+            "worst row",
+        ),
+        rows=tuple(rows),
+        right=(False, False, False, True, True, True, True, True, True, True, True, False),
+        title=f"{file}: error of the predicted time",
+    )
+
+
+def regret_table(found: Sequence[Regret]) -> TextTable:
+    """Speedup given away, one line a model."""
+    rows = [
+        (
+            regret.model,
+            str(regret.cases),
+            percent(regret.mean),
+            percent(regret.worst),
+            regret.worst_at,
+            percent(regret.always_64, 0),
+        )
+        for regret in found
+    ]
+    return TextTable(
+        headers=("model", "batches", "mean", "worst", "chosen for best", "always 64"),
+        rows=tuple(rows),
+        right=(False, True, True, True, False, True),
+        title="choice regret: share of the attainable speedup lost by choosing with predicted times",
+    )

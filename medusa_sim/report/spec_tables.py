@@ -1,0 +1,138 @@
+"""Specifications as tables for people."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from medusa_sim.report.numbers import NOTHING, cell, significant, with_prefix
+from medusa_sim.report.text import TextTable
+from medusa_sim.setup import DataDir
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.rows import SpecRow
+from medusa_sim.units import GIGA, TERA
+
+_PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpecEntry:
+    """A GPU, model, runtime or acceptance profile with its facts."""
+
+    kind: str
+    name: str
+    rows: tuple[SpecRow, ...]
+
+    def value(self, key: str) -> float | int | str | bool | None:
+        """The fact of that key, or None."""
+        return next((row.value for row in self.rows if row.key == key), None)
+
+
+def shown_value(row: SpecRow) -> str:
+    """A value with its unit, rounded where it has a decimal prefix."""
+    if isinstance(row.value, bool | str) or row.unit not in _PREFIXED:
+        return cell(row.key, row.value) + (f" {row.unit}" if row.unit else "")
+    return with_prefix(float(row.value), _PREFIXED[row.unit], digits=4)
+
+
+def detail_table(entry: SpecEntry) -> TextTable:
+    """One line for each fact: value, source, remark. A source that repeats is written once."""
+    rows = []
+    before = ""
+    for row in entry.rows:
+        source = '"' if row.source == before else row.source
+        before = row.source
+        rows.append((row.key, shown_value(row), source + (f" ({row.note})" if row.note else "")))
+    return TextTable(
+        headers=("key", "value", "source"),
+        rows=tuple(rows),
+        right=(False, True, False),
+        title=f"{entry.kind} {entry.name}",
+    )
+
+
+def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[TextTable]:
+    """One table for each kind that has entries."""
+    by_kind = {
+        kind: [entry for entry in entries if entry.kind == kind]
+        for kind in ("gpu", "model", "runtime", "acceptance")
+    }
+    tables = {
+        "gpu": _gpu_table(by_kind["gpu"], data_dir),
+        "model": _model_table(by_kind["model"]),
+        "runtime": _simple_table("runtimes", by_kind["runtime"], ("title",)),
+        "acceptance": _simple_table(
+            "acceptance profiles", by_kind["acceptance"], ("candidates_max", "title")
+        ),
+    }
+    return [table for kind, table in tables.items() if by_kind[kind]]
+
+
+def _gpu_table(entries: Sequence[SpecEntry], data_dir: DataDir) -> TextTable:
+    rows = []
+    for entry in entries:
+        gpu = load_gpu(entry.name, data_dir)
+        peaks = [gpu.peak_flops_per_s.get(dtype) for dtype in ("fp16", "fp8")]
+        rows.append(
+            (
+                gpu.name,
+                str(gpu.sms),
+                with_prefix(gpu.memory_bytes, "B"),
+                with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
+                *(NOTHING if peak is None else significant(peak / TERA, 4) for peak in peaks),
+                _kernel_sets(gpu),
+            )
+        )
+    return TextTable(
+        headers=("gpu", "SMs", "memory", "bandwidth", "fp16 TFLOP/s", "fp8 TFLOP/s", "kernel sets"),
+        rows=tuple(rows),
+        right=(False, True, True, True, True, True, False),
+        title="GPUs",
+    )
+
+
+def _kernel_sets(gpu: Gpu) -> str:
+    """`torch (fitted), sglang (from h100-sxm)`."""
+    return ", ".join(f"{name} ({_origin(kernels)})" for name, kernels in gpu.kernels.items()) or NOTHING
+
+
+def _origin(kernels: KernelSet) -> str:
+    fits = [
+        kernel.fit
+        for section in (kernels.gemm, kernels.attention, kernels.elementwise)
+        for kernel in section.values()
+    ]
+    lenders = sorted({fit.inherited_from.split(":")[0] for fit in fits if fit.inherited_from})
+    fitted = any(not fit.inherited_from for fit in fits)
+    if not fits:
+        return "empty"
+    return " + ".join([*(["fitted"] if fitted else []), *(f"from {lender}" for lender in lenders)])
+
+
+def _model_table(entries: Sequence[SpecEntry]) -> TextTable:
+    keys = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "dtype")
+    rows = [
+        (
+            entry.name,
+            *(str(entry.value(key)) for key in keys),
+            f"{float(entry.value('parameter_count') or 0.0) / GIGA:.2f}",
+            with_prefix(float(entry.value("kv_bytes_per_token") or 0.0), "B"),
+        )
+        for entry in entries
+    ]
+    return TextTable(
+        headers=("model", *keys, "parameters/10^9", "KV a token"),
+        rows=tuple(rows),
+        right=(False, True, True, True, True, True, True, False, True, True),
+        title="models",
+    )
+
+
+def _simple_table(title: str, entries: Sequence[SpecEntry], keys: tuple[str, ...]) -> TextTable:
+    return TextTable(
+        headers=("name", *keys),
+        rows=tuple((entry.name, *(str(entry.value(key)) for key in keys)) for entry in entries),
+        right=(False, *(key == "candidates_max" for key in keys)),
+        title=title,
+    )
