@@ -119,6 +119,8 @@ def _ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
             ("KV to 2 x L2", (kv > 1.0) & (kv <= 2.0)),
             ("KV beyond", kv > 2.0),
         ]
+    elif isinstance(operator, Elementwise):
+        found = [(f"m <= {DECIDING_MAX}", np.asarray(operator.m) <= DECIDING_MAX)]
     else:
         m = np.asarray(operator.m)
         lower = 0
@@ -186,22 +188,23 @@ def regrets(frame: pd.DataFrame, acceptance: AcceptanceProfile) -> list[Regret]:
 
 
 def _model_regret(model: str, rows: pd.DataFrame, acceptance: AcceptanceProfile) -> list[Regret]:
-    times = rows.groupby(["m", "op"])[["time_us", "predicted_us"]].median().unstack("op")  # noqa: PD010
-    complete = times.dropna()
-    measured = complete["time_us"].sum(axis=1)
-    predicted = complete["predicted_us"].sum(axis=1)
+    measured_at, predicted_at = (
+        rows.pivot_table(index="m", columns="op", values=name, aggfunc="median").dropna()
+        for name in ("time_us", "predicted_us")
+    )
+    sizes = measured_at.index.to_numpy(dtype=np.int64)
+    measured = measured_at.to_numpy(dtype=np.float64).sum(axis=1)
+    predicted = predicted_at.to_numpy(dtype=np.float64).sum(axis=1)
     candidates = np.asarray(REGRET_CANDIDATES, dtype=np.int64)
     tokens = acceptance.tokens_per_step(candidates)
     regret, always, told = [], [], []
     for batch in REGRET_BATCHES:
-        present = np.isin(batch * candidates, complete.index.to_numpy(dtype=np.int64))
+        present = np.isin(batch * candidates, sizes)
         if present.sum() < _FEWEST_COUNTS or not present[0]:
             continue
-        m = batch * candidates[present]
-        truth = measured.loc[m].to_numpy()[None, :]
-        choice = choice_regret(
-            predicted.loc[m].to_numpy()[None, :], truth, candidates[present], tokens[present]
-        )
+        at = np.searchsorted(sizes, batch * candidates[present])
+        truth = measured[None, at]
+        choice = choice_regret(predicted[None, at], truth, candidates[present], tokens[present])
         regret.append(float(choice.regret[0]))
         told.append(f"batch {batch}: {choice.chosen[0]} for {choice.best[0]}")
         gain = tokens[present] / truth[0]

@@ -74,7 +74,7 @@ class Output:
             case _:
                 import pyarrow as pa
 
-                self.table(TextTable.of(pa.concat_tables(list(chunks))))
+                self.table(TextTable.of(pa.concat_tables(list(chunks)), fold_constants=True))
 
     def table(self, table: TextTable) -> None:
         """Write a table of ready cells: rich on a terminal, plain columns or Markdown elsewhere."""

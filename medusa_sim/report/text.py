@@ -22,9 +22,18 @@ class TextTable:
     title: str = ""
 
     @classmethod
-    def of(cls, table: pa.Table, title: str = "") -> TextTable:
-        """Rounded cells of an Arrow table, under the names of its columns."""
+    def of(cls, table: pa.Table, title: str = "", *, fold_constants: bool = False) -> TextTable:
+        """Rounded cells of an Arrow table, under the names of its columns.
+
+        fold_constants: words that are the same in every row stand once, in the title.
+        """
         columns = {name: table.column(name).to_pylist() for name in table.column_names}
+        if fold_constants and table.num_rows > 1:
+            same = {name: values[0] for name, values in columns.items() if _is_one_word(values)}
+            columns = {name: values for name, values in columns.items() if name not in same}
+            title = "  ".join(
+                [*([title] if title else []), *(f"{name}={value}" for name, value in same.items())]
+            )
         cells = [[cell(name, value) for value in values] for name, values in columns.items()]
         return cls(
             headers=tuple(columns),
@@ -32,6 +41,10 @@ class TextTable:
             right=tuple(is_number(values) for values in columns.values()),
             title=title,
         )
+
+
+def _is_one_word(values: Sequence[object]) -> bool:
+    return isinstance(values[0], str) and all(value == values[0] for value in values)
 
 
 def plain(table: TextTable) -> str:
