@@ -73,9 +73,58 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     fit: Fit
 
 
-class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Unfused products or a fused kernel (see `medusa_sim.latency.attention`)."""
+class AttentionPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One code path of a fused attention kernel (see `medusa_sim.latency.attention` for the equations).
 
+    ramp_us: start and drain of the launch. tile_rows, tile_keys: query rows and keys of one tile.
+    packs_gqa: several query rows of all heads that share a K/V head fill one tile together (one query
+    row per sequence always does). ctas_per_sm: blocks resident on an SM; sharing: how much slower each
+    runs for every further one (0 not at all, 1 they take turns).
+    cta_us, row_us: fixed time of a block, and of each query row it loads and stores.
+    whole_fraction, split_fraction: share of an SM's peak at which a block works through its keys, padded
+    rows included, when it has all keys or a split of them. split_above: kv_len above which keys may be
+    split; split_us, split_step_us: cost of combining splits, and for every doubling of their number.
+    bandwidth_fraction: share of the datasheet's bandwidth. l2_ratio: rate of reading from L2, in units of
+    that; l2_fill, l2_sharpness: footprint / L2 size at which half is still read from L2, and how suddenly.
+    store_passes: passes over the new K and V (writing them to the cache) that the rows include.
+    append_ratio: extra walk for every new key where each block appends K and V itself, as FlashAttention-2
+    does with a cache.
+    schedule_norm: causal tiles of unequal length: 0 runs them in order, in waves; otherwise the longest
+    first, and 1 adds the longest block to the mean load of an SM, larger numbers overlap the two.
+    """
+
+    ramp_us: float
+    tile_rows: int
+    tile_keys: int
+    packs_gqa: bool
+    ctas_per_sm: int
+    sharing: float
+    cta_us: float
+    row_us: float
+    whole_fraction: float
+    split_fraction: float
+    split_above: int
+    split_us: float
+    split_step_us: float
+    bandwidth_fraction: float
+    l2_ratio: float
+    l2_fill: float
+    l2_sharpness: float
+    store_passes: float
+    append_ratio: float
+    schedule_norm: int
+
+
+class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A fused attention kernel (see `medusa_sim.latency.attention`).
+
+    wide: the tensor-core path. narrow: where the library has another path for up to `narrow_rows` query
+    rows per K/V head.
+    """
+
+    wide: AttentionPath
+    narrow: AttentionPath | None = None
+    narrow_rows: int = 0
     fit: Fit
 
 

@@ -1,0 +1,288 @@
+"""Fits the fused attention model of `medusa_sim.latency.attention` to measured rows of one GPU and library.
+
+The objective is the sum of smoothed absolute log errors (soft l1). Tile sizes and other whole numbers are
+found by coordinate search, the rest by least squares. Held-out errors come from refits in which whole
+(heads, kv_heads) groups are left out, or whole batches and query lengths where there is one group.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.errors import DataError
+from medusa_sim.latency.attention import attention_time
+from medusa_sim.operators import Attention, FloatArray
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import AttentionKernel, AttentionPath, Fit, Residual
+
+BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
+
+RANGES_OF_SIZE: tuple[int, ...] = (1, 8, 64, 512, 4096, 65536, 4194304)
+"""Upper ends of the ranges of q_len x batch for which residual bands are kept."""
+
+_START: dict[str, tuple[float, float, float]] = {
+    "ramp_us": (8.0, 0.1, 30.0),
+    "cta_us": (3.0, 0.02, 30.0),
+    "row_us": (3e-3, 1e-5, 0.5),
+    "whole_fraction": (0.5, 0.02, 3.0),
+    "split_fraction": (0.5, 0.02, 3.0),
+    "split_us": (3.0, 0.01, 20.0),
+    "split_step_us": (0.5, 1e-3, 5.0),
+    "bandwidth_fraction": (0.85, 0.5, 1.0),
+    "l2_ratio": (3.0, 1.0, 12.0),
+    "l2_fill": (0.8, 0.3, 3.0),
+    "l2_sharpness": (6.0, 1.0, 30.0),
+    "store_passes": (1.0, 1e-3, 2.5),
+    "append_ratio": (0.1, 1e-3, 5.0),
+    "sharing": (0.5, 0.01, 1.0),
+}
+"""Start, lowest and highest value of each parameter that least squares finds."""
+
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "ctas_per_sm": (1, 2),
+    "split_above": (128, 256, 512),
+    "tile_rows": (64, 128),
+    "tile_keys": (64, 96, 128),
+    "packs_gqa": (True, False),
+    "schedule_norm": (0, 1, 2, 4),
+}
+"""What coordinate search tries, in this order."""
+
+_STYLES: tuple[dict[str, object], ...] = (
+    {
+        "ctas_per_sm": 1,
+        "split_above": 256,
+        "tile_rows": 128,
+        "tile_keys": 64,
+        "packs_gqa": True,
+        "schedule_norm": 2,
+    },
+    {
+        "ctas_per_sm": 2,
+        "split_above": 512,
+        "tile_rows": 64,
+        "tile_keys": 64,
+        "packs_gqa": False,
+        "schedule_norm": 0,
+    },
+)
+"""Where the search starts: one large tile an SM and longest first, or small tiles in grid order."""
+
+_NARROW_ROWS = 3
+"""Below four rows per K/V head FlashInfer leaves the tensor cores; other libraries do not."""
+_NARROW_GAIN = 0.8
+_SCALE = 0.1
+_FOLDS = 5
+_SEARCH_ROWS = 400
+_FIT_ROWS = 1500
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionRows:
+    """Measured rows of one kind of fused attention: shapes of one length, and their times in us."""
+
+    operator: Attention
+    time_us: FloatArray
+
+    @property
+    def group(self) -> IntArray:
+        """What is held out together: a label per (heads, kv_heads), or per batch and q_len if that is one."""
+        op = self.operator
+        labels = _labels(op.heads, op.kv_heads)
+        return labels if labels.max() > 0 else _labels(op.batch, op.q_len)
+
+    def where(self, keep: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AttentionRows:
+        """The rows for which `keep` is true (or whose numbers it holds)."""
+        op = self.operator
+        kept = dataclasses.replace(
+            op,
+            batch=np.asarray(op.batch)[keep],
+            q_len=np.asarray(op.q_len)[keep],
+            kv_len=np.asarray(op.kv_len)[keep],
+            heads=np.asarray(op.heads)[keep],
+            kv_heads=np.asarray(op.kv_heads)[keep],
+            head_dim=np.asarray(op.head_dim)[keep],
+        )
+        return AttentionRows(operator=kept, time_us=self.time_us[keep])
+
+
+def fit_attention(operator: Attention, time_us: FloatArray, gpu: Gpu, *, source: str) -> AttentionKernel:
+    """Kernel parameters of measured rows (`operator` holds one shape a row), with `fit` filled in.
+
+    Deterministic, under a minute for 5000 rows. Raises DataError for fewer than 20 rows or for a kind
+    that is not a fused decode or prefill kernel.
+    """
+    if operator.kind not in ("decode_attention", "prefill_attention"):
+        raise DataError(
+            f"{source}: {operator.kind} cannot be fitted (allowed: decode_attention, prefill_attention)"
+        )
+    if len(time_us) < 20:
+        raise DataError(f"{source}: {len(time_us)} rows of {operator.kind}; a fit needs 20 or more")
+    rows = AttentionRows(operator=operator, time_us=np.asarray(time_us, dtype=np.float64))
+    kernel = _searched(rows, gpu)
+    labels = rows.group
+    predicted = np.empty_like(rows.time_us)
+    folds = min(_FOLDS, int(labels.max()) + 1)
+    for fold in range(folds):
+        held = labels % folds == fold
+        predicted[held] = _time_us(_refined(kernel, rows.where(~held), gpu), rows.where(held), gpu)
+    fit = Fit(
+        source=source,
+        rows=len(rows.time_us),
+        fit_error=_error(_time_us(kernel, rows, gpu), rows),
+        heldout_error=_error(predicted, rows),
+        residuals=_residuals(rows, predicted),
+    )
+    return msgspec.structs.replace(kernel, fit=fit)
+
+
+def _searched(rows: AttentionRows, gpu: Gpu) -> AttentionKernel:
+    """The best kernel, with a narrow path where that lowers the objective by more than a fifth."""
+    one = _refined(_kernel(_searched_path(rows, gpu)), rows, gpu)
+    narrow = _rows_per_head(rows.operator) <= _NARROW_ROWS
+    if rows.operator.kind != "decode_attention" or min(narrow.sum(), (~narrow).sum()) < 100:
+        return one
+    two = msgspec.structs.replace(
+        _kernel(_searched_path(rows.where(~narrow), gpu)),
+        narrow=_searched_path(rows.where(narrow), gpu),
+        narrow_rows=_NARROW_ROWS,
+    )
+    two = _refined(two, rows, gpu)
+    return two if _cost(two, rows, gpu) < _NARROW_GAIN * _cost(one, rows, gpu) else one
+
+
+def _searched_path(rows: AttentionRows, gpu: Gpu) -> AttentionPath:
+    """Coordinate search over the whole numbers, least squares inside, on an even subset of the rows."""
+    subset = _thinned(rows, _SEARCH_ROWS)
+    continuous = {name: start for name, (start, _, _) in _START.items()}
+    starts = [msgspec.convert(continuous | whole, AttentionPath) for whole in _STYLES]
+    refined = [_refined_path(path, subset, gpu) for path in starts]
+    best = min(refined, key=lambda path: _cost(_kernel(path), subset, gpu))
+    lowest = _cost(_kernel(best), subset, gpu)
+    decodes = rows.operator.kind == "decode_attention"
+    for name, options in _CHOICES.items():
+        if decodes and name in ("packs_gqa", "schedule_norm"):
+            continue  # one query row always packs, and is not causal
+        for option in options:
+            if option == getattr(best, name):
+                continue
+            path = _refined_path(msgspec.structs.replace(best, **{name: option}), subset, gpu)
+            cost = _cost(_kernel(path), subset, gpu)
+            if cost < lowest:
+                best, lowest = path, cost
+    return best
+
+
+def _refined(kernel: AttentionKernel, rows: AttentionRows, gpu: Gpu) -> AttentionKernel:
+    """Every path fitted to the rows that it serves."""
+    if kernel.narrow is None:
+        return msgspec.structs.replace(
+            kernel, wide=_refined_path(kernel.wide, _thinned(rows, _FIT_ROWS), gpu)
+        )
+    narrow = _rows_per_head(rows.operator) <= kernel.narrow_rows
+    return msgspec.structs.replace(
+        kernel,
+        wide=_refined_path(kernel.wide, _thinned(rows.where(~narrow), _FIT_ROWS), gpu),
+        narrow=_refined_path(kernel.narrow, _thinned(rows.where(narrow), _FIT_ROWS), gpu),
+    )
+
+
+def _refined_path(path: AttentionPath, rows: AttentionRows, gpu: Gpu) -> AttentionPath:
+    """Least squares on log time over the parameters of `_START` that the rows can tell apart."""
+    from scipy.optimize import least_squares
+
+    names = [name for name in _START if _is_seen(name, path, rows.operator, gpu)]
+    lowest = np.log([_START[name][1] for name in names])
+    highest = np.log([_START[name][2] for name in names])
+    log_time = np.log(rows.time_us)
+
+    def replaced(values: FloatArray) -> AttentionPath:
+        return msgspec.structs.replace(path, **dict(zip(names, np.exp(values).tolist(), strict=True)))
+
+    def residual(values: FloatArray) -> FloatArray:
+        errors: FloatArray = np.log(_time_us(_kernel(replaced(values)), rows, gpu)) - log_time
+        return errors
+
+    start = np.log([getattr(path, name) for name in names])
+    found = least_squares(
+        residual,
+        np.clip(start, lowest + 1e-6, highest - 1e-6),
+        bounds=(lowest, highest),
+        loss="soft_l1",
+        f_scale=_SCALE,
+        max_nfev=25,
+    )
+    return replaced(found.x)
+
+
+def _is_seen(name: str, path: AttentionPath, operator: Attention, gpu: Gpu) -> bool:
+    """Whether the rows can tell a parameter; if not, it keeps its start.
+
+    Rows of one token store next to nothing; one CTA on an SM shares with none; rows that all fit in L2
+    never show HBM.
+    """
+    if name in ("store_passes", "append_ratio"):
+        return operator.kind != "decode_attention"
+    if name in ("bandwidth_fraction", "l2_fill", "l2_sharpness"):
+        return bool(np.max(operator.bytes) > gpu.l2_bytes)
+    return name != "sharing" or path.ctas_per_sm > 1
+
+
+def _kernel(path: AttentionPath) -> AttentionKernel:
+    """A kernel of one path, its fit still empty."""
+    band = (Residual(size_max=float(RANGES_OF_SIZE[-1]), low=1.0, high=1.0),)
+    return AttentionKernel(
+        wide=path, fit=Fit(source="being fitted", rows=0, fit_error=0.0, heldout_error=0.0, residuals=band)
+    )
+
+
+def _time_us(kernel: AttentionKernel, rows: AttentionRows, gpu: Gpu) -> FloatArray:
+    return attention_time(gpu, kernel, rows.operator, cold=False).time_us
+
+
+def _error(predicted_us: FloatArray, rows: AttentionRows) -> float:
+    return float(np.mean(np.abs(predicted_us / rows.time_us - 1.0)))
+
+
+def _cost(kernel: AttentionKernel, rows: AttentionRows, gpu: Gpu) -> float:
+    log_error = np.log(_time_us(kernel, rows, gpu) / rows.time_us)
+    return float(np.sum(np.sqrt(1.0 + (log_error / _SCALE) ** 2) - 1.0))
+
+
+def _rows_per_head(operator: Attention) -> FloatArray:
+    return np.asarray(operator.q_len, dtype=np.float64) * operator.heads / operator.kv_heads
+
+
+def _thinned(rows: AttentionRows, count: int) -> AttentionRows:
+    """At most `count` rows, drawn evenly over the shapes ordered by group, length and batch."""
+    op = rows.operator
+    keys = (op.batch, op.q_len, op.kv_len, op.kv_heads, op.heads)
+    order = np.lexsort([np.asarray(key) for key in keys])
+    step = max(1.0, len(order) / count)
+    return rows.where(order[np.arange(0.0, len(order), step).astype(np.int64)])
+
+
+def _labels(first: object, second: object) -> IntArray:
+    _, labels = np.unique(np.stack([np.asarray(first), np.asarray(second)]), axis=1, return_inverse=True)
+    return labels.reshape(-1).astype(np.int64)
+
+
+def _residuals(rows: AttentionRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
+    """10 % and 90 % quantiles of measured / predicted in each range of q_len x batch that has 20 rows."""
+    ratio = rows.time_us / predicted_us
+    size = np.asarray(rows.operator.q_len, dtype=np.float64) * rows.operator.batch
+    bands = []
+    lower = 0.0
+    for upper in RANGES_OF_SIZE:
+        inside = ratio[(size > lower) & (size <= upper)]
+        if inside.size >= 20:
+            low, high = np.quantile(inside, (0.1, 0.9))
+            bands.append(Residual(size_max=float(upper), low=float(low), high=float(high)))
+            lower = float(upper)
+    return tuple(bands)

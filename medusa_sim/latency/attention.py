@@ -1,0 +1,263 @@
+"""Calibrated time of fused attention: decode, verification and prefill with one family of formulas.
+
+A thread block (CTA) holds a tile of query rows and walks over keys. With g = heads / kv_heads, b_kv the
+bytes of K and V, b_act those of queries and outputs (`AttentionPath` has the other names):
+
+    rows     = q_len g                        query rows that share a K/V head (q_len without GQA packing)
+    tiles    = batch kv_heads ceil(rows / tile_rows)                        (heads without GQA packing)
+    blocks   = ceil(kv_len / tile_keys)
+    splits   = ceil(blocks / ceil(1.1 blocks tiles / sms))  where kv_len > split_above, else 1         (A1)
+    chunk    = ceil(blocks / splits) tile_keys                              keys of one CTA
+    load     = tiles splits / sms                                           CTAs of one SM
+    walk(a)  = cta_us + row_us min(rows, tile_rows)
+               + (chunk - tile_keys + append_ratio q_len) t_key (1 + sharing (a - 1))                  (A2)
+               with a CTAs at once on an SM
+    t_key    = 4 head_dim tile_rows / (fraction peak / sms)                 padded rows are computed too
+    memory   = (b_kv + b_act) / (bandwidth_fraction bandwidth)              K and V read once           (A3)
+    waves    = floor(load / c) |walk(c), memory c / load| + |walk(a), memory a' / load|                 (A4)
+               c = ctas_per_sm; a' = load mod c, a = ceil(a') CTAs in the last wave
+    time     = ramp_us + waves + store_passes b_new / (bandwidth_fraction bandwidth)
+               + (split_us + split_step_us log2 splits where kv_len > split_above)
+
+with |a, b| = sqrt(a^2 + b^2), a smooth maximum. (A1) is the rule by which FlashAttention-3 and FlashInfer
+spread a ragged batch: enough splits to fill the SMs, with a tenth to spare. The first key tile is part of
+cta_us. Causal prefill has tiles of unequal length, so (A4) becomes |schedule, memory| with the schedule
+between its longest CTA and the mean load of an SM (`schedule_norm`).
+
+Left in L2 (`cold=False`) bytes cost (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint / (l2_fill
+L2))^l2_sharpness).
+
+Verification attention was not measured anywhere publicly. Its time is the decode kernel's at one query row
+plus what the prefill kernel adds from one row to q_len rows over the same keys (A5): the measured memory
+path, with K and V read once for all candidates, and the measured arithmetic of packed rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
+from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.operators import Attention, FloatArray
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import AttentionKernel, AttentionPath, Residual
+from medusa_sim.units import US_PER_S
+
+_SPLIT_MARGIN = 1.1
+"""Share of blocks beyond an even spread over the SMs that the libraries' split rule leaves."""
+_TINY = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """Microseconds: the whole, and what decides its bound."""
+
+    time_us: FloatArray
+    memory_us: FloatArray
+    walk_us: FloatArray
+    fixed_us: FloatArray
+
+
+def attention_time(
+    gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool = True
+) -> OperatorTime:
+    """Time of a decode or prefill kernel for every shape that `operator` holds (A1 to A4).
+
+    cold: K and V come from HBM, as in every step of a model; then never below the roofline.
+    low and high are the 80 % band of held-out residuals for the range of q_len x batch.
+    Raises SpecError where the GPU has no peak for the operator's dtype.
+    """
+    parts = _parts(gpu, kernel, operator, cold=cold)
+    low, high = _band(kernel.fit.residuals, _size(operator))
+    return _operator_time(parts, _floored(gpu, operator, parts.time_us, cold=cold), low, high)
+
+
+def verify_attention_time(
+    gpu: Gpu, decode: AttentionKernel, prefill: AttentionKernel, operator: Attention, *, cold: bool = True
+) -> OperatorTime:
+    """Time of a verification step's attention: q_len candidates of each sequence over one kv_len (A5).
+
+    Equal to `attention_time` of the decode kernel at q_len 1. The band is the product of both kernels'
+    bands, since the errors of both add up. Raises SpecError as `attention_time` does.
+    """
+    one = dataclasses.replace(operator, q_len=1)
+    base = _parts(gpu, decode, one, cold=cold)
+    added = _parts(gpu, prefill, operator, cold=cold)
+    first = _parts(gpu, prefill, one, cold=cold)
+    parts = _Parts(
+        time_us=base.time_us + np.maximum(added.time_us - first.time_us, 0.0),
+        memory_us=base.memory_us + np.maximum(added.memory_us - first.memory_us, 0.0),
+        walk_us=base.walk_us + np.maximum(added.walk_us - first.walk_us, 0.0),
+        fixed_us=base.fixed_us,
+    )
+    size = _size(operator)
+    decode_low, decode_high = _band(decode.fit.residuals, np.asarray(operator.batch, dtype=np.float64))
+    prefill_low, prefill_high = _band(prefill.fit.residuals, size)
+    time_us = _floored(gpu, operator, parts.time_us, cold=cold)
+    return _operator_time(parts, time_us, decode_low * prefill_low, decode_high * prefill_high)
+
+
+def _operator_time(parts: _Parts, time_us: FloatArray, low: FloatArray, high: FloatArray) -> OperatorTime:
+    bound = np.where(parts.memory_us >= parts.walk_us, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
+    bound = np.where(parts.fixed_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
+    source: CodeArray = np.full(np.shape(time_us), Source.CALIBRATED, dtype=np.int8)
+    return OperatorTime(
+        time_us=time_us, low_us=time_us * low, high_us=time_us * high, bound=bound, source=source
+    )
+
+
+def _floored(gpu: Gpu, operator: Attention, time_us: FloatArray, *, cold: bool) -> FloatArray:
+    """Nothing that reads from HBM is faster than the roofline; rows measured in L2 may be."""
+    return np.maximum(time_us, roofline_time_us(gpu, operator)) if cold else time_us
+
+
+def _parts(gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool) -> _Parts:
+    """The path for wide rows, and for narrow ones where the library has its own."""
+    wide = _path_parts(gpu, kernel.wide, operator, cold=cold)
+    if kernel.narrow is None:
+        return wide
+    narrow = _path_parts(gpu, kernel.narrow, operator, cold=cold)
+    rows = _float(operator.q_len) * _float(operator.heads) / _float(operator.kv_heads)
+    is_narrow = rows <= kernel.narrow_rows
+    names = [field.name for field in dataclasses.fields(_Parts)]
+    chosen = {name: np.where(is_narrow, getattr(narrow, name), getattr(wide, name)) for name in names}
+    return _Parts(**chosen)
+
+
+def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) -> _Parts:
+    kv_len, q_len = _float(operator.kv_len), _float(operator.q_len)
+    rows, tiles, tokens_per_tile = _tiles(path, operator)
+    blocks = np.ceil(kv_len / path.tile_keys)
+    spread = np.ceil((_SPLIT_MARGIN / gpu.sms) * blocks * tiles)
+    splits = np.where(kv_len > path.split_above, np.ceil(blocks / np.minimum(spread, blocks)), 1.0)
+    load = tiles * splits / gpu.sms
+
+    may_split = kv_len > path.split_above
+    fraction = np.where(may_split, path.split_fraction, path.whole_fraction)
+    key_us = _key_us(gpu, path, operator) / fraction
+    chunk = np.minimum(np.ceil(blocks / splits) * path.tile_keys, np.maximum(kv_len, path.tile_keys))
+    start_us = path.cta_us + path.row_us * np.minimum(rows, path.tile_rows)
+    chunk_us = (chunk - path.tile_keys + path.append_ratio * q_len) * key_us
+
+    byte_us = _byte_us(gpu, path, operator, cold=cold)
+    memory = operator.bytes * byte_us
+    body, walk = _waves(path, load, start_us, chunk_us, memory)
+    if operator.kind == "prefill_attention":
+        new_keys = 0.5 * (q_len + tokens_per_tile + path.tile_keys)
+        keys = kv_len - q_len + new_keys * (1.0 + path.append_ratio)
+        mean_chunk_us = np.maximum(keys - path.tile_keys, 0.0) / splits * key_us
+        causal, causal_walk = _causal(path, load, start_us, (mean_chunk_us, chunk_us), memory)
+        many = rows > path.tile_rows
+        body = np.where(many, causal, body)
+        walk = np.where(many, causal_walk, walk)
+    new_bytes = operator.kv_bytes * q_len / kv_len
+    combine = np.where(may_split, path.split_us + path.split_step_us * np.log2(splits), 0.0)
+    fixed = path.ramp_us + combine
+    time_us = fixed + body + path.store_passes * new_bytes * byte_us
+    return _Parts(
+        time_us=time_us,
+        memory_us=np.broadcast_to(memory, time_us.shape),
+        walk_us=np.broadcast_to(walk, time_us.shape),
+        fixed_us=np.broadcast_to(fixed + start_us, time_us.shape),
+    )
+
+
+def _tiles(path: AttentionPath, operator: Attention) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Query rows that share one walk over keys, number of row tiles, and tokens of one tile."""
+    batch, q_len = _float(operator.batch), _float(operator.q_len)
+    heads, kv_heads = _float(operator.heads), _float(operator.kv_heads)
+    group = heads / kv_heads
+    if not path.packs_gqa:
+        group = np.where(q_len > 1.0, 1.0, group)
+    rows = q_len * group
+    tiles = batch * (heads / group) * np.ceil(rows / path.tile_rows)
+    return rows, tiles, np.minimum(q_len, path.tile_rows / group)
+
+
+def _key_us(gpu: Gpu, path: AttentionPath, operator: Attention) -> FloatArray:
+    """Both products of a full tile of rows with one key, at the whole peak of one SM (A2)."""
+    sm_flops_per_us = gpu.peak(operator.dtype) / gpu.sms / US_PER_S
+    return 4.0 * _float(operator.head_dim) * path.tile_rows / sm_flops_per_us
+
+
+def _byte_us(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) -> FloatArray:
+    """Microseconds a byte, from HBM or (left there by the repetition before) from L2 (A3)."""
+    hbm_us = US_PER_S / (path.bandwidth_fraction * gpu.bandwidth_bytes_per_s)
+    if cold:
+        return np.asarray(hbm_us)
+    footprint = operator.bytes / (path.l2_fill * gpu.l2_bytes)
+    hit = 1.0 / (1.0 + footprint**path.l2_sharpness)
+    result: FloatArray = hbm_us * (1.0 - hit + hit / path.l2_ratio)
+    return result
+
+
+def _waves(
+    path: AttentionPath, load: FloatArray, start_us: FloatArray, chunk_us: FloatArray, memory: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Time of all waves of equal CTAs (A4), and of their walks alone."""
+    resident = path.ctas_per_sm
+    full = np.floor(load / resident + _TINY)
+    rest = np.maximum(load - full * resident, 0.0)
+    full_us = start_us + chunk_us * (1.0 + path.sharing * (resident - 1))
+    rest_us = full_us
+    if resident > 1:
+        rest_us = start_us + chunk_us * (1.0 + path.sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
+    per_load = memory / load
+    last = np.where(rest > _TINY, 1.0, 0.0)
+    body = full * _smooth_max(full_us, per_load * resident) + last * _smooth_max(rest_us, per_load * rest)
+    return body, full * full_us + last * rest_us
+
+
+def _causal(
+    path: AttentionPath,
+    load: FloatArray,
+    start_us: FloatArray,
+    chunks_us: tuple[FloatArray, FloatArray],
+    memory: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Causal tiles of unequal length, with memory and alone. chunks_us: of the mean and the longest CTA.
+
+    schedule_norm 0: tiles go out in order, in waves of the mean tile, the longest one last. Otherwise the
+    longest go out first, and an SM's mean load and the longest CTA overlap by that norm.
+    """
+    mean_us, longest_us = chunks_us
+    if path.schedule_norm == 0:
+        body, walk = _waves(path, load, start_us, mean_us, memory)
+        last = np.maximum(longest_us - mean_us, 0.0)
+        return body + last, walk + last
+    active = np.minimum(np.ceil(load), path.ctas_per_sm)
+    slower = 1.0 + path.sharing * (active - 1.0)
+    longest = start_us + longest_us * slower
+    work = load * (start_us + mean_us * slower) / active
+    if path.schedule_norm == 1:
+        walk = longest + work
+    else:
+        larger = np.maximum(longest, work)
+        ratio = np.minimum(longest, work) / larger
+        walk = larger * (1.0 + ratio**path.schedule_norm) ** (1.0 / path.schedule_norm)
+    return _smooth_max(walk, memory), walk
+
+
+def _smooth_max(first: FloatArray, second: FloatArray) -> FloatArray:
+    result: FloatArray = np.sqrt(first * first + second * second)
+    return result
+
+
+def _float(size: object) -> FloatArray:
+    return np.asarray(size, dtype=np.float64)
+
+
+def _size(operator: Attention) -> FloatArray:
+    return _float(operator.batch) * _float(operator.q_len)
+
+
+def _band(residuals: tuple[Residual, ...], size: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Low and high factor of the range that each size lies in; beyond the last range its factors are kept."""
+    edges = np.asarray([residual.size_max for residual in residuals])
+    index = np.minimum(np.searchsorted(edges, size), len(edges) - 1)
+    low = np.asarray([residual.low for residual in residuals])[index]
+    high = np.asarray([residual.high for residual in residuals])[index]
+    return low, high
