@@ -60,7 +60,8 @@ def draft_of(tokens: Tensor, parents: Tensor, laws: Tensor | None = None, rule: 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """Accepted nodes (batch, d) in order from depth 1, entries after `counts` (batch,) undefined; the node
-    whose logits gave the next token (batch,), and that token (batch,)."""
+    whose logits gave the next token (batch,), and that token (batch,).
+    """
 
     nodes: Tensor
     counts: Tensor
@@ -105,7 +106,9 @@ def _longest_path(draft: Draft, passes: Tensor, scores: Tensor, next_of_node: Te
     counts = torch.where(is_kept, depths, torch.zeros_like(depths)).amax(-1)
     scores = scores.masked_fill(~used, 0.0)
     scores[:, 0] = 0.0
-    path_score = torch.where(mask, scores[:, None, :], torch.zeros((), dtype=scores.dtype, device=scores.device)).sum(-1)
+    path_score = torch.where(
+        mask, scores[:, None, :], torch.zeros((), dtype=scores.dtype, device=scores.device)
+    ).sum(-1)
     eligible = is_kept & (depths == counts[:, None])
     last = path_score.masked_fill(~eligible, -torch.inf).argmax(-1)
     rows = torch.arange(batch, device=last.device)
@@ -114,7 +117,9 @@ def _longest_path(draft: Draft, passes: Tensor, scores: Tensor, next_of_node: Te
     return Verdict(order[:, 1:], counts, last, next_of_node[rows, last])
 
 
-def accept_by_rejection(draft: Draft, logits: Tensor, *, temperature: float, draws: Sequence[Draws]) -> Verdict:
+def accept_by_rejection(
+    draft: Draft, logits: Tensor, *, temperature: float, draws: Sequence[Draws]
+) -> Verdict:
     """Keeps drafted tokens such that the emitted text has the target's law at `temperature`.
 
     One `draws` per sequence. Rules: `recursive` (drafts without replacement, or deterministic: RSD,
@@ -136,7 +141,13 @@ def accept_by_rejection(draft: Draft, logits: Tensor, *, temperature: float, dra
 
 
 def _walk(
-    draft: Draft, logits: Tensor, b: int, tokens: list[int], parents: list[int], temperature: float, draws: Draws
+    draft: Draft,
+    logits: Tensor,
+    b: int,
+    tokens: list[int],
+    parents: list[int],
+    temperature: float,
+    draws: Draws,
 ) -> tuple[list[int], int]:
     """Accepted nodes of one sequence and the token that follows them."""
     path: list[int] = []
@@ -158,7 +169,7 @@ def _walk(
 
 
 def _normalised(weights: Tensor, fallback: Tensor) -> Tensor:
-    """weights / sum, or `fallback` where no mass is left (p = q: then rejection has probability 0)."""
+    """What sums to 1: weights / sum; `fallback` where no mass is left (p = q: rejection never happens)."""
     mass = weights.sum()
     return weights / mass if float(mass) > _MASS_MIN else fallback
 
@@ -208,7 +219,7 @@ def multi_round_rejection(
 
 
 def k_seq_factor(p: Tensor, q: Tensor, k: int) -> float:
-    """gamma of K-SEQ: the root of gamma beta(gamma) = 1 - (1 - beta(gamma))^k in [1, k].
+    """The gamma of K-SEQ: the root of gamma beta(gamma) = 1 - (1 - beta(gamma))^k in [1, k].
 
     beta(gamma) = sum_x min(q(x), p(x) / gamma) is the chance that one draft is kept (SpecTr, algorithm 2).
     Below the root the residual would be negative, above it drafts are wasted.

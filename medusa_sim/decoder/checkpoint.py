@@ -73,7 +73,9 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
     if not index_path.exists():
         path = directory / "model.safetensors"
         if not path.exists():
-            raise SpecError(f"{path}: no such file; pickled weights (.bin) are not loaded, convert them to safetensors")
+            raise SpecError(
+                f"{path}: no such file; pickled weights (.bin) are not loaded, convert them to safetensors"
+            )
         return read_tensors(path)
     try:
         weight_map: dict[str, str] = json.loads(index_path.read_text(encoding="utf-8"))["weight_map"]
@@ -85,7 +87,9 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
         if Path(shard).name != shard:
             raise SpecError(f"{index_path}: shard {shard!r} must be a file of the same folder")
         if not (directory / shard).exists():
-            raise SpecError(f"{directory / shard}: shard is missing ({len(shards)} are listed in {index_path.name})")
+            raise SpecError(
+                f"{directory / shard}: shard is missing ({len(shards)} are listed in {index_path.name})"
+            )
         tensors |= read_tensors(directory / shard)
     absent = [name for name in weight_map if name not in tensors]
     if absent:
@@ -99,7 +103,9 @@ def _require_finite(tensors: dict[str, Tensor], where: str) -> None:
             raise SpecError(f"{where}: tensor {name!r} holds NaN or infinite values")
 
 
-def model_from_tensors(config: DecoderConfig, tensors: dict[str, Tensor], *, dtype: torch.dtype, where: str) -> Llama:
+def model_from_tensors(
+    config: DecoderConfig, tensors: dict[str, Tensor], *, dtype: torch.dtype, where: str
+) -> Llama:
     """A backbone from tensors with Hugging Face names, every key and shape checked.
 
     `lm_head.weight` may be absent where embeddings are tied. Raises SpecError.
@@ -114,7 +120,8 @@ def model_from_tensors(config: DecoderConfig, tensors: dict[str, Tensor], *, dty
             raise SpecError(f"{where}: tensor {name!r} is missing; config.json describes another model")
         if tensors[name].shape != expected.shape:
             raise SpecError(
-                f"{where}: {name} has shape {tuple(tensors[name].shape)}, config.json says {tuple(expected.shape)}"
+                f"{where}: {name} has shape {tuple(tensors[name].shape)}, "
+                f"config.json says {tuple(expected.shape)}"
             )
     unknown = [
         name
@@ -181,6 +188,7 @@ def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         save_file(contiguous, temporary, metadata={"format": "pt"} | (metadata or {}))
+        temporary.chmod(0o644)  # safetensors makes it private
         temporary.replace(path)
     except (OSError, SafetensorError) as error:
         temporary.unlink(missing_ok=True)

@@ -68,7 +68,9 @@ class DecoderConfig:
     @property
     def parameter_count(self) -> int:
         """Weights of the backbone with its head, biases left out."""
-        attention = self.hidden_size * self.head_dim * (2 * self.num_attention_heads + 2 * self.num_key_value_heads)
+        attention = (
+            self.hidden_size * self.head_dim * (2 * self.num_attention_heads + 2 * self.num_key_value_heads)
+        )
         layer = attention + 3 * self.hidden_size * self.intermediate_size + 2 * self.hidden_size
         vocab = self.vocab_size * self.hidden_size * (1 if self.tie_word_embeddings else 2)
         return self.num_hidden_layers * layer + vocab + self.hidden_size
@@ -77,7 +79,9 @@ class DecoderConfig:
         """The `config.json` that `transformers` and `read_config` read back to this object."""
         values: dict[str, Any] = {
             "model_type": self.model_type,
-            "architectures": [{"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}[self.model_type] + "ForCausalLM"],
+            "architectures": [
+                {"llama": "Llama", "mistral": "Mistral", "qwen2": "Qwen2"}[self.model_type] + "ForCausalLM"
+            ],
             "hidden_act": "silu",
         }
         for name in _INTEGERS:
@@ -94,7 +98,9 @@ class DecoderConfig:
             values |= {"attention_bias": self.attention_bias, "mlp_bias": self.mlp_bias}
             values.pop("sliding_window")
         if self.rope_scaling.rope_type != "default":
-            scaling = {name: getattr(self.rope_scaling, name) for name in _SCALING_KEYS[self.rope_scaling.rope_type]}
+            scaling = {
+                name: getattr(self.rope_scaling, name) for name in _SCALING_KEYS[self.rope_scaling.rope_type]
+            }
             values["rope_scaling"] = {"rope_type": self.rope_scaling.rope_type} | {
                 name: value for name, value in scaling.items() if value is not None
             }
@@ -161,7 +167,9 @@ def _eos_token_ids(value: object, where: str) -> tuple[int, ...]:
 def _sliding_window(values: Mapping[str, Any], model_type: str, where: str) -> int | None:
     if model_type == "qwen2":
         if values.get("use_sliding_window"):
-            raise SpecError(f"{where}: use_sliding_window=true (windows in some layers only) is not supported; set false")
+            raise SpecError(
+                f"{where}: use_sliding_window=true (windows in some layers only) is not supported; set false"
+            )
         return None
     if model_type == "llama" or values.get("sliding_window") is None:
         return None
@@ -175,7 +183,9 @@ def config_from_hf(values: Mapping[str, Any], where: str) -> DecoderConfig:
     """
     model_type = str(values.get("model_type", "llama"))
     if model_type not in MODEL_TYPES:
-        raise SpecError(f"{where}: model_type {model_type!r} is not supported (known: {', '.join(MODEL_TYPES)})")
+        raise SpecError(
+            f"{where}: model_type {model_type!r} is not supported (known: {', '.join(MODEL_TYPES)})"
+        )
     activation = values.get("hidden_act", "silu")
     if activation not in ("silu", "swish"):
         raise SpecError(f"{where}: hidden_act {activation!r} is not supported (known: silu)")
@@ -184,7 +194,9 @@ def config_from_hf(values: Mapping[str, Any], where: str) -> DecoderConfig:
     kv_heads = _positive_integer(values, "num_key_value_heads", where, default=heads)
     max_positions = _positive_integer(values, "max_position_embeddings", where, default=2048)
     if heads % kv_heads:
-        raise SpecError(f"{where}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}")
+        raise SpecError(
+            f"{where}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+        )
     head_dim = _positive_integer(values, "head_dim", where, default=hidden // heads)
     if head_dim % 2:
         raise SpecError(f"{where}: head_dim {head_dim} is odd; rotary embedding needs pairs")
@@ -220,7 +232,9 @@ def read_config(directory: Path) -> DecoderConfig:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise SpecError(f"{path}: no such file; a checkpoint is a folder with config.json and safetensors") from None
+        raise SpecError(
+            f"{path}: no such file; a checkpoint is a folder with config.json and safetensors"
+        ) from None
     except (UnicodeDecodeError, json.JSONDecodeError) as error:
         raise SpecError(f"{path}: not valid JSON ({error})") from None
     if not isinstance(values, dict):

@@ -13,7 +13,17 @@ from torch import Tensor
 
 from medusa_sim.errors import DataError
 
-_SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__", "lib2to3", "pydoc_data", "encodings"}
+_SKIPPED_FOLDERS = {
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idle_test",
+    "__pycache__",
+    "lib2to3",
+    "pydoc_data",
+    "encodings",
+}
 HELDOUT_SHARE = 0.05
 
 
@@ -34,7 +44,8 @@ def is_heldout(name: str) -> bool:
 def read_corpus(folder: Path | None = None) -> Corpus:
     """Every .py file under `folder` (default: this Python's standard library, its tests left out).
 
-    Files that are not UTF-8 or have fewer than 200 characters are skipped. Raises DataError if nothing is left.
+    Files that are not UTF-8 or have fewer than 200 characters are skipped. Raises DataError if nothing
+    is left.
     """
     root = folder if folder is not None else Path(sysconfig.get_paths()["stdlib"])
     training: dict[str, str] = {}
@@ -52,7 +63,7 @@ def read_corpus(folder: Path | None = None) -> Corpus:
             (heldout if is_heldout(name) else training)[name] = text
     if not training or not heldout:
         raise DataError(
-            f"{root}: {len(training)} training and {len(heldout)} held-out .py files of 200 characters or more; "
+            f"{root}: {len(training)} training and {len(heldout)} held-out .py files of 200 characters; "
             "need at least one of each"
         )
     return Corpus(training, heldout)
@@ -69,18 +80,26 @@ def token_stream(texts: dict[str, str], tokenizer: Tokenizer, *, end_of_text: in
 
 
 def window_batch(stream: Tensor, *, batch: int, length: int, seed: int, step: int) -> Tensor:
-    """(batch, length) windows of the stream: a function of seed and step alone, so that a run resumes exactly."""
+    """(batch, length) windows of the stream, by seed and step alone, so that a run resumes exactly."""
     generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
     starts = torch.randint(0, max(stream.numel() - length, 1), (batch,), generator=generator)
     return stream[starts[:, None] + torch.arange(length)]
 
 
 def heldout_prompts(
-    texts: dict[str, str], tokenizer: Tokenizer, *, count: int, prompt_tokens: int, continuation_tokens: int = 0, seed: int = 0
+    texts: dict[str, str],
+    tokenizer: Tokenizer,
+    *,
+    count: int,
+    prompt_tokens: int,
+    continuation_tokens: int = 0,
+    seed: int = 0,
 ) -> list[list[int]]:
     """`count` windows of held-out files, each of prompt_tokens + continuation_tokens tokens of one file."""
     need = prompt_tokens + continuation_tokens
-    encoded = [e.ids for e in tokenizer.encode_batch([texts[n] for n in sorted(texts)], add_special_tokens=False)]
+    encoded = [
+        e.ids for e in tokenizer.encode_batch([texts[n] for n in sorted(texts)], add_special_tokens=False)
+    ]
     long_enough = [ids for ids in encoded if len(ids) > need]
     if not long_enough:
         raise DataError(f"no held-out file has {need} tokens; ask for shorter prompts")

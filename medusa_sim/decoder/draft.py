@@ -63,7 +63,7 @@ class DraftModel:
         return self.model.logits(hidden)
 
     def commit(self, tokens: Tensor, nodes: Tensor, counts: Tensor) -> None:
-        """Keeps the accepted rows it has. tokens: (batch, n) of the tree; nodes, counts: see `KVCache.compact`."""
+        """Keeps the accepted rows it has; tokens: (batch, n) of the tree, the rest as `KVCache.compact`."""
         order = torch.arange(nodes.shape[1], device=nodes.device)
         has_row = (nodes < self.fed) & (order < counts[:, None])
         kept = has_row.sum(-1)
@@ -113,7 +113,9 @@ class TreeDrafter:
             if depth:
                 start = self.draft_model.fed
                 end = start + levels[-1].shape[1]
-                logits = self.draft_model.level_logits(levels[-1], self.mask[start:end, :end], self.depths[:end])
+                logits = self.draft_model.level_logits(
+                    levels[-1], self.mask[start:end, :end], self.depths[:end]
+                )
             q = law(logits, self.temperature) if self.temperature else None
             children = self._children(logits, q, count)  # (batch, m, count)
             is_used = (children >= 0) & used[-1][..., None]
@@ -280,7 +282,7 @@ class NgramDrafter:
 
 
 def continuation(text: Sequence[int], length: int, ngram_max: int) -> list[int]:
-    """Up to `length` tokens that followed the latest earlier copy of the last n tokens, n from ngram_max to 1."""
+    """Up to `length` tokens that followed the latest earlier copy of the last n tokens, largest n first."""
     tokens = list(text)
     for size in range(min(ngram_max, len(tokens) - 1), 0, -1):
         pattern = tokens[-size:]

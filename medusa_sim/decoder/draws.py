@@ -39,7 +39,7 @@ class Draws:
         return torch.multinomial(laws, count, replacement=True, generator=self.generator)
 
     def tokens_without_replacement(self, laws: Tensor, count: int) -> Tensor:
-        """(rows, count) distinct tokens in the order drawn, by Gumbel top-k; -1 where the support is exhausted."""
+        """(rows, count) distinct tokens in the order drawn (Gumbel top-k); -1 behind the support's end."""
         keys = laws.log() + self.gumbel(laws.shape)
         kept = min(count, laws.shape[-1])
         top = keys.topk(kept, dim=-1)

@@ -134,18 +134,21 @@ def check_request(model: Llama, prompts: Sequence[Sequence[int]], settings: Gene
             raise UsageError(f"prompt {i} is empty; give at least one token")
         unknown = [token for token in prompt if not 0 <= token < config.vocab_size]
         if unknown:
-            raise UsageError(f"prompt {i} holds token {unknown[0]}; the vocabulary has 0..{config.vocab_size - 1}")
+            raise UsageError(
+                f"prompt {i} holds token {unknown[0]}; the vocabulary has 0..{config.vocab_size - 1}"
+            )
         if len(prompt) + settings.max_new_tokens > config.max_position_embeddings:
             raise UsageError(
-                f"prompt {i} has {len(prompt)} tokens; with {settings.max_new_tokens} new ones it exceeds the model's "
-                f"{config.max_position_embeddings} positions; shorten it or lower --max-new-tokens"
+                f"prompt {i} has {len(prompt)} tokens; with {settings.max_new_tokens} new ones it exceeds "
+                f"the model's {config.max_position_embeddings} positions; shorten it or ask for less"
             )
 
 
 def prefill(model: Llama, cache: KVCache, prompts: Sequence[Sequence[int]]) -> Tensor:
     """Fills an empty cache with prompts of any lengths; returns the last hidden states (batch, hidden).
 
-    Short prompts are padded on the right: what lies behind a prompt's end is never attended and later overwritten.
+    Short prompts are padded on the right: what lies behind a prompt's end is never attended and is
+    overwritten later.
     """
     device = cache.lengths.device
     lengths = torch.tensor([len(prompt) for prompt in prompts], device=device)
@@ -153,7 +156,8 @@ def prefill(model: Llama, cache: KVCache, prompts: Sequence[Sequence[int]]) -> T
     tokens = torch.tensor([[*prompt, *([0] * (longest - len(prompt)))] for prompt in prompts], device=device)
     hidden = model(tokens, cache=cache)
     cache.lengths = lengths
-    return hidden[torch.arange(len(prompts), device=device), lengths - 1]
+    last: Tensor = hidden[torch.arange(len(prompts), device=device), lengths - 1]
+    return last
 
 
 @torch.inference_mode()
@@ -220,7 +224,11 @@ def verify(draft: Draft, logits: Tensor, settings: GenerationSettings, draws: Se
             return accept_greedy(draft, logits)
         case "typical":
             return accept_typical(
-                draft, logits, temperature=settings.temperature, epsilon=settings.epsilon, delta=settings.delta
+                draft,
+                logits,
+                temperature=settings.temperature,
+                epsilon=settings.epsilon,
+                delta=settings.delta,
             )
         case "rejection":
             return accept_by_rejection(draft, logits, temperature=settings.temperature, draws=draws)

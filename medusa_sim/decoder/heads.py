@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from medusa_sim.errors import SpecError
 
@@ -36,7 +36,7 @@ class ResBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> (..., hidden)."""
-        return x + F.silu(self.linear(x))
+        return x + functional.silu(self.linear(x))
 
 
 class MedusaHeads(nn.Module):
@@ -59,11 +59,9 @@ class MedusaHeads(nn.Module):
         return torch.stack([self._head(i, hidden, lm_head) for i in range(self.count)])
 
     def _head(self, i: int, x: Tensor, lm_head: nn.Linear) -> Tensor:
-        blocks = self.get_submodule(str(i))
-        assert isinstance(blocks, nn.ModuleList)
-        for block in blocks[: self.layers]:
-            x = block(x)
-        out: Tensor = blocks[self.layers](x) if self.own_output else lm_head(x)
+        for j in range(self.layers):
+            x = self.get_submodule(f"{i}.{j}")(x)
+        out: Tensor = self.get_submodule(f"{i}.{self.layers}")(x) if self.own_output else lm_head(x)
         return out
 
     @torch.no_grad()
@@ -83,7 +81,7 @@ class HeadLayout:
     own_output: bool
     prefix: str
 
-    def keys(self) -> list[str]:
+    def required_keys(self) -> list[str]:
         """Every key this layout must have."""
         names = [
             f"{self.prefix}{i}.{j}.linear.{part}"
@@ -118,17 +116,22 @@ def layout_of_keys(keys: Iterable[str], where: str) -> HeadLayout | None:
         prefix=prefix,
     )
     present = set(names)
-    missing = [key for key in layout.keys() if key not in present]
+    missing = [key for key in layout.required_keys() if key not in present]
     if missing:
-        raise SpecError(f"{where}: Medusa head key {missing[0]!r} is missing ({len(missing)} in all); the file is incomplete")
-    expected = set(layout.keys())
+        raise SpecError(
+            f"{where}: Medusa head key {missing[0]!r} is missing "
+            f"({len(missing)} in all); the file is incomplete"
+        )
+    expected = set(layout.required_keys())
     extra = [name for name in names if name.startswith(prefix) and name not in expected] if prefix else []
     if extra:
         raise SpecError(f"{where}: unexpected Medusa head key {extra[0]!r}")
     return layout
 
 
-def heads_from_tensors(tensors: Mapping[str, Tensor], *, hidden: int, vocab: int, where: str) -> MedusaHeads | None:
+def heads_from_tensors(
+    tensors: Mapping[str, Tensor], *, hidden: int, vocab: int, where: str
+) -> MedusaHeads | None:
     """Heads built from whatever of the three layouts is in `tensors`; None if there is none.
 
     Raises SpecError for a missing key or a shape other than (hidden, hidden), (hidden,), (vocab, hidden).
@@ -144,7 +147,8 @@ def heads_from_tensors(tensors: Mapping[str, Tensor], *, hidden: int, vocab: int
         given = tensors[layout.prefix + name]
         if given.shape != expected.shape:
             raise SpecError(
-                f"{where}: {layout.prefix + name} has shape {tuple(given.shape)}, expected {tuple(expected.shape)}"
+                f"{where}: {layout.prefix + name} has shape {tuple(given.shape)}, "
+                f"expected {tuple(expected.shape)}"
             )
     heads.load_state_dict({name: tensors[layout.prefix + name] for name in state}, assign=True)
     return heads

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.nn import functional
 
 HEAD_DECAY = 0.8
 """lambda_k = 0.8^k (Medusa paper, below eq. 1 and appendix B.2)."""
@@ -21,7 +21,9 @@ def shifted_labels(tokens: Tensor, loss_mask: Tensor, shift: int) -> Tensor:
     """(batch, t) labels: at position t the token at t + shift, -100 where masked or past the end."""
     labels = torch.full_like(tokens, _IGNORED)
     if shift < tokens.shape[1]:
-        target = torch.where(loss_mask[:, shift:], tokens[:, shift:], torch.full_like(tokens[:, shift:], _IGNORED))
+        target = torch.where(
+            loss_mask[:, shift:], tokens[:, shift:], torch.full_like(tokens[:, shift:], _IGNORED)
+        )
         labels[:, : tokens.shape[1] - shift] = target
     return labels
 
@@ -29,7 +31,7 @@ def shifted_labels(tokens: Tensor, loss_mask: Tensor, shift: int) -> Tensor:
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
     """Mean -log p over the labels that count, in fp32; 0 where none does."""
     flat = logits.reshape(-1, logits.shape[-1])
-    total = F.cross_entropy(flat.float(), labels.reshape(-1), ignore_index=_IGNORED, reduction="sum")
+    total = functional.cross_entropy(flat.float(), labels.reshape(-1), ignore_index=_IGNORED, reduction="sum")
     return total / (labels != _IGNORED).sum().clamp(min=1)
 
 
@@ -39,7 +41,7 @@ def language_model_loss(logits: Tensor, tokens: Tensor, loss_mask: Tensor) -> Te
 
 
 def head_losses(head_logits: Tensor, tokens: Tensor, loss_mask: Tensor) -> Tensor:
-    """(heads,) unweighted losses: head index i against y_{t + 2 + i}. head_logits: (heads, batch, t, vocab)."""
+    """(heads,) unweighted losses of logits (heads, batch, t, vocab): head index i against y_{t + 2 + i}."""
     return torch.stack(
         [
             cross_entropy(logits, shifted_labels(tokens, loss_mask, i + 2))
@@ -64,7 +66,7 @@ def combined_weight(lambda_0: float, step: int, steps: int, schedule: str) -> fl
 def distillation_loss(logits: Tensor, teacher_logits: Tensor, tokens: Tensor, loss_mask: Tensor) -> Tensor:
     """Mean KL(teacher || student) over the positions whose next token counts (section 2.3.2)."""
     counts = shifted_labels(tokens, loss_mask, 1) != _IGNORED
-    teacher = F.log_softmax(teacher_logits.float(), -1)
-    student = F.log_softmax(logits.float(), -1)
+    teacher = functional.log_softmax(teacher_logits.float(), -1)
+    student = functional.log_softmax(logits.float(), -1)
     divergence = (teacher.exp() * (teacher - student)).sum(-1)
     return (divergence * counts).sum() / counts.sum().clamp(min=1)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn import functional
 
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
@@ -82,7 +82,13 @@ class Step:
     __slots__ = ("cache", "cos", "kv_len", "mask", "sin", "slots")
 
     def __init__(
-        self, cos: Tensor, sin: Tensor, cache: KVCache | None, slots: Tensor | None, mask: Tensor | None, kv_len: int
+        self,
+        cos: Tensor,
+        sin: Tensor,
+        cache: KVCache | None,
+        slots: Tensor | None,
+        mask: Tensor | None,
+        kv_len: int,
     ) -> None:
         self.cos, self.sin = cos, sin
         self.cache, self.slots, self.mask, self.kv_len = cache, slots, mask, kv_len
@@ -110,7 +116,9 @@ class Attention(nn.Module):
         group = self.heads // self.kv_heads
         if step.cache is None or step.slots is None or step.mask is None:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-            out = F.scaled_dot_product_attention(q, k, v, attn_mask=step.mask, is_causal=step.mask is None)
+            out = functional.scaled_dot_product_attention(
+                q, k, v, attn_mask=step.mask, is_causal=step.mask is None
+            )
         else:
             step.cache.write(self.layer, step.slots, k, v)
             keys = step.cache.keys[self.layer, :, :, : step.kv_len]
@@ -118,7 +126,7 @@ class Attention(nn.Module):
             # The query heads of a group become rows of their K/V head: each K/V row is read once.
             q = q.reshape(batch, self.kv_heads, group * query_tokens, self.head_dim)
             mask = step.mask.repeat(1, 1, group, 1)
-            out = F.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+            out = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
             out = out.reshape(batch, self.heads, query_tokens, self.head_dim)
         merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, query_tokens, -1))
         return merged
@@ -139,7 +147,7 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> (..., hidden)."""
-        out: Tensor = self.down_proj(F.silu(self.gate_proj(x)) * self.up_proj(x))
+        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
         return out
 
 
@@ -235,7 +243,12 @@ class Llama(nn.Module):
                 tree_mask = order[offset:, None] >= order
             lengths = cache.lengths[:, None]
             mask = attention_mask(
-                cache.lengths, tree_mask, kv_len, depths, offset=offset, sliding_window=self.config.sliding_window
+                cache.lengths,
+                tree_mask,
+                kv_len,
+                depths,
+                offset=offset,
+                sliding_window=self.config.sliding_window,
             )
             cos, sin = self._rotations((lengths + depths)[:, offset:])
             step = Step(cos, sin, cache, lengths + order[offset:], mask[:, None], kv_len)
@@ -269,7 +282,9 @@ class Llama(nn.Module):
         return (angles.cos() * factor).to(self.dtype), (angles.sin() * factor).to(self.dtype)
 
 
-def random_llama(config: DecoderConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32, std: float = 0.02) -> Llama:
+def random_llama(
+    config: DecoderConfig, *, seed: int = 0, dtype: torch.dtype = torch.float32, std: float = 0.02
+) -> Llama:
     """A model with normal(0, std) weights, the same for a given seed whatever the dtype asked for."""
     generator = torch.Generator().manual_seed(seed)
     model = Llama(config)

@@ -66,7 +66,12 @@ class Trainer:
         settings: TrainSettings,
         state_path: Path | None = None,
     ) -> None:
-        self.groups, self.loss_of_step, self.settings, self.state_path = list(groups), loss_of_step, settings, state_path
+        self.groups, self.loss_of_step, self.settings, self.state_path = (
+            list(groups),
+            loss_of_step,
+            settings,
+            state_path,
+        )
         self.optimizer = torch.optim.AdamW(
             [{"params": list(group.named.values()), "rate": group.rate} for group in self.groups],
             lr=settings.learning_rate,
@@ -76,7 +81,9 @@ class Trainer:
         self.step = 0
         self.history: list[dict[str, float]] = []
 
-    def run(self, report: Callable[[int, dict[str, float]], None] | None = None, stop_after: int | None = None) -> None:
+    def run(
+        self, report: Callable[[int, dict[str, float]], None] | None = None, stop_after: int | None = None
+    ) -> None:
         """Trains from the saved state, if any, to the last step (or `stop_after`, to test resuming)."""
         self.resume()
         settings = self.settings
@@ -127,7 +134,9 @@ class Trainer:
                 facts = json.loads((file.metadata() or {})["training"])
                 saved = set(file.keys())
                 if facts["settings"] != asdict(self.settings):
-                    raise SpecError(f"{path}: belongs to a run with other settings; use another --output or delete it")
+                    raise SpecError(
+                        f"{path}: belongs to a run with other settings; use another --output or delete it"
+                    )
                 for group in self.groups:
                     for name, parameter in group.named.items():
                         if f"parameter/{name}" not in saved:
@@ -139,5 +148,7 @@ class Trainer:
                             "exp_avg_sq": file.get_tensor(f"exp_avg_sq/{name}"),
                         }
         except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
-            raise SpecError(f"{path}: not a readable training state ({error}); delete it to start afresh") from None
+            raise SpecError(
+                f"{path}: not a readable training state ({error}); delete it to start afresh"
+            ) from None
         self.step, self.history = int(facts["step"]), list(facts["history"])

@@ -1,0 +1,150 @@
+"""Decoding methods by name: which drafter, which tree, which acceptance rule."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.acceptance.tree_file import read_tree
+from medusa_sim.decoder.accept import Rule
+from medusa_sim.decoder.checkpoint import Checkpoint
+from medusa_sim.decoder.draft import BeamDrafter, NgramDrafter, TreeDrafter
+from medusa_sim.decoder.generate import Acceptance, Drafter, NoDrafter
+from medusa_sim.decoder.medusa import MedusaDrafter
+from medusa_sim.decoder.model import Llama
+from medusa_sim.errors import SpecError, UsageError
+
+METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram")
+SHIPPED_CHECKPOINT = "python-stdlib-medusa-1"
+SHIPPED_DRAFT = "python-stdlib-draft"
+CHECKPOINTS = "profiles/checkpoints"
+DEFAULT_TREES = {
+    "medusa": "64",
+    "ar": "",
+    "sd": "4",
+    "specinfer": "2-2-1",
+    "spectr": "4x3",
+    "rsd-c": "2-2-1",
+    "rsd-s": "4x3",
+    "ngram": "5",
+}
+_BRANCHING = re.compile(r"\d+(-\d+)*")
+_BEAM = re.compile(r"(\d+)x(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A ready drafter, the acceptance rule it takes by default, and the tree in words."""
+
+    name: str
+    drafter: Drafter
+    acceptance: Acceptance
+    tree: str
+
+
+def default_acceptance(method: str) -> Acceptance:
+    """Typical for Medusa, as the paper has it; rejection, which keeps the law, for the rest."""
+    return "typical" if method == "medusa" else "rejection"
+
+
+def make_method(
+    name: str,
+    target: Checkpoint,
+    *,
+    draft: Llama | None = None,
+    tree: str | None = None,
+    temperature: float = 0.0,
+    acceptance: Acceptance | None = None,
+) -> Method:
+    """The method `name` with a tree from text.
+
+    medusa: a number of candidates (the best tree of that size for the checkpoint's measured
+    accuracies), a branching like `4-2-1`, or a file of paths. sd and ngram: a chain length.
+    specinfer, rsd-c: a branching. spectr, rsd-s: paths or beams x depth, like `4x3`.
+    Raises UsageError or SpecError.
+    """
+    text = tree if tree is not None else DEFAULT_TREES.get(name, "")
+    rule = acceptance if acceptance is not None else default_acceptance(name)
+    return Method(name, _drafter(name, target, draft, text, temperature), rule, text)
+
+
+def _drafter(name: str, target: Checkpoint, draft: Llama | None, tree: str, temperature: float) -> Drafter:
+    if name == "ar":
+        return NoDrafter()
+    if name == "ngram":
+        return NgramDrafter(length=_count(tree))
+    if name == "medusa":
+        if target.heads is None:
+            raise UsageError(
+                f"{target.path} has no Medusa heads; train them (medusa-sim train) or use another --method"
+            )
+        return MedusaDrafter(target.model, target.heads, medusa_tree(tree, target))
+    if name not in METHODS:
+        raise UsageError(f"unknown method {name!r} (known: {', '.join(METHODS)})")
+    if draft is None:
+        raise UsageError(f"--method {name} drafts with a smaller model; give --draft DIR")
+    if draft.config.vocab_size != target.model.config.vocab_size:
+        raise UsageError(
+            f"the draft model has {draft.config.vocab_size} tokens, the target "
+            f"{target.model.config.vocab_size}; both must share one tokenizer"
+        )
+    return _model_drafter(name, draft, tree, temperature)
+
+
+def _model_drafter(name: str, draft: Llama, tree: str, temperature: float) -> Drafter:
+    """What tells the draft-model methods apart: branching, how siblings are drawn, and the rule."""
+    if name == "rsd-s":
+        width, depth = _beam(tree)
+        return BeamDrafter(draft, width=width, depth=depth, temperature=temperature)
+    rule: Rule = "multi-round"
+    independent = True
+    if name == "sd":
+        branching = [1] * _count(tree)
+    elif name == "spectr":
+        paths, depth = _beam(tree)
+        branching, rule = [paths] + [1] * (depth - 1), "k-seq"
+    else:
+        branching = _branching(tree)
+        if name == "rsd-c":
+            independent, rule = False, "recursive"
+    return TreeDrafter(draft, branching, temperature=temperature, independent=independent, rule=rule)
+
+
+def medusa_tree(text: str, target: Checkpoint) -> CandidateTree:
+    """A tree from `text` (see `make_method`)."""
+    if _BRANCHING.fullmatch(text) and "-" in text:
+        return CandidateTree.cartesian(_branching(text))
+    if text.isdecimal():
+        profile = load_acceptance(profile_of(target.path))
+        found = profile.tree(_count(text))
+        if found is None:
+            raise SpecError(f"acceptance profile {profile.name} knows no trees; give --tree FILE")
+        return found
+    return read_tree(Path(text))
+
+
+def profile_of(checkpoint: Path) -> str:
+    """The acceptance profile of a checkpoint folder's name, or the shipped one's where it has none."""
+    return checkpoint.name if checkpoint.name in acceptance_names() else SHIPPED_CHECKPOINT
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise UsageError(f"--tree {text!r}: a whole number from 1 is needed here")
+    return int(text)
+
+
+def _branching(text: str) -> list[int]:
+    if not _BRANCHING.fullmatch(text) or 0 in (parts := [int(part) for part in text.split("-")]):
+        raise UsageError(f"--tree {text!r}: branching factors like 2-2-1 are needed here")
+    return parts
+
+
+def _beam(text: str) -> tuple[int, int]:
+    match = _BEAM.fullmatch(text)
+    if match is None or int(match[1]) < 1 or int(match[2]) < 1:
+        raise UsageError(f"--tree {text!r}: paths or beams x depth, like 4x3, is needed here")
+    return int(match[1]), int(match[2])
