@@ -34,7 +34,7 @@ _START: dict[str, tuple[float, float, float]] = {
     "split_fraction": (0.5, 0.02, 3.0),
     "split_us": (3.0, 0.01, 20.0),
     "split_step_us": (0.5, 1e-3, 5.0),
-    "bandwidth_fraction": (0.85, 0.5, 1.0),
+    "bandwidth_fraction": (0.85, 0.6, 1.0),
     "l2_ratio": (3.0, 1.0, 12.0),
     "l2_fill": (0.8, 0.3, 3.0),
     "l2_sharpness": (6.0, 1.0, 30.0),

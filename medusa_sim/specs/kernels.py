@@ -41,12 +41,21 @@ class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     """An output tile that the library can choose: m rows (tokens) by n columns (output features).
 
     `reluctance` scales the tile's time when the library chooses, not the time itself: above 1 where
-    the library takes the tile less often than its time deserves.
+    the library takes the tile less often than its time deserves. The tile is used for m_min <= m <= m_max
+    and n_min <= n <= n_max only (a maximum of 0 is open): libraries that fix the tile by shape.
+    cluster: thread blocks along m that are launched together, so that m is padded to tile times cluster.
+    loads_padding: whether rows beyond m are loaded too, at the kernel's `padding_ratio`.
     """
 
     m: int
     n: int
     reluctance: float = 1.0
+    cluster: int = 1
+    loads_padding: bool = False
+    m_min: int = 1
+    m_max: int = 0
+    n_min: int = 1
+    n_max: int = 0
 
 
 class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,6 +67,17 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     one tile's pipeline costs. memory_norm, step_norm: exponents of the smooth maximum of memory and
     tile time, and of arithmetic and loads within a tile (1 adds, infinity overlaps perfectly).
     split_us: the second kernel of a split k loop; splits: the splits of k that the library can choose.
+
+    wave_rounding: 1 where thread blocks run in whole waves, 0 where the last wave is shared out perfectly
+    (persistent blocks, stream-k). throttle, throttle_us: by how much lower clocks under sustained load
+    lengthen a tile, and the work (us of arithmetic at the peak) at which half of that is reached.
+    loads_shared: tiles are loaded at a rate that all blocks in flight share, not at a rate per SM.
+    quantise_ratio: rate at which 16-bit activations are brought to the operand dtype in a pass before the
+    product; padding_ratio: rate at which rows beyond m are loaded; both in units of the datasheet's
+    bandwidth, 0 where that does not happen. resident_share: share of L2 in which activations must fit, or
+    they are read again for every column of tiles (0: the library's order of tiles avoids it).
+    hot_share, hot_ratio: rows whose weights are smaller than this share of L2 were measured with weights in
+    L2, read at this rate; only predictions of such rows (`cold=False`) use it.
     """
 
     ramp_us: float
@@ -71,6 +91,15 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     splits: tuple[int, ...]
     tiles: tuple[GemmTile, ...]
     fit: Fit
+    wave_rounding: float = 1.0
+    throttle: float = 0.0
+    throttle_us: float = 1000.0
+    loads_shared: bool = False
+    quantise_ratio: float = 0.0
+    padding_ratio: float = 0.0
+    resident_share: float = 0.0
+    hot_share: float = 0.0
+    hot_ratio: float = 0.0
 
 
 class AttentionPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -151,8 +180,27 @@ class UnfusedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Norms, rope, activation, residual, embedding (see `medusa_sim.latency.elementwise`)."""
+    """Norms, rope, activation, residual, embedding (see `medusa_sim.latency.elementwise` for the equations).
 
+    ramp_us: start and drain of the launch (of all launches, where the library takes several).
+    row_ratio: rate at which one block streams its row, as a multiple of an SM's fair share of the
+    datasheet's bandwidth. rows_per_sm: rows in work on an SM at once; sharing: how much slower each is
+    for every further one. bandwidth_fraction: share of the datasheet's bandwidth. l2_ratio: rate of
+    reading from L2, in units of that; l2_fill, l2_sharpness: footprint / L2 size at which half is still
+    in L2, and how suddenly. serial_rows, serial_row_us: up to so many rows are gathered one after
+    another (embedding look-up), each in this time.
+    """
+
+    ramp_us: float
+    row_ratio: float
+    rows_per_sm: int
+    sharing: float
+    bandwidth_fraction: float
+    l2_ratio: float
+    l2_fill: float
+    l2_sharpness: float
+    serial_rows: int = 0
+    serial_row_us: float = 0.0
     fit: Fit
 
 
