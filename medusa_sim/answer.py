@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,15 +10,15 @@ import numpy.typing as npt
 
 from medusa_sim.operators import FloatArray
 from medusa_sim.speedup import Steps, speedup, steps, tokens_per_s
-from medusa_sim.step import Setting
-from medusa_sim.sweep import SweepSetting, SweepTable
+from medusa_sim.step import Setting, decode_step, drafting_steps, verification_step
+from medusa_sim.sweep import Grid, SweepSetting, SweepTable, sweep
 
 IntArray = npt.NDArray[np.int64]
 
 FREE_WITHIN = 1.10
 """Overhead up to which candidates count as free."""
-FREE_SEARCHED = 256
-"""The free budget is searched over every count from 1 to this."""
+SEARCHED = 256
+"""The free budget and the best of all counts are searched over every count from 1 to this."""
 BATCHES_SEARCHED = 1024
 """The batch from which speculation no longer pays is searched from 1 to this."""
 CLIFF = 0.05
@@ -77,9 +78,55 @@ def every_count(setting: Setting, batch: IntArray, seq_len: IntArray, largest: i
     return steps(setting, batch[:, None, None], seq_len[None, :, None], counts)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FineSearch:
+    """What the grid may have stepped over, one entry per (batch, seq_len), length innermost.
+
+    free: the free budget of the whole step; free_verification: the same without drafting. count,
+    speedup: the best of every count that the acceptance profile covers, to SEARCHED, at the same batch
+    and length; memory is left out.
+    """
+
+    free: IntArray
+    free_verification: IntArray
+    count: IntArray
+    speedup: FloatArray
+
+
+def fine_search(sweep_setting: SweepSetting, batch: IntArray, seq_len: IntArray) -> FineSearch:
+    """Search every count from 1 to SEARCHED for each batch and length."""
+    covered = min(SEARCHED, sweep_setting.acceptance.candidates_max)
+    tokens = sweep_setting.acceptance.tokens_per_step(np.arange(1, covered + 1))
+    setting = sweep_setting.setting
+    counts = np.arange(1, SEARCHED + 1)[None, :]
+    free, free_verification, count, gain = [], [], [], []
+    for one in batch:
+        computed = every_count(setting, one[None], seq_len, SEARCHED)
+        overhead = (computed.verify_us / computed.decode.time_us)[0]
+        verification = verification_step(setting, one, seq_len[:, None], counts).time_us
+        decode_us = computed.decode.time_us[0]
+        speedups = speedup(tokens, overhead[:, :covered])
+        best = np.argmax(speedups, axis=-1)
+        free.append(free_budget(overhead))
+        free_verification.append(free_budget(np.where(counts == 1, 1.0, verification / decode_us)))
+        count.append(best + 1)
+        gain.append(speedups[np.arange(best.size), best])
+    return FineSearch(
+        free=np.concatenate(free),
+        free_verification=np.concatenate(free_verification),
+        count=np.concatenate(count),
+        speedup=np.concatenate(gain),
+    )
+
+
 def cliffs(verify_us: FloatArray, rise: float = CLIFF) -> IntArray:
-    """Counts n (from 1) after which the next count costs at least `rise` more; verify_us by count from 1."""
-    return np.flatnonzero(verify_us[1:] > verify_us[:-1] * (1.0 + rise)) + 1
+    """Counts n (from 1) after which the next one costs at least `rise` more, out of line with its neighbours.
+
+    verify_us by count from 1. A steady climb, where every token costs as much, has no cliffs.
+    """
+    growth = verify_us[1:] / verify_us[:-1] - 1.0
+    around = np.convolve(np.abs(growth), np.ones(5), mode="same") - np.abs(growth)
+    return np.flatnonzero((growth >= rise) & (growth > around / 2.0)) + 1
 
 
 def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int, int]]:
@@ -92,13 +139,15 @@ def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int
     return pairs
 
 
-def last_paying_batch(sweep_setting: SweepSetting, seq_len: IntArray, candidates: IntArray) -> IntArray:
+def last_paying_batch(sweep_setting: SweepSetting, seq_len: IntArray) -> IntArray:
     """Largest batch (to BATCHES_SEARCHED) up to which some count of more than one token pays, per length.
 
     Pays: speedup above 1 at the same batch and length. 0 where it does not pay at batch 1. Memory is
     left out.
     """
-    counts = candidates[candidates > 1]
+    covered = sweep_setting.acceptance.candidates_max
+    counts = np.concatenate([np.arange(2, 17), np.arange(24, SEARCHED + 1, 8)])
+    counts = counts[counts <= covered]
     if counts.size == 0:
         return np.zeros(seq_len.shape, dtype=np.int64)
     batches = np.unique(np.concatenate([np.arange(1, 129), np.arange(128, BATCHES_SEARCHED + 1, 8)]))
@@ -108,3 +157,61 @@ def last_paying_batch(sweep_setting: SweepSetting, seq_len: IntArray, candidates
     pays = (speedup(tokens, grid.verify_us / grid.decode.time_us) > 1.0).any(axis=-1)
     stops = np.where((~pays).any(axis=0), np.argmax(~pays, axis=0), batches.size)
     return np.where(stops > 0, batches[np.maximum(stops, 1) - 1], 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cheaper:
+    """At this batch and length `more` candidates cost less than `less` of them."""
+
+    batch: int
+    seq_len: int
+    less: int
+    more: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What one GPU and model give over a grid; arrays have one entry per (batch, seq_len).
+
+    last_paying: per length, see `last_paying_batch`. drafting_share: what drafting for two candidates
+    adds to a plain step at the first batch and length (0 where the scope has no drafter).
+    """
+
+    grid: Grid
+    best: Best
+    fine: FineSearch
+    last_paying: IntArray
+    drafting_share: float
+    cheaper: tuple[Cheaper, ...]
+
+
+def answer(sweep_setting: SweepSetting, grid: Grid) -> Answer:
+    """Everything that a reader of the sweep wants to know first."""
+    tables = list(sweep([sweep_setting], grid))
+    parts = [best_counts(table, grid.candidates.size) for table in tables]
+    setting, batch, seq_len = sweep_setting.setting, int(grid.batch[0]), int(grid.seq_len[0])
+    drafting_us = sum(float(step.time_us) for step in drafting_steps(setting, batch, seq_len, 2))
+    return Answer(
+        grid=grid,
+        best=Best(
+            columns={
+                name: np.concatenate([part.columns[name] for part in parts]) for name in parts[0].columns
+            },
+            bound=np.concatenate([part.bound for part in parts]),
+            plain_tokens_per_s=np.concatenate([part.plain_tokens_per_s for part in parts]),
+        ),
+        fine=fine_search(sweep_setting, grid.batch, grid.seq_len),
+        last_paying=last_paying_batch(sweep_setting, grid.seq_len),
+        drafting_share=drafting_us / float(decode_step(setting, batch, seq_len).time_us),
+        cheaper=tuple(pair for table in tables for pair in _cheaper(table, grid)),
+    )
+
+
+def _cheaper(table: SweepTable, grid: Grid) -> Iterator[Cheaper]:
+    counts = grid.candidates.size
+    cases = {name: np.asarray(table.numbers[name]).reshape(-1, counts) for name in ("batch", "seq_len")}
+    verify_us = np.asarray(table.numbers["verify_step_us"], dtype=np.float64).reshape(-1, counts)
+    for case, times_us in enumerate(verify_us):
+        for less, more in cheaper_pairs(grid.candidates, times_us):
+            batch, seq_len = int(cases["batch"][case, 0]), int(cases["seq_len"][case, 0])
+            yield Cheaper(batch=batch, seq_len=seq_len, less=less, more=more)

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _DTYPES = click.Choice(("fp16", "bf16", "fp8", "int8"))
 _MOST_ROWS_SHOWN = 20_000
+_MOST_CASES_SHOWN = 2_000
 
 
 @click.command(
@@ -160,15 +161,21 @@ def _write_rows(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) 
 
 def _show_best(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) -> None:
     """One line per batch and length with the best count, and below it what follows from them."""
+    from medusa_sim.answer import answer
     from medusa_sim.report.sweep_text import best_table, headline, verdicts
 
+    cases = grid.batch.size * grid.seq_len.size * len(settings)
+    if cases > _MOST_CASES_SHOWN:
+        raise UsageError(
+            f"{cases} batches and lengths are too many for a table; choose --format csv or -o FILE.parquet"
+        )
     parts = []
     for setting in settings:
-        table = output.drawn(best_table(setting, grid)).strip("\n")
-        parts.append("\n".join([headline(setting), "", table, "", *verdicts(setting, grid), ""]))
+        found = answer(setting, grid)
+        table = output.drawn(best_table(found)).strip("\n")
+        parts.append("\n".join([headline(setting), "", table, "", *verdicts(found), ""]))
     output.text("\n".join(parts))
-    shown = grid.batch.size * grid.seq_len.size * len(settings)
     rows = grid.rows * len(settings)
-    if shown < rows:
+    if cases < rows:
         more = "--all-rows, --format csv or -o FILE.parquet give all"
-        click.echo(f"{shown} of {rows} rows shown; {more}", err=True)
+        click.echo(f"{cases} of {rows} rows shown; {more}", err=True)

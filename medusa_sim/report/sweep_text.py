@@ -7,38 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from medusa_sim.answer import (
-    BATCHES_SEARCHED,
-    FREE_SEARCHED,
-    FREE_WITHIN,
-    Best,
-    best_counts,
-    cheaper_pairs,
-    every_count,
-    free_budget,
-    last_paying_batch,
-)
+from medusa_sim.answer import BATCHES_SEARCHED, FREE_WITHIN, SEARCHED, Answer
 from medusa_sim.latency.base import Bound
-from medusa_sim.report.numbers import NOTHING, duration, significant, times
+from medusa_sim.report.numbers import NOTHING, duration, percent, significant, times
 from medusa_sim.report.text import TextTable
-from medusa_sim.sweep import Grid, SweepSetting, sweep
-
-_HEADERS = (
-    "batch",
-    "length",
-    "best count",
-    "speedup",
-    "80 % interval",
-    "tokens/step",
-    "overhead",
-    "plain step",
-    "verify step",
-    "tokens/s",
-    "plain tokens/s",
-    "free up to",
-    "waits for",
-    "fits",
-)
+from medusa_sim.sweep import SweepSetting
 
 
 def headline(sweep_setting: SweepSetting) -> str:
@@ -60,111 +33,114 @@ def headline(sweep_setting: SweepSetting) -> str:
     )
 
 
-def best_of(sweep_setting: SweepSetting, grid: Grid) -> Best:
-    """Best count for each batch and length of the grid, whatever its size."""
-    parts = [best_counts(table, grid.candidates.size) for table in sweep([sweep_setting], grid)]
-    names = parts[0].columns
-    return Best(
-        columns={name: np.concatenate([part.columns[name] for part in parts]) for name in names},
-        bound=np.concatenate([part.bound for part in parts]),
-        plain_tokens_per_s=np.concatenate([part.plain_tokens_per_s for part in parts]),
-    )
+def best_table(found: Answer) -> TextTable:
+    """One row for each batch and length: the best count and what it gives.
 
-
-def free_counts(sweep_setting: SweepSetting, grid: Grid) -> list[str]:
-    """The free budget of each batch and length, in the order of the grid; `256+` where all are free."""
-    setting = sweep_setting.setting
-    found: list[str] = []
-    for batch in grid.batch:
-        computed = every_count(setting, batch[None], grid.seq_len, FREE_SEARCHED)
-        budget = free_budget(computed.verify_us / computed.decode.time_us)[0]
-        found += [f"{count}+" if count >= FREE_SEARCHED else str(count) for count in budget]
-    return found
-
-
-def best_table(sweep_setting: SweepSetting, grid: Grid) -> TextTable:
-    """One row for each batch and length: the best count and what it gives."""
-    best = best_of(sweep_setting, grid)
+    Columns that say nothing here (one length, no throughput, everything fits) are left out.
+    """
+    best, fine = found.best, found.fine
     column = {name: values.tolist() for name, values in best.columns.items()}
-    rows = []
-    for i, free in enumerate(free_counts(sweep_setting, grid)):
-        fits = column["fits_memory"][i]
-        rows.append(
-            (
-                str(column["batch"][i]),
-                str(column["seq_len"][i]),
-                str(column["candidates"][i]),
-                times(column["speedup"][i]),
-                f"{column['speedup_low'][i]:.2f}-{column['speedup_high'][i]:.2f}",
-                significant(column["tokens_per_step"][i], 3),
-                f"{column['overhead'][i]:.2f}",
-                duration(column["decode_step_us"][i]),
-                duration(column["verify_step_us"][i]),
-                _rate(column["tokens_per_s"][i]),
-                _rate(float(best.plain_tokens_per_s[i])),
-                free,
-                Bound(int(best.bound[i])).name.lower(),
-                ("yes" if fits else "NO") if isinstance(fits, bool) else NOTHING,
-            )
-        )
-    text_columns = {"waits for", "fits"}
-    empty = {name for j, name in enumerate(_HEADERS) if all(row[j] == NOTHING for row in rows)}
-    kept = [j for j, name in enumerate(_HEADERS) if name not in empty]
+    texts: dict[str, list[str]] = {
+        "batch": [str(value) for value in column["batch"]],
+        "length": [str(value) for value in column["seq_len"]],
+        "best count": [str(value) for value in column["candidates"]],
+        "speedup": [times(value) for value in column["speedup"]],
+        "80 % interval": [
+            f"{low:.2f}-{high:.2f}"
+            for low, high in zip(column["speedup_low"], column["speedup_high"], strict=True)
+        ],
+        "tokens/step": [significant(value, 3) for value in column["tokens_per_step"]],
+        "overhead": [f"{value:.2f}" for value in column["overhead"]],
+        "plain step": [duration(value) for value in column["decode_step_us"]],
+        "verify step": [duration(value) for value in column["verify_step_us"]],
+        "tokens/s": [_rate(value) for value in column["tokens_per_s"]],
+        "plain tokens/s": [_rate(float(value)) for value in best.plain_tokens_per_s],
+        "of every count": [
+            f"{count}: {times(float(gain))}" for count, gain in zip(fine.count, fine.speedup, strict=True)
+        ],
+        "free up to": [free_text(int(free)) for free in fine.free],
+        "waits for": [Bound(int(code)).name.lower() for code in best.bound],
+        "fits": [_fits(value) for value in column["fits_memory"]],
+    }
+    if found.grid.seq_len.size == 1:
+        del texts["length"]
+    if set(texts["fits"]) <= {"yes", NOTHING}:
+        del texts["fits"]
+    kept = {name: cells for name, cells in texts.items() if set(cells) != {NOTHING}}
     return TextTable(
-        headers=tuple(_HEADERS[j] for j in kept),
-        rows=tuple(tuple(row[j] for j in kept) for row in rows),
-        right=tuple(_HEADERS[j] not in text_columns for j in kept),
+        headers=tuple(kept),
+        rows=tuple(zip(*kept.values(), strict=True)),
+        right=tuple(name not in ("waits for", "fits") for name in kept),
+        expendable=("plain step", "verify step", "plain tokens/s", "tokens/step", "waits for"),
     )
+
+
+def free_text(count: int) -> str:
+    """A free budget; `256+` where the search ended before it did."""
+    return f"{count}+" if count >= SEARCHED else str(count)
 
 
 def _rate(tokens_per_s: float) -> str:
     return NOTHING if math.isnan(tokens_per_s) else f"{tokens_per_s:,.0f}"
 
 
-def verdicts(sweep_setting: SweepSetting, grid: Grid) -> list[str]:
+def _fits(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "NO"
+    return NOTHING
+
+
+def verdicts(found: Answer) -> list[str]:
     """What follows from the grid: where it stops paying, what is free, where a larger count is cheaper."""
-    told = [_paying(sweep_setting, grid), _free_meaning()]
-    cheaper = cheaper_hints(sweep_setting, grid)
-    if cheaper:
-        told.append("Cheaper though larger: " + "; ".join(cheaper) + ".")
+    hints = cheaper_hints(found)
+    told = [
+        _paying(found),
+        _free(found),
+        *([f"A larger count is cheaper: {'; '.join(hints)}."] if hints else []),
+    ]
+    if not all(found.best.columns["fits_memory"].astype(np.float64)):
+        told.append(
+            "NO in the last column: weights, KV cache and activations exceed 90 % of the GPU's memory."
+        )
     return told
 
 
-def _paying(sweep_setting: SweepSetting, grid: Grid) -> str:
-    last = last_paying_batch(sweep_setting, grid.seq_len, grid.candidates)
+def _paying(found: Answer) -> str:
+    return f"Pays {'; '.join(paying_ranges(found))} (best of every count; memory apart)."
+
+
+def paying_ranges(found: Answer) -> list[str]:
+    """`up to batch 52` for each length; the length is named where there are several."""
     parts = []
-    for seq_len, batch in zip(grid.seq_len, last, strict=True):
+    for seq_len, batch in zip(found.grid.seq_len, found.last_paying, strict=True):
+        at = f" at length {seq_len}" if found.grid.seq_len.size > 1 else ""
         if batch >= BATCHES_SEARCHED:
-            parts.append(f"at every batch to {BATCHES_SEARCHED} (length {seq_len})")
-        elif batch == 0:
-            parts.append(f"at no batch (length {seq_len})")
+            parts.append(f"at every batch to {BATCHES_SEARCHED}{at}")
         else:
-            parts.append(f"up to batch {batch} (length {seq_len})")
-    return f"Some count of the grid beats plain decoding {', '.join(parts)}; memory apart."
+            parts.append((f"up to batch {batch}" if batch else "at no batch") + at)
+    return parts
 
 
-def _free_meaning() -> str:
+def _free(found: Answer) -> str:
+    meaning = f"Free up to: every count up to it costs at most {FREE_WITHIN - 1:.0%} more than a plain step"
+    if found.drafting_share <= 0.0:
+        return f"{meaning} (searched to {SEARCHED})."
+    alone = free_text(int(found.fine.free_verification[0]))
+    batch = found.grid.batch[0]
     return (
-        f"`free up to`: every count up to it costs at most {FREE_WITHIN - 1:.0%} more than a plain step "
-        f"(searched to {FREE_SEARCHED})."
+        f"{meaning}; at batch {batch} drafting alone adds {percent(found.drafting_share)}, without it "
+        f"verification is free up to {alone}."
     )
 
 
-def cheaper_hints(sweep_setting: SweepSetting, grid: Grid, most: int = 6) -> list[str]:
+def cheaper_hints(found: Answer, most: int = 6) -> list[str]:
     """Up to `most` hints such as `batch 4: 96 is cheaper than 80`."""
-    hints: list[str] = []
-    for table in sweep([sweep_setting], grid):
-        counts = grid.candidates.size
-        verify_us = np.asarray(table.numbers["verify_step_us"]).reshape(-1, counts)
-        batch = table.numbers["batch"].reshape(-1, counts)[:, 0]
-        seq_len = table.numbers["seq_len"].reshape(-1, counts)[:, 0]
-        for case in range(verify_us.shape[0]):
-            for less, more in cheaper_pairs(grid.candidates, verify_us[case]):
-                at = f"batch {batch[case]}" + (f", length {seq_len[case]}" if grid.seq_len.size > 1 else "")
-                hints.append(f"{at}: {more} than {less}")
-                if len(hints) >= most:
-                    return hints
-    return hints
+    several = found.grid.seq_len.size > 1
+    return [
+        f"batch {pair.batch}{f', length {pair.seq_len}' if several else ''}: "
+        f"{pair.more} is cheaper than {pair.less}"
+        for pair in found.cheaper[:most]
+    ]
 
 
 def sources(settings: Sequence[SweepSetting]) -> dict[str, dict[str, str]]:

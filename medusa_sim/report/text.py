@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from medusa_sim.report.numbers import cell, is_number
@@ -14,12 +14,37 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
-    """Cells that are text already, with the headers of their columns; numbers stand right."""
+    """Cells that are text already, with the headers of their columns; numbers stand right.
+
+    expendable: columns that a narrow terminal may leave out, the first to go first.
+    """
 
     headers: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     right: tuple[bool, ...]
     title: str = ""
+    expendable: tuple[str, ...] = ()
+
+    @property
+    def width(self) -> int:
+        """Characters that the widest line takes."""
+        widths = [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
+        return sum(widths) + 2 * (len(widths) - 1)
+
+    def within(self, width: int) -> TextTable:
+        """The table without as many of its expendable columns as it takes to fit."""
+        table = self
+        for name in self.expendable:
+            if table.width <= width:
+                break
+            kept = [i for i, header in enumerate(table.headers) if header != name]
+            table = replace(
+                table,
+                headers=tuple(table.headers[i] for i in kept),
+                rows=tuple(tuple(row[i] for i in kept) for row in table.rows),
+                right=tuple(table.right[i] for i in kept),
+            )
+        return table
 
     @classmethod
     def of(cls, table: pa.Table, title: str = "", *, fold_constants: bool = False) -> TextTable:
@@ -80,8 +105,8 @@ def on_terminal(table: TextTable, width: int) -> str | None:
     from rich.console import Console
     from rich.table import Table
 
-    widths = [max(map(len, column)) for column in zip(table.headers, *table.rows, strict=True)]
-    if sum(widths) + 2 * len(widths) > width:
+    table = table.within(width - 4)
+    if table.width > width - 4:
         return None
     drawn = Table(box=box.SIMPLE_HEAD, title=table.title or None, title_justify="left", pad_edge=False)
     for header, right in zip(table.headers, table.right, strict=True):

@@ -1,0 +1,87 @@
+"""`medusa-sim roofline`: the operators of a model on the roofline of a GPU."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType, echo_grid
+from medusa_sim.cli.group import examples
+from medusa_sim.cli.names import MODEL, RUNTIME
+from medusa_sim.cli.options import (
+    DEFAULT_CANDIDATES,
+    DEFAULT_MODEL,
+    gpu_option,
+    latency_options,
+    output_options,
+)
+from medusa_sim.cli.output import Output
+from medusa_sim.setup import LatencyName, Outside
+
+
+@click.command(
+    epilog=examples(
+        "medusa-sim roofline --model llama-33b --runtime paper --batch 16 --plot roofline.png",
+        "medusa-sim roofline --gpu h100-sxm --model llama-3-8b --batch 1..64 --format csv",
+    )
+)
+@gpu_option
+@click.option("--model", type=MODEL, default=DEFAULT_MODEL, show_default=True, help="Model or config.json.")
+@click.option("--batch", type=GridType(BATCH), default="1,16", show_default=True)
+@click.option("--seq", "seq_len", type=GridType(SEQ_LEN), default="1024", show_default=True)
+@click.option("--candidates", type=GridType(CANDIDATES), default=DEFAULT_CANDIDATES, show_default=True)
+@click.option(
+    "--runtime",
+    type=RUNTIME,
+    default="kernel",
+    show_default=True,
+    help="What is fused; paper has the separate operators of the Medusa paper's Table 5.",
+)
+@latency_options
+@click.option(
+    "--plot", type=click.Path(path_type=Path), default=None, help="Also draw it: FILE.png, .svg or .pdf."
+)
+@output_options
+def roofline(
+    gpu: str,
+    model: str,
+    batch: tuple[int, ...],
+    seq_len: tuple[int, ...],
+    candidates: tuple[int, ...],
+    runtime: str,
+    latency: LatencyName,
+    outside: Outside,
+    kernels: str | None,
+    plot: Path | None,
+    output: Output,
+    data_dir: Path | None,
+) -> None:
+    """FLOP/s and operational intensity of each operator in prefill, decode and verification.
+
+    flops_per_s is what the latency model predicts, roofline_flops_per_s what the datasheet allows.
+    """
+    from medusa_sim.roofline_points import roofline_points
+    from medusa_sim.setup import latency_model
+    from medusa_sim.specs.gpu import load_gpu
+    from medusa_sim.specs.model import load_model
+    from medusa_sim.specs.runtime import load_runtime
+    from medusa_sim.sweep import Grid
+
+    if plot is not None:
+        from medusa_sim.figures import check_plot_path
+
+        check_plot_path(plot)
+    card, sizes, launched = load_gpu(gpu, data_dir), load_model(model), load_runtime(runtime)
+    timing = latency_model(
+        card, latency, kernels or launched.kernel_set(sizes.dtype), outside=outside, data_dir=data_dir
+    )
+    echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
+    points = roofline_points(timing, card, sizes, launched, Grid.of(batch, seq_len, candidates))
+    output.rows(points, "roofline")
+    if plot is not None:
+        from medusa_sim.figures import save
+        from medusa_sim.figures.roofline import roofline_figure
+
+        save(roofline_figure(points, card, sizes.dtype), plot)
+        click.echo(f"wrote {plot}", err=True)

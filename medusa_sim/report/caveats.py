@@ -1,0 +1,82 @@
+"""What a reader of a sweep must know before trusting it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from medusa_sim.report.numbers import percent
+from medusa_sim.specs.kernels import Fit
+from medusa_sim.sweep import Grid, SweepSetting
+
+
+def caveats(settings: Sequence[SweepSetting], grid: Grid) -> Iterator[str]:
+    """One sentence each, those that apply to these settings and this grid."""
+    yield (
+        "Every time is a prediction. The 80 % interval joins the scatter of kernel times on shapes that the "
+        "fit had not seen with the uncertainty of the acceptance profile; it does not cover another engine, "
+        "another clock or another driver."
+    )
+    for item in settings:
+        yield from _latency_caveats(item)
+    profiles = {item.acceptance.name: item.acceptance for item in settings}
+    for profile in profiles.values():
+        yield (
+            f"Tokens per step come from `{profile.name}` ({profile.source}), whatever the GPU and model: "
+            "measure your own model's acceptance before relying on the speedup. Step times do not depend "
+            "on it."
+        )
+    if any(item.setting.scope == "block" for item in settings):
+        yield (
+            "Scope `block` is the Medusa paper's simplified block: no norms, output projection, LM head or "
+            "drafter."
+        )
+    if any(item.baseline == "fixed" for item in settings):
+        yield (
+            "Baseline `fixed` divides every step by one decode step at batch 1 and length 1024, as the "
+            "paper's plots do; it is no throughput ratio."
+        )
+    longest = int(grid.seq_len.max())
+    for item in settings:
+        model = item.setting.model
+        if longest > model.max_seq_len:
+            yield (
+                f"`{model.name}` is published for lengths up to {model.max_seq_len}; the grid goes to "
+                f"{longest}."
+            )
+
+
+def _latency_caveats(item: SweepSetting) -> Iterator[str]:
+    name = item.setting.latency.name
+    if name == "roofline":
+        yield (
+            f"`{item.gpu.name}`: the roofline is a floor; it falls 31 to 45 % short of measured linear "
+            "layers (docs/method.md)."
+        )
+    if name != "calibrated":
+        return
+    chosen = item.gpu.kernel_set(item.kernels)
+    fits = {
+        f"{section}.{key}": kernel.fit
+        for section in ("gemm", "attention", "elementwise")
+        for key, kernel in getattr(chosen, section).items()
+    }
+    lenders = sorted({fit.inherited_from for fit in fits.values() if fit.inherited_from})
+    if lenders:
+        yield (
+            f"`{item.gpu.name}` was not measured for every kernel: efficiencies are borrowed from "
+            f"{', '.join(lenders)}, with wider bands."
+        )
+    gemm = fits.get(f"gemm.{item.setting.model.dtype}")
+    if gemm is not None:
+        yield f"Linear layers of `{item.gpu.name}` ({item.kernels}): {_fit_text(gemm)}."
+    yield (
+        "No public measurement of verification attention (2 to 128 queries over a long context) was found; "
+        "its time is put together from decode and prefill kernels."
+    )
+
+
+def _fit_text(fit: Fit) -> str:
+    return (
+        f"mean error {percent(fit.fit_error)} on the {fit.rows} rows of the fit, "
+        f"{percent(fit.heldout_error)} on shapes held back"
+    )

@@ -1,0 +1,180 @@
+"""The report of a sweep: the answer first, then plots, rows, sources and caveats."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from medusa_sim import __version__
+from medusa_sim.answer import BATCHES_SEARCHED, Answer, answer
+from medusa_sim.figures import rendered
+from medusa_sim.figures.sweep import breakdown_figure, heat_figure, speedup_figure
+from medusa_sim.report.caveats import caveats
+from medusa_sim.report.document import (
+    Block,
+    Bullets,
+    Cards,
+    Folded,
+    Heading,
+    Picture,
+    Text,
+    html_page,
+    markdown_page,
+    pictures,
+)
+from medusa_sim.report.files import atomic, write_text
+from medusa_sim.report.numbers import percent, times
+from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
+from medusa_sim.report.sweep_views import LengthView, evenly, length_view
+from medusa_sim.report.text import TextTable
+from medusa_sim.sweep import Grid, SweepSetting, sweep
+
+_MOST_LENGTHS = 3
+_MOST_ROWS = 2_000
+_ROW_COLUMNS = (
+    "batch", "seq_len", "candidates", "tokens_per_step", "overhead", "speedup", "speedup_low", "speedup_high",
+    "decode_step_us", "verify_step_us", "tokens_per_s", "bound", "source", "memory_bytes", "fits_memory",
+)  # fmt: skip
+
+
+def write_report(
+    folder: Path, settings: Sequence[SweepSetting], grid: Grid, *, command: str
+) -> tuple[Path, ...]:
+    """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
+
+    Raises OutputError where the folder cannot be written.
+    """
+    blocks = report_blocks(settings, grid, command)
+    title = _title(settings)
+    written = []
+    for name, figure in pictures(blocks).items():
+        with atomic(folder / name) as file:
+            file.write(rendered(figure, ".png"))
+        written.append(folder / name)
+    write_text(folder / "report.md", markdown_page(blocks))
+    write_text(folder / "report.html", html_page(title, blocks))
+    return (folder / "report.html", folder / "report.md", *written)
+
+
+def report_blocks(settings: Sequence[SweepSetting], grid: Grid, command: str) -> list[Block]:
+    """Every block of the report, in order."""
+    blocks: list[Block] = [Heading(_title(settings), level=1)]
+    several = len(settings) > 1
+    for item in settings:
+        if several:
+            blocks.append(Heading(f"{item.setting.model.name} on {item.gpu.name}"))
+        blocks += _setting_blocks(item, grid, several)
+    blocks += [
+        Heading("Sources"),
+        *_source_tables(settings),
+        Heading("How far to trust this"),
+        Bullets(tuple(caveats(settings, grid))),
+        Text(f"medusa-sim {__version__}, `{command}`", lead=True),
+    ]
+    return blocks
+
+
+def _title(settings: Sequence[SweepSetting]) -> str:
+    gpus = list(dict.fromkeys(item.gpu.name for item in settings))
+    models = list(dict.fromkeys(item.setting.model.name for item in settings))
+    return f"How many candidates should {', '.join(models)} verify on {', '.join(gpus)}?"
+
+
+def _setting_blocks(item: SweepSetting, grid: Grid, several: bool) -> list[Block]:
+    level = 3 if several else 2
+    stem = f"{item.gpu.name}-{Path(item.setting.model.name).name}"
+    found = answer(item, grid)
+    blocks: list[Block] = [
+        Text(headline(item), lead=True),
+        Cards(_cards(found)),
+        best_table(found),
+        Bullets(tuple(verdicts(found))),
+    ]
+    for seq_len in evenly(grid.seq_len, _MOST_LENGTHS):
+        blocks += _pictures(length_view(item, grid, int(seq_len)), stem, level, grid.seq_len.size > 1)
+    blocks.append(Folded("Every row of the sweep", _rows_table(item, grid)))
+    return blocks
+
+
+def _cards(found: Answer) -> tuple[tuple[str, str, str], ...]:
+    """Best count at the smallest, middle and largest batch, where it stops paying, what is free."""
+    grid = found.grid
+    column = {name: values.tolist() for name, values in found.best.columns.items()}
+    lengths = grid.seq_len.size
+
+    def best_card(batch: int) -> tuple[str, str, str]:
+        case = batch * lengths
+        at = f"batch {column['batch'][case]}, length {column['seq_len'][case]}"
+        if column["candidates"][case] > 1:
+            band = f"80 %: {column['speedup_low'][case]:.2f} to {column['speedup_high'][case]:.2f}"
+            return at, f"{column['candidates'][case]} candidates, {times(column['speedup'][case])}", band
+        count, gain = int(found.fine.count[case]), float(found.fine.speedup[case])
+        if count > 1:
+            return at, "no count of the grid", f"pays; {count} candidates would give {times(gain)}"
+        return at, "do not speculate", "plain decoding is the fastest"
+
+    last = int(found.last_paying[0])
+    at = f"length {grid.seq_len[0]}"
+    stops = f"after batch {last}" if last else "at once"
+    free = free_text(int(found.fine.free[0]))
+    alone = free_text(int(found.fine.free_verification[0]))
+    remark = f"verification alone: {alone}; drafting adds {percent(found.drafting_share)} first"
+    return (
+        *(best_card(batch) for batch in sorted({0, grid.batch.size // 2, grid.batch.size - 1})),
+        (
+            f"speculation stops paying, {at}",
+            f"beyond {BATCHES_SEARCHED}" if last >= BATCHES_SEARCHED else stops,
+            "best of every count; memory apart",
+        ),
+        (
+            f"free budget, batch {grid.batch[0]}, {at}",
+            f"{free} token{'' if free == '1' else 's'}",
+            remark if found.drafting_share > 0.0 else "no drafter in this scope",
+        ),
+    )
+
+
+def _pictures(view: LengthView, stem: str, level: int, several: bool) -> list[Block]:
+    at = f"length {view.seq_len}"
+    tail = f"-{view.seq_len}" if several else ""
+    return [
+        Heading(f"Speedup against candidates, {at}", level),
+        Picture(
+            speedup_figure(view, f"Speedup, {at}"),
+            f"speedup-{stem}{tail}",
+            "Stars: the best count of the grid. Upright bars: cliffs, after which one more token costs at "
+            "least 5 % more. Bands: 80 %.",
+        ),
+        Heading(f"Where the time of a step goes, {at}", level),
+        Picture(
+            breakdown_figure(view, f"Plain step and best verification step, {at}"),
+            f"breakdown-{stem}{tail}",
+            "Each pair: plain decoding, and the best count of that batch. The height is the overhead; the "
+            "time stands on top.",
+        ),
+        Heading(f"Batch and candidates, {at}", level),
+        Picture(
+            heat_figure(view, f"Speedup, {at}"),
+            f"heat-{stem}{tail}",
+            "Framed: the best count of each batch. Hatched: slower than plain decoding.",
+        ),
+    ]
+
+
+def _rows_table(item: SweepSetting, grid: Grid) -> TextTable:
+    """The rows of the sweep with the columns that differ, at most _MOST_ROWS of them."""
+    table = next(sweep([item], grid)).arrow().select(list(_ROW_COLUMNS))
+    cut = table.slice(0, _MOST_ROWS)
+    title = "" if grid.rows <= _MOST_ROWS else f"the first {_MOST_ROWS} of {grid.rows} rows"
+    return TextTable.of(cut, title)
+
+
+def _source_tables(settings: Sequence[SweepSetting]) -> list[Block]:
+    """One folded table for each GPU, model, runtime, kernel set and profile."""
+    return [
+        Folded(
+            f"{name}: {len(facts)} source{'s' if len(facts) > 1 else ''}",
+            TextTable(("number", "source"), tuple(facts.items()), (False, False)),
+        )
+        for name, facts in sources(settings).items()
+    ]
