@@ -111,7 +111,8 @@ def breakdown_figure(view: LengthView, title: str) -> Figure:
                 _draw_bar(axis, x, slices, total_us, float(view.decode_us[line]), parts)
                 ticks.append(x)
                 names.append(count)
-            groups.append((place * 2.6 + 0.5 * (len(bars) - 1), f"\nbatch {view.batch[line]}"))
+            # A minor tick on top of a major one would be dropped.
+            groups.append((place * 2.6 + 0.5 * (len(bars) - 1) + 0.01, f"\nbatch {view.batch[line]}"))
         axis.set_xticks(ticks, names)
         axis.set_xticks([x for x, _ in groups], [text for _, text in groups], minor=True, fontweight="bold")
         axis.tick_params(axis="x", which="both", length=0)
@@ -120,10 +121,13 @@ def breakdown_figure(view: LengthView, title: str) -> Figure:
         axis.set_xlabel("candidates: plain decoding, and the best count of the grid")
         axis.set_title(title)
         handles, texts = axis.get_legend_handles_labels()
-        first = dict(zip(texts, handles, strict=True))
+        drawn = dict(zip(texts, handles, strict=True))
+        order = [
+            text for text in (*(_PART_NAMES.get(name, name) for name in parts), "other") if text in drawn
+        ]
         axis.legend(
-            list(first.values())[::-1],
-            list(first)[::-1],
+            [drawn[text] for text in reversed(order)],
+            order[::-1],
             loc="center left",
             bbox_to_anchor=(1.0, 0.5),
             fontsize=8,

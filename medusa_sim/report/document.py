@@ -65,7 +65,7 @@ Block: TypeAlias = Heading | Text | Bullets | Cards | Picture | Folded | TextTab
 _CSS = """
 :root { --ink: #1b1b1b; --soft: #5b6470; --line: #d9dee5; --accent: #00429d; }
 * { box-sizing: border-box; }
-body { margin: 0 auto; max-width: 980px; padding: 32px 24px 64px; color: var(--ink); background: #fff;
+body { margin: 0 auto; max-width: 1080px; padding: 32px 24px 64px; color: var(--ink); background: #fff;
   font: 15px/1.5 system-ui, -apple-system, "Segoe UI", "DejaVu Sans", sans-serif; }
 h1 { font-size: 26px; line-height: 1.25; margin: 0 0 4px; }
 h2 { font-size: 19px; margin: 36px 0 8px; padding-top: 12px; border-top: 1px solid var(--line); }
@@ -73,17 +73,18 @@ h3 { font-size: 16px; margin: 24px 0 6px; }
 p { margin: 6px 0 10px; }
 p.lead { color: var(--soft); }
 ul { padding-left: 20px; margin: 6px 0 12px; }
-.cards { display: flex; flex-wrap: wrap; gap: 12px; margin: 16px 0; }
-.card { flex: 1 1 200px; border: 1px solid var(--line); border-left: 4px solid var(--accent);
+.cards { display: grid; grid-template-columns: repeat(auto-fit, minmax(180px, 1fr));
+  gap: 12px; margin: 16px 0; }
+.card { border: 1px solid var(--line); border-left: 4px solid var(--accent);
   border-radius: 6px; padding: 10px 14px; }
 .card .label { color: var(--soft); font-size: 13px; }
-.card .value { font-size: 24px; font-weight: 650; line-height: 1.3; }
+.card .value { font-size: 22px; font-weight: 650; line-height: 1.3; }
 .card .remark { color: var(--soft); font-size: 13px; }
 .wide { overflow-x: auto; }
 table { border-collapse: collapse; font-size: 13px; font-variant-numeric: tabular-nums; margin: 8px 0 12px; }
 caption { text-align: left; font-weight: 600; padding: 4px 0; }
-th, td { padding: 4px 10px; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
-th { border-bottom: 2px solid var(--ink); white-space: nowrap; }
+th, td { padding: 4px 8px; border-bottom: 1px solid var(--line); text-align: left; vertical-align: top; }
+th { border-bottom: 2px solid var(--ink); vertical-align: bottom; }
 td.n, th.n { text-align: right; white-space: nowrap; }
 tbody tr:nth-child(even) { background: #f6f8fa; }
 figure { margin: 12px 0 20px; }

@@ -107,7 +107,7 @@ def _cards(found: Answer) -> tuple[tuple[str, str, str], ...]:
         at = f"batch {column['batch'][case]}, length {column['seq_len'][case]}"
         if column["candidates"][case] > 1:
             band = f"80 %: {column['speedup_low'][case]:.2f} to {column['speedup_high'][case]:.2f}"
-            return at, f"{column['candidates'][case]} candidates, {times(column['speedup'][case])}", band
+            return at, f"{times(column['speedup'][case])} with {column['candidates'][case]}", band
         count, gain = int(found.fine.count[case]), float(found.fine.speedup[case])
         if count > 1:
             return at, "no count of the grid", f"pays; {count} candidates would give {times(gain)}"
