@@ -1,0 +1,122 @@
+"""Figures 21 to 23 of the Medusa paper: the simulated speedup of one Llama-7B block on A100-80GB-PCIe."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from medusa_sim.operators import FloatArray
+from medusa_sim.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, cited, published
+from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.setup import DataDir, sweep_settings
+from medusa_sim.speedup import Baseline, speedup, steps
+from medusa_sim.workload import Part
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import pandas as pd
+
+MODEL = "llama-7b"
+FIGURE23_BATCH = 4
+_BASELINES: tuple[Baseline, ...] = ("same", "fixed")
+_SHARES: dict[Part, str] = {"attention": "qk_pv", "qkv": "qkv_linear", "mlp": "up_gate_down"}
+"""Parts of a step -> the paper's names of the bars of Figure 21."""
+_CONVENTION = (
+    "published curves divide by the decode step at batch 1 and 1024 keys: column speedup_fixed; at equal "
+    "batch and length it is speedup_same, and the plotted 1.0 at one candidate is a convention"
+)
+
+
+def figure21(data_dir: DataDir = None) -> Reproduction:
+    """Acceleration rate, normalised latency and speedup by candidates: batch 1, 1024 keys."""
+    frame = _simulated((1,), (1024,), data_dir)
+    printed = published("medusa_figures21_22")
+    printed = printed[printed["figure"] == 21].pivot_table(
+        index="candidates", columns="quantity", values="value"
+    )
+    for quantity, column in (
+        ("acc_rate", "published_tokens_per_step"),
+        ("normalized_latency", "published_normalized_latency"),
+        ("speedup", "published_speedup"),
+    ):
+        frame[column] = frame["candidates"].map(printed[quantity])
+    return Reproduction(
+        name="figure21",
+        title="Figure 21: simulated acceleration rate, latency and speedup, Llama-7B block, batch 1",
+        source=cited("medusa_figures21_22"),
+        caveat="both baselines are the same step here; published values are read to about 0.05",
+        frame=_with_errors(frame),
+    )
+
+
+def figure22(data_dir: DataDir = None) -> Reproduction:
+    """Speedup by candidates and batch at 1024 keys."""
+    frame = _simulated(BATCHES, (1024,), data_dir)
+    printed = published("medusa_figures21_22")
+    curves = printed[printed["figure"] == 22].set_index(["batch", "candidates"])["value"]
+    cells = list(zip(frame["batch"], frame["candidates"], strict=True))
+    frame["published_speedup"] = curves.reindex(cells).to_numpy()
+    return Reproduction(
+        name="figure22",
+        title="Figure 22: simulated speedup by batch, Llama-7B block, 1024 keys",
+        source=cited("medusa_figures21_22"),
+        caveat=_CONVENTION,
+        frame=_with_errors(frame),
+    )
+
+
+def figure23(data_dir: DataDir = None) -> Reproduction:
+    """Speedup by candidates and context length at batch 4: a prediction, the curves are withheld."""
+    frame = _simulated((FIGURE23_BATCH,), SEQ_LENS, data_dir)
+    frame["published_speedup"] = np.nan
+    return Reproduction(
+        name="figure23",
+        title="Figure 23: simulated speedup by context length, Llama-7B block, batch 4",
+        source="Medusa, arXiv 2401.10774, appendix G.3, Figure 23",
+        caveat=f"prediction: the published curves are withheld; {_CONVENTION}",
+        frame=_with_errors(frame),
+    )
+
+
+def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDir) -> pd.DataFrame:
+    """The grid with both baselines; times in us, shares in units of the baseline step of Figure 21."""
+    import pandas as pd
+
+    chosen = sweep_settings(
+        (PAPER_GPU,), (MODEL,), runtime="paper", scope="block", acceptance="paper-fig21", data_dir=data_dir
+    )[0]
+    axes = np.meshgrid(batches, seq_lens, CANDIDATES, indexing="ij")
+    batch, seq_len, candidates = (axis.ravel() for axis in axes)
+    computed = {name: steps(chosen.setting, batch, seq_len, candidates, name) for name in _BASELINES}
+    tokens = chosen.acceptance.tokens_per_step(candidates)
+    fixed = computed["fixed"]
+
+    def column(values: FloatArray) -> FloatArray:
+        return np.broadcast_to(values, batch.shape)
+
+    return pd.DataFrame(
+        {
+            "batch": batch,
+            "seq_len": seq_len,
+            "candidates": candidates,
+            "predicted_tokens_per_step": tokens,
+            "decode_step_us": column(fixed.decode.time_us),
+            "verify_step_us": column(fixed.verify_us),
+            "predicted_normalized_latency": column(fixed.overhead),
+            **{
+                f"predicted_{share}": column(fixed.verify.parts_us[part] / fixed.baseline_us)
+                for part, share in _SHARES.items()
+            },
+            **{f"speedup_{name}": column(speedup(tokens, computed[name].overhead)) for name in _BASELINES},
+        }
+    )
+
+
+def _with_errors(frame: pd.DataFrame) -> pd.DataFrame:
+    """Signed: predicted minus published, and predicted / published - 1, for both baselines."""
+    for name in _BASELINES:
+        frame[f"difference_{name}"] = frame[f"speedup_{name}"] - frame["published_speedup"]
+        frame[f"error_{name}"] = frame[f"speedup_{name}"] / frame["published_speedup"] - 1.0
+    return frame
