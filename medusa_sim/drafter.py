@@ -43,6 +43,10 @@ class Drafter(Protocol):
         """Kernels that one verification step of `workload` adds for drafting."""
         ...
 
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+        """Kernels that reading the prompt of `workload` (phase prefill) adds before the first step."""
+        ...
+
     def weight_bytes(self, model: Model) -> float:
         """Bytes of weights that drafting keeps in memory beside the model's own."""
         ...
@@ -70,14 +74,19 @@ class MedusaHeads:
         With all rows the drafts of the next step are ready whichever candidate is accepted.
         """
         rows: Size = workload.tokens if runtime.head_rows == "all" else workload.batch
+        return self._heads_on(model, workload.batch, rows, runtime)
+
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+        """The heads on the prompt's last row, so that the first step has drafts."""
+        return self._heads_on(model, workload.batch, workload.batch, runtime)
+
+    def _heads_on(self, model: Model, batch: Size, rows: Size, runtime: Runtime) -> tuple[DraftWork, ...]:
         hidden, vocab = model.hidden, model.vocab
         launches = (
             head_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, self.heads),
             elementwise_launch(model, "medusa_silu", "residual", "drafter", rows, hidden, self.heads),
             head_launch(model, "medusa_output", "drafter", rows, vocab, hidden, self.heads),
-            elementwise_launch(
-                model, "medusa_topk", "rms_norm", "drafter", workload.batch, vocab, self.heads
-            ),
+            elementwise_launch(model, "medusa_topk", "rms_norm", "drafter", batch, vocab, self.heads),
         )
         return (DraftWork(launches=launches, runtime=runtime, own_pass=False),)
 
@@ -105,6 +114,11 @@ class NoDrafter:
         del model, workload, runtime
         return ()
 
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+        """Nothing."""
+        del model, workload, runtime
+        return ()
+
     def weight_bytes(self, model: Model) -> float:
         """Nothing."""
         del model
@@ -121,7 +135,8 @@ class DraftModel:
     """A small autoregressive model that drafts `depth` levels, `width` tokens of each sequence a level.
 
     It has its own runtime: the draft of a Hugging Face script is bound by its launches, the draft of
-    a serving engine by its kernels.
+    a serving engine by its kernels. The first pass reads one token a sequence (two when every draft was
+    accepted, which is taken as one).
     """
 
     draft: Model
@@ -134,20 +149,16 @@ class DraftModel:
         """`depth` forward passes one after another; the i-th sees i - 1 levels of its own drafts."""
         del model
         own = self.runtime or runtime
-        phases = []
-        for level in range(self.depth):
-            step = Workload(
-                phase="decode" if self.width == 1 else "verify",
-                batch=workload.batch,
-                seq_len=np.asarray(workload.seq_len) + level * self.width,
-                query_tokens=1 if level == 0 else self.width,
-            )
-            launches = tuple(
-                Launch(operator=launch.operator, part="drafter", count=launch.count)
-                for launch in model_launches(self.draft, step, own)
-            )
-            phases.append(DraftWork(launches=launches, runtime=own))
-        return tuple(phases)
+        return tuple(
+            DraftWork(launches=_as_drafting(model_launches(self.draft, level, own)), runtime=own)
+            for level in _levels(workload, self.depth, self.width)
+        )
+
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+        """The draft model reads the prompt as well."""
+        del model
+        own = self.runtime or runtime
+        return (DraftWork(launches=_as_drafting(model_launches(self.draft, workload, own)), runtime=own),)
 
     def weight_bytes(self, model: Model) -> float:
         """All weights of the draft model."""
@@ -164,42 +175,81 @@ class DraftModel:
 class LayerDrafter:
     """A drafter of `layers` decoder layers of the target's width, run `depth` times.
 
-    `eagle`: one layer fed by 2h -> h fusion of token and feature, with the target's LM head
-    (EAGLE, arXiv 2401.15077, section 3). `mtp`: the multi-token-prediction module of DeepSeek-V3
-    (arXiv 2412.19437, section 2.2): the same shape, the module repeated for each further token.
+    `eagle`: one layer fed by a fusion of token and feature, 2h -> h (EAGLE, arXiv 2401.15077, section
+    3; EAGLE-3 fuses three features, arXiv 2503.01840, section 3.1: `fused_inputs` 3), with the target's
+    LM head or one of its own over `draft_vocab` tokens. `mtp`: the multi-token-prediction module of
+    DeepSeek-V3 (arXiv 2412.19437, section 2.2): the same shape, the module repeated for each further token.
+
+    The first pass reads the depth + 1 rows that the last verification may have accepted, since it
+    needs their features; the LM head looks at the last of them.
     """
 
     depth: int
     width: int = 1
     layers: int = 1
     draft_vocab: int | None = None
+    fused_inputs: int = 2
     name: str = "eagle"
 
-    def _one_layer(self, model: Model) -> Model:
+    def _layer(self, model: Model) -> Model:
         return model.resized(layers=self.layers, vocab=self.draft_vocab or model.vocab)
+
+    def _pass(self, model: Model, workload: Workload, runtime: Runtime, *, last_row: bool) -> DraftWork:
+        layer = self._layer(model)
+        launches = _as_drafting(model_launches(layer, workload, runtime))
+        if last_row:
+            launches = tuple(launch for launch in launches if launch.operator.name not in _LOGIT_OPERATORS)
+            launches += (
+                head_launch(layer, "lm_head", "drafter", workload.batch, layer.vocab, layer.hidden),
+                elementwise_launch(layer, "next_token", "rms_norm", "drafter", workload.batch, layer.vocab),
+            )
+        inputs = self.fused_inputs * model.hidden
+        fusion = head_launch(model, "draft_fusion", "drafter", workload.tokens, model.hidden, inputs)
+        return DraftWork(launches=(*launches, fusion), runtime=runtime)
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
         """The draft layer's forward pass and the fusion layer, `depth` times in a row."""
-        passes = DraftModel(
-            draft=self._one_layer(model), depth=self.depth, width=self.width, name=self.name
-        ).work(model, workload, runtime)
-        fused = []
-        for level, phase in enumerate(passes):
-            rows: Size = np.asarray(workload.batch) * (1 if level == 0 else self.width)
-            fusion = head_launch(model, "draft_fusion", "drafter", rows, model.hidden, 2 * model.hidden, 1)
-            fused.append(DraftWork(launches=(*phase.launches, fusion), runtime=phase.runtime))
-        return tuple(fused)
+        first, *later = _levels(workload, self.depth, self.width)
+        seen = Workload(phase="verify", batch=first.batch, seq_len=first.seq_len, query_tokens=self.depth + 1)
+        return (
+            self._pass(model, seen, runtime, last_row=True),
+            *(self._pass(model, level, runtime, last_row=False) for level in later),
+        )
+
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+        """The layer reads the features of the prompt."""
+        return (self._pass(model, workload, runtime, last_row=False),)
 
     def weight_bytes(self, model: Model) -> float:
         """The layers and the fusion matrix; embedding and LM head are the target's unless pruned."""
         element = BYTES_PER_ELEMENT[model.activation_dtype]
-        fusion = 2 * model.hidden * model.hidden
+        fusion = self.fused_inputs * model.hidden * model.hidden
         own_head = self.draft_vocab * model.hidden if self.draft_vocab else 0
         return element * (self.layers * model.layer_parameter_count + fusion + own_head)
 
     def kv_bytes_per_token(self, model: Model) -> float:
         """One layer's share of the target's cache, per draft layer."""
         return model.kv_bytes_per_token * self.layers / model.layers
+
+
+_LOGIT_OPERATORS = ("lm_head", "next_token")
+
+
+def _levels(workload: Workload, depth: int, width: int) -> tuple[Workload, ...]:
+    """The forward passes of `depth` levels: one token a sequence first, then `width`."""
+    return tuple(
+        Workload(
+            phase="decode" if width == 1 or level == 0 else "verify",
+            batch=workload.batch,
+            seq_len=np.asarray(workload.seq_len) + level * width,
+            query_tokens=1 if level == 0 else width,
+        )
+        for level in range(depth)
+    )
+
+
+def _as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+    return tuple(Launch(operator=launch.operator, part="drafter", count=launch.count) for launch in launches)
 
 
 def acceptance_launches(model: Model, workload: Workload, depth: int) -> tuple[Launch, ...]:
