@@ -43,7 +43,7 @@ def test_the_main_job_is_there() -> None:
 
 @pytest.mark.parametrize("name", _existing())
 def test_every_command_explains_itself_with_two_examples(name: str) -> None:
-    result = CliRunner().invoke(cli, [name, "--help"])
+    result = CliRunner().invoke(cli, [name, "--help"], prog_name="medusa-sim")
     assert result.exit_code == 0
     assert result.stdout.count(f"medusa-sim {name}") >= 3  # the usage line and two examples
 
@@ -123,7 +123,7 @@ def test_a_closed_pipe_is_quiet() -> None:
     code = (
         "import subprocess, sys\n"
         "p = subprocess.Popen([sys.executable, '-c', 'from medusa_sim.cli import main; main()',"
-        " 'sweep', '--batch', '1..512:1', '--format', 'csv'],\n"
+        " 'sweep', '--latency', 'roofline', '--batch', '1..512:1', '--format', 'csv'],\n"
         "  stdout=subprocess.PIPE, stderr=subprocess.PIPE)\n"
         "p.stdout.readline(); p.stdout.close()\n"
         "err = p.stderr.read().decode(); p.wait()\n"

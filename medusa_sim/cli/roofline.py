@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -17,7 +18,9 @@ from medusa_sim.cli.options import (
     output_options,
 )
 from medusa_sim.cli.output import Output
-from medusa_sim.setup import LatencyName, Outside
+
+if TYPE_CHECKING:
+    from medusa_sim.setup import LatencyName, Outside
 
 
 @click.command(
@@ -76,8 +79,8 @@ def roofline(
     timing = latency_model(
         card, latency, kernels or launched.kernel_set(sizes.dtype), outside=outside, data_dir=data_dir
     )
-    echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
     points = roofline_points(timing, card, sizes, launched, Grid.of(batch, seq_len, candidates))
+    echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
     output.rows(points, "roofline")
     if plot is not None:
         from medusa_sim.figures import save

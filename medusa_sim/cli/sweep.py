@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -128,7 +129,6 @@ def sweep(
         check_folder(report_dir)
     grid = Grid.of(batch, seq_len, candidates)
     settings = sweep_settings(gpus, models, **names)
-    echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
     if output.form == "table" and not all_rows:
         _show_best(output, settings, grid)
     else:
@@ -146,6 +146,11 @@ def _command() -> str:
     return command_line()
 
 
+def _echo(grid: Grid) -> None:
+    """Say what the grids stand for, once nothing can be wrong with them any more."""
+    echo_grid(batch=grid.batch.tolist(), seq_len=grid.seq_len.tolist(), candidates=grid.candidates.tolist())
+
+
 def _write_rows(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) -> None:
     """Every row, chunk by chunk."""
     from medusa_sim.cli.progress import counted
@@ -155,8 +160,10 @@ def _write_rows(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) 
     rows = grid.rows * len(settings)
     if output.form == "table" and rows > _MOST_ROWS_SHOWN:
         raise UsageError(f"{rows} rows are too many for a table; choose --format csv or parquet with -o FILE")
-    chunks = counted((table.arrow() for table in tables(settings, grid)), rows, "rows")
-    output.rows(chunks, "sweep", sources=sources(settings))
+    chunks = iter(counted((table.arrow() for table in tables(settings, grid)), rows, "rows"))
+    first = next(chunks)
+    _echo(grid)
+    output.rows(chain([first], chunks), "sweep", sources=sources(settings))
 
 
 def _show_best(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) -> None:
@@ -174,6 +181,7 @@ def _show_best(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) -
         found = answer(setting, grid)
         table = output.drawn(best_table(found)).strip("\n")
         parts.append("\n".join([headline(setting), "", table, "", *verdicts(found), ""]))
+    _echo(grid)
     output.text("\n".join(parts))
     rows = grid.rows * len(settings)
     if cases < rows:

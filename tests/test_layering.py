@@ -1,0 +1,146 @@
+"""The house: imports only point up the list, heavy libraries are imported where they are used."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parents[1] / "medusa_sim"
+
+LAYERS = (
+    ("errors",),
+    ("units",),
+    ("data",),
+    ("specs",),
+    ("operators",),
+    ("rows",),
+    ("latency",),
+    ("workload",),
+    ("drafter",),
+    ("step",),
+    ("acceptance",),
+    ("memory",),
+    ("speedup",),
+    ("sweep",),
+    ("setup",),
+    ("answer", "predict", "roofline_points"),
+    ("search", "plan", "schedule_row", "schedule", "breakeven", "capacity", "request", "recommend", "export"),
+    ("decoder",),
+    ("measure",),
+    ("calibrate",),
+    ("validate",),
+    ("reproduce",),
+    ("report", "figures"),
+    ("cli",),
+)
+"""From the top of the house down; a module imports from its own line and from those above."""
+
+RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+HEAVY = {"pandas", "scipy", "matplotlib", "pyarrow", "tomlkit", "rich", "torch", "transformers", "streamlit"}
+TORCH = {"torch", "transformers", "safetensors", "peft", "tokenizers"}
+TORCH_LAYERS = {"decoder", "measure"}
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in PACKAGE.rglob("*.py") if "_data" not in path.parts)
+
+
+def layer(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Dotted names of everything that a file imports, wherever in it."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            if node.module == "medusa_sim":
+                yield from (f"medusa_sim.{name.name}" for name in node.names)
+            else:
+                yield node.module
+
+
+def imported_at_once(path: Path) -> Iterator[str]:
+    """First parts of what importing a file imports: its top level, TYPE_CHECKING blocks left out."""
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Import):
+            yield from (name.name.split(".")[0] for name in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module.split(".")[0]
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_point_up(path: Path) -> None:
+    own = layer(path)
+    if own == "__init__":
+        assert not list(imported(path)) or set(imported(path)) == {"__future__"}
+        return
+    assert own in RANK, f"give {own!r} its place in LAYERS"
+    for name in imported(path):
+        parts = name.split(".")
+        if parts[0] != "medusa_sim" or len(parts) < 2 or parts[1].startswith("__"):
+            continue
+        assert RANK[parts[1]] <= RANK[own], f"{own} must not import {name}"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules() if layer(path) == "acceptance"],
+    ids=lambda path: path.stem,
+)
+def test_acceptance_does_not_know_the_cost(path: Path) -> None:
+    cost = {"operators", "latency", "workload", "drafter", "step", "memory", "speedup", "sweep"}
+    for name in imported(path):
+        assert not (name.startswith("medusa_sim.") and name.split(".")[1] in cost), name
+
+
+@pytest.mark.parametrize("path", modules(), ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_heavy_libraries_are_imported_where_they_are_used(path: Path) -> None:
+    allowed = TORCH if layer(path) in TORCH_LAYERS else set()
+    assert not (set(imported_at_once(path)) & HEAVY) - allowed
+
+
+@pytest.mark.parametrize(
+    "path",
+    [path for path in modules() if layer(path) not in TORCH_LAYERS | {"cli"}],
+    ids=lambda path: str(path.relative_to(PACKAGE)),
+)
+def test_torch_stays_in_the_decoder(path: Path) -> None:
+    assert not {name.split(".")[0] for name in imported(path)} & TORCH
+
+
+def loaded_after(*args: str) -> set[str]:
+    """Top-level modules that a command leaves in sys.modules."""
+    code = (
+        "import sys\n"
+        "from medusa_sim.cli import cli\n"
+        f"try:\n    cli.main({list(args)!r})\n"
+        "except SystemExit as end:\n    assert not end.code, end.code\n"
+        "print('LOADED', *sorted({name.split('.')[0] for name in sys.modules}))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
+    return set(result.stdout.rpartition("LOADED")[2].split())
+
+
+def test_help_imports_next_to_nothing() -> None:
+    assert not loaded_after("--help") & (HEAVY | TORCH | {"numpy", "msgspec", "platformdirs"})
+
+
+@pytest.mark.parametrize("latency", ["roofline", "calibrated"])
+def test_a_sweep_leaves_the_heavy_libraries_out(latency: str) -> None:
+    loaded = loaded_after("sweep", "--latency", latency)
+    assert not loaded & (TORCH | {"streamlit", "pandas", "scipy", "matplotlib", "tomlkit"})
+
+
+def test_this_check_would_see_torch() -> None:
+    code = "import sys, medusa_sim.decoder.model\nprint('torch' in sys.modules)"
+    pytest.importorskip("torch")
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "True"
