@@ -10,7 +10,7 @@ step at one candidate.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -30,7 +30,7 @@ from medusa_sim.acceptance.profile_file import (
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import find, stems
-from medusa_sim.errors import SpecError, unknown_name
+from medusa_sim.errors import SpecError, UsageError, unknown_name
 
 FOLDER = "profiles/acceptance"
 AcceptanceModel = LogCurve | TableCurve | ShapedAcceptance
@@ -38,7 +38,11 @@ AcceptanceModel = LogCurve | TableCurve | ShapedAcceptance
 
 @dataclass(frozen=True)
 class AcceptanceProfile:
-    """A profile with its name, kind and source; `model` does the arithmetic."""
+    """A profile with its name, kind and source; `model` does the arithmetic.
+
+    `ratio`: accepted draft tokens (tokens per step - 1) over those of the profile as measured, for
+    another acceptance scheme or workload (`medusa_sim.acceptance.knobs`).
+    """
 
     name: str
     kind: str
@@ -46,6 +50,7 @@ class AcceptanceProfile:
     source: str
     model: AcceptanceModel
     agreement: str = "target"
+    ratio: float = 1.0
 
     @property
     def candidates_max(self) -> int:
@@ -66,11 +71,30 @@ class AcceptanceProfile:
             CoverageError: a count beyond `candidates_max`.
             UsageError: a count below 1 or not whole.
         """
-        return self.model.tokens_per_step(candidates)
+        return self.with_knobs(self.model.tokens_per_step(candidates), candidates)
 
     def band(self, candidates: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of `tokens_per_step`, from residuals or label counts."""
-        return self.model.band(candidates)
+        low, high = self.model.band(candidates)
+        return self.with_knobs(low, candidates), self.with_knobs(high, candidates)
+
+    def with_knobs(self, tokens_per_step: npt.ArrayLike, candidates: npt.ArrayLike) -> FloatArray:
+        """Tokens per step as measured, moved by `ratio`; never more than one token a candidate."""
+        measured = np.asarray(tokens_per_step, dtype=np.float64)
+        if self.ratio == 1.0:
+            return measured
+        counts = np.asarray(candidates, dtype=np.float64)
+        return np.asarray(np.minimum(1.0 + self.ratio * (measured - 1.0), np.maximum(counts, measured)))
+
+    def with_ratio(self, ratio: float) -> AcceptanceProfile:
+        """The same profile under another scheme or workload; ratios multiply.
+
+        Raises:
+            UsageError: a ratio that is negative or not finite.
+        """
+        if not (np.isfinite(ratio) and ratio >= 0.0):
+            raise UsageError(f"acceptance ratio {ratio:g}: a finite number from 0 is needed")
+        return replace(self, ratio=self.ratio * float(ratio))
 
     def tree(self, candidates: int) -> CandidateTree | None:
         """The optimal tree of that many candidates; None for a curve, which knows no shapes."""

@@ -21,7 +21,14 @@ Agreement: TypeAlias = Literal["target", "teacher-forced"]
 the next token of a given text. The second is not the acceptance of a running system."""
 
 
-class _ProfileFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True, tag_field="kind"):
+class _ProfileFile(
+    msgspec.Struct,
+    frozen=True,
+    forbid_unknown_fields=True,
+    kw_only=True,
+    omit_defaults=True,
+    tag_field="kind",
+):
     schema: int
     title: str
     source: str

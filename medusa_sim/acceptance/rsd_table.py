@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +62,7 @@ def pair_comparison(path: Path, family: ContextFamily | None = None) -> pd.DataF
 
     rows: list[dict[str, object]] = []
     for pair, group in read_block_efficiencies(path).groupby("pair", sort=True):
-        published: list[dict[str, Any]] = group.to_dict("records")
+        published: list[dict[Hashable, Any]] = group.to_dict("records")
         shapes = [parsed_shape(row["decoder"], row["spec"]) for row in published]
         seen = [shape.method == "SD" and shape.length <= OBSERVED_LENGTH_MAX for shape in shapes]
         process = fitted_ease(
