@@ -50,7 +50,6 @@ _CHOICES: dict[str, tuple[object, ...]] = {
     "tile_rows": (64, 128),
     "tile_keys": (64, 96, 128),
     "packs_gqa": (True, False),
-    "schedule_norm": (0, 1, 2, 4),
 }
 """What coordinate search tries, in this order."""
 
@@ -61,7 +60,6 @@ _STYLES: tuple[dict[str, object], ...] = (
         "tile_rows": 128,
         "tile_keys": 64,
         "packs_gqa": True,
-        "schedule_norm": 2,
     },
     {
         "ctas_per_sm": 2,
@@ -69,10 +67,16 @@ _STYLES: tuple[dict[str, object], ...] = (
         "tile_rows": 64,
         "tile_keys": 64,
         "packs_gqa": False,
-        "schedule_norm": 0,
     },
 )
-"""Where the search starts: one large tile an SM and longest first, or small tiles in grid order."""
+"""Where the search starts: one large tile an SM and longest first, or two small ones."""
+
+_ONE_ROW: dict[str, object] = {
+    "packs_gqa": True,
+    "store_passes": 0.0,
+    "append_ratio": 0.0,
+}
+"""What rows of one query cannot tell: they always pack and store next to nothing."""
 
 _NARROW_ROWS = 3
 """Below four rows per K/V head FlashInfer leaves the tensor cores; other libraries do not."""
@@ -158,22 +162,24 @@ def _searched(rows: AttentionRows, gpu: Gpu) -> AttentionKernel:
 
 
 def _searched_path(rows: AttentionRows, gpu: Gpu) -> AttentionPath:
-    """Coordinate search over the whole numbers, least squares inside, on an even subset of the rows."""
+    """The better of the searches from both styles, on an even subset of the rows."""
     subset = _thinned(rows, _SEARCH_ROWS)
+    found = [_coordinate_search(style, subset, gpu) for style in _STYLES]
+    return min(found, key=lambda path: _cost(_kernel(path), subset, gpu))
+
+
+def _coordinate_search(style: dict[str, object], rows: AttentionRows, gpu: Gpu) -> AttentionPath:
+    """One pass over the whole numbers, keeping what lowers the objective; least squares inside."""
     continuous = {name: start for name, (start, _, _) in _START.items()}
-    starts = [msgspec.convert(continuous | whole, AttentionPath) for whole in _STYLES]
-    refined = [_refined_path(path, subset, gpu) for path in starts]
-    best = min(refined, key=lambda path: _cost(_kernel(path), subset, gpu))
-    lowest = _cost(_kernel(best), subset, gpu)
-    decodes = rows.operator.kind == "decode_attention"
+    fixed = _ONE_ROW if rows.operator.kind == "decode_attention" else {}
+    best = _refined_path(msgspec.convert(continuous | style | fixed, AttentionPath), rows, gpu)
+    lowest = _cost(_kernel(best), rows, gpu)
     for name, options in _CHOICES.items():
-        if decodes and name in ("packs_gqa", "schedule_norm"):
-            continue  # one query row always packs, and is not causal
         for option in options:
-            if option == getattr(best, name):
+            if name in fixed or option == getattr(best, name):
                 continue
-            path = _refined_path(msgspec.structs.replace(best, **{name: option}), subset, gpu)
-            cost = _cost(_kernel(path), subset, gpu)
+            path = _refined_path(msgspec.structs.replace(best, **{name: option}), rows, gpu)
+            cost = _cost(_kernel(path), rows, gpu)
             if cost < lowest:
                 best, lowest = path, cost
     return best

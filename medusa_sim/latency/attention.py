@@ -21,15 +21,20 @@ bytes of K and V, b_act those of queries and outputs (`AttentionPath` has the ot
 
 with |a, b| = sqrt(a^2 + b^2), a smooth maximum. (A1) is the rule by which FlashAttention-3 and FlashInfer
 spread a ragged batch: enough splits to fill the SMs, with a tenth to spare. The first key tile is part of
-cta_us. Causal prefill has tiles of unequal length, so (A4) becomes |schedule, memory| with the schedule
-between its longest CTA and the mean load of an SM (`schedule_norm`).
+cta_us. Causal prefill has tiles of unequal length: its waves walk over the keys of the mean tile, and the
+longest tile's further keys come once, after them.
 
 Left in L2 (`cold=False`) bytes cost (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint / (l2_fill
 L2))^l2_sharpness).
 
-Verification attention was not measured anywhere publicly. Its time is the decode kernel's at one query row
-plus what the prefill kernel adds from one row to q_len rows over the same keys (A5): the measured memory
-path, with K and V read once for all candidates, and the measured arithmetic of packed rows.
+Verification attention was measured nowhere publicly; both ends of its range were: one query row (decode) and
+64 rows or more (chunks of prefill over a prefix). Between them, with D the decode kernel at one row and P the
+prefill kernel's arithmetic over the decode kernel's memory path, no causal corner left out:
+
+    verify  = D + (1 - 1 / q_len) max(P(q_len) - D, 0)                                                  (A5)
+
+so that it is D at one row and the slower of both where many rows were measured. K and V are read once for all
+candidates of a sequence in either.
 """
 
 from __future__ import annotations
@@ -37,18 +42,20 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
+from medusa_sim.latency.band import residual_band
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.latency.waves import l2_hit, waves_us
 from medusa_sim.operators import Attention, FloatArray
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import AttentionKernel, AttentionPath, Residual
+from medusa_sim.specs.kernels import AttentionKernel, AttentionPath
 from medusa_sim.units import US_PER_S
 
 _SPLIT_MARGIN = 1.1
 """Share of blocks beyond an even spread over the SMs that the libraries' split rule leaves."""
-_TINY = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +78,7 @@ def attention_time(
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
     parts = _parts(gpu, kernel, operator, cold=cold)
-    low, high = _band(kernel.fit.residuals, _size(operator))
+    low, high = residual_band(kernel.fit.residuals, _size(operator))
     return _operator_time(parts, _floored(gpu, operator, parts.time_us, cold=cold), low, high)
 
 
@@ -81,23 +88,33 @@ def verify_attention_time(
     """Time of a verification step's attention: q_len candidates of each sequence over one kv_len (A5).
 
     Equal to `attention_time` of the decode kernel at q_len 1. The band is the product of both kernels'
-    bands, since the errors of both add up. Raises SpecError as `attention_time` does.
+    bands, since nobody measured what lies between them. Raises SpecError as `attention_time` does.
     """
-    one = dataclasses.replace(operator, q_len=1)
-    base = _parts(gpu, decode, one, cold=cold)
-    added = _parts(gpu, prefill, operator, cold=cold)
-    first = _parts(gpu, prefill, one, cold=cold)
+    base = _parts(gpu, decode, dataclasses.replace(operator, q_len=1), cold=cold)
+    many = _path_parts(gpu, _over_memory_of(decode.wide, prefill.wide), operator, cold=cold)
+    q_len = _float(operator.q_len)
+    weight = 1.0 - 1.0 / q_len
     parts = _Parts(
-        time_us=base.time_us + np.maximum(added.time_us - first.time_us, 0.0),
-        memory_us=base.memory_us + np.maximum(added.memory_us - first.memory_us, 0.0),
-        walk_us=base.walk_us + np.maximum(added.walk_us - first.walk_us, 0.0),
+        time_us=base.time_us + weight * np.maximum(many.time_us - base.time_us, 0.0),
+        memory_us=base.memory_us + weight * np.maximum(many.memory_us - base.memory_us, 0.0),
+        walk_us=base.walk_us + weight * np.maximum(many.walk_us - base.walk_us, 0.0),
         fixed_us=base.fixed_us,
     )
-    size = _size(operator)
-    decode_low, decode_high = _band(decode.fit.residuals, np.asarray(operator.batch, dtype=np.float64))
-    prefill_low, prefill_high = _band(prefill.fit.residuals, size)
+    decode_low, decode_high = residual_band(decode.fit.residuals, _float(operator.batch))
+    prefill_low, prefill_high = residual_band(prefill.fit.residuals, _size(operator))
     time_us = _floored(gpu, operator, parts.time_us, cold=cold)
     return _operator_time(parts, time_us, decode_low * prefill_low, decode_high * prefill_high)
+
+
+def _over_memory_of(decode: AttentionPath, prefill: AttentionPath) -> AttentionPath:
+    """The prefill path reading as the decode path does: long K and V, which few prefill rows have."""
+    return msgspec.structs.replace(
+        prefill,
+        bandwidth_fraction=decode.bandwidth_fraction,
+        l2_ratio=decode.l2_ratio,
+        l2_fill=decode.l2_fill,
+        l2_sharpness=decode.l2_sharpness,
+    )
 
 
 def _operator_time(parts: _Parts, time_us: FloatArray, low: FloatArray, high: FloatArray) -> OperatorTime:
@@ -129,13 +146,13 @@ def _parts(gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool
 
 def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) -> _Parts:
     kv_len, q_len = _float(operator.kv_len), _float(operator.q_len)
+    may_split = kv_len > path.split_above
     rows, tiles, tokens_per_tile = _tiles(path, operator)
     blocks = np.ceil(kv_len / path.tile_keys)
     spread = np.ceil((_SPLIT_MARGIN / gpu.sms) * blocks * tiles)
-    splits = np.where(kv_len > path.split_above, np.ceil(blocks / np.minimum(spread, blocks)), 1.0)
+    splits = np.where(may_split, np.ceil(blocks / np.minimum(spread, blocks)), 1.0)
     load = tiles * splits / gpu.sms
 
-    may_split = kv_len > path.split_above
     fraction = np.where(may_split, path.split_fraction, path.whole_fraction)
     key_us = _key_us(gpu, path, operator) / fraction
     chunk = np.minimum(np.ceil(blocks / splits) * path.tile_keys, np.maximum(kv_len, path.tile_keys))
@@ -144,23 +161,22 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: boo
 
     byte_us = _byte_us(gpu, path, operator, cold=cold)
     memory = operator.bytes * byte_us
-    body, walk = _waves(path, load, start_us, chunk_us, memory)
+    longest_us = chunk_us
     if operator.kind == "prefill_attention":
         new_keys = 0.5 * (q_len + tokens_per_tile + path.tile_keys)
         keys = kv_len - q_len + new_keys * (1.0 + path.append_ratio)
-        mean_chunk_us = np.maximum(keys - path.tile_keys, 0.0) / splits * key_us
-        causal, causal_walk = _causal(path, load, start_us, (mean_chunk_us, chunk_us), memory)
-        many = rows > path.tile_rows
-        body = np.where(many, causal, body)
-        walk = np.where(many, causal_walk, walk)
-    new_bytes = operator.kv_bytes * q_len / kv_len
+        mean_us = np.maximum(keys - path.tile_keys, 0.0) / splits * key_us
+        chunk_us = np.where(rows > path.tile_rows, mean_us, chunk_us)
+    body, walk = waves_us(load, path.ctas_per_sm, path.sharing, (start_us, chunk_us), memory)
+    tail_us = np.maximum(longest_us - chunk_us, 0.0)
+    new_bytes = dataclasses.replace(operator, kv_len=operator.q_len).kv_bytes
     combine = np.where(may_split, path.split_us + path.split_step_us * np.log2(splits), 0.0)
     fixed = path.ramp_us + combine
-    time_us = fixed + body + path.store_passes * new_bytes * byte_us
+    time_us = fixed + body + tail_us + path.store_passes * new_bytes * byte_us
     return _Parts(
         time_us=time_us,
         memory_us=np.broadcast_to(memory, time_us.shape),
-        walk_us=np.broadcast_to(walk, time_us.shape),
+        walk_us=np.broadcast_to(walk + tail_us, time_us.shape),
         fixed_us=np.broadcast_to(fixed + start_us, time_us.shape),
     )
 
@@ -189,60 +205,8 @@ def _byte_us(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) 
     if cold:
         return np.asarray(hbm_us)
     footprint = operator.bytes / (path.l2_fill * gpu.l2_bytes)
-    hit = 1.0 / (1.0 + footprint**path.l2_sharpness)
+    hit = l2_hit(footprint, path.l2_sharpness)
     result: FloatArray = hbm_us * (1.0 - hit + hit / path.l2_ratio)
-    return result
-
-
-def _waves(
-    path: AttentionPath, load: FloatArray, start_us: FloatArray, chunk_us: FloatArray, memory: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Time of all waves of equal CTAs (A4), and of their walks alone."""
-    resident = path.ctas_per_sm
-    full = np.floor(load / resident + _TINY)
-    rest = np.maximum(load - full * resident, 0.0)
-    full_us = start_us + chunk_us * (1.0 + path.sharing * (resident - 1))
-    rest_us = full_us
-    if resident > 1:
-        rest_us = start_us + chunk_us * (1.0 + path.sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
-    per_load = memory / load
-    last = np.where(rest > _TINY, 1.0, 0.0)
-    body = full * _smooth_max(full_us, per_load * resident) + last * _smooth_max(rest_us, per_load * rest)
-    return body, full * full_us + last * rest_us
-
-
-def _causal(
-    path: AttentionPath,
-    load: FloatArray,
-    start_us: FloatArray,
-    chunks_us: tuple[FloatArray, FloatArray],
-    memory: FloatArray,
-) -> tuple[FloatArray, FloatArray]:
-    """Causal tiles of unequal length, with memory and alone. chunks_us: of the mean and the longest CTA.
-
-    schedule_norm 0: tiles go out in order, in waves of the mean tile, the longest one last. Otherwise the
-    longest go out first, and an SM's mean load and the longest CTA overlap by that norm.
-    """
-    mean_us, longest_us = chunks_us
-    if path.schedule_norm == 0:
-        body, walk = _waves(path, load, start_us, mean_us, memory)
-        last = np.maximum(longest_us - mean_us, 0.0)
-        return body + last, walk + last
-    active = np.minimum(np.ceil(load), path.ctas_per_sm)
-    slower = 1.0 + path.sharing * (active - 1.0)
-    longest = start_us + longest_us * slower
-    work = load * (start_us + mean_us * slower) / active
-    if path.schedule_norm == 1:
-        walk = longest + work
-    else:
-        larger = np.maximum(longest, work)
-        ratio = np.minimum(longest, work) / larger
-        walk = larger * (1.0 + ratio**path.schedule_norm) ** (1.0 / path.schedule_norm)
-    return _smooth_max(walk, memory), walk
-
-
-def _smooth_max(first: FloatArray, second: FloatArray) -> FloatArray:
-    result: FloatArray = np.sqrt(first * first + second * second)
     return result
 
 
@@ -252,12 +216,3 @@ def _float(size: object) -> FloatArray:
 
 def _size(operator: Attention) -> FloatArray:
     return _float(operator.batch) * _float(operator.q_len)
-
-
-def _band(residuals: tuple[Residual, ...], size: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Low and high factor of the range that each size lies in; beyond the last range its factors are kept."""
-    edges = np.asarray([residual.size_max for residual in residuals])
-    index = np.minimum(np.searchsorted(edges, size), len(edges) - 1)
-    low = np.asarray([residual.low for residual in residuals])[index]
-    high = np.asarray([residual.high for residual in residuals])[index]
-    return low, high

@@ -20,14 +20,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from medusa_sim.latency.band import residual_band
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.latency.roofline import memory_time_us
+from medusa_sim.latency.waves import l2_hit, waves_us
 from medusa_sim.operators import Elementwise, FloatArray
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import ElementwiseKernel, Residual
+from medusa_sim.specs.kernels import ElementwiseKernel
 from medusa_sim.units import US_PER_S
-
-_TINY = 1e-9
 
 
 def elementwise_time(
@@ -40,7 +40,9 @@ def elementwise_time(
     """
     memory = operator.bytes * _byte_us(gpu, kernel, operator, cold=cold)
     m = np.broadcast_to(np.asarray(operator.m, dtype=np.float64), memory.shape)
-    body, rows_us = _waves(gpu, kernel, operator, memory, m)
+    fair_us = US_PER_S * gpu.sms / gpu.bandwidth_bytes_per_s
+    row_us = operator.bytes / m * (fair_us / kernel.row_ratio)
+    body, rows_us = waves_us(m / gpu.sms, kernel.rows_per_sm, kernel.sharing, (0.0, row_us), memory)
     if kernel.serial_rows > 0:
         is_serial = m <= kernel.serial_rows
         body = np.where(is_serial, kernel.serial_row_us * m, body)
@@ -51,7 +53,7 @@ def elementwise_time(
     bound = np.where(memory >= rows_us, np.int8(Bound.MEMORY), np.int8(Bound.LATENCY))
     bound = np.where(kernel.ramp_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
     source: CodeArray = np.full(np.shape(time_us), Source.CALIBRATED, dtype=np.int8)
-    low, high = _band(kernel.fit.residuals, m)
+    low, high = residual_band(kernel.fit.residuals, m)
     return OperatorTime(
         time_us=time_us, low_us=time_us * low, high_us=time_us * high, bound=bound, source=source
     )
@@ -63,37 +65,6 @@ def _byte_us(gpu: Gpu, kernel: ElementwiseKernel, operator: Elementwise, *, cold
     if cold:
         return np.asarray(hbm_us)
     footprint = operator.bytes / (kernel.l2_fill * gpu.l2_bytes)
-    hit = 1.0 / (1.0 + footprint**kernel.l2_sharpness)
+    hit = l2_hit(footprint, kernel.l2_sharpness)
     result: FloatArray = hbm_us * (1.0 - hit + hit / kernel.l2_ratio)
     return result
-
-
-def _waves(
-    gpu: Gpu, kernel: ElementwiseKernel, operator: Elementwise, memory: FloatArray, m: FloatArray
-) -> tuple[FloatArray, FloatArray]:
-    """Time of all waves of rows, and of the rows without memory (E1, E3)."""
-    load = m / gpu.sms
-    row_us = operator.bytes / m / (kernel.row_ratio * gpu.bandwidth_bytes_per_s / gpu.sms / US_PER_S)
-    resident = kernel.rows_per_sm
-    full = np.floor(load / resident + _TINY)
-    rest = np.maximum(load - full * resident, 0.0)
-    full_us = row_us * (1.0 + kernel.sharing * (resident - 1))
-    rest_us = row_us * (1.0 + kernel.sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
-    last = np.where(rest > _TINY, 1.0, 0.0)
-    per_load = memory / load
-    body = full * _smooth_max(full_us, per_load * resident) + last * _smooth_max(rest_us, per_load * rest)
-    return body, full * full_us + last * rest_us
-
-
-def _smooth_max(first: FloatArray, second: FloatArray) -> FloatArray:
-    result: FloatArray = np.sqrt(first * first + second * second)
-    return result
-
-
-def _band(residuals: tuple[Residual, ...], m: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Low and high factor of the range that each m lies in; beyond the last range its factors are kept."""
-    edges = np.asarray([residual.size_max for residual in residuals])
-    index = np.minimum(np.searchsorted(edges, m), len(edges) - 1)
-    low = np.asarray([residual.low for residual in residuals])[index]
-    high = np.asarray([residual.high for residual in residuals])[index]
-    return low, high

@@ -71,7 +71,7 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     wave_rounding: 1 where thread blocks run in whole waves, 0 where the last wave is shared out perfectly
     (persistent blocks, stream-k). throttle, throttle_us: by how much lower clocks under sustained load
     lengthen a tile, and the work (us of arithmetic at the peak) at which half of that is reached.
-    loads_shared: tiles are loaded at a rate that all blocks in flight share, not at a rate per SM.
+    contention: share of a tile's time that it owes to the other SMs, so that it is shorter on an empty chip.
     quantise_ratio: rate at which 16-bit activations are brought to the operand dtype in a pass before the
     product; padding_ratio: rate at which rows beyond m are loaded; both in units of the datasheet's
     bandwidth, 0 where that does not happen. resident_share: share of L2 in which activations must fit, or
@@ -92,9 +92,9 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     tiles: tuple[GemmTile, ...]
     fit: Fit
     wave_rounding: float = 1.0
+    contention: float = 0.0
     throttle: float = 0.0
     throttle_us: float = 1000.0
-    loads_shared: bool = False
     quantise_ratio: float = 0.0
     padding_ratio: float = 0.0
     resident_share: float = 0.0
@@ -118,8 +118,6 @@ class AttentionPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     store_passes: passes over the new K and V (writing them to the cache) that the rows include.
     append_ratio: extra walk for every new key where each block appends K and V itself, as FlashAttention-2
     does with a cache.
-    schedule_norm: causal tiles of unequal length: 0 runs them in order, in waves; otherwise the longest
-    first, and 1 adds the longest block to the mean load of an SM, larger numbers overlap the two.
     """
 
     ramp_us: float
@@ -141,7 +139,6 @@ class AttentionPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     l2_sharpness: float
     store_passes: float
     append_ratio: float
-    schedule_norm: int
 
 
 class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -1,0 +1,54 @@
+"""Equal blocks of work on the SMs of a GPU, in waves, beside the memory traffic they share."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medusa_sim.operators import FloatArray
+
+_TINY = 1e-9
+_FAR_BEYOND = 1e3
+"""A footprint so far beyond L2 that none of it is left there; keeps the power finite."""
+
+
+def smooth_max(first: FloatArray, second: FloatArray) -> FloatArray:
+    """sqrt(a^2 + b^2): never below max(a, b), and up to 41 % above where both are equal."""
+    result: FloatArray = np.sqrt(first * first + second * second)
+    return result
+
+
+def waves_us(
+    load: FloatArray,
+    resident: int,
+    sharing: float,
+    block_us: tuple[FloatArray | float, FloatArray],
+    memory_us: FloatArray,
+) -> tuple[FloatArray, FloatArray]:
+    """Time of `load` blocks an SM, `resident` of them at once, and the same without the memory traffic.
+
+        t(a)  = fixed + work (1 + sharing (a - 1))          a blocks at once on an SM
+        waves = floor(load / c) |t(c), memory c / load| + |t(a), memory a' / load|
+                c = resident; a' = load mod c; a = ceil(a') blocks in the last wave
+
+    block_us: (fixed, work) of one block that has its SM to itself. A busier SM does not slow the fixed part.
+    """
+    fixed_us, work_us = block_us
+    full = np.floor(load / resident + _TINY)
+    rest = np.maximum(load - full * resident, 0.0)
+    full_us = fixed_us + work_us * (1.0 + sharing * (resident - 1))
+    rest_us = full_us
+    if resident > 1:
+        rest_us = fixed_us + work_us * (1.0 + sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
+    per_load = memory_us / load
+    last = np.where(rest > _TINY, 1.0, 0.0)
+    body = full * smooth_max(full_us, per_load * resident) + last * smooth_max(rest_us, per_load * rest)
+    return body, full * full_us + last * rest_us
+
+
+def l2_hit(footprint: FloatArray, sharpness: float) -> FloatArray:
+    """Share of bytes still read from L2, 1 / (1 + footprint^sharpness).
+
+    footprint: bytes over the L2 bytes at which half is still there.
+    """
+    hit: FloatArray = 1.0 / (1.0 + np.minimum(footprint, _FAR_BEYOND) ** sharpness)
+    return hit
