@@ -13,36 +13,42 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators import FloatArray, Gemm
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
+from medusa_sim.specs.kernels import Fit, GemmKernel, Residual
+from medusa_sim.units import US_PER_S
 
 IntArray = npt.NDArray[np.int64]
 
 RANGES_OF_M: tuple[int, ...] = (16, 64, 128, 256, 512, 1024, 4096)
 """Upper ends of the ranges of m for which residual bands are kept."""
 
-_TILES: tuple[tuple[int, int], ...] = (
-    (16, 64), (32, 64), (64, 64), (64, 128), (64, 256),
-    (128, 64), (128, 128), (128, 256), (256, 64), (256, 128),
-)  # fmt: skip
-_SPLITS = (1, 2, 3, 4, 6, 8)
-_BOUNDED = {"bandwidth_fraction", "peak_fraction"}
-_START = {
-    "ramp_us": 4.0,
-    "bandwidth_fraction": 0.85,
-    "peak_fraction": 0.9,
-    "load_ratio": 5.0,
-    "tile_k": 30.0,
-    "memory_norm": 3.0,
-    "step_norm": 1.3,
-    "split_us": 2.0,
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "ramp_us": (0.02, 100.0),
+    "bandwidth_fraction": (0.3, 1.0),
+    "peak_fraction": (0.2, 1.0),
+    "load_ratio": (0.3, 60.0),
+    "tile_k": (1.0, 2000.0),
+    "memory_norm": (1.0, 20.0),
+    "step_norm": (1.0, 20.0),
+    "split_us": (0.05, 20.0),
+    "wave_rounding": (0.01, 1.0),
+    "contention": (0.01, 0.95),
+    "throttle": (0.001, 3.0),
+    "throttle_us": (10.0, 20_000.0),
+    "quantise_ratio": (0.05, 5.0),
+    "padding_ratio": (0.05, 20.0),
+    "resident_share": (0.1, 3.0),
+    "hot_ratio": (0.5, 10.0),
 }
-_RESOLUTION_US = 1.0
+"""What is fitted, and how far: a parameter that starts at 0 is off and stays off."""
 _SCALE = 0.1
+_HOT_RATIO = 1.2
 _FOLDS = 5
+_ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,9 +93,10 @@ def gemm_rows(
     return GemmRows(m=distinct[0], n=distinct[1], k=distinct[2], time_us=medians, dtype=dtype)
 
 
-def fit_gemm(rows: GemmRows, gpu: Gpu, *, source: str) -> GemmKernel:
+def fit_gemm(rows: GemmRows, gpu: Gpu, *, source: str, start: GemmKernel | None = None) -> GemmKernel:
     """Kernel parameters of `rows`, with `fit` filled in.
 
+    start: tiles, splits and the values to begin with (`calibrate.gemm_start`; the common ones if None).
     Deterministic; a minute or two for 10,000 rows. Raises DataError where there are fewer than two
     weight shapes, which cannot separate a ramp from a bandwidth or be held out.
     """
@@ -97,7 +104,8 @@ def fit_gemm(rows: GemmRows, gpu: Gpu, *, source: str) -> GemmKernel:
     if labels.max() < 1:
         raise DataError(f"{source}: one weight shape (n, k) only; a GEMM fit needs two or more")
     chosen = rows.where(_thinned(rows))
-    kernel = _refined(_start_kernel(source, len(rows.m)), chosen, gpu, rounds=3)
+    begin = _with_hot_weights(start or gemm_start("torch", rows.dtype, gpu), rows, gpu)
+    kernel = _refined(begin, chosen, gpu, rounds=_ROUNDS)
     predicted = np.empty_like(rows.time_us)
     for fold in range(min(_FOLDS, int(labels.max()) + 1)):
         held = labels % _FOLDS == fold
@@ -113,18 +121,32 @@ def fit_gemm(rows: GemmRows, gpu: Gpu, *, source: str) -> GemmKernel:
     return msgspec.structs.replace(kernel, fit=fit)
 
 
-def _start_kernel(source: str, count: int) -> GemmKernel:
-    everywhere = (Residual(size_max=float(RANGES_OF_M[-1]), low=1.0, high=1.0),)
-    fit = Fit(source=source, rows=count, fit_error=0.0, heldout_error=0.0, residuals=everywhere)
-    tiles = tuple(GemmTile(m=m, n=n) for m, n in _TILES)
-    return GemmKernel(**_START, splits=_SPLITS, tiles=tiles, fit=fit)
-
-
 def _thinned(rows: GemmRows) -> npt.NDArray[np.bool_]:
-    """All m <= 512 in steps of 8 and every 64th above: large m are measured more densely than they matter."""
+    """Rows of m <= 512 in steps of 8 and one past; above, every 64th and a few just past a tile.
+
+    Large m are measured more densely than they matter.
+    """
     small = (rows.m <= 16) | ((rows.m <= 512) & (rows.m % 8 <= 1))
-    keep: npt.NDArray[np.bool_] = small | (rows.m % 64 == 0)
+    keep: npt.NDArray[np.bool_] = small | (rows.m % 64 == 0) | (rows.m % 512 == 1)
     return keep
+
+
+def _resolution_us(rows: GemmRows) -> float:
+    """1 where times are whole microseconds (medians of two may be halves), 0 where they are finer."""
+    return 1.0 if np.mean(rows.time_us * 2.0 % 1.0 == 0.0) > 0.5 else 0.0
+
+
+def _with_hot_weights(kernel: GemmKernel, rows: GemmRows, gpu: Gpu) -> GemmKernel:
+    """The kernel with hot_share set to the largest weights that were read faster than memory allows.
+
+    Rows that beat the datasheet's bandwidth can only have had their weights in L2.
+    """
+    operator = Gemm(name="rows", m=rows.m, n=rows.n, k=rows.k, dtype=rows.dtype)
+    is_hot = rows.time_us < operator.bytes / gpu.bandwidth_bytes_per_s * US_PER_S
+    if not is_hot.any():
+        return kernel
+    share = float(np.max(operator.weight_bytes[is_hot])) / gpu.l2_bytes
+    return msgspec.structs.replace(kernel, hot_share=share, hot_ratio=_HOT_RATIO)
 
 
 def _time_us(kernel: GemmKernel, rows: GemmRows, gpu: Gpu) -> FloatArray:
@@ -154,7 +176,7 @@ def _refined(kernel: GemmKernel, rows: GemmRows, gpu: Gpu, *, rounds: int) -> Ge
     """Alternates the physical parameters (least squares) and the library's reluctances (line search)."""
     from scipy.optimize import least_squares
 
-    weight = 1.0 / np.hypot(1.0, 0.3 * _RESOLUTION_US / rows.time_us / 0.03)
+    weight = 1.0 / np.hypot(1.0, 0.3 * _resolution_us(rows) / rows.time_us / 0.03)
     log_time = np.log(rows.time_us)
 
     def error(candidate: GemmKernel) -> FloatArray:
@@ -162,32 +184,33 @@ def _refined(kernel: GemmKernel, rows: GemmRows, gpu: Gpu, *, rounds: int) -> Ge
         return errors
 
     for _ in range(rounds):
-        names = tuple(_START)
-        start = np.log([getattr(kernel, name) for name in names])
-        upper = [0.0 if name in _BOUNDED else 6.0 for name in names]
+        names = tuple(name for name in _BOUNDS if getattr(kernel, name) > 0.0)
+        lower, upper = np.log([_BOUNDS[name] for name in names]).T
+        begin = np.log([getattr(kernel, name) for name in names])
         base = kernel
 
-        def residual(values: FloatArray, base: GemmKernel = base) -> FloatArray:
-            return error(_replaced(base, values))
+        def residual(
+            values: FloatArray, base: GemmKernel = base, names: tuple[str, ...] = names
+        ) -> FloatArray:
+            return error(_replaced(base, names, values))
 
-        bounds = ([-6.0 if name != "step_norm" else 0.0 for name in names], upper)
         found = least_squares(
             residual,
-            np.clip(start, np.asarray(bounds[0]) + 1e-6, np.asarray(bounds[1]) - 1e-6),
-            bounds=bounds,
+            np.clip(begin, lower + 1e-6, upper - 1e-6),
+            bounds=(lower, upper),
             loss="soft_l1",
             f_scale=_SCALE,
             diff_step=np.full(len(names), 3e-3),
             max_nfev=15,
         )
-        kernel = _replaced(kernel, found.x)
+        kernel = _replaced(kernel, names, found.x)
         kernel = _with_reluctances(kernel, error)
     return kernel
 
 
-def _replaced(kernel: GemmKernel, log_values: FloatArray) -> GemmKernel:
-    """The kernel with the physical parameters exp(log_values), in the order of `_START`."""
-    return msgspec.structs.replace(kernel, **dict(zip(_START, np.exp(log_values).tolist(), strict=True)))
+def _replaced(kernel: GemmKernel, names: tuple[str, ...], log_values: FloatArray) -> GemmKernel:
+    """The kernel with the named parameters at exp(log_values)."""
+    return msgspec.structs.replace(kernel, **dict(zip(names, np.exp(log_values).tolist(), strict=True)))
 
 
 def _with_reluctances(kernel: GemmKernel, error: Callable[[GemmKernel], FloatArray]) -> GemmKernel:
@@ -197,11 +220,13 @@ def _with_reluctances(kernel: GemmKernel, error: Callable[[GemmKernel], FloatArr
         return float(np.sum(2.0 * (np.sqrt(1.0 + (error(candidate) / _SCALE) ** 2) - 1.0)))
 
     best = cost(kernel)
+    if all(tile.m_max for tile in kernel.tiles[:-1]):
+        return kernel
     for index in range(len(kernel.tiles)):
         for factor in (0.8, 0.9, 0.95, 1.05, 1.1, 1.25):
             tiles = list(kernel.tiles)
             tile = tiles[index]
-            tiles[index] = GemmTile(m=tile.m, n=tile.n, reluctance=tile.reluctance * factor)
+            tiles[index] = msgspec.structs.replace(tile, reluctance=tile.reluctance * factor)
             candidate = msgspec.structs.replace(kernel, tiles=tuple(tiles))
             found = cost(candidate)
             if found < best:

@@ -2,23 +2,29 @@
 
 For every tile (tile_m x tile_n) and split s of the k loop that the library has (GemmKernel.tiles, .splits):
 
-    ctas       = ceil(m / tile_m) ceil(n / tile_n) s          thread blocks
-    waves      = ceil(ctas / sms)                             tiles that the busiest SM works through
-    arithmetic = 2 tile_m tile_n / (peak_fraction peak / sms)           seconds per k element
-    loads      = (min(m, tile_m) b_x + tile_n b_w) / (load_ratio bandwidth / sms)
-    tiles      = waves (k / s + tile_k) |arithmetic, loads|_step_norm
-    memory     = bytes / (bandwidth_fraction bandwidth)
-    reduce     = split_us + 2 * 4 m n s / (load_ratio bandwidth)        where s > 1: fp32 partial sums
-    time       = ramp + |memory, tiles|_memory_norm + reduce
+    x          = cluster ceil(m / (tile_m cluster)) ceil(n / tile_n) s / sms      thread blocks per SM
+    waves      = w ceil(x) + (1 - w) x  for x > 1,  1 - contention (1 - x)  below
+    arithmetic = 2 tile_m tile_n / (peak_fraction peak / sms)                     seconds per k element
+    loads      = (tile_m b_x + tile_n b_w) / (load_ratio bandwidth / sms)
+    slowdown   = 1 + throttle y / (y + throttle_us),  y = flops / peak            clocks under sustained load
+    tiles      = slowdown waves (k / s + tile_k) |arithmetic, loads|_step_norm
+    memory     = (activations + weights) / (bandwidth_fraction bandwidth)
+    reduce     = split_us + 2 * 4 m n s / (load_ratio bandwidth)       where s > 1: fp32 partial sums
+    time       = ramp + quantise + |memory, tiles|_memory_norm + reduce
 
-with |a, b|_p = (a^p + b^p)^(1/p), a smooth maximum that is never below max(a, b). The library takes the tile
+with w the wave_rounding. Some libraries have, and others leave out: `quantise`, a pass over the activations
+before the product, (2 + b_x) m k / (quantise_ratio bandwidth); loads of rows beyond m, added to tiles:
+ceil(n / tile_n) (rows - m) k b_x / (padding_ratio bandwidth); activations that are read again for every
+column of tiles that a wave does not cover, once they exceed resident_share of L2.
+
+|a, b|_p = (a^p + b^p)^(1/p), a smooth maximum that is never below max(a, b). The library takes the tile
 and split with the least `time x reluctance`; the time can therefore fall with m only where that choice
 changes.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +38,10 @@ from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 IntArray = npt.NDArray[np.int64]
 
 _FP32_BYTES = 4.0
+_HALF_BYTES = 2.0
+"""Outputs, and activations before they are quantised, have 16 bits at least."""
+_RESIDENT_SHARPNESS = 4.0
+"""Exponent of the change from activations that stay in L2 to activations that are read again."""
 _CHOICE_STEP = 8
 """The library's choice is made at m rounded up to a multiple of this, the finest step of any tile."""
 
@@ -54,8 +64,7 @@ def gemm_time(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bool = True
     """
     m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in _sizes(operator)))
     chosen = _chosen(gpu, kernel, operator)
-    tile_m, tile_n, split, _ = (column[chosen] for column in _candidates(kernel))
-    times = _times(gpu, kernel, operator, (m, n, k), (tile_m, tile_n, split))
+    times = _times(gpu, kernel, operator, (m, n, k), _candidates(kernel).taken(chosen), cold=cold)
     memory_is_longer = times.memory_us >= times.tiles_us
     bound = np.where(memory_is_longer, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
     bound = np.where(kernel.ramp_us > 0.5 * times.time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
@@ -76,19 +85,59 @@ def gemm_tile(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> tuple[IntArray, I
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
     chosen = _chosen(gpu, kernel, operator)
-    tile_m, tile_n, split, _ = (column[chosen].astype(np.int64) for column in _candidates(kernel))
-    return tile_m, tile_n, split
+    taken = _candidates(kernel).taken(chosen)
+    return taken.tile_m.astype(np.int64), taken.tile_n.astype(np.int64), taken.split.astype(np.int64)
 
 
 def _sizes(operator: Gemm) -> tuple[object, object, object]:
     return operator.m, operator.n, operator.k
 
 
-def _candidates(kernel: GemmKernel) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
-    """tile_m, tile_n, split and reluctance of everything the library can choose: shape (candidates,)."""
-    rows = [(tile.m, tile.n, split, tile.reluctance) for tile in kernel.tiles for split in kernel.splits]
-    table = np.asarray(rows, dtype=np.float64)
-    return table[:, 0], table[:, 1], table[:, 2], table[:, 3]
+@dataclass(frozen=True, slots=True)
+class _Candidates:
+    """Everything the library can choose: tiles, each with every split. Arrays of one shape."""
+
+    tile_m: FloatArray
+    tile_n: FloatArray
+    split: FloatArray
+    reluctance: FloatArray
+    cluster: FloatArray
+    loads_padding: FloatArray
+    m_min: FloatArray
+    m_max: FloatArray
+    n_min: FloatArray
+    n_max: FloatArray
+
+    def taken(self, index: IntArray) -> _Candidates:
+        """The candidates at `index`, in its shape."""
+        return _Candidates(*(column[index] for column in self._columns()))
+
+    def before(self, dimensions: int) -> _Candidates:
+        """With `dimensions` axes of length 1 after the candidates' own, to broadcast against shapes."""
+        shape = (-1, *(1 for _ in range(dimensions)))
+        return _Candidates(*(column.reshape(shape) for column in self._columns()))
+
+    def allowed(self, m: FloatArray, n: FloatArray) -> npt.NDArray[np.bool_]:
+        """Whether the library uses the candidate at all for these m and n."""
+        inside: npt.NDArray[np.bool_] = (
+            (m >= self.m_min) & (m <= self.m_max) & (n >= self.n_min) & (n <= self.n_max)
+        )
+        return inside
+
+    def _columns(self) -> tuple[FloatArray, ...]:
+        return tuple(getattr(self, field.name) for field in fields(self))
+
+
+def _candidates(kernel: GemmKernel) -> _Candidates:
+    rows = [
+        (
+            *(tile.m, tile.n, split, tile.reluctance, tile.cluster, tile.loads_padding),
+            *(tile.m_min, tile.m_max or np.inf, tile.n_min, tile.n_max or np.inf),
+        )
+        for tile in kernel.tiles
+        for split in kernel.splits
+    ]
+    return _Candidates(*np.asarray(rows, dtype=np.float64).T)
 
 
 def _chosen(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> IntArray:
@@ -109,12 +158,11 @@ def _chosen(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> IntArray:
 def _best(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, sizes: tuple[FloatArray, FloatArray, FloatArray]
 ) -> IntArray:
-    shape = np.broadcast_shapes(*(size.shape for size in sizes))
-    tile_m, tile_n, split, reluctance = (
-        column.reshape(-1, *(1 for _ in shape)) for column in _candidates(kernel)
-    )
-    times = _times(gpu, kernel, operator, sizes, (tile_m, tile_n, split))
-    best: IntArray = np.argmin(times.time_us * reluctance, axis=0)
+    m, n, _ = sizes
+    candidates = _candidates(kernel).before(len(np.broadcast_shapes(*(size.shape for size in sizes))))
+    times = _times(gpu, kernel, operator, sizes, candidates)
+    reluctant = np.where(candidates.allowed(m, n), times.time_us * candidates.reluctance, np.inf)
+    best: IntArray = np.argmin(reluctant, axis=0)
     return best
 
 
@@ -123,24 +171,53 @@ def _times(
     kernel: GemmKernel,
     operator: Gemm,
     sizes: tuple[FloatArray, FloatArray, FloatArray],
-    candidate: tuple[FloatArray, FloatArray, FloatArray],
+    candidate: _Candidates,
+    *,
+    cold: bool = True,
 ) -> _Times:
     m, n, k = sizes
-    tile_m, tile_n, split = candidate
+    tile_m, tile_n, split = candidate.tile_m, candidate.tile_n, candidate.split
     x_bytes = BYTES_PER_ELEMENT[operator.dtype]
     w_bytes = BYTES_PER_ELEMENT[operator.weight_dtype or operator.dtype]
     bandwidth = gpu.bandwidth_bytes_per_s / US_PER_S
     peak = gpu.peak(operator.dtype) / US_PER_S
     load_bandwidth = kernel.load_ratio * bandwidth
 
-    waves = np.ceil(np.ceil(m / tile_m) * np.ceil(n / tile_n) * split / gpu.sms)
+    rows = candidate.cluster * np.ceil(m / (tile_m * candidate.cluster))
+    columns = np.ceil(n / tile_n)
+    per_sm = rows * columns * split / gpu.sms
+    lone = 1.0 - kernel.contention * (1.0 - per_sm)
+    several = kernel.wave_rounding * np.ceil(per_sm) + (1.0 - kernel.wave_rounding) * per_sm
+    waves = np.where(per_sm <= 1.0, lone, several)
     arithmetic = 2.0 * tile_m * tile_n * gpu.sms / (kernel.peak_fraction * peak)
-    loads = (np.minimum(m, tile_m) * x_bytes + tile_n * w_bytes) * gpu.sms / load_bandwidth
-    tiles = waves * (k / split + kernel.tile_k) * _smooth_max(arithmetic, loads, kernel.step_norm)
-    memory = (n * k * w_bytes + m * (n + k) * x_bytes) / (kernel.bandwidth_fraction * bandwidth)
+    loads = (tile_m * x_bytes + tile_n * w_bytes) * gpu.sms / load_bandwidth
+    step = _smooth_max(arithmetic, loads, kernel.step_norm)
+    tiles = _slowdown(kernel, 2.0 * m * n * k / peak) * waves * (k / split + kernel.tile_k) * step
+    if kernel.padding_ratio:
+        padding = columns * (rows * tile_m - m) * k * x_bytes / (kernel.padding_ratio * bandwidth)
+        tiles = tiles + candidate.loads_padding * padding
+
+    activations = m * k * x_bytes
+    if kernel.resident_share:
+        resident = kernel.resident_share * gpu.l2_bytes / activations
+        again = np.maximum(1.0, columns / np.maximum(1.0, gpu.sms / rows)) - 1.0
+        activations = activations * (1.0 + again / (1.0 + resident**_RESIDENT_SHARPNESS))
+    weights = n * k * w_bytes
+    is_hot = np.logical_and(not cold, weights <= kernel.hot_share * gpu.l2_bytes)
+    weights = np.where(is_hot, weights / (kernel.hot_ratio or 1.0), weights / kernel.bandwidth_fraction)
+    outputs = m * n * max(x_bytes, _HALF_BYTES)
+    memory = ((activations + outputs) / kernel.bandwidth_fraction + weights) / bandwidth
+
     reduce = kernel.split_us + 2.0 * _FP32_BYTES * m * n * split / load_bandwidth
     time = kernel.ramp_us + _smooth_max(memory, tiles, kernel.memory_norm) + np.where(split > 1, reduce, 0.0)
+    if kernel.quantise_ratio:
+        time = time + m * k * (_HALF_BYTES + x_bytes) / (kernel.quantise_ratio * bandwidth)
     return _Times(time_us=time, memory_us=np.broadcast_to(memory, time.shape), tiles_us=tiles)
+
+
+def _slowdown(kernel: GemmKernel, arithmetic_us: FloatArray) -> FloatArray:
+    """Factor by which sustained arithmetic lowers the clocks; `arithmetic_us` at the peak."""
+    return 1.0 + kernel.throttle * arithmetic_us / (arithmetic_us + kernel.throttle_us)
 
 
 def _smooth_max(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
