@@ -6,7 +6,7 @@ do not pull the physics. Held-out errors come from refits in which whole weight 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.errors import DataError
-from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators import FloatArray, Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Fit, GemmKernel, Residual
@@ -46,6 +46,11 @@ _BOUNDS: dict[str, tuple[float, float]] = {
 }
 """What is fitted, and how far: a parameter that starts at 0 is off and stays off."""
 _SCALE = 0.1
+_STEP = 1e-3
+_EVALUATIONS = 25
+_FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4)
+_WORTH_IT = 1e-4
+"""Share by which a reluctance must lower the objective to be kept: a tie leaves the tile as it is."""
 _HOT_RATIO = 1.2
 _FOLDS = 5
 _ROUNDS = 3
@@ -141,7 +146,7 @@ def _with_hot_weights(kernel: GemmKernel, rows: GemmRows, gpu: Gpu) -> GemmKerne
 
     Rows that beat the datasheet's bandwidth can only have had their weights in L2.
     """
-    operator = Gemm(name="rows", m=rows.m, n=rows.n, k=rows.k, dtype=rows.dtype)
+    operator = _operator(rows)
     is_hot = rows.time_us < operator.bytes / gpu.bandwidth_bytes_per_s * US_PER_S
     if not is_hot.any():
         return kernel
@@ -149,9 +154,12 @@ def _with_hot_weights(kernel: GemmKernel, rows: GemmRows, gpu: Gpu) -> GemmKerne
     return msgspec.structs.replace(kernel, hot_share=share, hot_ratio=_HOT_RATIO)
 
 
+def _operator(rows: GemmRows) -> Gemm:
+    return Gemm(name="rows", m=rows.m, n=rows.n, k=rows.k, dtype=rows.dtype)
+
+
 def _time_us(kernel: GemmKernel, rows: GemmRows, gpu: Gpu) -> FloatArray:
-    operator = Gemm(name="rows", m=rows.m, n=rows.n, k=rows.k, dtype=rows.dtype)
-    return gemm_time(gpu, kernel, operator, cold=False).time_us
+    return gemm_time(gpu, kernel, _operator(rows), cold=False).time_us
 
 
 def _error(predicted_us: FloatArray, rows: GemmRows) -> float:
@@ -174,38 +182,50 @@ def _residuals(rows: GemmRows, predicted_us: FloatArray) -> tuple[Residual, ...]
 
 def _refined(kernel: GemmKernel, rows: GemmRows, gpu: Gpu, *, rounds: int) -> GemmKernel:
     """Alternates the physical parameters (least squares) and the library's reluctances (line search)."""
+    weight = 1.0 / np.hypot(1.0, 0.3 * _resolution_us(rows) / rows.time_us / 0.03)
+    for _ in range(rounds):
+        kernel = _with_physics(kernel, rows, gpu, weight)
+        kernel = _with_reluctances(kernel, rows, gpu, weight)
+    return kernel
+
+
+def _with_physics(kernel: GemmKernel, rows: GemmRows, gpu: Gpu, weight: FloatArray) -> GemmKernel:
+    """The kernel with least-squares physical parameters, at the library's reluctances.
+
+    The derivative holds the choice of tile fixed: it changes at points only, and one choice costs as much
+    as all derivatives together.
+    """
     from scipy.optimize import least_squares
 
-    weight = 1.0 / np.hypot(1.0, 0.3 * _resolution_us(rows) / rows.time_us / 0.03)
+    operator = _operator(rows)
     log_time = np.log(rows.time_us)
+    names = tuple(name for name in _BOUNDS if getattr(kernel, name) > 0.0)
+    lower, upper = np.log([_BOUNDS[name] for name in names]).T
 
-    def error(candidate: GemmKernel) -> FloatArray:
-        errors: FloatArray = weight * (np.log(_time_us(candidate, rows, gpu)) - log_time)
+    def error(values: FloatArray) -> FloatArray:
+        errors: FloatArray = weight * (
+            np.log(_time_us(_replaced(kernel, names, values), rows, gpu)) - log_time
+        )
         return errors
 
-    for _ in range(rounds):
-        names = tuple(name for name in _BOUNDS if getattr(kernel, name) > 0.0)
-        lower, upper = np.log([_BOUNDS[name] for name in names]).T
-        begin = np.log([getattr(kernel, name) for name in names])
-        base = kernel
+    def slopes(values: FloatArray) -> FloatArray:
+        here = _replaced(kernel, names, values)
+        chosen = gemm_choice(gpu, here, operator)
+        base = np.log(gemm_chosen_us(gpu, here, operator, chosen, cold=False))
+        columns = []
+        for index in range(len(names)):
+            moved = values.copy()
+            moved[index] += _STEP
+            there = _replaced(kernel, names, moved)
+            shifted = np.log(gemm_chosen_us(gpu, there, operator, chosen, cold=False))
+            columns.append(weight * (shifted - base) / _STEP)
+        return np.stack(columns, axis=1)
 
-        def residual(
-            values: FloatArray, base: GemmKernel = base, names: tuple[str, ...] = names
-        ) -> FloatArray:
-            return error(_replaced(base, names, values))
-
-        found = least_squares(
-            residual,
-            np.clip(begin, lower + 1e-6, upper - 1e-6),
-            bounds=(lower, upper),
-            loss="soft_l1",
-            f_scale=_SCALE,
-            diff_step=np.full(len(names), 3e-3),
-            max_nfev=15,
-        )
-        kernel = _replaced(kernel, names, found.x)
-        kernel = _with_reluctances(kernel, error)
-    return kernel
+    begin = np.clip(np.log([getattr(kernel, name) for name in names]), lower + 1e-6, upper - 1e-6)
+    found = least_squares(
+        error, begin, slopes, bounds=(lower, upper), loss="soft_l1", f_scale=_SCALE, max_nfev=_EVALUATIONS
+    )
+    return _replaced(kernel, names, found.x)
 
 
 def _replaced(kernel: GemmKernel, names: tuple[str, ...], log_values: FloatArray) -> GemmKernel:
@@ -213,22 +233,32 @@ def _replaced(kernel: GemmKernel, names: tuple[str, ...], log_values: FloatArray
     return msgspec.structs.replace(kernel, **dict(zip(names, np.exp(log_values).tolist(), strict=True)))
 
 
-def _with_reluctances(kernel: GemmKernel, error: Callable[[GemmKernel], FloatArray]) -> GemmKernel:
-    """One pass over the tiles: the reluctance of each that lowers the objective most."""
+def _with_reluctances(kernel: GemmKernel, rows: GemmRows, gpu: Gpu, weight: FloatArray) -> GemmKernel:
+    """One pass over the tiles: the reluctance of each that lowers the objective most.
 
-    def cost(candidate: GemmKernel) -> float:
-        return float(np.sum(2.0 * (np.sqrt(1.0 + (error(candidate) / _SCALE) ** 2) - 1.0)))
+    The times do not depend on it, so each trial is one argmin over the candidates' times.
+    """
+    log_times = np.log(gemm_candidates_us(gpu, kernel, _operator(rows), cold=False))
+    log_measured = np.log(rows.time_us)
+    reluctances = np.asarray([tile.reluctance for tile in kernel.tiles])
+    every_row = np.arange(len(log_measured))
 
-    best = cost(kernel)
-    if all(tile.m_max for tile in kernel.tiles[:-1]):
-        return kernel
-    for index in range(len(kernel.tiles)):
-        for factor in (0.8, 0.9, 0.95, 1.05, 1.1, 1.25):
-            tiles = list(kernel.tiles)
-            tile = tiles[index]
-            tiles[index] = msgspec.structs.replace(tile, reluctance=tile.reluctance * factor)
-            candidate = msgspec.structs.replace(kernel, tiles=tuple(tiles))
-            found = cost(candidate)
+    def cost(trial: FloatArray) -> float:
+        chosen = np.argmin(log_times + np.repeat(np.log(trial), len(kernel.splits))[:, None], axis=0)
+        errors = weight * (log_times[chosen, every_row] - log_measured)
+        return float(np.sum(2.0 * (np.sqrt(1.0 + (errors / _SCALE) ** 2) - 1.0)))
+
+    best = cost(reluctances) * (1.0 - _WORTH_IT)
+    for index in range(len(reluctances)):
+        start = reluctances[index]
+        for factor in _FACTORS:
+            trial = reluctances.copy()
+            trial[index] = start * factor
+            found = cost(trial)
             if found < best:
-                best, kernel = found, candidate
-    return kernel
+                best, reluctances = found * (1.0 - _WORTH_IT), trial
+    tiles = tuple(
+        msgspec.structs.replace(tile, reluctance=float(reluctance))
+        for tile, reluctance in zip(kernel.tiles, reluctances, strict=True)
+    )
+    return msgspec.structs.replace(kernel, tiles=tiles)

@@ -63,7 +63,7 @@ def gemm_time(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bool = True
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
     m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in _sizes(operator)))
-    chosen = _chosen(gpu, kernel, operator)
+    chosen = gemm_choice(gpu, kernel, operator)
     times = _times(gpu, kernel, operator, (m, n, k), _candidates(kernel).taken(chosen), cold=cold)
     memory_is_longer = times.memory_us >= times.tiles_us
     bound = np.where(memory_is_longer, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
@@ -79,12 +79,33 @@ def gemm_time(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bool = True
     )
 
 
+def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bool = True) -> FloatArray:
+    """Times of everything that the library could choose: shape (tiles x splits, *operator's shape).
+
+    Tiles in the order of `kernel.tiles`, each with every split; infinite where the library does not use a
+    tile. For fitting: `gemm_time` is the one of these with the least time x reluctance.
+    """
+    m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in _sizes(operator)))
+    candidates = _candidates(kernel).before(m.ndim)
+    times = _times(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
+    every: FloatArray = np.where(candidates.allowed(m, n), times.time_us, np.inf)
+    return every
+
+
+def gemm_chosen_us(
+    gpu: Gpu, kernel: GemmKernel, operator: Gemm, chosen: IntArray, *, cold: bool = True
+) -> FloatArray:
+    """Times of given choices: `chosen` indexes the first axis of `gemm_candidates_us`, per shape."""
+    m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in _sizes(operator)))
+    return _times(gpu, kernel, operator, (m, n, k), _candidates(kernel).taken(chosen), cold=cold).time_us
+
+
 def gemm_tile(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> tuple[IntArray, IntArray, IntArray]:
     """tile_m, tile_n and split of k that the library is expected to choose, for every shape.
 
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
-    chosen = _chosen(gpu, kernel, operator)
+    chosen = gemm_choice(gpu, kernel, operator)
     taken = _candidates(kernel).taken(chosen)
     return taken.tile_m.astype(np.int64), taken.tile_n.astype(np.int64), taken.split.astype(np.int64)
 
@@ -140,8 +161,8 @@ def _candidates(kernel: GemmKernel) -> _Candidates:
     return _Candidates(*np.asarray(rows, dtype=np.float64).T)
 
 
-def _chosen(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> IntArray:
-    """Index of the chosen candidate, in the operator's broadcast shape.
+def gemm_choice(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> IntArray:
+    """Index into the candidates (tiles x splits) that the library is expected to take, per shape.
 
     One layer at many m is the common question, so the candidates are compared once per distinct step of m.
     """
