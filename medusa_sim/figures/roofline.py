@@ -40,7 +40,7 @@ def roofline_figure(points: pa.Table, gpu: Gpu, dtype: str) -> Figure:
     with drawing(10.5, 4.6, columns=2) as (figure, axes):
         for axis, (title, names) in zip(axes, _GROUPS, strict=True):
             here = np.isin(columns["op"], names)
-            _draw_roof(axis, gpu, dtype, columns["operational_intensity"])
+            draw_roof(axis, gpu, dtype, columns["operational_intensity"])
             _draw_points(axis, {name: values[here] for name, values in columns.items()})
             axis.set_title(f"{title} of {model} on {gpu.name}, {dtype}")
             axis.set_xlabel("operational intensity (FLOP/byte)")
@@ -49,7 +49,8 @@ def roofline_figure(points: pa.Table, gpu: Gpu, dtype: str) -> Figure:
     return figure
 
 
-def _draw_roof(axis: Axes, gpu: Gpu, dtype: str, intensity: FloatArray) -> None:
+def draw_roof(axis: Axes, gpu: Gpu, dtype: str, intensity: FloatArray) -> None:
+    """The datasheet's roof over the range of the points' intensities, with its two limits named."""
     peak, bandwidth = gpu.peak(dtype), gpu.bandwidth_bytes_per_s
     ridge = peak / bandwidth
     x = np.array([min(0.5, intensity.min() / 2), ridge, max(4 * ridge, intensity.max() * 2)])

@@ -68,3 +68,13 @@ def label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
     axis.annotate(
         text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, va="center", fontsize=8
     )
+
+
+def spread_labels(axis: Axes, x: float, labels: list[tuple[float, str, str]]) -> None:
+    """Labels (y, text, colour) beside the ends of lines at x, pushed apart where they would touch."""
+    top = max(y for y, _, _ in labels)
+    gap = 0.045 * max(top, 1.0)
+    height = float("-inf")
+    for y, text, colour in sorted(labels):
+        height = max(y, height + gap)
+        label_end(axis, x, height, text, colour)

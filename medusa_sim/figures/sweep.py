@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medusa_sim.figures.style import FAINT, GOOD, HATCHES, INK, LINES, drawing, label_end, shades
+from medusa_sim.figures.style import FAINT, GOOD, HATCHES, INK, LINES, drawing, shades, spread_labels
 from medusa_sim.report.numbers import duration
 from medusa_sim.report.sweep_views import LengthView, evenly
 
@@ -43,7 +43,7 @@ def speedup_figure(view: LengthView, title: str) -> Figure:
         for line, colour in zip(chosen, shades(chosen.size), strict=True):
             _draw_line(axis, view, int(line), colour)
             labels.append((float(view.speedup[line, -1]), f"batch {view.batch[line]}", colour))
-        _label_ends(axis, float(view.counts[-1]), labels)
+        spread_labels(axis, float(view.counts[-1]), labels)
         axis.set_xlabel("candidates of one verification step (tokens per sequence, root included)")
         axis.set_ylabel("speedup over plain decoding")
         axis.set_xlim(0, view.counts[-1] * 1.12)
@@ -79,16 +79,6 @@ def _halo() -> list[AbstractPathEffect]:
     from matplotlib.patheffects import Normal, Stroke
 
     return [Stroke(linewidth=2.2, foreground="white"), Normal()]
-
-
-def _label_ends(axis: Axes, x: float, labels: list[tuple[float, str, str]]) -> None:
-    """Labels beside the ends of lines, pushed apart where they would touch."""
-    top = max(y for y, _, _ in labels)
-    gap = 0.045 * max(top, 1.0)
-    height = -np.inf
-    for y, text, colour in sorted(labels):
-        height = max(y, height + gap)
-        label_end(axis, x, float(height), text, colour)
 
 
 def breakdown_figure(view: LengthView, title: str) -> Figure:

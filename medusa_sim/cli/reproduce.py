@@ -1,0 +1,90 @@
+"""`medusa-sim reproduce`: the papers' tables and figures, predicted beside published."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+from click.shell_completion import CompletionItem
+
+from medusa_sim.cli.group import examples
+from medusa_sim.cli.options import DEFAULT_GPU, output_options
+from medusa_sim.cli.output import Output
+from medusa_sim.errors import UsageError
+
+
+class _TargetType(click.ParamType[str]):
+    """A table or figure; completes in the shell."""
+
+    name = "target"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Targets that go on from what is typed."""
+        from medusa_sim.reproduce import TARGETS
+
+        del ctx, param
+        return [CompletionItem(name) for name in TARGETS if name.startswith(incomplete)]
+
+
+@click.command(
+    epilog=examples(
+        "medusa-sim reproduce",
+        "medusa-sim reproduce table6 --format csv",
+        "medusa-sim reproduce figure22 --plot figure22.png",
+    )
+)
+@click.argument("target", type=_TargetType(), required=False)
+@click.option("--list", "list_targets", is_flag=True, help="List the tables and figures.")
+@click.option(
+    "--plot", type=click.Path(path_type=Path), default=None, help="Also draw it: FILE.png, .svg or .pdf."
+)
+@output_options
+def reproduce(
+    target: str | None, list_targets: bool, plot: Path | None, output: Output, data_dir: Path | None
+) -> None:
+    """A table or figure of the papers, predicted beside published.
+
+    Without a TARGET: the errors over every target that has published values. Published columns are
+    empty where the paper prints no number or where its values are withheld from this project.
+    """
+    from medusa_sim.reproduce import TARGETS, reproduction, scores
+
+    if plot is not None:
+        from medusa_sim.figures import check_plot_path
+
+        if target is None:
+            raise UsageError("--plot needs a table or figure, such as `medusa-sim reproduce figure22`")
+        check_plot_path(plot)
+    if list_targets:
+        _list(output, data_dir)
+        return
+    if target is None:
+        output.rows(scores(data_dir), "reproduce-scores")
+        click.echo(f"targets: {' '.join(TARGETS)}", err=True)
+        return
+    found = reproduction(target, data_dir)
+    output.rows(found.frame, "reproduce", target=found.name, title=found.title, source=found.source)
+    click.echo(f"{found.title}\nsource: {found.source}\nnote: {found.caveat}", err=True)
+    if plot is not None:
+        from medusa_sim.figures import save
+        from medusa_sim.figures.reproduce import reproduction_figure
+        from medusa_sim.specs.gpu import load_gpu
+
+        names = found.frame.get("gpu", [DEFAULT_GPU])
+        save(reproduction_figure(found, load_gpu(str(next(iter(names))), data_dir)), plot)
+        click.echo(f"wrote {plot}", err=True)
+
+
+def _list(output: Output, data_dir: Path | None) -> None:
+    """Name and title of every target."""
+    import pyarrow as pa
+
+    from medusa_sim.reproduce import TARGETS, reproduction
+
+    found = [reproduction(name, data_dir) for name in TARGETS]
+    output.rows(
+        pa.table({"target": [each.name for each in found], "title": [each.title for each in found]}),
+        "reproduce-targets",
+    )

@@ -1,0 +1,114 @@
+"""A recommendation as plain values: every quantity in full precision with its unit in its name."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from typing import TYPE_CHECKING, Any
+
+from medusa_sim.breakeven import BreakEven
+from medusa_sim.capacity import Capacity
+from medusa_sim.recommend import Recommendation
+from medusa_sim.report.recommend_reason import reason
+from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.request import RequestLatency
+from medusa_sim.schedule_row import ScheduleRow
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+SCHEMA = "medusa-sim/recommend/1"
+
+
+def recommendation_values(answer: Recommendation, kernels: str) -> dict[str, Any]:
+    """The answer as JSON holds it; docs/formats.md describes every key."""
+    setting = answer.setting
+    context = answer.break_even_context
+    return {
+        "gpu": answer.gpu.name,
+        "model": setting.model.name,
+        "runtime": setting.runtime.name,
+        "latency_model": setting.latency.name,
+        "kernels": kernels,
+        "drafter": answer.drafting.method,
+        "acceptance": answer.profile.name,
+        "acceptance_agreement": answer.profile.agreement,
+        "objective": answer.question.objective,
+        "enable": answer.enable,
+        "reason": reason(answer),
+        "break_even_batch": answer.break_even_batch,
+        "break_even_seq_len": context.at,
+        "break_even_seq_len_direction": context.direction,
+        "break_even_seq_len_at_batch": answer.question.batch_max,
+        "break_even_batch_by_seq_len": [
+            {"seq_len": length, **break_even_values(found)}
+            for length, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True)
+        ],
+        "break_even_seq_len_searched": [context.searched_from, context.searched_to],
+        "required_tokens_per_step": answer.hardest.required_tokens_per_step,
+        "required_acceptance_factor": answer.hardest.required_acceptance_factor,
+        "required_at": {"batch": answer.hardest.batch_max, "seq_len": answer.hardest.seq_len},
+        "free_within_overhead": answer.question.free_within,
+        "free_candidates_by_batch": {str(b): n for b, n in answer.free_candidates_by_batch.items()},
+        "free_candidates": [
+            {"batch": batch, "seq_len": seq_len, "candidates": count}
+            for batch, seq_len, count in answer.free_candidates
+        ],
+        "schedule": [row_values(row) for row in answer.schedule],
+        "schedule_all_lengths": [row_values(row) for row in answer.schedule_all_lengths],
+        "by_drafts": [dataclasses.asdict(entry) for entry in answer.by_drafts],
+        "best_with_speculation": _maybe(answer.best_with),
+        "best_without_speculation": _maybe(answer.best_without),
+        "memory": [_capacity_values(capacity) for capacity in answer.capacities],
+        "requests": [_request_values(request) for request in answer.requests],
+        "warnings": warnings(answer),
+    }
+
+
+def schedule_arrow(answer: Recommendation) -> pa.Table:
+    """The schedule as an Arrow table: nested values as JSON text."""
+    import pyarrow as pa
+
+    rows = []
+    for row in answer.schedule:
+        values = row_values(row)
+        for key in ("paths", "cheaper_larger", "next_count"):
+            values[key] = None if values[key] is None else json.dumps(values[key])
+        rows.append(values)
+    return pa.Table.from_pylist(rows)
+
+
+def row_values(row: ScheduleRow) -> dict[str, Any]:
+    """One row of a schedule; paths as lists, pairs as objects, nothing infinite."""
+    values = dataclasses.asdict(row)
+    values["paths"] = None if row.paths is None else [list(path) for path in row.paths]
+    values["cheaper_larger"] = [
+        {"candidates": less, "cheaper_candidates": more} for less, more in row.cheaper_larger
+    ]
+    return {key: _finite(value) for key, value in values.items()}
+
+
+def break_even_values(found: BreakEven) -> dict[str, Any]:
+    """Where and in which direction, with the range that was searched."""
+    return {
+        "at": found.at,
+        "direction": found.direction,
+        "searched": [found.searched_from, found.searched_to],
+    }
+
+
+def _capacity_values(capacity: Capacity) -> dict[str, Any]:
+    return {**dataclasses.asdict(capacity), "throughput_gain": capacity.gain}
+
+
+def _request_values(request: RequestLatency) -> dict[str, Any]:
+    return {**dataclasses.asdict(request), "speedup": request.speedup}
+
+
+def _maybe(point: Any) -> dict[str, Any] | None:
+    return None if point is None else dataclasses.asdict(point)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

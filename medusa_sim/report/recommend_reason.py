@@ -1,0 +1,129 @@
+"""The decision in two or three sentences: whether, with what, how far."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from medusa_sim.breakeven import BreakEven
+from medusa_sim.recommend import Recommendation
+from medusa_sim.report.numbers import times
+from medusa_sim.schedule_row import ScheduleRow
+
+
+def span(first: int, last: int) -> str:
+    """`1..8`, or `8` alone."""
+    return str(first) if first == last else f"{first}..{last}"
+
+
+def reason(answer: Recommendation) -> str:
+    """Two or three sentences: whether, with what, how far."""
+    told = [_decision(answer)]
+    if answer.enable:
+        told.append(_gain(answer))
+    else:
+        told.append(_need(answer))
+    told.append(_break_even(answer))
+    return " ".join(told)
+
+
+def _decision(answer: Recommendation) -> str:
+    rows = [row for row in answer.schedule if row.candidates > 1]
+    question = answer.question
+    if question.objective == "throughput" and answer.best_without is not None:
+        return _throughput_decision(answer)
+    if not rows:
+        return f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}."
+    told = []
+    for seq_len in question.seq_len:
+        speculating = [row for row in rows if row.seq_len == seq_len]
+        spans = ", ".join(span(first, last) for first, last in _joined(speculating))
+        if spans:
+            at = f" (length {seq_len})" if len(question.seq_len) > 1 else ""
+            told.append(f"batch {spans}{at}")
+    whole = all(row.candidates > 1 or not row.fits_memory for row in answer.schedule)
+    if whole and len(question.seq_len) > 1:
+        told = [f"batch {span(question.batch_min, question.batch_max)} wherever it fits"]
+    return f"Enable speculation at {'; '.join(told)}."
+
+
+def _throughput_decision(answer: Recommendation) -> str:
+    best, plain = answer.best_with, answer.best_without
+    assert plain is not None  # noqa: S101  # the caller asks only then
+    if best is None:
+        return "Do not enable speculation: no speculative configuration fits."
+    verb = "Enable speculation" if answer.enable else "Do not enable speculation"
+    return (
+        f"{verb}: the largest throughput with it is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, "
+        f"length {best.seq_len}, {best.candidates} candidates), without it {plain.tokens_per_s:,.0f} "
+        f"(batch {plain.batch}, length {plain.seq_len})."
+    )
+
+
+def _joined(rows: Sequence[ScheduleRow]) -> list[tuple[int, int]]:
+    spans: list[tuple[int, int]] = []
+    for row in rows:
+        if spans and spans[-1][1] + 1 >= row.batch_min:
+            spans[-1] = (spans[-1][0], row.batch_max)
+        else:
+            spans.append((row.batch_min, row.batch_max))
+    return spans
+
+
+def _gain(answer: Recommendation) -> str:
+    rows = [row for row in answer.schedule if row.candidates > 1]
+    first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
+    told = f"At batch {first.batch_min} {_choice(answer, first)} {_gives(first, first.speedup_at_batch_min)}"
+    if last is not first or last.batch_max > first.batch_min:
+        interval = f", 80 %: {last.speedup_low:.2f}-{last.speedup_high:.2f}"
+        told += f"; at batch {last.batch_max} {_choice(answer, last)} {_gives(last, last.speedup)}{interval}"
+    return told + "."
+
+
+def _choice(answer: Recommendation, row: ScheduleRow) -> str:
+    drafts = {"medusa": "heads", "ngram": "drafts deep"}.get(answer.drafting.method, "drafts in a row")
+    shape = f"{_kind(row)} {row.candidates} candidates".strip()
+    return f"{shape} ({row.drafts} {drafts})"
+
+
+def _gives(row: ScheduleRow, speedup: float) -> str:
+    return f"emit {row.tokens_per_step:.2f} tokens a step: {times(speedup)}"
+
+
+def _need(answer: Recommendation) -> str:
+    row = answer.hardest
+    factor = row.required_acceptance_factor
+    assumed = "more than can be had" if factor is None else f"{factor:.2f} of the assumed accuracies"
+    return (
+        f"The best it could do at batch {row.batch_max} is {times(row.speculative_speedup)} "
+        f"({row.speculative_candidates} candidates); to break even it needs "
+        f"{row.required_tokens_per_step:.2f} tokens a step, {assumed}."
+    )
+
+
+def _break_even(answer: Recommendation) -> str:
+    told = []
+    for seq_len, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True):
+        at = f" at length {seq_len}" if len(answer.question.seq_len) > 1 else ""
+        told.append(f"{_crossing(found, 'batch')}{at}")
+    distinct = list(dict.fromkeys(_crossing(f, "batch") for f in answer.break_even_batches))
+    if len(distinct) == 1:
+        told = distinct
+    context = _crossing(answer.break_even_context, "length")
+    return f"Memory apart, it {'; '.join(told)}. At batch {answer.question.batch_max} it {context}."
+
+
+def _crossing(found: BreakEven, what: str) -> str:
+    searched = f"{what} {found.searched_from} to {found.searched_to}"
+    match found.direction:
+        case "loses from":
+            return f"loses from {what} {found.at} on"
+        case "pays from":
+            return f"pays from {what} {found.at} on (searched to {found.searched_to})"
+        case "pays throughout":
+            return f"pays at every {searched}"
+        case "loses throughout":
+            return f"loses at every {searched}"
+
+
+def _kind(row: ScheduleRow) -> str:
+    return "a chain of" if row.chain else "a tree of" if row.paths is not None else ""

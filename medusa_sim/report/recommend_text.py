@@ -1,0 +1,186 @@
+"""A recommendation for people: what was asked, the schedule as a table, and what follows from it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from medusa_sim.recommend import Recommendation
+from medusa_sim.report.numbers import NOTHING, duration, percent, significant, times
+from medusa_sim.report.recommend_reason import span
+from medusa_sim.report.text import TextTable
+from medusa_sim.schedule_row import ScheduleRow
+from medusa_sim.units import US_PER_S
+
+_HEADERS = (
+    "batch",
+    "length",
+    "candidates",
+    "drafts",
+    "tokens/step",
+    "speedup",
+    "80 % interval",
+    "-10 % acceptance",
+    "step",
+    "tokens/s a user",
+    "(plain)",
+    "tokens/s",
+    "(plain)",
+    "free",
+    "max batch",
+)
+_MOST_HINTS = 4
+
+
+def headline(answer: Recommendation, kernels: str) -> str:
+    """What was asked, on one line."""
+    setting, question = answer.setting, answer.question
+    latency = setting.latency.name + (f" ({kernels} kernels)" if setting.latency.name == "calibrated" else "")
+    limits = [
+        f"batch {span(question.batch_min, question.batch_max)}",
+        *(["chains only"] if question.chain_only else []),
+        *([f"at most {question.max_latency_ms:g} ms a token"] if question.max_latency_ms else []),
+    ]
+    return (
+        f"{answer.gpu.name}, {setting.model.name} {setting.model.dtype}, {_drafter(answer)}, "
+        f"{setting.runtime.name}, {latency}, acceptance {answer.profile.name}; {', '.join(limits)}"
+    )
+
+
+def _drafter(answer: Recommendation) -> str:
+    drafting = answer.drafting
+    if drafting.draft is not None:
+        own = f" ({drafting.draft_runtime.name})" if drafting.draft_runtime is not None else ""
+        return f"draft model {drafting.draft.name}{own}"
+    return {"medusa": f"{drafting.heads} Medusa heads", "eagle": "EAGLE layer", "mtp": "MTP module"}.get(
+        drafting.method, "n-gram drafts"
+    )
+
+
+def schedule_table(rows: Sequence[ScheduleRow]) -> TextTable:
+    """One line a row of the schedule; speedups from the smallest to the fullest batch of the row."""
+    cells = [_cells(row) for row in rows]
+    return TextTable(headers=_HEADERS, rows=tuple(cells), right=tuple(True for _ in _HEADERS))
+
+
+def _cells(row: ScheduleRow) -> tuple[str, ...]:
+    falls = f"{row.max_batch_without}" if row.max_batch_with == row.max_batch_without else (
+        f"{row.max_batch_without} -> {row.max_batch_with}"
+    )  # fmt: skip
+    plain = row.candidates == 1
+    speedup = times(row.speedup_at_batch_min)
+    if not plain and f"{row.speedup:.2f}" != f"{row.speedup_at_batch_min:.2f}":
+        speedup += f" -> {times(row.speedup)}"
+    return (
+        span(row.batch_min, row.batch_max),
+        str(row.seq_len),
+        "off" if plain else str(row.candidates),
+        NOTHING if plain else str(row.drafts),
+        NOTHING if plain else f"{row.tokens_per_step:.2f}",
+        NOTHING if plain else speedup,
+        NOTHING if plain else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
+        NOTHING if plain else times(row.speedup_acceptance_minus_10_percent),
+        duration(row.verify_step_us),
+        f"{row.tokens_per_s_per_user:,.0f}",
+        f"{row.plain_tokens_per_s_per_user:,.0f}",
+        f"{row.tokens_per_s:,.0f}",
+        f"{row.plain_tokens_per_s:,.0f}",
+        str(row.free_candidates),
+        falls,
+    )
+
+
+def findings(answer: Recommendation) -> list[str]:
+    """What follows from the schedule, one line each."""
+    rows = [row for row in answer.schedule if row.candidates > 1]
+    told = ["Figures of a row are at its fullest batch; speedups run from its smallest to its fullest batch."]
+    if rows:
+        told += _why_not_more(rows[0], rows[-1])
+        told += _heads(answer)
+        told += _trees(answer, rows)
+        told += _sensitivity(rows[-1])
+    told += _cheaper(answer)
+    told += _memory(answer)
+    told += _requests(answer)
+    return told
+
+
+def _why_not_more(*rows: ScheduleRow) -> list[str]:
+    told = []
+    for row in dict.fromkeys(rows):
+        if row.next_count is None:
+            continue
+        more = row.next_count
+        cliff = f"; the next cliff comes after {row.cliff_after}" if row.cliff_after is not None else ""
+        told.append(
+            f"Why not more at batch {row.batch_max}: {more.candidates} candidates give "
+            f"{percent(more.tokens_gain)} more tokens for a {percent(more.step_cost)} longer step{cliff}."
+        )
+    return told
+
+
+def _heads(answer: Recommendation) -> list[str]:
+    if len(answer.by_drafts) < 2:
+        return []
+    best = max(answer.by_drafts, key=lambda entry: entry.speedup)
+    listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
+    what = "Heads to run" if answer.drafting.method == "medusa" else "Drafts in a row"
+    return [f"{what} at batch {answer.question.batch_min}: {best.drafts} ({listed})."]
+
+
+def _trees(answer: Recommendation, rows: Sequence[ScheduleRow]) -> list[str]:
+    row = rows[0]
+    if row.chain_speedup is None or row.chain_candidates is None or row.chain:
+        return []
+    gain = row.speedup / row.chain_speedup - 1.0
+    return [
+        f"The tree gains {percent(gain)} over the best chain ({row.chain_candidates} candidates, "
+        f"{times(row.chain_speedup)}) at batch {row.batch_max}, length {row.seq_len}."
+    ]
+
+
+def _sensitivity(row: ScheduleRow) -> list[str]:
+    if row.required_acceptance_factor is None:
+        return []
+    return [
+        f"Acceptance 10 % lower or higher: {times(row.speedup_acceptance_minus_10_percent)} or "
+        f"{times(row.speedup_acceptance_plus_10_percent)} at batch {row.batch_max}; it breaks even at "
+        f"{row.required_tokens_per_step:.2f} tokens a step, {row.required_acceptance_factor:.2f} of the "
+        "assumed accuracies."
+    ]
+
+
+def _cheaper(answer: Recommendation) -> list[str]:
+    hints = []
+    for row in answer.schedule:
+        near = [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
+        hints += [
+            f"{more} than {less} (batch {row.batch_max}, length {row.seq_len})" for less, more in near[-1:]
+        ]
+    if not hints:
+        return []
+    return ["Cheaper though larger: " + "; ".join(hints[:_MOST_HINTS]) + "."]
+
+
+def _memory(answer: Recommendation) -> list[str]:
+    told = []
+    for capacity in answer.capacities:
+        best, plain = capacity.with_speculation, capacity.without_speculation
+        if best is None or plain is None or capacity.gain is None:
+            continue
+        told.append(
+            f"Memory at length {capacity.seq_len}: the largest batch is {capacity.max_batch_without} without "
+            f"and {capacity.max_batch_with} with speculation; the card then gives at most "
+            f"{plain.tokens_per_s:,.0f} tokens/s without and {best.tokens_per_s:,.0f} with "
+            f"({best.candidates} candidates at batch {best.batch}): {times(capacity.gain)}."
+        )
+    return told
+
+
+def _requests(answer: Recommendation) -> list[str]:
+    return [
+        f"A request of {r.prompt_tokens} + {r.output_tokens} tokens at batch {r.batch}: first token after "
+        f"{duration(r.first_token_us)} (plain {duration(r.plain_first_token_us)}), all after "
+        f"{duration(r.total_us)} (plain {duration(r.plain_total_us)}): {times(r.speedup)} end to end with "
+        f"{r.candidates} candidates, {significant(US_PER_S / r.per_token_us, 3)} tokens/s."
+        for r in answer.requests
+    ]

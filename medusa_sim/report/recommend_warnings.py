@@ -1,0 +1,60 @@
+"""What an engineer must not overlook in a recommendation, one line each."""
+
+from __future__ import annotations
+
+from medusa_sim.recommend import Recommendation
+from medusa_sim.report.numbers import times, with_prefix
+from medusa_sim.report.recommend_reason import span
+
+
+def warnings(answer: Recommendation) -> list[str]:
+    """Places where speculation loses, does not fit or is uncertain, then what the answer rests on."""
+    told = []
+    for row in answer.schedule:
+        where = f"batch {span(row.batch_min, row.batch_max)}, length {row.seq_len}"
+        if not row.fits_memory:
+            needed = with_prefix(row.memory_bytes, "B")
+            told.append(
+                f"{where}: does not fit in {with_prefix(answer.gpu.memory_bytes, 'B')} even without "
+                f"speculation ({needed} at batch {row.batch_max}; at most batch {row.max_batch_without} fits)"
+            )
+        elif row.candidates == 1 and row.speculative_speedup <= 1.0:
+            told.append(
+                f"{where}: speculation LOSES here ({times(row.speculative_speedup)} at best); switch it off"
+            )
+        elif row.candidates == 1 and row.speculative_speedup > 1.0 + answer.question.switching_gain:
+            told.append(f"{where}: speculation would pay but its drafter leaves no room in memory")
+        elif row.candidates > 1 and row.speedup_low < 1.0:
+            told.append(
+                f"{where}: the gain is not certain, the 80 % interval {row.speedup_low:.2f}-"
+                f"{row.speedup_high:.2f} includes a loss"
+            )
+        if row.meets_latency is False:
+            limit = answer.question.max_latency_ms
+            told.append(f"{where}: the time per token at batch {row.batch_max} exceeds {limit:g} ms")
+    return told + _model_warnings(answer)
+
+
+def _model_warnings(answer: Recommendation) -> list[str]:
+    told = []
+    if answer.profile.heads is None:
+        told.append(
+            f"acceptance {answer.profile.name} is a curve: the tree itself and the number of heads worth "
+            "running are not known; give your heads' accuracies with --acceptance FILE"
+        )
+    if answer.profile.agreement == "teacher-forced":
+        told.append(
+            f"acceptance {answer.profile.name} is teacher-forced agreement with a text, not what a running "
+            "system accepts; measure it on the model's own output"
+        )
+    if answer.setting.latency.name == "roofline":
+        told.append(
+            "latency roofline: datasheet limits without any fitted kernel, optimistic at large counts"
+        )
+    longest = max(answer.question.seq_len)
+    if longest > answer.setting.model.max_seq_len:
+        told.append(
+            f"length {longest} is beyond the {answer.setting.model.max_seq_len} positions of "
+            f"{answer.setting.model.name}"
+        )
+    return told
