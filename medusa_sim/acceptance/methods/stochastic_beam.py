@@ -3,7 +3,8 @@
 Stochastic beam search draws sequences without replacement: give every full sequence a Gumbel key on
 its log probability, let a node's key be the largest below it, and keep the W largest at each level.
 So the beams follow from the order in which distinct sequences are drawn, and enumerating that order
-gives the exact law of the tree. Costs (vocabulary^length)! at worst: meant for toys and tests.
+gives the exact law of the tree. Draws that change no beam are skipped: without replacement, the next one that
+does is drawn in proportion to its own probability among those that do.
 """
 
 from __future__ import annotations
@@ -87,21 +88,21 @@ def rsd_s_block_efficiency(draft: Model, target: Model, width: int) -> float:
             for token in range(vocabulary)
         }
     possible = {sequence: probability for sequence, probability in sequences.items() if probability > 0.0}
-    whole = [len({sequence[: level + 1] for sequence in possible}) for level in range(length)]
 
-    def expected(drawn: list[list[Prefix]], left: dict[Prefix, float], mass: float) -> float:
-        if all(len(nodes) >= min(width, whole[level]) for level, nodes in enumerate(drawn)):
-            return accepted_in_tree(drawn, draft, target)
-        total = 0.0
-        for sequence, probability in left.items():
-            grown = [
+    def expected(drawn: tuple[tuple[Prefix, ...], ...]) -> float:
+        changes: dict[tuple[tuple[Prefix, ...], ...], float] = {}
+        for sequence, probability in possible.items():
+            grown = tuple(
                 nodes
                 if len(nodes) >= width or sequence[: level + 1] in nodes
-                else [*nodes, sequence[: level + 1]]
+                else (*nodes, sequence[: level + 1])
                 for level, nodes in enumerate(drawn)
-            ]
-            rest = {other: share for other, share in left.items() if other != sequence}
-            total += probability / mass * expected(grown, rest, mass - probability)
-        return total
+            )
+            if grown != drawn:
+                changes[grown] = changes.get(grown, 0.0) + probability
+        if not changes:
+            return accepted_in_tree(drawn, draft, target)
+        mass = sum(changes.values())
+        return sum(share / mass * expected(grown) for grown, share in changes.items())
 
-    return 1.0 + expected([[] for _ in range(length)], possible, sum(possible.values()))
+    return 1.0 + expected(((),) * length)
