@@ -9,6 +9,7 @@ import numpy as np
 from medusa_sim.errors import UsageError
 from medusa_sim.figures.roofline import draw_roof
 from medusa_sim.figures.style import FAINT, INK, LINES, MARKERS, drawing, label_end, shades, spread_labels
+from medusa_sim.operators import FloatArray
 from medusa_sim.reproduce.kernels import paper_roof
 from medusa_sim.reproduce.target import Reproduction
 from medusa_sim.specs.gpu import Gpu
@@ -28,11 +29,7 @@ def reproduction_figure(target: Reproduction, gpu: Gpu) -> Figure:
     """
     columns = set(target.frame.columns)
     if "speedup_fixed" in columns:
-        return (
-            _one_curve(target)
-            if target.frame["batch"].nunique() == 1 == _lengths(target)
-            else _curves(target)
-        )
+        return _curves(target) if _several(target.frame, "batch", "seq_len") else _one_curve(target)
     if "published_us" in columns:
         return _operator_table(target, gpu)
     if {"operational_intensity", "flops_per_s"} <= columns or "predicted_flops_per_s" in columns:
@@ -40,12 +37,17 @@ def reproduction_figure(target: Reproduction, gpu: Gpu) -> Figure:
     raise UsageError(f"{target.name} has no plot; leave out --plot, or export its rows with --format csv")
 
 
-def _lengths(target: Reproduction) -> int:
-    return int(target.frame["seq_len"].nunique())
+def _several(frame: pd.DataFrame, *columns: str) -> bool:
+    return any(len(set(frame[column])) > 1 for column in columns)
 
 
 def _line_column(frame: pd.DataFrame) -> str:
-    return "seq_len" if frame["seq_len"].nunique() > 1 else "batch"
+    return "seq_len" if _several(frame, "seq_len") else "batch"
+
+
+def _draw_published(axis: Axes, x: pd.Series[float], y: pd.Series[float], marker: str, colour: str) -> None:
+    """Open markers: what the paper prints, wherever it prints something."""
+    axis.plot(x, y, marker, color=colour, markerfacecolor="white")
 
 
 def _one_curve(target: Reproduction) -> Figure:
@@ -63,7 +65,7 @@ def _one_curve(target: Reproduction) -> Figure:
             series, shades(3), MARKERS, LINES, strict=False
         ):
             axis.plot(frame["candidates"], frame[predicted], line, color=colour)
-            axis.plot(frame["candidates"], frame[published], marker, color=colour, markerfacecolor="white")
+            _draw_published(axis, frame["candidates"], frame[published], marker, colour)
             labels.append((float(frame[predicted].iloc[-1]), name, colour))
         _finish(axis, frame, labels, "value", target.title)
     return figure
@@ -86,13 +88,7 @@ def _curves(target: Reproduction) -> Figure:
                 axis.plot(rows["candidates"], rows[value], LINES[number % len(LINES)], color=colour)
                 if value == "speedup_fixed":
                     marker = MARKERS[number % len(MARKERS)]
-                    axis.plot(
-                        rows["candidates"],
-                        rows["published_speedup"],
-                        marker,
-                        color=colour,
-                        markerfacecolor="white",
-                    )
+                    _draw_published(axis, rows["candidates"], rows["published_speedup"], marker, colour)
                 labels.append((float(rows[value].iloc[-1]), f"{_LINE_NAMES[column]} {key}", colour))
             axis.axhline(1.0, color=INK, linewidth=0.8)
             _finish(axis, frame, labels, "speedup", title)
@@ -115,16 +111,14 @@ def _finish(
 def _operator_table(target: Reproduction, gpu: Gpu) -> Figure:
     """Tables 6 to 8: time by candidates, and the same cells on the roofline."""
     frame = target.frame
-    column = "seq_len" if frame["seq_len"].nunique() > 1 else "batch"
+    column = _line_column(frame)
     groups = list(frame.groupby(column, sort=True))
     with drawing(11.0, 4.6, columns=2) as (figure, axes):
         labels = []
         for number, (key, rows) in enumerate(groups):
             colour, marker = shades(len(groups))[number], MARKERS[number % len(MARKERS)]
             axes[0].plot(rows["candidates"], rows["predicted_us"], LINES[number % len(LINES)], color=colour)
-            axes[0].plot(
-                rows["candidates"], rows["published_us"], marker, color=colour, markerfacecolor="white"
-            )
+            _draw_published(axes[0], rows["candidates"], rows["published_us"], marker, colour)
             labels.append((float(rows["predicted_us"].iloc[-1]), f"{_LINE_NAMES[column]} {key}", colour))
         axes[0].set_yscale("log")
         for y, text, colour in labels:
@@ -145,9 +139,7 @@ def _operator_points(target: Reproduction, gpu: Gpu) -> Figure:
         if "series" not in frame:
             _cells_on_roof(axis, frame, gpu)
         else:
-            draw_roof(
-                axis, paper_roof(gpu), "fp16", frame["operational_intensity"].to_numpy(dtype=np.float64)
-            )
+            draw_roof(axis, paper_roof(gpu), "fp16", _intensity(frame))
             groups = list(frame.groupby("series", sort=True))
             for number, (name, rows) in enumerate(groups):
                 axis.plot(
@@ -164,9 +156,13 @@ def _operator_points(target: Reproduction, gpu: Gpu) -> Figure:
     return figure
 
 
+def _intensity(frame: pd.DataFrame) -> FloatArray:
+    return frame["operational_intensity"].to_numpy(dtype=np.float64)
+
+
 def _cells_on_roof(axis: Axes, frame: pd.DataFrame, gpu: Gpu) -> None:
     """Predicted and published FLOP/s of the cells of a table."""
-    draw_roof(axis, gpu, "fp16", frame["operational_intensity"].to_numpy(dtype=np.float64))
+    draw_roof(axis, gpu, "fp16", _intensity(frame))
     axis.plot(
         frame["operational_intensity"],
         frame["published_flops_per_s"],
