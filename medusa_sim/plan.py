@@ -8,6 +8,7 @@ ranks: for each depth and width (children kept a level) the optimal trees of tha
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -15,8 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.acceptance.heads import HeadAccuracy, tokens_per_step_error
+from medusa_sim.acceptance.knobs import scheme_ratio, workload_ratio
 from medusa_sim.acceptance.optimise import TreeOrder, best_chain, chain_tokens_per_step, optimal_order
-from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree, Path
 from medusa_sim.drafter import Drafter, DraftModel, LayerDrafter, MedusaHeads, NoDrafter
@@ -33,6 +35,7 @@ CANDIDATES_MAX = 256
 """Largest tree searched; verification has long been compute-bound there."""
 DEPTH_MAX = 16
 """Longest chain searched."""
+DEFAULT_CURVE = "paper-fig4-sparse"
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
 
@@ -122,13 +125,14 @@ class DraftOption:
         if self.order is None or self.heads is None:
             low, high = self.profile.band(np.asarray(candidates))
             return float(low), float(high)
-        value = self.tokens(candidates)
+        value = float(self.order.tokens_per_step[candidates - 1])
         model = self.profile.model
         model_error = model.model_error if isinstance(model, ShapedAcceptance) else 0.0
         half = np.hypot(
             tokens_per_step_error(self.order.tree(candidates), self.heads), model_error * (value - 1.0)
         )
-        return max(value - float(half), 1.0), value + float(half)
+        band = self.profile.with_knobs([max(value - half, 1.0), value + half], candidates)
+        return float(band[0]), float(band[1])
 
     def scaled_tokens(self, candidates: int, factor: float) -> float:
         """Tokens per step of the same tree if every accuracy were `factor` times what it is.
@@ -142,7 +146,8 @@ class DraftOption:
         per_head = np.minimum(factor, 1.0 / np.maximum(coverage, 1e-12)) if factor > 1.0 else factor
         lift = np.concatenate([[1.0], np.cumprod(np.broadcast_to(per_head, coverage.shape))])
         depths = np.fromiter((len(path) for path in self.order.paths[: candidates - 1]), dtype=np.int64)
-        return float(1.0 + self.order.gains[: candidates - 1] @ lift[depths])
+        tokens = 1.0 + self.order.gains[: candidates - 1] @ lift[depths]
+        return float(self.profile.with_knobs(tokens, candidates))
 
     def only(self, candidates: IntArray) -> DraftOption | None:
         """The same option with those of its counts that are listed; None where none is."""
@@ -150,6 +155,62 @@ class DraftOption:
         if not kept.any():
             return None
         return replace(self, candidates=self.candidates[kept], tokens_per_step=self.tokens_per_step[kept])
+
+
+def constant_rate(rate: float, positions: int = DEPTH_MAX) -> AcceptanceProfile:
+    """A chain whose every draft is accepted with the same probability where the one before was.
+
+    Raises UsageError for a rate outside (0, 1].
+    """
+    if not 0.0 < rate <= 1.0:
+        raise UsageError(f"acceptance rate {rate:g}: above 0 and at most 1 is allowed")
+    heads = HeadAccuracy.checked(np.full((positions, 1), rate), where="acceptance rate")
+    return AcceptanceProfile(
+        name=f"{rate:g} per draft",
+        kind="position",
+        title=f"Every draft accepted with probability {rate:g}",
+        source="given on the command line",
+        model=ShapedAcceptance(f"{rate:g} per draft", heads),
+    )
+
+
+def acceptance_of(
+    given: str | None,
+    method: Method,
+    data_dir: str | os.PathLike[str] | None = None,
+    *,
+    workload: str | None = None,
+    lossless: bool = False,
+) -> AcceptanceProfile:
+    """The profile that `given` names: a profile, a file, or one rate for every position of a chain.
+
+    None: the paper's curve for Medusa heads and n-grams. workload: an MT-bench category (Figure 3b of the
+    Medusa paper). lossless: greedy acceptance instead of typical acceptance (Figure 5), for curves, which
+    were measured with it; accuracies and rates say how often a guess is exactly right as they are.
+    Raises UsageError where a drafter needs rates of its own, or for an unknown workload; SpecError or
+    DataError from loading.
+    """
+    profile = _loaded(given, method, data_dir)
+    if workload is not None:
+        profile = profile.with_ratio(workload_ratio(workload))
+    if lossless and profile.heads is None:
+        profile = profile.with_ratio(scheme_ratio("greedy"))
+    return profile
+
+
+def _loaded(given: str | None, method: Method, data_dir: str | os.PathLike[str] | None) -> AcceptanceProfile:
+    if given is None:
+        if method not in ("medusa", "ngram"):
+            raise UsageError(
+                f"drafter {method} needs --acceptance: a profile's name, a CSV file of rates per position, "
+                "or one rate such as 0.7"
+            )
+        return load_acceptance(DEFAULT_CURVE, data_dir)
+    try:
+        rate = float(given)
+    except ValueError:
+        return load_acceptance(given, data_dir)
+    return constant_rate(rate)
 
 
 def draft_options(
@@ -232,7 +293,7 @@ def _tree_option(
         width=width,
         chain=False,
         candidates=counts,
-        tokens_per_step=order.tokens_per_step[1:],
+        tokens_per_step=profile.with_knobs(order.tokens_per_step[1:], counts),
         profile=profile,
         heads=heads,
         order=order,
@@ -259,7 +320,7 @@ def _chain_option(drafting: Drafting, profile: AcceptanceProfile, heads: HeadAcc
         width=1,
         chain=True,
         candidates=np.asarray([heads.heads + 1]),
-        tokens_per_step=tokens[-1:],
+        tokens_per_step=profile.with_knobs(tokens[-1:], heads.heads + 1),
         profile=profile,
         heads=heads,
         order=TreeOrder(chain.paths, np.diff(tokens)),

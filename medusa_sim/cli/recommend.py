@@ -1,0 +1,242 @@
+"""`medusa-sim recommend`: speculate or not, with how many candidates at which batch and context."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from medusa_sim.cli.grids import BATCH, SEQ_LEN, GridType
+from medusa_sim.cli.group import examples
+from medusa_sim.cli.names import ACCEPTANCE, GPU, MODEL, RUNTIME
+from medusa_sim.cli.options import DEFAULT_GPU, DEFAULT_MODEL, latency_options, output_options
+from medusa_sim.cli.output import Output, command_line
+from medusa_sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from medusa_sim.acceptance.profile import AcceptanceProfile
+    from medusa_sim.plan import Drafting
+    from medusa_sim.recommend import Question, Recommendation
+
+_ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
+
+
+@click.command(
+    epilog=examples(
+        "medusa-sim recommend --gpu a100-80gb-pcie --model vicuna-7b --batch 1..64 --seq 1024,4096",
+        "medusa-sim recommend --gpu h100-sxm --model llama-3.1-8b --drafter eagle --draft-vocab 32000 "
+        "--acceptance 0.7 --export vllm",
+        "medusa-sim recommend --acceptance heads.csv --format json -o answer.json",
+    )
+)
+@click.option(
+    "--gpu", type=GPU, default=DEFAULT_GPU, show_default=True, help="`medusa-sim specs` lists them."
+)
+@click.option(
+    "--model",
+    type=MODEL,
+    default=DEFAULT_MODEL,
+    show_default=True,
+    help="Model, or the path of a Hugging Face config.json.",
+)
+@click.option(
+    "--drafter",
+    type=click.Choice(("medusa", "draft-model", "eagle", "mtp", "ngram")),
+    default="medusa",
+    show_default=True,
+    help="What proposes the candidates.",
+)
+@click.option(
+    "--heads", type=click.IntRange(1, 64), default=5, show_default=True, help="Trained Medusa heads."
+)
+@click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model.")
+@click.option(
+    "--draft-runtime", type=RUNTIME, default=None, help="How the draft model launches [as --runtime]."
+)
+@click.option(
+    "--draft-vocab", type=click.IntRange(1), default=None, help="Output tokens of an EAGLE layer's own head."
+)
+@click.option(
+    "--max-drafts", type=click.IntRange(1, 64), default=16, show_default=True, help="Drafts in a row."
+)
+@click.option(
+    "--acceptance",
+    type=ACCEPTANCE,
+    default=None,
+    help="A profile's name, a TOML or CSV file (accuracies per head and rank, or rates per position), or one "
+    "rate such as 0.7 for every position of a chain [medusa and ngram: paper-fig4-sparse].",
+)
+@click.option(
+    "--batch",
+    type=GridType(BATCH),
+    default="1..64",
+    show_default=True,
+    help="Range of batches; every size between the smallest and the largest is searched.",
+)
+@click.option(
+    "--seq", "seq_len", type=GridType(SEQ_LEN), default="1024", show_default=True, help="Committed tokens."
+)
+@click.option(
+    "--candidates-max",
+    type=click.IntRange(2, 1024),
+    default=256,
+    show_default=True,
+    help="Largest tree searched.",
+)
+@click.option(
+    "--objective",
+    type=click.Choice(("latency", "throughput")),
+    default="latency",
+    show_default=True,
+    help="latency: at each batch. throughput: the most tokens/s of any batch that fits.",
+)
+@click.option("--max-latency-ms", type=float, default=None, help="Longest time per output token of one user.")
+@click.option(
+    "--workload",
+    default=None,
+    help="Category of MT-bench whose acceptance to take instead of the mean (writing, coding, ...).",
+)
+@click.option(
+    "--lossless",
+    is_flag=True,
+    help="Only tokens that the model itself would emit: greedy instead of typical acceptance.",
+)
+@click.option("--chain-only", is_flag=True, help="No trees, as engines without tree attention need.")
+@click.option(
+    "--prompt",
+    type=click.IntRange(1),
+    default=None,
+    help="Prompt tokens of a request (with --output-tokens).",
+)
+@click.option("--output-tokens", type=click.IntRange(1), default=None, help="Output tokens of that request.")
+@click.option(
+    "--free-within", type=float, default=1.10, show_default=True, help="Overhead that counts as free."
+)
+@click.option(
+    "--switch-gain",
+    type=float,
+    default=0.03,
+    show_default=True,
+    help="Gain below which neighbouring batches share a count.",
+)
+@click.option(
+    "--export", "engine", type=click.Choice(_ENGINES), default=None, help="Write an engine's launch settings."
+)
+@click.option(
+    "--engine-version", default=None, help="Version of that engine [the one that the export names]."
+)
+@click.option("--draft-path", default=None, help="Draft checkpoint to name in the engine's settings.")
+@click.option("--runtime", type=RUNTIME, default="cuda-graph", show_default=True, help="How kernels launch.")
+@latency_options
+@output_options
+def recommend(
+    output: Output, engine: str | None, engine_version: str | None, draft_path: str | None, **names: Any
+) -> None:
+    """Whether speculation pays, and how many candidates to verify at which batch and context.
+
+    The table gives the answer first, then a schedule by batch, then what follows from it; --format json
+    carries everything, --format csv the schedule. --export writes launch settings instead.
+    """
+    from medusa_sim.recommend import recommend as answered
+    from medusa_sim.setup import sweep_settings
+
+    question = _question(names)
+    profile = _acceptance(names)
+    drafting = _drafting(names)
+    base = sweep_settings(
+        (names["gpu"],),
+        (names["model"],),
+        drafter="ngram",
+        **{key: names[key] for key in ("runtime", "latency", "kernels", "outside", "data_dir")},
+    )[0]
+    answer = answered(base.gpu, base.setting, drafting, profile, question)
+    if engine is not None:
+        _export(output, answer, engine, engine_version, draft_path)
+        return
+    _show(output, answer, base.kernels)
+
+
+def _question(names: dict[str, Any]) -> Question:
+    from medusa_sim.recommend import Question
+
+    prompt, tokens = names["prompt"], names["output_tokens"]
+    if (prompt is None) != (tokens is None):
+        raise UsageError("--prompt and --output-tokens describe one request: give both or neither")
+    return Question(
+        batch_min=min(names["batch"]),
+        batch_max=max(names["batch"]),
+        seq_len=names["seq_len"],
+        objective=names["objective"],
+        max_latency_ms=names["max_latency_ms"],
+        chain_only=names["chain_only"],
+        candidates_max=names["candidates_max"],
+        free_within=names["free_within"],
+        switching_gain=names["switch_gain"],
+        request=None if prompt is None else (prompt, tokens),
+    )
+
+
+def _drafting(names: dict[str, Any]) -> Drafting:
+    from medusa_sim.plan import Drafting
+    from medusa_sim.specs.model import load_model
+    from medusa_sim.specs.runtime import load_runtime
+
+    draft, runtime = names["draft_model"], names["draft_runtime"]
+    return Drafting(
+        method=names["drafter"],
+        heads=names["heads"],
+        draft=None if draft is None else load_model(draft),
+        draft_runtime=None if runtime is None else load_runtime(runtime),
+        draft_vocab=names["draft_vocab"],
+        depth_max=names["max_drafts"],
+    )
+
+
+def _acceptance(names: dict[str, Any]) -> AcceptanceProfile:
+    from medusa_sim.plan import acceptance_of
+
+    return acceptance_of(
+        names["acceptance"],
+        names["drafter"],
+        names["data_dir"],
+        workload=names["workload"],
+        lossless=names["lossless"],
+    )
+
+
+def _show(output: Output, answer: Recommendation, kernels: str) -> None:
+    from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
+    from medusa_sim.report.recommend_reason import reason
+    from medusa_sim.report.recommend_text import findings, headline, schedule_table
+    from medusa_sim.report.recommend_warnings import warnings
+
+    if output.form == "json":
+        import json
+
+        from medusa_sim import __version__
+
+        head = {"schema": SCHEMA, "version": __version__, "command": command_line()}
+        values = recommendation_values(answer, kernels)
+        output.text(json.dumps({**head, **values}, indent=1, allow_nan=False) + "\n")
+        return
+    if output.form in ("csv", "parquet"):
+        output.rows(schedule_arrow(answer), "recommend")
+        return
+    table = output.drawn(schedule_table(answer.schedule)).strip("\n")
+    parts = [headline(answer, kernels), "", reason(answer), "", table, ""]
+    parts += [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
+    told = warnings(answer)
+    if told:
+        parts += ["", *(f"warning: {line}" for line in told)]
+    output.text("\n".join(parts) + "\n")
+
+
+def _export(
+    output: Output, answer: Recommendation, engine: str, version: str | None, draft_path: str | None
+) -> None:
+    from medusa_sim.export import exported
+
+    settings = exported(answer, engine, version=version, draft_path=draft_path)
+    for note in settings.notes:
+        click.echo(f"note: {note}", err=True)
+    output.text(settings.text)

@@ -1,0 +1,46 @@
+"""Settings for no engine in particular: a versioned JSON file with trees, for code of one's own."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from medusa_sim.export.settings import EngineSettings, checked_version
+from medusa_sim.recommend import Recommendation
+from medusa_sim.schedule_row import ScheduleRow
+
+ENGINE = "json"
+VERSIONS = ("1",)
+
+
+def row_values(row: ScheduleRow) -> dict[str, Any]:
+    """What running a row needs."""
+    return {
+        "batch_min": row.batch_min,
+        "batch_max": row.batch_max,
+        "seq_len": row.seq_len,
+        "candidates": row.candidates,
+        "drafts": row.drafts,
+        "width": row.width,
+        "chain": row.chain,
+        "paths": None if row.paths is None else [list(path) for path in row.paths],
+        "tokens_per_step": row.tokens_per_step,
+        "speedup": row.speedup,
+    }
+
+
+def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
+    """One object: what it was computed for and the schedule. Raises UsageError for an unknown version."""
+    known = checked_version(ENGINE, version, VERSIONS)
+    values = {
+        "schema": f"medusa-sim/schedule/{known}",
+        "gpu": answer.gpu.name,
+        "model": answer.setting.model.name,
+        "drafter": answer.drafting.method,
+        "draft_path": draft_path,
+        "acceptance": answer.profile.name,
+        "enable": answer.enable,
+        "schedule": [row_values(row) for row in answer.schedule],
+    }
+    text = json.dumps(values, indent=1, allow_nan=False) + "\n"
+    return EngineSettings(engine=ENGINE, version=known, text=text)
