@@ -83,6 +83,8 @@ _NARROW_ROWS = 3
 _NARROW_GAIN = 0.8
 _SCALE = 0.1
 _FOLDS = 5
+_LEAST_ROWS = 20
+_BAND_ROWS = 20
 _SEARCH_ROWS = 400
 _FIT_ROWS = 1500
 
@@ -96,10 +98,14 @@ class AttentionRows:
 
     @property
     def group(self) -> IntArray:
-        """What is held out together: a label per (heads, kv_heads), or per batch and q_len if that is one."""
+        """What is held out together: a label per (heads, kv_heads), per (batch, q_len) or per kv_len.
+
+        The first of these that takes more than one value.
+        """
         op = self.operator
-        labels = _labels(op.heads, op.kv_heads)
-        return labels if labels.max() > 0 else _labels(op.batch, op.q_len)
+        candidates = [(op.heads, op.kv_heads), (op.batch, op.q_len), (op.kv_len, op.head_dim)]
+        labels = [_labels(first, second) for first, second in candidates]
+        return next((label for label in labels if label.max() > 0), np.arange(len(self.time_us)))
 
     def where(self, keep: npt.NDArray[np.bool_] | npt.NDArray[np.int64]) -> AttentionRows:
         """The rows for which `keep` is true (or whose numbers it holds)."""
@@ -126,8 +132,10 @@ def fit_attention(operator: Attention, time_us: FloatArray, gpu: Gpu, *, source:
         raise DataError(
             f"{source}: {operator.kind} cannot be fitted (allowed: decode_attention, prefill_attention)"
         )
-    if len(time_us) < 20:
-        raise DataError(f"{source}: {len(time_us)} rows of {operator.kind}; a fit needs 20 or more")
+    if len(time_us) < _LEAST_ROWS:
+        raise DataError(
+            f"{source}: {len(time_us)} rows of {operator.kind}; a fit needs {_LEAST_ROWS} or more"
+        )
     rows = AttentionRows(operator=operator, time_us=np.asarray(time_us, dtype=np.float64))
     kernel = _searched(rows, gpu)
     labels = rows.group
@@ -280,14 +288,14 @@ def _labels(first: object, second: object) -> IntArray:
 
 
 def _residuals(rows: AttentionRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted in each range of q_len x batch that has 20 rows."""
+    """10 % and 90 % quantiles of measured / predicted in each range of q_len x batch with enough rows (or over all)."""
     ratio = rows.time_us / predicted_us
     size = np.asarray(rows.operator.q_len, dtype=np.float64) * rows.operator.batch
     bands = []
     lower = 0.0
     for upper in RANGES_OF_SIZE:
         inside = ratio[(size > lower) & (size <= upper)]
-        if inside.size >= 20:
+        if inside.size >= _BAND_ROWS or (not bands and upper == RANGES_OF_SIZE[-1]):
             low, high = np.quantile(inside, (0.1, 0.9))
             bands.append(Residual(size_max=float(upper), low=float(low), high=float(high)))
             lower = float(upper)

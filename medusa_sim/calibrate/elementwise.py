@@ -40,6 +40,8 @@ _SERIAL_ROWS = 16
 """PyTorch gathers up to 16 indices with one block that loops over them (indexSelectSmallIndex)."""
 _SCALE = 0.1
 _FOLDS = 5
+_LEAST_ROWS = 20
+_BAND_ROWS = 20
 _SEARCH_ROWS = 400
 _FIT_ROWS = 2000
 
@@ -74,8 +76,10 @@ def fit_elementwise(
 
     Deterministic, a few seconds for 5000 rows. Raises DataError for fewer than 20 rows.
     """
-    if len(time_us) < 20:
-        raise DataError(f"{source}: {len(time_us)} rows of {operator.kind}; a fit needs 20 or more")
+    if len(time_us) < _LEAST_ROWS:
+        raise DataError(
+            f"{source}: {len(time_us)} rows of {operator.kind}; a fit needs {_LEAST_ROWS} or more"
+        )
     rows = ElementwiseRows(operator=operator, time_us=np.asarray(time_us, dtype=np.float64))
     kernel = _refined(_searched(rows, gpu), rows, gpu)
     labels = rows.group
@@ -165,14 +169,14 @@ def _thinned(rows: ElementwiseRows, count: int) -> ElementwiseRows:
 
 
 def _residuals(rows: ElementwiseRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted in each range of m that has 20 rows."""
+    """10 % and 90 % quantiles of measured / predicted in each range of m with enough rows (or over all)."""
     ratio = rows.time_us / predicted_us
     m = np.asarray(rows.operator.m, dtype=np.float64)
     bands = []
     lower = 0.0
     for upper in RANGES_OF_M:
         inside = ratio[(m > lower) & (m <= upper)]
-        if inside.size >= 20:
+        if inside.size >= _BAND_ROWS or (not bands and upper == RANGES_OF_M[-1]):
             low, high = np.quantile(inside, (0.1, 0.9))
             bands.append(Residual(size_max=float(upper), low=float(low), high=float(high)))
             lower = float(upper)
