@@ -288,10 +288,10 @@ def _labels(first: object, second: object) -> IntArray:
 
 
 def _residuals(rows: AttentionRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted in each range of q_len x batch with enough rows (or over all)."""
+    """10 % and 90 % quantiles of measured / predicted by q_len x batch, where rows suffice (or over all)."""
     ratio = rows.time_us / predicted_us
     size = np.asarray(rows.operator.q_len, dtype=np.float64) * rows.operator.batch
-    bands = []
+    bands: list[Residual] = []
     lower = 0.0
     for upper in RANGES_OF_SIZE:
         inside = ratio[(size > lower) & (size <= upper)]

@@ -172,7 +172,7 @@ def _residuals(rows: ElementwiseRows, predicted_us: FloatArray) -> tuple[Residua
     """10 % and 90 % quantiles of measured / predicted in each range of m with enough rows (or over all)."""
     ratio = rows.time_us / predicted_us
     m = np.asarray(rows.operator.m, dtype=np.float64)
-    bands = []
+    bands: list[Residual] = []
     lower = 0.0
     for upper in RANGES_OF_M:
         inside = ratio[(m > lower) & (m <= upper)]
