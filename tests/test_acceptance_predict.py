@@ -16,6 +16,7 @@ from medusa_sim.acceptance.predict import (
     fitted_ease,
     parsed_shape,
     predict_block_efficiency,
+    prediction_band,
 )
 from medusa_sim.acceptance.predict_table import read_observations, read_targets
 from medusa_sim.acceptance.rsd_table import MISREAD_SPECS, comparison_summary, pair_comparison
@@ -139,9 +140,14 @@ def test_bad_tables_of_shapes_give_one_line(tmp_path: Path, text: str) -> None:
 def test_published_pairs_from_short_chains_alone() -> None:
     comparison = pair_comparison(TABLE)
     summary = comparison_summary(comparison).set_index("rows_of")
-    # reached 2.3 % over all and 3.2 % for chains of 6..30; the bounds leave room for other BLAS and numpy
+    # reached 2.3 % over all and 3.1 % for chains of 6..30; the bounds leave room for other BLAS and numpy
     assert summary.loc["all predicted", "mean_absolute"] < 0.03
     assert summary.loc["long chain", "mean_absolute"] < 0.04
     assert summary.loc["all predicted", "worst"] < 0.15
     assert abs(summary.loc["all predicted", "signed_mean"]) < 0.015
     assert not set(comparison["spec"]) & set(MISREAD_SPECS)
+    unseen = comparison[comparison["group"] != "observed"]
+    targets = list(zip(unseen["decoder"], unseen["spec"], strict=True))
+    low, high = prediction_band(targets, unseen["predicted"].to_numpy())
+    # an 80 % band: 350 rows of seven pairs that err together, hence the slack
+    assert 0.72 < np.mean((unseen["published"] >= low) & (unseen["published"] <= high)) < 0.88

@@ -19,7 +19,7 @@ from medusa_sim.acceptance.knobs import (
     typical_tokens_per_step,
     workload_ratio,
 )
-from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.profile_file import decoded_profile, encoded_profile
 from medusa_sim.acceptance.public_trees import public_tree_scores
 from medusa_sim.acceptance.spechub import error_summary, tree_comparison
@@ -95,6 +95,18 @@ def test_shipped_heads_are_probabilities(name: str) -> None:
     assert np.all(np.diff(profile.tokens_per_step(np.arange(1, 257))) > 0.0)
     low, high = profile.band(64)
     assert low < profile.tokens_per_step(64) < high
+
+
+@pytest.mark.parametrize("name", acceptance_names())
+def test_every_shipped_profile_answers_and_is_sourced(name: str) -> None:
+    profile = load_acceptance(name)
+    counts = np.arange(1, min(profile.candidates_max, 256) + 1)
+    tau, (low, high) = profile.tokens_per_step(counts), profile.band(counts)
+    assert tau[0] == low[0] == high[0] == 1.0
+    assert np.all(np.diff(tau) > 0.0)
+    assert np.all((low <= tau) & (tau <= high) & (tau <= counts))
+    assert len(profile.source) > 40
+    assert "arXiv" in profile.source or "github" in profile.source or "vLLM" in profile.source
 
 
 def test_compact_profile_round_trips_and_says_its_error() -> None:

@@ -28,6 +28,9 @@ from medusa_sim.acceptance.methods.spectr import k_seq_gamma
 SURPRISE_MAX = 4.0
 """A token's surprise -ln p(x) counts up to this: e^-4 is already a token the draft did not expect."""
 
+GAMMA_BISECTIONS = 24
+"""Gamma to 4e-7 in a bank of thousands of contexts, far below what its sampling resolves."""
+
 
 @dataclass(frozen=True)
 class ContextFamily:
@@ -53,8 +56,8 @@ class ContextFamily:
     observation_error: float = 0.012
     grades: int = 24
     ease_range: tuple[float, float] = (-1.5, 5.5)
-    contexts: int = 300
-    vocabulary: int = 200
+    contexts: int = 200
+    vocabulary: int = 150
     seed: int = 7
 
 
@@ -172,7 +175,7 @@ class ContextBank:
         """
         p, q = self._laws
         n = sequences
-        gamma = k_seq_gamma(p, q, n)
+        gamma = k_seq_gamma(p, q, n, GAMMA_BISECTIONS)
         taken = np.minimum(p, q / gamma[..., None])
         beta = taken.sum(axis=-1, keepdims=True)
         through = taken * (-np.expm1(n * np.log1p(-np.minimum(beta, 1.0 - 1e-16)))) / np.maximum(beta, 1e-300)

@@ -28,6 +28,10 @@ WIDTH_MAX = 32
 BANK_DRAWS = 12
 """Children followed in every context; wider targets get a bank of their own."""
 
+PREDICTION_ERROR: dict[DraftMethod, float] = {"SD": 0.05, "RSD-C": 0.026, "SpecTr": 0.033, "RSD-S": 0.051}
+"""80 % of predictions from SD of length 2..5 lie within this fraction of the published value (the seven
+given pairs of the RSD paper; SD: chains of 6 to 30). `rsd_table.pair_comparison` computes it again."""
+
 
 @dataclass(frozen=True)
 class DraftShape:
@@ -177,3 +181,15 @@ def predict_block_efficiency(
         [(parsed_shape(method, spec), value) for method, spec, value in observations], family
     )
     return np.array([block_efficiency(shape, process) for shape in shapes])
+
+
+def prediction_band(
+    targets: Sequence[tuple[str, str]], predicted: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """(low, high) of the 80 % interval of `predict_block_efficiency`, never below 1 token.
+
+    Raises:
+        DataError: an unknown decoder or a malformed spec.
+    """
+    error = np.array([PREDICTION_ERROR[parsed_shape(method, spec).method] for method, spec in targets])
+    return np.maximum(predicted * (1.0 - error), 1.0), np.asarray(predicted * (1.0 + error))

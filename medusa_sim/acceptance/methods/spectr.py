@@ -22,15 +22,16 @@ def _accepted(beta: FloatArray, draws: int) -> FloatArray:
     return np.asarray(-np.expm1(draws * np.log1p(-np.minimum(beta, 1.0 - 1e-16))))
 
 
-def k_seq_gamma(p: npt.ArrayLike, q: npt.ArrayLike, draws: int) -> FloatArray:
+def k_seq_gamma(p: npt.ArrayLike, q: npt.ArrayLike, draws: int, bisections: int = BISECTIONS) -> FloatArray:
     """The smallest valid gamma, where gamma beta = 1 - (1 - beta)^K, by bisection per context.
 
     A smaller gamma would give a negative residual, a larger one (K is always valid) accepts less.
+    The error is (K - 1) / 2^bisections, upwards.
     """
     draft, target = checked_law(p, "draft law"), checked_law(q, "target law")
     shape = np.broadcast_shapes(draft.shape, target.shape)[:-1]
     low, high = np.ones(shape), np.full(shape, float(draws))
-    for _ in range(BISECTIONS):
+    for _ in range(bisections):
         middle = (low + high) / 2.0
         beta = _beta(draft, target, middle)
         valid = middle * beta >= _accepted(beta, draws)
