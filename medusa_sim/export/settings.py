@@ -75,7 +75,8 @@ def needed_draft(answer: Recommendation, engine: str, draft_path: str | None) ->
     """The checkpoint of the draft. Raises UsageError where it was not given."""
     if draft_path is None:
         raise UsageError(
-            f"{engine} needs the checkpoint of the {answer.drafting.method} draft: add --draft-path FOLDER_OR_ID"
+            f"{engine} needs the checkpoint of the {answer.drafting.method} draft: "
+            "add --draft-path FOLDER_OR_ID"
         )
     return draft_path
 

@@ -46,9 +46,10 @@ def config(answer: Recommendation, draft_path: str | None) -> tuple[dict[str, An
         values["model"] = needed_draft(answer, ENGINE, draft_path)
     if method == "ngram":
         values |= {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
-    schedule = [[row.batch_min, row.batch_max, row.candidates - 1] for row in rows]
-    if schedule[0][0] > 1:
-        schedule[0][0] = 1
+    ends = [row.batch_max for row in rows]
+    starts = [1, *(end + 1 for end in ends[:-1])]
+    schedule = [[start, end, row.candidates - 1] for start, end, row in zip(starts, ends, rows, strict=True)]
+    if rows[0].batch_min > 1:
         notes += (f"batches below {rows[0].batch_min} were not searched and use its number of drafts",)
     if method in SCHEDULED and len(schedule) > 1:
         values["num_speculative_tokens"] = drafts

@@ -1,0 +1,227 @@
+"""`medusa-sim acceptance`: what profiles say, predictions from a few observations, profiles from tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from medusa_sim.cli.grids import CANDIDATES, GridType
+from medusa_sim.cli.group import examples
+from medusa_sim.cli.names import ACCEPTANCE
+from medusa_sim.cli.options import output_options
+from medusa_sim.cli.output import Output
+from medusa_sim.errors import DataError, UsageError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@click.group(
+    epilog=examples(
+        "medusa-sim acceptance predict --observations measured.csv --targets wanted.csv",
+        "medusa-sim acceptance show medusa1-vicuna-7b --candidates 2,8,16,32,64",
+        "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval, 2026-11' -o ours.toml",
+    )
+)
+def acceptance() -> None:
+    """Tokens per step: profiles, other shapes predicted from a few measured ones, your own measurements."""
+
+
+@acceptance.command(
+    epilog=examples("medusa-sim acceptance predict --observations sd.csv --targets all.csv --format csv")
+)
+@click.option(
+    "--observations",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="CSV decoder,spec,block_efficiency of one (target, draft, task); SD rows of a few lengths suffice.",
+)
+@click.option(
+    "--targets",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="CSV decoder,spec of what to predict; a block_efficiency column is compared.",
+)
+@output_options
+def predict(observations: Path, targets: Path, output: Output, data_dir: Path | None) -> None:
+    """Block efficiency of longer chains, SpecTr, RSD-C and RSD-S from a few measured chains.
+
+    Decoders: SD, SpecTr, RSD-C, RSD-S. Specs: 4 is a chain of 4 drafts, 2-2-1 are branching factors, 5x4
+    are 5 paths (or a beam of 5) of 4 drafts.
+    """
+    from medusa_sim.acceptance.predict import predict_block_efficiency
+
+    del data_dir
+    seen = _rows(observations, ("decoder", "spec", "block_efficiency"))
+    wanted = _rows(targets, ("decoder", "spec"))
+    predicted = predict_block_efficiency(
+        list(zip(seen["decoder"], seen["spec"], seen["block_efficiency"], strict=True)),
+        list(zip(wanted["decoder"], wanted["spec"], strict=True)),
+    )
+    wanted["predicted_block_efficiency"] = predicted
+    if "block_efficiency" in wanted:
+        wanted["error"] = predicted / wanted["block_efficiency"] - 1.0
+        click.echo(
+            f"mean error {wanted['error'].abs().mean():.2%}, worst {wanted['error'].abs().max():.2%} "
+            f"over {len(wanted)} rows",
+            err=True,
+        )
+    output.rows(wanted, "acceptance-predict")
+
+
+def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:
+    """Rows of a CSV file; text for decoder and spec, finite numbers for block_efficiency. Raises DataError."""
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path, dtype={"decoder": str, "spec": str}, comment="#")
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(
+            f"{path}: cannot be read ({error}); give a CSV with columns {', '.join(needed)}"
+        ) from error
+    frame.columns = frame.columns.str.strip()
+    if missing := [name for name in needed if name not in frame.columns]:
+        raise DataError(
+            f"{path}: columns missing: {', '.join(missing)} (it has: {', '.join(frame.columns)[:80]})"
+        )
+    if frame.empty:
+        raise DataError(f"{path}: no rows below the header")
+    for name in ("decoder", "spec"):
+        if frame[name].isna().any():
+            line = int(frame[name].isna().to_numpy().argmax()) + 2
+            raise DataError(f"{path} line {line}: {name} is empty")
+        frame[name] = frame[name].str.strip()
+    if "block_efficiency" in frame:
+        numbers = pd.to_numeric(frame["block_efficiency"], errors="coerce")
+        if numbers.isna().any():
+            line = int(numbers.isna().to_numpy().argmax()) + 2
+            given = frame["block_efficiency"].iloc[line - 2]
+            raise DataError(f"{path} line {line}: block_efficiency {str(given)[:20]!r} is not a number")
+        frame["block_efficiency"] = numbers.astype(float)
+    return frame
+
+
+@acceptance.command(epilog=examples("medusa-sim acceptance show medusa1-vicuna-7b --candidates 1..64"))
+@click.argument("profile", type=ACCEPTANCE)
+@click.option(
+    "--candidates",
+    type=GridType(CANDIDATES),
+    default="1,2,4,8,16,32,64",
+    show_default=True,
+    help="Root included.",
+)
+@output_options
+def show(profile: str, candidates: tuple[int, ...], output: Output, data_dir: Path | None) -> None:
+    """Tokens per step of a profile or file by candidates, with its 80 % band and the heads that are used."""
+    import numpy as np
+    import pyarrow as pa
+
+    from medusa_sim.acceptance.knobs import heads_worth_running
+    from medusa_sim.acceptance.profile import load_acceptance
+
+    loaded = load_acceptance(profile, data_dir)
+    within = np.asarray([count for count in candidates if count <= loaded.candidates_max])
+    if within.size == 0:
+        raise UsageError(f"acceptance {loaded.name} covers 1..{loaded.candidates_max} candidates")
+    if within.size < len(candidates):
+        click.echo(
+            f"{loaded.name} covers up to {loaded.candidates_max} candidates; larger ones left out", err=True
+        )
+    low, high = loaded.band(within)
+    columns = {
+        "candidates": within,
+        "tokens_per_step": loaded.tokens_per_step(within),
+        "tokens_per_step_low": low,
+        "tokens_per_step_high": high,
+    }
+    heads = loaded.heads
+    if heads is not None:
+        trees = [loaded.tree(int(count)) for count in within]
+        columns["depth"] = np.asarray([tree.depth if tree is not None else 0 for tree in trees])
+        columns["heads_worth_running"] = np.asarray(
+            [heads_worth_running(heads, int(count)) if count > 1 else 0 for count in within]
+        )
+    click.echo(f"{loaded.title}; source: {loaded.source}", err=True)
+    output.rows(pa.table(columns), "acceptance", profile=loaded.name, source=loaded.source)
+
+
+@acceptance.command(
+    epilog=examples(
+        "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval' -o ours.toml",
+        "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval' --tree tree.json "
+        "--tokens-per-step 2.71 -o ours.toml",
+    )
+)
+@click.option(
+    "--head-accuracy",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="CSV of accuracies per head and rank.",
+)
+@click.option("--of", "of_model", default=None, help="Rows of this model, where the file has a model column.")
+@click.option("--title", default=None, help="What was measured [the file's name].")
+@click.option("--source", required=True, help="Where the numbers come from; every profile says so.")
+@click.option(
+    "--agreement",
+    type=click.Choice(("target", "teacher-forced")),
+    default="target",
+    show_default=True,
+    help="What right means: what the target emits in its own text, or the next token of a given text.",
+)
+@click.option(
+    "--tree", "tree_file", type=click.Path(path_type=Path), default=None, help="A tree that was run."
+)
+@click.option(
+    "--tokens-per-step", type=float, default=None, help="What it gave; fits the correlation of the heads."
+)
+@click.option(
+    "-o", "--output", "path", type=click.Path(path_type=Path), required=True, help="Profile to write (TOML)."
+)
+def fit(
+    head_accuracy: Path,
+    of_model: str | None,
+    title: str | None,
+    source: str,
+    agreement: str,
+    tree_file: Path | None,
+    tokens_per_step: float | None,
+    path: Path,
+) -> None:
+    """A profile (TOML) of your own heads, with the correlation that one measured tree implies."""
+    from medusa_sim.acceptance.head_fit import fitted_correlation
+    from medusa_sim.acceptance.head_table import read_accuracies
+    from medusa_sim.acceptance.profile_file import SCHEMA, HeadRow, HeadTopkFile, encoded_profile
+    from medusa_sim.acceptance.tree_file import read_tree
+    from medusa_sim.report.files import check_writable, write_text
+
+    if (tree_file is None) != (tokens_per_step is None):
+        raise UsageError("--tree and --tokens-per-step describe one measurement: give both or neither")
+    if path.suffix != ".toml":
+        raise UsageError(f"{path}: a profile is a .toml file")
+    check_writable(path)
+    heads = read_accuracies(head_accuracy, of_model)
+    correlation = 0.0
+    if tree_file is not None and tokens_per_step is not None:
+        read = read_tree(tree_file)
+        if not 1.0 <= tokens_per_step <= read.depth + 1:
+            raise UsageError(f"--tokens-per-step {tokens_per_step:g}: this tree emits 1 to {read.depth + 1}")
+        correlation = fitted_correlation([(heads.with_zeros(read.ranks_used), read, tokens_per_step)])
+    counts = [0] * heads.heads if heads.labels is None else [int(count) for count in heads.labels]
+    rows = [
+        HeadRow(accuracy=[float(a) for a in accuracy], labels=count)
+        for accuracy, count in zip(heads.accuracy, counts, strict=True)
+    ]
+    profile = HeadTopkFile(
+        schema=SCHEMA,
+        title=title or head_accuracy.stem,
+        source=source,
+        agreement="teacher-forced" if agreement == "teacher-forced" else "target",
+        heads=rows,
+        correlation=correlation,
+    )
+    write_text(path, encoded_profile(profile))
+    click.echo(
+        f"wrote {path} ({heads.heads} heads, {heads.ranks} ranks, correlation {correlation:.3f})", err=True
+    )
