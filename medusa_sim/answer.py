@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.memory import step_memory_bytes, usable_memory_bytes
 from medusa_sim.operators import FloatArray
 from medusa_sim.speedup import Steps, speedup, steps, tokens_per_s
 from medusa_sim.step import Setting, decode_step, drafting_steps, verification_step
@@ -139,24 +140,45 @@ def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int
     return pairs
 
 
-def last_paying_batch(sweep_setting: SweepSetting, seq_len: IntArray) -> IntArray:
-    """Largest batch (to BATCHES_SEARCHED) up to which some count of more than one token pays, per length.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Paying:
+    """Up to which batch speculation pays, one entry per length.
 
-    Pays: speedup above 1 at the same batch and length. 0 where it does not pay at batch 1. Memory is
-    left out.
+    last: the largest batch up to which some count of more than one token has a speedup above 1 at the
+    same batch and length; 0 where none does at batch 1. searched: the largest batch looked at, which
+    is the largest that fits in memory or BATCHES_SEARCHED; 0 where batch 1 does not fit.
     """
+
+    last: IntArray
+    searched: IntArray
+
+
+def paying_batches(sweep_setting: SweepSetting, seq_len: IntArray) -> Paying:
+    """Search batches and counts for where speculation stops paying."""
     covered = sweep_setting.acceptance.candidates_max
     counts = np.concatenate([np.arange(2, 17), np.arange(24, SEARCHED + 1, 8)])
     counts = counts[counts <= covered]
-    if counts.size == 0:
-        return np.zeros(seq_len.shape, dtype=np.int64)
     batches = np.unique(np.concatenate([np.arange(1, 129), np.arange(128, BATCHES_SEARCHED + 1, 8)]))
+    fits = _fits(sweep_setting, batches[:, None], seq_len[None, :])
+    searched = np.where(fits, batches[:, None], 0).max(axis=0)
+    if counts.size == 0:
+        return Paying(last=np.zeros_like(seq_len), searched=searched)
     setting = sweep_setting.setting
     grid = steps(setting, batches[:, None, None], seq_len[None, :, None], counts[None, None, :])
     tokens = sweep_setting.acceptance.tokens_per_step(counts)
     pays = (speedup(tokens, grid.verify_us / grid.decode.time_us) > 1.0).any(axis=-1)
     stops = np.where((~pays).any(axis=0), np.argmax(~pays, axis=0), batches.size)
-    return np.where(stops > 0, batches[np.maximum(stops, 1) - 1], 0)
+    last = np.where(stops > 0, batches[np.maximum(stops, 1) - 1], 0)
+    return Paying(last=np.minimum(last, searched), searched=searched)
+
+
+def _fits(sweep_setting: SweepSetting, batch: IntArray, seq_len: IntArray) -> npt.NDArray[np.bool_]:
+    """Whether two candidates fit in memory; always for a single block, which is no model."""
+    setting = sweep_setting.setting
+    if setting.scope == "block":
+        return np.ones(np.broadcast_shapes(batch.shape, seq_len.shape), dtype=np.bool_)
+    needed = step_memory_bytes(setting.model, setting.drafter, batch, seq_len, 2)
+    return np.asarray(needed <= usable_memory_bytes(sweep_setting.gpu))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,14 +195,14 @@ class Cheaper:
 class Answer:
     """What one GPU and model give over a grid; arrays have one entry per (batch, seq_len).
 
-    last_paying: per length, see `last_paying_batch`. drafting_share: what drafting for two candidates
+    drafting_share: what drafting for two candidates
     adds to a plain step at the first batch and length (0 where the scope has no drafter).
     """
 
     grid: Grid
     best: Best
     fine: FineSearch
-    last_paying: IntArray
+    paying: Paying
     drafting_share: float
     cheaper: tuple[Cheaper, ...]
 
@@ -201,7 +223,7 @@ def answer(sweep_setting: SweepSetting, grid: Grid) -> Answer:
             plain_tokens_per_s=np.concatenate([part.plain_tokens_per_s for part in parts]),
         ),
         fine=fine_search(sweep_setting, grid.batch, grid.seq_len),
-        last_paying=last_paying_batch(sweep_setting, grid.seq_len),
+        paying=paying_batches(sweep_setting, grid.seq_len),
         drafting_share=drafting_us / float(decode_step(setting, batch, seq_len).time_us),
         cheaper=tuple(pair for table in tables for pair in _cheaper(table, grid)),
     )

@@ -147,7 +147,7 @@ def test_report_is_self_contained_and_leads_with_the_answer(tmp_path: Path) -> N
     assert page.count("<svg") == 3
     assert not re.findall(r"(?:src|href)\s*=\s*[\"'](?!#|data:)", page)
     assert "@import" not in page
-    assert page.index("stops paying") < page.index("<svg")
+    assert page.index("speculation pays up to") < page.index("<svg")
     text = (tmp_path / "a" / "b" / "report.md").read_text()
     for picture in re.findall(r"\]\(([^)]+\.png)\)", text):
         assert (tmp_path / "a" / "b" / picture).read_bytes().startswith(b"\x89PNG")

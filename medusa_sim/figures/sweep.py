@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.figures.style import FAINT, GOOD, HATCHES, INK, LINES, drawing, shades, spread_labels
-from medusa_sim.report.numbers import duration
+from medusa_sim.report.numbers import significant
 from medusa_sim.report.sweep_views import LengthView, evenly
+from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -17,8 +18,11 @@ if TYPE_CHECKING:
 
 _MOST_LINES = 8
 _MOST_BARS = 8
+_PAIR = 2.75
 _MOST_CELL_TEXTS = 260
 _SMALLEST_SHARE = 0.015
+_CLIFFS_MATTER = 0.95
+"""Cliffs of lines that lie below this speedup are not marked: nobody would go there."""
 _PART_NAMES = {
     "qkv": "Q, K, V",
     "attention": "attention",
@@ -58,7 +62,7 @@ def _draw_line(axis: Axes, view: LengthView, line: int, colour: str) -> None:
         view.counts, view.speedup_low[line], view.speedup_high[line], color=colour, alpha=0.13, linewidth=0
     )
     axis.plot(view.counts, speedup, LINES[line % len(LINES)], color=colour)
-    cliffs = view.cliffs[line]
+    cliffs = view.cliffs[line][speedup[view.cliffs[line] - 1] >= _CLIFFS_MATTER]
     axis.plot(cliffs, speedup[cliffs - 1], "|", color=colour, markersize=11, markeredgewidth=1.4)
     axis.plot(view.counts[best], speedup[best], "*", color=colour, markersize=12, markeredgecolor="white")
     axis.annotate(
@@ -91,23 +95,23 @@ def breakdown_figure(view: LengthView, title: str) -> Figure:
         for place, line in enumerate(chosen):
             best = int(view.best[line])
             plain = {name: part[line] for name, part in view.decode_parts_us.items()}
-            bars = [(place * 2.6, plain, float(view.decode_us[line]), "1")]
+            bars = [(place * _PAIR, plain, float(view.decode_us[line]), "1")]
             if view.counts[best] > 1:
                 slices = {name: part[line, best] for name, part in view.parts_us.items()}
                 bars.append(
-                    (place * 2.6 + 1.0, slices, float(view.verify_us[line, best]), str(view.counts[best]))
+                    (place * _PAIR + 1.0, slices, float(view.verify_us[line, best]), str(view.counts[best]))
                 )
             for x, slices, total_us, count in bars:
                 _draw_bar(axis, x, slices, total_us, float(view.decode_us[line]), parts)
                 ticks.append(x)
                 names.append(count)
             # A minor tick on top of a major one would be dropped.
-            groups.append((place * 2.6 + 0.5 * (len(bars) - 1) + 0.01, f"\nbatch {view.batch[line]}"))
+            groups.append((place * _PAIR + 0.5 * (len(bars) - 1) + 0.01, f"\nbatch {view.batch[line]}"))
         axis.set_xticks(ticks, names)
         axis.set_xticks([x for x, _ in groups], [text for _, text in groups], minor=True, fontweight="bold")
         axis.tick_params(axis="x", which="both", length=0)
         axis.grid(visible=False, axis="x")
-        axis.set_ylabel("step, in plain steps of that batch")
+        axis.set_ylabel("step / plain step of that batch (on top: ms)")
         axis.set_xlabel("candidates: plain decoding, and the best count of the grid")
         axis.set_title(title)
         handles, texts = axis.get_legend_handles_labels()
@@ -154,7 +158,7 @@ def _draw_bar(
             label=_PART_NAMES.get(name, name),
         )
         bottom += height
-    axis.text(x, bottom, duration(total_us), ha="center", va="bottom", fontsize=7)
+    axis.text(x, bottom, significant(total_us / US_PER_MS, 3), ha="center", va="bottom", fontsize=7)
 
 
 def heat_figure(view: LengthView, title: str) -> Figure:

@@ -54,13 +54,9 @@ def _latency_caveats(item: SweepSetting) -> Iterator[str]:
         )
     if name != "calibrated":
         return
-    chosen = item.gpu.kernel_set(item.kernels)
-    fits = {
-        f"{section}.{key}": kernel.fit
-        for section in ("gemm", "attention", "elementwise")
-        for key, kernel in getattr(chosen, section).items()
-    }
+    fits = used_fits(item)
     lenders = sorted({fit.inherited_from for fit in fits.values() if fit.inherited_from})
+    lenders = [lender for lender in lenders if lender.split(":")[0] != item.gpu.name]
     if lenders:
         yield (
             f"`{item.gpu.name}` was not measured for every kernel: efficiencies are borrowed from "
@@ -73,6 +69,18 @@ def _latency_caveats(item: SweepSetting) -> Iterator[str]:
         "No public measurement of verification attention (2 to 128 queries over a long context) was found; "
         "its time is put together from decode and prefill kernels."
     )
+
+
+def used_fits(item: SweepSetting) -> dict[str, Fit]:
+    """`gemm.fp16` -> fit, of the kernels that a step of this model calls."""
+    chosen = item.gpu.kernel_set(item.kernels)
+    model = item.setting.model
+    dtypes = {model.dtype, model.activation_dtype}
+    return {
+        **{f"gemm.{key}": kernel.fit for key, kernel in chosen.gemm.items() if key in dtypes},
+        **{f"attention.{key}": kernel.fit for key, kernel in chosen.attention.items()},
+        **{f"elementwise.{key}": kernel.fit for key, kernel in chosen.elementwise.items()},
+    }
 
 
 def _fit_text(fit: Fit) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from medusa_sim import __version__
-from medusa_sim.answer import BATCHES_SEARCHED, Answer, answer
+from medusa_sim.answer import BATCHES_SEARCHED, Answer, Paying, answer
 from medusa_sim.figures import rendered
 from medusa_sim.figures.sweep import breakdown_figure, heat_figure, speedup_figure
 from medusa_sim.report.caveats import caveats
@@ -82,7 +82,6 @@ def _title(settings: Sequence[SweepSetting]) -> str:
 
 def _setting_blocks(item: SweepSetting, grid: Grid, several: bool) -> list[Block]:
     level = 3 if several else 2
-    stem = f"{item.gpu.name}-{Path(item.setting.model.name).name}"
     found = answer(item, grid)
     blocks: list[Block] = [
         Text(headline(item), lead=True),
@@ -91,7 +90,7 @@ def _setting_blocks(item: SweepSetting, grid: Grid, several: bool) -> list[Block
         Bullets(tuple(verdicts(found))),
     ]
     for seq_len in evenly(grid.seq_len, _MOST_LENGTHS):
-        blocks += _pictures(length_view(item, grid, int(seq_len)), stem, level, grid.seq_len.size > 1)
+        blocks += _pictures(length_view(item, grid, int(seq_len)), item, level, grid.seq_len.size > 1)
     blocks.append(Folded("Every row of the sweep", _rows_table(item, grid)))
     return blocks
 
@@ -106,25 +105,25 @@ def _cards(found: Answer) -> tuple[tuple[str, str, str], ...]:
         case = batch * lengths
         at = f"batch {column['batch'][case]}, length {column['seq_len'][case]}"
         if column["candidates"][case] > 1:
-            band = f"80 %: {column['speedup_low'][case]:.2f} to {column['speedup_high'][case]:.2f}"
-            return at, f"{times(column['speedup'][case])} with {column['candidates'][case]}", band
-        count, gain = int(found.fine.count[case]), float(found.fine.speedup[case])
+            low, high = column["speedup_low"][case], column["speedup_high"][case]
+            gain = f"{times(column['speedup'][case])}, 80 %: {low:.2f} to {high:.2f}"
+            return at, f"{column['candidates'][case]} candidates", gain
+        count, other = int(found.fine.count[case]), times(float(found.fine.speedup[case]))
         if count > 1:
-            return at, "no count of the grid", f"pays; {count} candidates would give {times(gain)}"
+            return at, "none of the grid", f"but {count} candidates give {other}"
         return at, "do not speculate", "plain decoding is the fastest"
 
-    last = int(found.last_paying[0])
     at = f"length {grid.seq_len[0]}"
-    stops = f"after batch {last}" if last else "at once"
+    last, why = _pays_up_to(found.paying)
     free = free_text(int(found.fine.free[0]))
     alone = free_text(int(found.fine.free_verification[0]))
     remark = f"verification alone: {alone}; drafting adds {percent(found.drafting_share)} first"
     return (
         *(best_card(batch) for batch in sorted({0, grid.batch.size // 2, grid.batch.size - 1})),
         (
-            f"speculation stops paying, {at}",
-            f"beyond {BATCHES_SEARCHED}" if last >= BATCHES_SEARCHED else stops,
-            "best of every count; memory apart",
+            f"speculation pays up to, {at}",
+            last,
+            why,
         ),
         (
             f"free budget, batch {grid.batch[0]}, {at}",
@@ -134,27 +133,42 @@ def _cards(found: Answer) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _pictures(view: LengthView, stem: str, level: int, several: bool) -> list[Block]:
+def _pays_up_to(paying: Paying) -> tuple[str, str]:
+    """The batch up to which speculation pays at the first length, and what happens beyond."""
+    last, searched = int(paying.last[0]), int(paying.searched[0])
+    if searched == 0:
+        return "does not fit", "two candidates at batch 1 exceed the memory"
+    if last == 0:
+        return "no batch", "it does not even pay at batch 1"
+    if last < searched:
+        return f"batch {last}", "beyond, the best of any count loses"
+    why = "no larger batch fits in memory" if searched < BATCHES_SEARCHED else "the largest batch searched"
+    return f"batch {last}", why
+
+
+def _pictures(view: LengthView, item: SweepSetting, level: int, several: bool) -> list[Block]:
     at = f"length {view.seq_len}"
+    model = Path(item.setting.model.name).name
+    stem, title = f"{item.gpu.name}-{model}", f"{model} on {item.gpu.name}, {at}"
     tail = f"-{view.seq_len}" if several else ""
     return [
         Heading(f"Speedup against candidates, {at}", level),
         Picture(
-            speedup_figure(view, f"Speedup, {at}"),
+            speedup_figure(view, title),
             f"speedup-{stem}{tail}",
             "Stars: the best count of the grid. Upright bars: cliffs, after which one more token costs at "
             "least 5 % more. Bands: 80 %.",
         ),
         Heading(f"Where the time of a step goes, {at}", level),
         Picture(
-            breakdown_figure(view, f"Plain step and best verification step, {at}"),
+            breakdown_figure(view, title),
             f"breakdown-{stem}{tail}",
             "Each pair: plain decoding, and the best count of that batch. The height is the overhead; the "
             "time stands on top.",
         ),
         Heading(f"Batch and candidates, {at}", level),
         Picture(
-            heat_figure(view, f"Speedup, {at}"),
+            heat_figure(view, title),
             f"heat-{stem}{tail}",
             "Framed: the best count of each batch. Hatched: slower than plain decoding.",
         ),

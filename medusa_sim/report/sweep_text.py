@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from medusa_sim.answer import BATCHES_SEARCHED, FREE_WITHIN, SEARCHED, Answer
+from medusa_sim.answer import BATCHES_SEARCHED, FREE_WITHIN, SEARCHED, Answer, Paying
 from medusa_sim.latency.base import Bound
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, times
 from medusa_sim.report.text import TextTable
@@ -45,7 +45,7 @@ def best_table(found: Answer) -> TextTable:
         "length": [str(value) for value in column["seq_len"]],
         "best count": [str(value) for value in column["candidates"]],
         "speedup": [times(value) for value in column["speedup"]],
-        "80 % interval": [
+        "80 %": [
             f"{low:.2f}-{high:.2f}"
             for low, high in zip(column["speedup_low"], column["speedup_high"], strict=True)
         ],
@@ -54,11 +54,11 @@ def best_table(found: Answer) -> TextTable:
         "plain step": [duration(value) for value in column["decode_step_us"]],
         "verify step": [duration(value) for value in column["verify_step_us"]],
         "tokens/s": [_rate(value) for value in column["tokens_per_s"]],
-        "plain tokens/s": [_rate(float(value)) for value in best.plain_tokens_per_s],
-        "of every count": [
+        "plain": [_rate(float(value)) for value in best.plain_tokens_per_s],
+        "any count": [
             f"{count}: {times(float(gain))}" for count, gain in zip(fine.count, fine.speedup, strict=True)
         ],
-        "free up to": [free_text(int(free)) for free in fine.free],
+        "free to": [free_text(int(free)) for free in fine.free],
         "waits for": [Bound(int(code)).name.lower() for code in best.bound],
         "fits": [_fits(value) for value in column["fits_memory"]],
     }
@@ -71,7 +71,7 @@ def best_table(found: Answer) -> TextTable:
         headers=tuple(kept),
         rows=tuple(zip(*kept.values(), strict=True)),
         right=tuple(name not in ("waits for", "fits") for name in kept),
-        expendable=("plain step", "verify step", "plain tokens/s", "tokens/step", "waits for"),
+        expendable=("plain step", "verify step", "plain", "tokens/step", "waits for"),
     )
 
 
@@ -106,23 +106,33 @@ def verdicts(found: Answer) -> list[str]:
 
 
 def _paying(found: Answer) -> str:
-    return f"Pays {'; '.join(paying_ranges(found))} (best of every count; memory apart)."
+    ranges = [f"{text}{_at_length(found, i)}" for i, text in enumerate(paying_ranges(found.paying))]
+    return f"Pays {'; '.join(ranges)}, with the best of any count (every count to {SEARCHED} is looked at)."
 
 
-def paying_ranges(found: Answer) -> list[str]:
-    """`up to batch 52` for each length; the length is named where there are several."""
+def _at_length(found: Answer, case: int) -> str:
+    return f" at length {found.grid.seq_len[case]}" if found.grid.seq_len.size > 1 else ""
+
+
+def paying_ranges(paying: Paying) -> list[str]:
+    """For each length: `up to batch 52`, or that it pays wherever it fits."""
     parts = []
-    for seq_len, batch in zip(found.grid.seq_len, found.last_paying, strict=True):
-        at = f" at length {seq_len}" if found.grid.seq_len.size > 1 else ""
-        if batch >= BATCHES_SEARCHED:
-            parts.append(f"at every batch to {BATCHES_SEARCHED}{at}")
+    for last, searched in zip(paying.last.tolist(), paying.searched.tolist(), strict=True):
+        if searched == 0:
+            parts.append("nowhere: two candidates at batch 1 do not fit in memory")
+        elif last == 0:
+            parts.append("at no batch")
+        elif last < searched:
+            parts.append(f"up to batch {last}")
+        elif searched < BATCHES_SEARCHED:
+            parts.append(f"at every batch that fits in memory, to {searched}")
         else:
-            parts.append((f"up to batch {batch}" if batch else "at no batch") + at)
+            parts.append(f"at every batch to {searched}")
     return parts
 
 
 def _free(found: Answer) -> str:
-    meaning = f"Free up to: every count up to it costs at most {FREE_WITHIN - 1:.0%} more than a plain step"
+    meaning = f"Free to: every count up to it costs at most {FREE_WITHIN - 1:.0%} more than a plain step"
     if found.drafting_share <= 0.0:
         return f"{meaning} (searched to {SEARCHED})."
     alone = free_text(int(found.fine.free_verification[0]))
