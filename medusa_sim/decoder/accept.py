@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -224,15 +225,16 @@ def k_seq_factor(p: Tensor, q: Tensor, k: int) -> float:
     beta(gamma) = sum_x min(q(x), p(x) / gamma) is the chance that one draft is kept (SpecTr, algorithm 2).
     Below the root the residual would be negative, above it drafts are wasted.
     """
+    p_array, q_array = p.numpy(), q.numpy()
 
     def excess(gamma: float) -> float:
-        beta = float(torch.minimum(q, p / gamma).sum())
+        beta = float(np.minimum(q_array, p_array / gamma).sum())
         return gamma * beta - (1.0 - (1.0 - beta) ** k)
 
     low, high = 1.0, float(k)
     if excess(low) >= 0.0:
         return low
-    for _ in range(80):
+    for _ in range(55):  # to the last bit of fp64
         middle = 0.5 * (low + high)
         low, high = (low, middle) if excess(middle) >= 0.0 else (middle, high)
     return high

@@ -1,0 +1,187 @@
+"""Acceptance rules node by node: greedy, typical, what padding may not do, and drafts that repeat."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from decoder_models import tiny_heads, tiny_llama
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.accept import (
+    Draft,
+    accept_by_rejection,
+    accept_greedy,
+    accept_typical,
+    draft_of,
+)
+from medusa_sim.decoder.draft import continuation
+from medusa_sim.decoder.draws import Draws, law
+from medusa_sim.decoder.medusa import MedusaDrafter
+from medusa_sim.errors import UsageError
+
+
+def _draft(tree: CandidateTree, tokens: torch.Tensor) -> Draft:
+    return Draft(
+        tokens=tokens,
+        parents=torch.from_numpy(tree.parents).expand(tokens.shape),
+        depths=torch.from_numpy(tree.depths),
+        mask=torch.from_numpy(tree.mask),
+    )
+
+
+def _walks(tree: CandidateTree, passes: torch.Tensor, scores: torch.Tensor) -> tuple[int, list[int]]:
+    """Longest passing path by walking up from every node; ties by score, then by node."""
+    best: tuple[int, float, int] = (0, 0.0, 0)
+    path_of: dict[int, list[int]] = {0: []}
+    for node in range(1, tree.candidates):
+        path, walker = [], node
+        while walker > 0:
+            path.append(walker)
+            walker = int(tree.parents[walker])
+        if all(bool(passes[n]) for n in path):
+            path_of[node] = path[::-1]
+            key = (len(path), float(sum(scores[n] for n in path)), -node)
+            if (key[0], key[1]) > (best[0], best[1] + 1e-12) or (key[0] > best[0]):
+                best = (key[0], key[1], node)
+    return best[2], path_of[best[2]]
+
+
+@given(seed=st.integers(0, 10_000))
+def test_greedy_and_typical_keep_the_longest_passing_path(seed: int) -> None:
+    """Against walking up from every node, with few tokens so that much is accepted."""
+    generator = torch.Generator().manual_seed(seed)
+    tree = CandidateTree.from_paths(
+        [[0], [0, 0], [0, 0, 0], [0, 1], [1], [1, 0], [2], [2, 0], [2, 0, 1], [2, 0, 0]]
+    )
+    batch, vocab = 3, 4
+    tokens = torch.randint(0, vocab, (batch, tree.candidates), generator=generator)
+    logits = 2.0 * torch.randn(batch, tree.candidates, vocab, generator=generator, dtype=torch.float64)
+    draft = _draft(tree, tokens)
+    parents = torch.from_numpy(tree.parents).clamp(min=0)
+    greedy = accept_greedy(draft, logits)
+    temperature, epsilon, delta = 0.8, 0.3, 0.5
+    typical = accept_typical(draft, logits, temperature=temperature, epsilon=epsilon, delta=delta)
+    for b in range(batch):
+        match = tokens[b] == logits[b, parents].argmax(-1)
+        last, path = _walks(tree, match, torch.zeros(tree.candidates))
+        assert int(greedy.counts[b]) == len(path)
+        assert greedy.nodes[b, : len(path)].tolist() == path
+        assert int(greedy.next_tokens[b]) == int(logits[b, last].argmax())
+        p = torch.softmax(logits[b] / temperature, -1)[parents]
+        entropy = -(p * p.log()).sum(-1)
+        own = p[torch.arange(tree.candidates), tokens[b]]
+        passes = own > torch.minimum(torch.tensor(epsilon, dtype=torch.float64), delta * torch.exp(-entropy))
+        last, path = _walks(tree, passes, own.log())
+        assert int(typical.counts[b]) == len(path)
+        assert int(typical.last[b]) == last
+        assert int(typical.next_tokens[b]) == int(logits[b, last].argmax())
+
+
+def test_typical_thresholds_are_epsilon_and_delta_and_the_smaller_counts() -> None:
+    """Passing either bound suffices (min), and swapping the two numbers changes the verdict."""
+    tree = CandidateTree.chain(1)
+    flat = torch.zeros(1, 2, 8, dtype=torch.float64)  # H = ln 8: delta exp(-H) = 0.3 / 8 < p = 1 / 8
+    draft = _draft(tree, torch.tensor([[0, 3]]))
+    assert int(accept_typical(draft, flat, temperature=1.0).counts[0]) == 1
+    # p = 0.1 at an entropy near 0.33: above epsilon = 0.09, below delta exp(-H) = 0.22. Kept: min is meant.
+    peaked = torch.tensor([[[0.9, 0.1], [0.5, 0.5]]], dtype=torch.float64).log()
+    draft = _draft(tree, torch.tensor([[0, 1]]))
+    assert int(accept_typical(draft, peaked, temperature=1.0).counts[0]) == 1
+    assert int(accept_typical(draft, peaked, temperature=1.0, epsilon=0.3, delta=0.3).counts[0]) == 0
+    entropy = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
+    edge = 0.1 / math.exp(-entropy)
+    assert int(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 1.001).counts[0]) == 0
+    assert int(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 0.999).counts[0]) == 1
+
+
+def test_entropy_of_a_large_flat_law_is_not_biased() -> None:
+    """Public code adds 1e-5 inside the logarithm: H of 32000 equal tokens becomes 10.10 instead of 10.37."""
+    vocab = 32000
+    flat = torch.zeros(1, 2, vocab, dtype=torch.float32)
+    draft = _draft(CandidateTree.chain(1), torch.tensor([[0, 5]]))
+    delta = 0.85  # p = 1/V > delta exp(-H) = delta/V; with the biased H the threshold is 1.31 delta/V
+    assert int(accept_typical(draft, flat, temperature=1.0, delta=delta).counts[0]) == 1
+
+
+def test_padding_is_never_accepted() -> None:
+    """Unused nodes carry token 0, and token 0 is what the target wants everywhere."""
+    parents = torch.tensor([[-1, 0, -1, 1, -1]])
+    tokens = torch.zeros(1, 5, dtype=torch.long)
+    wanted = torch.zeros(1, 5, 4)
+    wanted[..., 0] = 50.0
+    draft = draft_of(tokens, parents)
+    verdicts = [
+        accept_greedy(draft, wanted),
+        accept_typical(draft, wanted, temperature=1.0),
+        accept_by_rejection(draft, wanted, temperature=1.0, draws=[Draws(0)]),
+    ]
+    for verdict in verdicts:
+        assert int(verdict.counts[0]) == 2
+        assert verdict.nodes[0, :2].tolist() == [1, 3]
+    alone = draft_of(tokens, torch.full((1, 5), -1))
+    for verdict in (accept_greedy(alone, wanted), accept_typical(alone, wanted, temperature=1.0)):
+        assert int(verdict.counts[0]) == 0
+        assert int(verdict.last[0]) == 0
+
+
+def test_short_leaf_of_a_medusa_tree_gains_nothing_from_token_zero() -> None:
+    """A leaf with one guess can yield one accepted token, whatever the target's argmax behind it is."""
+    tree = CandidateTree.from_paths([[0], [1], [1, 0], [1, 0, 0]])
+    logits = torch.zeros(1, 5, 6)
+    logits[0, 0, 4] = 9.0  # the target wants 4, which the short leaf (node 1) carries
+    logits[0, 1:, 0] = 9.0  # and then 0, the usual padding
+    draft = _draft(tree, torch.tensor([[2, 4, 3, 0, 0]]))
+    verdict = accept_greedy(draft, logits)
+    assert int(verdict.counts[0]) == 1
+    assert int(verdict.next_tokens[0]) == 0
+
+
+def test_repeated_independent_drafts_share_their_children() -> None:
+    """Two equal siblings are one text: the children of both are drafts of the next token."""
+    tree = CandidateTree.cartesian([2, 1])
+    tokens = torch.tensor([[0, 1, 1, 2, 3]])
+    vocab = 4
+    logits = torch.full((1, 5, vocab), -torch.inf, dtype=torch.float64)
+    logits[0, 0, 1] = 0.0  # 1 is certain, then 3, which only the second sibling's child carries
+    logits[0, 1, 3] = logits[0, 2, 3] = 0.0
+    logits[0, 3:, 0] = 0.0
+    laws = torch.full((1, 5, vocab), 0.25, dtype=torch.float64)
+    base = _draft(tree, tokens)
+    for rule in ("multi-round", "k-seq"):
+        draft = Draft(
+            tokens=tokens, parents=base.parents, depths=base.depths, mask=base.mask, laws=laws, rule=rule
+        )
+        verdict = accept_by_rejection(draft, logits, temperature=1.0, draws=[Draws(1)])
+        if int(verdict.counts[0]):
+            assert int(verdict.nodes[0, 0]) in (1, 2)
+            assert int(verdict.counts[0]) in (1, 2)
+    greedy = law(logits[0, 0], 0.0)
+    assert greedy.tolist() == [0.0, 1.0, 0.0, 0.0]
+
+
+def test_acceptance_is_decided_in_fp64() -> None:
+    half = torch.randn(3, 50).to(torch.float16)
+    p = law(half, 0.7)
+    assert p.dtype == torch.float64
+    assert float((p.sum(-1) - 1.0).abs().max()) < 1e-12
+
+
+def test_tree_deeper_than_the_heads_is_refused_before_any_work() -> None:
+    model = tiny_llama(13)
+    heads = tiny_heads(model, count=3)
+    with pytest.raises(UsageError, match="4 deep, the checkpoint has 3 Medusa heads"):
+        MedusaDrafter(model, heads, CandidateTree.chain(4))
+    with pytest.raises(UsageError, match="rank 13"):
+        MedusaDrafter(model, heads, CandidateTree.cartesian([14]))
+
+
+def test_lookup_finds_the_latest_longest_match() -> None:
+    assert continuation([1, 2, 3, 9, 1, 2, 4, 8, 1, 2], 3, 3) == [4, 8, 1]
+    assert continuation([5, 1, 2, 7, 7, 3, 1, 2], 2, 2) == [7, 7]
+    assert continuation([1, 2, 3], 3, 3) == []
+    assert continuation([4, 4], 3, 3) == [4]
+    assert continuation([4], 3, 3) == []

@@ -1,0 +1,223 @@
+"""At temperature 0 every method emits what autoregressive decoding emits, token for token."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_models import noisy_copy, ragged_prompts, tiny_heads, tiny_llama
+
+from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.draft import BeamDrafter, NgramDrafter, TreeDrafter
+from medusa_sim.decoder.fast_step import compiled_forward, graphed_forward, static_forward
+from medusa_sim.decoder.generate import Drafter, Generation, GenerationSettings, generate
+from medusa_sim.decoder.medusa import MedusaDrafter
+from medusa_sim.decoder.model import Llama
+from medusa_sim.errors import UsageError
+
+VOCAB, NEW_TOKENS = 31, 24
+TIE = 1e-4
+"""fp32: a divergence is a tie if top-1 and top-2 logits are nearer than this."""
+HALF_BOUND = {torch.bfloat16: 0.25, torch.float16: 0.03}
+"""Logits here are of size 4 to 8, where one bf16 step is 2^-5 to 2^-6 and one fp16 step 2^-8 to 2^-9:
+eight roundings. A divergence in half precision must start at a smaller gap."""
+
+
+def _own_trees() -> dict[str, CandidateTree]:
+    steep = HeadAccuracy.checked([[0.5 * 0.5**rank for rank in range(10)]] * 4)
+    flat = HeadAccuracy.checked([[0.09] * 10, [0.05] * 10, [0.04] * 10, [0.03] * 10])
+    return {
+        "optimal-64-steep": optimal_order(steep, 64).tree(64),
+        "optimal-64-flat": optimal_order(flat, 64).tree(64),
+        "cartesian-4-2-2": CandidateTree.cartesian([4, 2, 2]),
+        "chain-4": CandidateTree.chain(4),
+        "root": CandidateTree.chain(0),
+        "ragged": CandidateTree.from_paths([[0], [0, 0], [0, 0, 0], [0, 0, 0, 0], [1], [5], [5, 1]]),
+    }
+
+
+def _gap(model: Llama, text: Sequence[int]) -> float:
+    """Distance of the two best logits after `text`, in the model's own precision."""
+    top = model.logits(model(torch.tensor([list(text)])))[0, -1].double().topk(2).values
+    return float(top[0] - top[1])
+
+
+def _ties(model: Llama, expected: Sequence[Generation], found: Sequence[Generation], bound: float) -> int:
+    """Sequences that differ, each at a gap below `bound`."""
+    ties = 0
+    for one, other in zip(expected, found, strict=True):
+        if one.token_ids == other.token_ids:
+            continue
+        pairs = zip(one.token_ids, other.token_ids, strict=True)
+        first = next(i for i, (a, b) in enumerate(pairs) if a != b)
+        gap = _gap(model, one.prompt + one.token_ids[:first])
+        assert gap < bound, (first, gap)
+        ties += 1
+    return ties
+
+
+def _both(
+    model: Llama, prompts: list[list[int]], drafter: Drafter
+) -> tuple[list[Generation], list[Generation]]:
+    settings = GenerationSettings(max_new_tokens=NEW_TOKENS)
+    return generate(model, prompts, settings).sequences, generate(model, prompts, settings, drafter).sequences
+
+
+def test_autoregressive_decoding_is_the_argmax_of_full_forwards() -> None:
+    """The reference of all others, against no cache at all."""
+    model = tiny_llama(VOCAB)
+    prompts = ragged_prompts(6, VOCAB)
+    run = generate(model, prompts, GenerationSettings(max_new_tokens=12))
+    for prompt, sequence in zip(prompts, run.sequences, strict=True):
+        text = list(prompt)
+        for _ in range(12):
+            text.append(int(model.logits(model(torch.tensor([text])))[0, -1].argmax()))
+        assert sequence.token_ids == text[len(prompt) :]
+        assert sequence.tokens_per_step == 1.0
+
+
+@pytest.mark.parametrize("batch", [1, 12])
+@pytest.mark.parametrize("name", _own_trees())
+def test_medusa_is_lossless_on_own_trees(name: str, batch: int) -> None:
+    """fp64 exactly, fp32 but for ties. 12 prompts each: 144 over the trees and batches, in each precision."""
+    tree = _own_trees()[name]
+    for dtype in (torch.float64, torch.float32):
+        model = tiny_llama(VOCAB, dtype=dtype)
+        drafter = MedusaDrafter(model, tiny_heads(model), tree)
+        prompts = ragged_prompts(12, VOCAB, seed=batch)
+        for start in range(0, 12, batch):
+            expected, found = _both(model, prompts[start : start + batch], drafter)
+            ties = _ties(model, expected, found, 0.0 if dtype == torch.float64 else TIE)
+            assert ties <= 1
+
+
+@pytest.mark.slow
+def test_medusa_is_lossless_on_every_public_tree(shared_data: Path) -> None:
+    """Nine public 64-candidate trees, 24 ragged prompts each (216), fp64 exactly and fp32 but for ties."""
+    trees = json.loads((shared_data / "acceptance" / "medusa_trees.json").read_text())
+    assert len(trees) == 9
+    ties = accepted = 0
+    for dtype in (torch.float64, torch.float32):
+        model = tiny_llama(VOCAB, dtype=dtype)
+        heads = tiny_heads(model)
+        for i, paths in enumerate(trees.values()):
+            drafter = MedusaDrafter(model, heads, CandidateTree.from_paths(paths))
+            expected, found = _both(model, ragged_prompts(24, VOCAB, seed=i), drafter)
+            ties += _ties(model, expected, found, 0.0 if dtype == torch.float64 else TIE)
+            accepted += sum(sum(s.accepted_lengths) for s in found)
+    assert ties <= 2
+    assert accepted > 1000  # drafts were accepted, or the test would show nothing
+
+
+DRAFTS: dict[str, Callable[[Llama], Drafter]] = {
+    "sd": lambda d: TreeDrafter(d, [1] * 4, temperature=0.0, independent=True, rule="multi-round"),
+    "specinfer": lambda d: TreeDrafter(d, [3, 2, 1], temperature=0.0, independent=True, rule="multi-round"),
+    "spectr": lambda d: TreeDrafter(d, [4, 1, 1], temperature=0.0, independent=True, rule="k-seq"),
+    "rsd-c": lambda d: TreeDrafter(d, [2, 2, 2], temperature=0.0, independent=False, rule="recursive"),
+    "rsd-s": lambda d: BeamDrafter(d, width=4, depth=3, temperature=0.0),
+    "rsd-s-wide": lambda d: BeamDrafter(d, width=40, depth=2, temperature=0.0),
+    "ngram": lambda _: NgramDrafter(length=4),
+}
+
+
+@pytest.mark.parametrize("method", DRAFTS)
+def test_draft_methods_are_lossless(method: str) -> None:
+    """20 ragged prompts in one batch and 4 alone, fp64 exactly and fp32 but for ties."""
+    for dtype in (torch.float64, torch.float32):
+        model = tiny_llama(VOCAB, dtype=dtype)
+        drafter = DRAFTS[method](noisy_copy(model))
+        prompts = ragged_prompts(24, VOCAB, seed=5)
+        for group in (prompts[:20], *([prompt] for prompt in prompts[20:])):
+            expected, found = _both(model, group, drafter)
+            assert _ties(model, expected, found, 0.0 if dtype == torch.float64 else TIE) <= 1
+            if len(group) > 1:
+                assert sum(sum(s.accepted_lengths) for s in found) > 0
+
+
+@pytest.mark.parametrize("dtype", HALF_BOUND)
+@pytest.mark.parametrize("method", ["medusa", "rsd-s", "sd"])
+def test_half_precision_diverges_at_near_ties_only(method: str, dtype: torch.dtype) -> None:
+    model = tiny_llama(VOCAB, dtype=dtype)
+    if method == "medusa":
+        drafter: Drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([4, 2, 2]))
+    else:
+        drafter = DRAFTS[method](noisy_copy(model))
+    expected, found = _both(model, ragged_prompts(24, VOCAB, seed=8), drafter)
+    _ties(model, expected, found, HALF_BOUND[dtype])
+
+
+@pytest.mark.parametrize("method", ["medusa", *DRAFTS])
+def test_texts_end_exactly_at_end_of_text_and_at_the_limit(method: str) -> None:
+    """With frequent end tokens: the text is the unlimited one, cut right behind its first end token."""
+    plain = tiny_llama(VOCAB)
+    ending = tiny_llama(VOCAB, eos_token_ids=(3, 7, 11, 19))
+    prompts = ragged_prompts(16, VOCAB, seed=6)
+    for model, new_tokens in ((ending, 24), (ending, 7), (plain, 7), (plain, 1)):
+        drafter = (
+            MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([4, 2, 2]))
+            if method == "medusa"
+            else DRAFTS[method](noisy_copy(model))
+        )
+        long = generate(plain, prompts, GenerationSettings(max_new_tokens=24)).sequences
+        found = generate(model, prompts, GenerationSettings(max_new_tokens=new_tokens), drafter).sequences
+        ends = set(model.config.eos_token_ids)
+        for whole, sequence in zip(long, found, strict=True):
+            expected = whole.token_ids[:new_tokens]
+            stop = next((i for i, token in enumerate(expected) if token in ends), None)
+            expected = expected if stop is None else expected[: stop + 1]
+            assert sequence.token_ids == expected
+            assert len(expected) == 1 + sequence.steps + sum(sequence.accepted_lengths)
+    unstopped = GenerationSettings(max_new_tokens=24, stop_at_end_of_text=False)
+    same = generate(ending, prompts, unstopped).sequences
+    assert [s.token_ids for s in same] == [s.token_ids for s in long]
+
+
+def test_a_text_does_not_depend_on_its_batch() -> None:
+    """Also when sampled: every sequence has its own random numbers (compared at the same place)."""
+    model = tiny_llama(VOCAB)
+    drafter = BeamDrafter(noisy_copy(model), width=3, depth=2, temperature=0.9)
+    prompts = ragged_prompts(5, VOCAB, seed=2)
+    settings = GenerationSettings(max_new_tokens=16, temperature=0.9, seed=4)
+    together = generate(model, prompts, settings, drafter).sequences
+    alone = generate(model, prompts[:1], settings, drafter).sequences
+    assert together[0].token_ids == alone[0].token_ids
+
+
+def test_static_and_compiled_steps_emit_the_same_text() -> None:
+    """The step of fixed shapes that graphs replay, tested on the CPU."""
+    model = tiny_llama(VOCAB)
+    drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([3, 2]))
+    prompts = ragged_prompts(3, VOCAB)
+    settings = GenerationSettings(max_new_tokens=10)
+    eager = generate(model, prompts, settings, drafter).sequences
+    static = generate(model, prompts, settings, drafter, make_forward=static_forward).sequences
+    assert [s.token_ids for s in static] == [s.token_ids for s in eager]
+    with pytest.raises(UsageError, match="CUDA"):
+        generate(model, prompts, settings, drafter, make_forward=graphed_forward)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+def test_compiled_step_emits_the_same_text() -> None:
+    model = tiny_llama(VOCAB, num_hidden_layers=1)
+    drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([2]))
+    settings = GenerationSettings(max_new_tokens=6)
+    eager = generate(model, [[1, 2, 3]], settings, drafter).sequences
+    compiled = generate(model, [[1, 2, 3]], settings, drafter, make_forward=compiled_forward).sequences
+    assert compiled[0].token_ids == eager[0].token_ids
+
+
+@pytest.mark.cuda
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_graph_emits_the_same_text() -> None:
+    model = tiny_llama(VOCAB).to("cuda")
+    drafter = MedusaDrafter(model, tiny_heads(model).to("cuda"), CandidateTree.cartesian([3, 2]))
+    settings = GenerationSettings(max_new_tokens=10)
+    eager = generate(model, [[1, 2, 3], [4]], settings, drafter).sequences
+    graphed = generate(model, [[1, 2, 3], [4]], settings, drafter, make_forward=graphed_forward).sequences
+    assert [s.token_ids for s in graphed] == [s.token_ids for s in eager]
