@@ -31,6 +31,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "bandwidth_fraction": (0.3, 1.0),
     "peak_fraction": (0.2, 1.0),
     "load_ratio": (0.3, 60.0),
+    "l2_ratio": (0.5, 20.0),
     "tile_k": (1.0, 2000.0),
     "memory_norm": (1.0, 20.0),
     "step_norm": (1.0, 20.0),

@@ -7,7 +7,8 @@ For every tile (tile_m x tile_n) and split s of the k loop that the library has 
     arithmetic = 2 tile_m tile_n / (peak_fraction peak / sms)                     seconds per k element
     loads      = (tile_m b_x + tile_n b_w) / (load_ratio bandwidth / sms)
     slowdown   = 1 + throttle y / (y + throttle_us),  y = flops / peak            clocks under sustained load
-    tiles      = slowdown waves (k / s + tile_k) |arithmetic, loads|_step_norm
+    shared     = k (m ceil(n / tile_n) b_x + n ceil(m / tile_m) b_w) / (l2_ratio bandwidth)
+    tiles      = |slowdown waves (k / s + tile_k) |arithmetic, loads|_step_norm, shared|_step_norm
     memory     = (activations + weights) / (bandwidth_fraction bandwidth)
     reduce     = split_us + 2 * 4 m n s / (load_ratio bandwidth)       where s > 1: fp32 partial sums
     time       = ramp + quantise + |memory, tiles|_memory_norm + reduce
@@ -152,7 +153,9 @@ class _Candidates:
 def _candidates(kernel: GemmKernel) -> _Candidates:
     rows = [
         (
-            *(tile.m, tile.n, split, tile.reluctance, tile.cluster, tile.loads_padding),
+            *(tile.m, tile.n, split),
+            tile.reluctance * (kernel.split_reluctance if split > 1 else 1.0),
+            *(tile.cluster, tile.loads_padding),
             *(tile.m_min, tile.m_max or np.inf, tile.n_min, tile.n_max or np.inf),
         )
         for tile in kernel.tiles
@@ -214,6 +217,9 @@ def _times(
     loads = (tile_m * x_bytes + tile_n * w_bytes) * gpu.sms / load_bandwidth
     step = _smooth_max(arithmetic, loads, kernel.step_norm)
     tiles = _slowdown(kernel, 2.0 * m * n * k / peak) * waves * (k / split + kernel.tile_k) * step
+    if kernel.l2_ratio:
+        shared = k * (m * columns * x_bytes + n * rows * w_bytes) / (kernel.l2_ratio * bandwidth)
+        tiles = _smooth_max(tiles, shared, kernel.step_norm)
     if kernel.padding_ratio:
         padding = columns * (rows * tile_m - m) * k * x_bytes / (kernel.padding_ratio * bandwidth)
         tiles = tiles + candidate.loads_padding * padding

@@ -66,7 +66,10 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     (through L2), in units of the datasheet's bandwidth. tile_k: k elements that filling and draining
     one tile's pipeline costs. memory_norm, step_norm: exponents of the smooth maximum of memory and
     tile time, and of arithmetic and loads within a tile (1 adds, infinity overlaps perfectly).
-    split_us: the second kernel of a split k loop; splits: the splits of k that the library can choose.
+    split_us: the second kernel of a split k loop; splits: the splits of k that the library can choose;
+    split_reluctance: as a tile's, for every split above 1.
+    l2_ratio: rate at which L2 serves the tile loads of the whole chip, in units of the datasheet's bandwidth
+    (0: never what bounds).
 
     wave_rounding: 1 where thread blocks run in whole waves, 0 where the last wave is shared out perfectly
     (persistent blocks, stream-k). throttle, throttle_us: by how much lower clocks under sustained load
@@ -91,6 +94,8 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     splits: tuple[int, ...]
     tiles: tuple[GemmTile, ...]
     fit: Fit
+    split_reluctance: float = 1.0
+    l2_ratio: float = 0.0
     wave_rounding: float = 1.0
     contention: float = 0.0
     throttle: float = 0.0
