@@ -133,13 +133,11 @@ def model_from_tensors(
     ]
     if unknown:
         raise SpecError(f"{where}: unexpected tensor {unknown[0]!r}; config.json describes another model")
-    with torch.device("cpu"):
-        loaded = Llama(config) if config.parameter_count < 10**8 else model
     weights = {name: tensors[name].to(dtype) for name in state}
-    loaded.load_state_dict(weights, assign=True, strict=False)
+    model.load_state_dict(weights, assign=True, strict=False)
     if config.tie_word_embeddings:
-        loaded.lm_head.weight = loaded.model.embed_tokens.weight
-    return loaded.eval().requires_grad_(requires_grad=False)
+        model.lm_head.weight = model.model.embed_tokens.weight
+    return model.eval().requires_grad_(requires_grad=False)
 
 
 def load_checkpoint(

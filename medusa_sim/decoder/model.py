@@ -24,13 +24,13 @@ def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
 
 
 def inverse_frequencies(config: DecoderConfig) -> tuple[Tensor, float]:
-    """Rotary inverse frequencies (head_dim / 2,) in fp32 and the factor on cos and sin.
+    """Rotary inverse frequencies (head_dim / 2,), fp32 on the CPU, and the factor on cos and sin.
 
     Plain (Su et al. 2021), linear (position interpolation), Llama 3 (wavelength bands) and
     YaRN (Peng et al. 2023, with its 0.1 ln(factor) + 1 attention factor).
     """
     scaling, dim, theta = config.rope_scaling, config.head_dim, config.rope_theta
-    plain = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32) / dim)
+    plain = 1.0 / theta ** (torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim)
     if scaling.rope_type == "linear":
         return plain / scaling.factor, 1.0
     if scaling.rope_type == "llama3":
@@ -47,7 +47,7 @@ def inverse_frequencies(config: DecoderConfig) -> tuple[Tensor, float]:
 
         low = max(math.floor(rotation_dim(scaling.beta_fast)), 0)
         high = min(math.ceil(rotation_dim(scaling.beta_slow)), dim - 1)
-        ramp = ((torch.arange(dim // 2, dtype=torch.float32) - low) / max(high - low, 1e-3)).clamp(0.0, 1.0)
+        ramp = ((torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / max(high - low, 1e-3)).clamp(0.0, 1.0)
         factor = scaling.attention_factor
         if factor is None:
             factor = 0.1 * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0
