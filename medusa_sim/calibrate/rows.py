@@ -12,18 +12,21 @@ import numpy as np
 
 from medusa_sim.calibrate.attention import fit_attention
 from medusa_sim.calibrate.elementwise import fit_elementwise
-from medusa_sim.calibrate.gemm import fit_gemm, gemm_rows
+from medusa_sim.calibrate.gemm import GemmRows, fit_gemm, gemm_rows
 from medusa_sim.calibrate.store import Kernel, Section, write_kernel
+from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import UnfusedRows, fit_unfused
 from medusa_sim.errors import DataError, OutputError, UsageError
 from medusa_sim.operators import Attention, Elementwise, FloatArray, Gemm, Operator
 from medusa_sim.rows import operators_of
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import GemmKernel, UnfusedKernel
 
 if TYPE_CHECKING:
     import pandas as pd
 
 _UNFUSED = ("qk", "pv")
+_START_SET = "torch"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,29 +49,40 @@ def fitted_kernels(frame: pd.DataFrame, gpu: Gpu, source: str) -> Iterator[Fitte
     """
     times = frame["time_us"].to_numpy(dtype=np.float64)
     groups = [(operator, times[index]) for index, operator in operators_of(frame)]
-    unfused = [(op, time) for op, time in groups if isinstance(op, Attention) and op.kind in _UNFUSED]
+    products = [(op, time) for op, time in groups if isinstance(op, Attention) and op.kind in _UNFUSED]
+    unfused = fit_unfused(_joined(products), gpu, source=source) if products else None
     for operator, time_us in groups:
         if isinstance(operator, Attention) and operator.kind in _UNFUSED:
             continue
-        yield _fitted(operator, time_us, gpu, source)
-    if unfused:
-        yield FittedKernel(
-            section="unfused", key="", kernel=fit_unfused(_joined(unfused), gpu, source=source)
-        )
+        yield _fitted(operator, time_us, gpu, source, unfused)
+    if unfused is not None:
+        yield FittedKernel(section="unfused", key="", kernel=unfused)
 
 
-def _fitted(operator: Operator, time_us: FloatArray, gpu: Gpu, source: str) -> FittedKernel:
+def _fitted(
+    operator: Operator, time_us: FloatArray, gpu: Gpu, source: str, unfused: UnfusedKernel | None
+) -> FittedKernel:
     match operator:
         case Gemm():
             m, n, k = (np.asarray(size, dtype=np.float64) for size in (operator.m, operator.n, operator.k))
             rows = gemm_rows(m, n, k, time_us, operator.dtype)
-            return FittedKernel(section="gemm", key=operator.dtype, kernel=fit_gemm(rows, gpu, source=source))
+            return FittedKernel(section="gemm", key=operator.dtype, kernel=_gemm(rows, gpu, source, unfused))
         case Attention():
             attention = fit_attention(operator, time_us, gpu, source=source)
             return FittedKernel(section="attention", key=operator.kind, kernel=attention)
         case Elementwise():
             elementwise = fit_elementwise(operator, time_us, gpu, source=source)
             return FittedKernel(section="elementwise", key=operator.kind, kernel=elementwise)
+
+
+def _gemm(rows: GemmRows, gpu: Gpu, source: str, unfused: UnfusedKernel | None) -> GemmKernel:
+    """A fit of its own, or for rows of one weight shape beside unfused products (the Medusa paper's tables)
+    the GPU's `torch` kernel brought to them, with the launch cost of the vector products.
+    """
+    start = gpu.kernels[_START_SET].gemm.get(rows.dtype) if _START_SET in gpu.kernels else None
+    if unfused is None or start is None or len(np.unique(rows.shape)) > 1:
+        return fit_gemm(rows, gpu, source=source)
+    return fit_transferred_gemm(rows, gpu, start=start, ramp_us=unfused.vector_ramp_us, source=source)
 
 
 def _joined(groups: list[tuple[Attention, FloatArray]]) -> UnfusedRows:

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.operators import Attention, FloatArray
@@ -100,7 +101,7 @@ def fit_unfused(rows: UnfusedRows, gpu: Gpu, *, source: str, repeated: bool = Tr
         rows=len(one_row),
         fit_error=_error(_time_us(kernel, rows, gpu), rows),
         heldout_error=_error(heldout_us, rows),
-        residuals=_residuals(rows, heldout_us),
+        residuals=residual_bands(rows.time_us, heldout_us, rows.q_len * rows.batch, RANGES_OF_ROWS),
     )
     return msgspec.structs.replace(kernel, fit=fit)
 
@@ -141,18 +142,3 @@ def _time_us(kernel: UnfusedKernel, rows: UnfusedRows, gpu: Gpu) -> FloatArray:
 
 def _error(predicted_us: FloatArray, rows: UnfusedRows) -> float:
     return float(np.mean(np.abs(predicted_us / rows.time_us - 1.0)))
-
-
-def _residuals(rows: UnfusedRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted in each range of q_len x batch that has rows."""
-    ratio = rows.time_us / predicted_us
-    size = rows.q_len * rows.batch
-    bands = []
-    lower = 0
-    for upper in RANGES_OF_ROWS:
-        inside = ratio[(size > lower) & (size <= upper)]
-        if inside.size:
-            low, high = np.quantile(inside, (0.1, 0.9))
-            bands.append(Residual(size_max=float(upper), low=float(low), high=float(high)))
-        lower = upper
-    return tuple(bands)

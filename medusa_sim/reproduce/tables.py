@@ -58,7 +58,7 @@ def table7(data_dir: DataDir = None) -> Reproduction:
         name="table7",
         title="Table 7: attention product, 1024 keys, Llama-33B, A100-80GB-PCIe",
         source=f"{_PAPER}, Table 7",
-        caveat="prediction: the table is withheld; the kernels are fitted to Table 6, which has batch 16 only",
+        caveat="prediction: the table is withheld; Table 6, to which the kernels are fitted, has one batch",
         frame=_compared(check_rows(rows, "table7"), "batch", data_dir),
     )
 

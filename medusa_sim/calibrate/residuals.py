@@ -1,0 +1,30 @@
+"""Bands of measured / predicted, by ranges of size."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from medusa_sim.operators import FloatArray
+from medusa_sim.specs.kernels import Residual
+
+
+def residual_bands(
+    measured_us: FloatArray, predicted_us: FloatArray, size: FloatArray, upper_ends: Sequence[int]
+) -> tuple[Residual, ...]:
+    """10 % and 90 % quantiles of measured / predicted in each range of size that has rows.
+
+    upper_ends: ascending; a row belongs to the first range whose end is not below its size. Rows beyond
+    the last end are in no band.
+    """
+    ratio = measured_us / predicted_us
+    bands = []
+    lower = 0
+    for upper in upper_ends:
+        inside = ratio[(size > lower) & (size <= upper)]
+        if inside.size:
+            low, high = np.quantile(inside, (0.1, 0.9))
+            bands.append(Residual(size_max=float(upper), low=float(low), high=float(high)))
+        lower = upper
+    return tuple(bands)
