@@ -35,7 +35,9 @@ CANDIDATES_MAX = 256
 """Largest tree searched; verification has long been compute-bound there."""
 DEPTH_MAX = 16
 """Longest chain searched."""
-DEFAULT_CURVE = "paper-fig4-sparse"
+DEFAULT_ACCEPTANCE = {"medusa": "paper-fig4-sparse", "eagle": "eagle1-vicuna-7b"}
+"""Profiles of the methods whose papers published one; other drafters depend on their model too much."""
+
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
 
@@ -184,7 +186,7 @@ def acceptance_of(
 ) -> AcceptanceProfile:
     """The profile that `given` names: a profile, a file, or one rate for every position of a chain.
 
-    None: the paper's curve for Medusa heads and n-grams. workload: an MT-bench category (Figure 3b of the
+    None: a published one, for Medusa heads and EAGLE. workload: an MT-bench category (Figure 3b of the
     Medusa paper). lossless: greedy acceptance instead of typical acceptance (Figure 5), for curves, which
     were measured with it; accuracies and rates say how often a guess is exactly right as they are.
     Raises UsageError where a drafter needs rates of its own, or for an unknown workload; SpecError or
@@ -200,12 +202,12 @@ def acceptance_of(
 
 def _loaded(given: str | None, method: Method, data_dir: str | os.PathLike[str] | None) -> AcceptanceProfile:
     if given is None:
-        if method not in ("medusa", "ngram"):
+        if method not in DEFAULT_ACCEPTANCE:
             raise UsageError(
                 f"drafter {method} needs --acceptance: a profile's name, a CSV file of rates per position, "
                 "or one rate such as 0.7"
             )
-        return load_acceptance(DEFAULT_CURVE, data_dir)
+        return load_acceptance(DEFAULT_ACCEPTANCE[method], data_dir)
     try:
         rate = float(given)
     except ValueError:

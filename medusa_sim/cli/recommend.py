@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import textwrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -64,7 +66,7 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
     type=ACCEPTANCE,
     default=None,
     help="A profile's name, a TOML or CSV file (accuracies per head and rank, or rates per position), or one "
-    "rate such as 0.7 for every position of a chain [medusa and ngram: paper-fig4-sparse].",
+    "rate such as 0.7 for every position of a chain [medusa: paper-fig4-sparse, eagle: eagle1-vicuna-7b].",
 )
 @click.option(
     "--batch",
@@ -223,12 +225,20 @@ def _show(output: Output, answer: Recommendation, kernels: str) -> None:
         output.rows(schedule_arrow(answer), "recommend")
         return
     table = output.drawn(schedule_table(answer.schedule)).strip("\n")
-    parts = [headline(answer, kernels), "", reason(answer), "", table, ""]
-    parts += [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
-    told = warnings(answer)
-    if told:
-        parts += ["", *(f"warning: {line}" for line in told)]
-    output.text("\n".join(parts) + "\n")
+    told = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
+    warned = [f"warning: {line}" for line in warnings(answer)]
+    parts = [headline(answer, kernels), "", reason(answer), "", table, "", *told]
+    if warned:
+        parts += ["", *warned]
+    output.text("\n".join(_wrapped(part, output) for part in parts) + "\n")
+
+
+def _wrapped(part: str, output: Output) -> str:
+    """Sentences broken at the terminal's width; tables and what goes to files as they are."""
+    if not output.on_terminal or "\n" in part:
+        return part
+    width = max(40, min(shutil.get_terminal_size().columns, 120))
+    return textwrap.fill(part, width, subsequent_indent="  ")
 
 
 def _export(

@@ -71,33 +71,39 @@ def _joined(rows: Sequence[ScheduleRow]) -> list[tuple[int, int]]:
 
 def _gain(answer: Recommendation) -> str:
     rows = [row for row in answer.schedule if row.candidates > 1]
+    if not rows:
+        return "At a given batch it gains less than switching is worth."
     first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
-    told = f"At batch {first.batch_min} {_choice(answer, first)} {_gives(first, first.speedup_at_batch_min)}"
+    told = f"At batch {first.batch_min}: {_choice(answer, first, first.speedup_at_batch_min)}"
     if last is not first or last.batch_max > first.batch_min:
-        interval = f", 80 %: {last.speedup_low:.2f}-{last.speedup_high:.2f}"
-        told += f"; at batch {last.batch_max} {_choice(answer, last)} {_gives(last, last.speedup)}{interval}"
-    return told + "."
+        told += f"; at batch {last.batch_max}: {_choice(answer, last, last.speedup)}"
+    return f"{told} (80 %: {last.speedup_low:.2f}-{last.speedup_high:.2f})."
 
 
-def _choice(answer: Recommendation, row: ScheduleRow) -> str:
+def _choice(answer: Recommendation, row: ScheduleRow, speedup: float) -> str:
     drafts = {"medusa": "heads", "ngram": "drafts deep"}.get(answer.drafting.method, "drafts in a row")
-    shape = f"{_kind(row)} {row.candidates} candidates".strip()
-    return f"{shape} ({row.drafts} {drafts})"
-
-
-def _gives(row: ScheduleRow, speedup: float) -> str:
-    return f"emit {row.tokens_per_step:.2f} tokens a step: {times(speedup)}"
+    if row.drafts == 1:
+        drafts = drafts.replace("drafts", "draft").replace("heads", "head")
+    shape = " as a chain" if row.chain else " as a tree" if row.paths is not None else ""
+    return (
+        f"{row.candidates} candidates{shape} ({row.drafts} {drafts}), {row.tokens_per_step:.2f} tokens a step, "
+        f"{times(speedup)}"
+    )
 
 
 def _need(answer: Recommendation) -> str:
-    row = answer.hardest
-    factor = row.required_acceptance_factor
-    assumed = "more than can be had" if factor is None else f"{factor:.2f} of the assumed accuracies"
-    return (
-        f"The best it could do at batch {row.batch_max} is {times(row.speculative_speedup)} "
-        f"({row.speculative_candidates} candidates); to break even it needs "
-        f"{row.required_tokens_per_step:.2f} tokens a step, {assumed}."
+    row = max(answer.schedule, key=lambda row: row.speculative_speedup)
+    best = (
+        f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max}, length {row.seq_len} "
+        f"({row.speculative_candidates} candidates)"
     )
+    if row.speculative_speedup > 1.0 + answer.question.switching_gain:
+        return f"{best}, but that does not fit in memory."
+    if row.speculative_speedup > 1.0:
+        return f"{best}, less than running a drafter is worth."
+    factor = row.required_acceptance_factor
+    assumed = "which no accuracies give" if factor is None else f"{factor:.2f} times the assumed accuracies"
+    return f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens a step, {assumed}."
 
 
 def _break_even(answer: Recommendation) -> str:
@@ -123,7 +129,3 @@ def _crossing(found: BreakEven, what: str) -> str:
             return f"pays at every {searched}"
         case "loses throughout":
             return f"loses at every {searched}"
-
-
-def _kind(row: ScheduleRow) -> str:
-    return "a chain of" if row.chain else "a tree of" if row.paths is not None else ""

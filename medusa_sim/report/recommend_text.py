@@ -73,7 +73,7 @@ def _cells(row: ScheduleRow) -> tuple[str, ...]:
     return (
         span(row.batch_min, row.batch_max),
         str(row.seq_len),
-        "off" if plain else str(row.candidates),
+        str(row.candidates) if not plain else "off" if row.fits_memory else "no room",
         NOTHING if plain else str(row.drafts),
         NOTHING if plain else f"{row.tokens_per_step:.2f}",
         NOTHING if plain else speedup,
