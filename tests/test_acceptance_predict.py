@@ -18,7 +18,6 @@ from medusa_sim.acceptance.predict import (
     predict_block_efficiency,
     prediction_band,
 )
-from medusa_sim.acceptance.predict_table import read_observations, read_targets
 from medusa_sim.acceptance.rsd_table import MISREAD_SPECS, comparison_summary, pair_comparison
 from medusa_sim.errors import DataError
 
@@ -112,27 +111,6 @@ def test_prediction_is_deterministic() -> None:
     wanted = [("RSD-S", "5x4"), ("SpecTr", "3x3")]
     first = predict_block_efficiency(seen, wanted, QUICK)
     assert predict_block_efficiency(seen, wanted, QUICK).tolist() == first.tolist()
-
-
-def test_tables_of_shapes(tmp_path: Path) -> None:
-    path = tmp_path / "o.csv"
-    path.write_text("decoder,spec,block_efficiency,note\nSD,2,1.9,x\nRSD-C,2-1,2.0,y\n")
-    assert read_observations(path) == [("SD", "2", 1.9), ("RSD-C", "2-1", 2.0)]
-    assert read_targets(path) == [("SD", "2"), ("RSD-C", "2-1")]
-
-
-@pytest.mark.parametrize(
-    "text",
-    ["", "decoder,spec\nSD,2\n", "decoder,spec,block_efficiency\n", "decoder,spec,block_efficiency\nSD,2,x\n",
-     "decoder,spec,block_efficiency\nSD,2x2,1.5\n", "decoder,spec,block_efficiency\nSD,2,1.5,9\n"],
-)  # fmt: skip
-def test_bad_tables_of_shapes_give_one_line(tmp_path: Path, text: str) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text(text)
-    with pytest.raises(DataError) as error:
-        read_observations(path)
-    assert str(path) in str(error.value)
-    assert "\n" not in str(error.value)
 
 
 @pytest.mark.slow
