@@ -52,7 +52,7 @@ _EVALUATIONS = 25
 _FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4)
 _WORTH_IT = 1e-4
 """Share by which a reluctance must lower the objective to be kept: a tie leaves the tile as it is."""
-_HOT_RATIO = 1.2
+_HOT_RATIO = 3.0
 _FOLDS = 5
 _ROUNDS = 3
 

@@ -239,6 +239,9 @@ def _times(
     time = kernel.ramp_us + _smooth_max(memory, tiles, kernel.memory_norm) + np.where(split > 1, reduce, 0.0)
     if kernel.quantise_ratio:
         time = time + m * k * (_HALF_BYTES + x_bytes) / (kernel.quantise_ratio * bandwidth)
+    if is_hot.any():  # published rows that beat the datasheet's bandwidth were dropped at their source
+        ideal = (n * k * w_bytes + m * (n + k) * x_bytes) / bandwidth
+        time = np.where(is_hot, np.maximum(time, ideal), time)
     return _Times(time_us=time, memory_us=np.broadcast_to(memory, time.shape), tiles_us=tiles)
 
 
