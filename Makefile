@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint bench clean
+.PHONY: help demo test test-fast lint bench accuracy clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -51,6 +51,9 @@ lint: $(VENV)/stamp-lint  ## ruff, formatting, mypy --strict
 bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help and of the default sweep
 	$(BIN)/python benchmarks/sweep_rows.py
 	$(BIN)/python benchmarks/start_up.py
+
+accuracy: $(VENV)/stamp-run  ## write docs/accuracy.md from measured rows (MEDUSA_SIM_DATA, else ../shared/data)
+	$(BIN)/python benchmarks/accuracy.py
 
 clean:  ## remove out/, caches and .venv
 	rm -rf out $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

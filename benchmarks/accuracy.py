@@ -1,0 +1,178 @@
+"""Writes docs/accuracy.md: predicted against every measured file, with the roofline beside it.
+
+The rows are not part of this project (CONTRIBUTING.md); their folder is the argument, $MEDUSA_SIM_DATA, or
+../shared/data. `make accuracy` runs this.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.report.files import write_text
+from medusa_sim.report.numbers import percent
+from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.reproduce import scores as paper_scores
+from medusa_sim.rows import read_rows
+from medusa_sim.setup import LatencyName
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.validate import Score, compared_rows, regrets, scores
+
+SCORE_HEADERS = "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row | ratio | in band"
+PAGE = """# Accuracy
+
+Written by `make accuracy`. Every figure is a mean absolute percentage error of time unless it says otherwise.
+*fit* is the error on the rows that the parameters were fitted to, *held out* the error on weight shapes (or
+attention shapes, or row widths) that were left out of a refit: that is what to expect of your model. *deciding*
+is the fit at m <= 512 for linear layers and elementwise kernels, and with KV beyond twice the L2 cache for
+attention. *ratio* is the error of T(m) / T(1) there, *in band* the share of measurements inside
+`low_us..high_us` (80 % is meant).
+
+{scores}
+## Linear layers by range of m
+
+Mean error / worst row of the fit.
+
+{ranges}
+## Choice regret
+
+Share of the attainable speedup that choosing the candidate count with predicted times gives away: sums of a
+model's measured linear layers, curve `paper-fig21`, batches 1 to 16, counts 1, 8, 16..128:8, mean and worst over
+models and batches; the last two columns choose by the plain roofline.
+
+{regrets}
+## The papers' tables and figures
+
+`medusa-sim reproduce` prints these. The kernels of runtime `paper` are fitted to Tables 6 and 8, so those rows
+are errors of a fit.
+
+{papers}"""
+
+ROOT = Path(__file__).resolve().parents[1]
+GPU_OF_FILE = {
+    "a100": "a100-80gb-pcie",
+    "a100sxm": "a100-80gb-sxm",
+    "a40": "a40",
+    "a6000": "rtx-a6000",
+    "h100": "h100-sxm",
+    "h100sxm": "h100-sxm",
+    "h200sxm": "h200-sxm",
+    "l40s": "l40s",
+}
+
+
+def heldout(gpu: Gpu, score: Score) -> float:
+    """Leave-shape-out error that was stored with the fit; NaN where the kernel is borrowed."""
+    chosen = gpu.kernel_set(load_runtime("kernel").kernel_set(score.dtype))
+    kernels = {**chosen.attention, **chosen.elementwise}
+    kernel = chosen.gemm.get(score.dtype) if score.op == "linear" else kernels.get(score.op)
+    return float("nan") if kernel is None or kernel.fit.inherited_from else kernel.fit.heldout_error
+
+
+def compared(path: Path, gpu: Gpu, latency: LatencyName) -> pd.DataFrame:
+    """Rows of a file with the predictions of `medusa-sim time --runtime kernel --cache as-measured`."""
+    rows = read_rows(path, need_time=True)
+    return compared_rows(rows, gpu, load_runtime("kernel"), latency=latency, cold=False)
+
+
+def score_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+    """One line for each file, operator and dtype."""
+    for path in sorted(folder.glob("*.parquet")):
+        gpu = load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
+        found = scores(compared(path, gpu, "calibrated"), gpu)
+        ideal = {(s.op, s.dtype, s.size): s for s in scores(compared(path, gpu, "roofline"), gpu)}
+        by_key = {(s.op, s.dtype, s.size): s for s in found}
+        for op, dtype in dict.fromkeys((score.op, score.dtype) for score in found):
+            every = by_key[op, dtype, "all"]
+            part = by_key.get((op, dtype, "m <= 512")) or by_key.get((op, dtype, "KV beyond"))
+            yield (
+                gpu.name,
+                path.stem,
+                op,
+                dtype,
+                str(every.rows),
+                percent(ideal[op, dtype, "all"].mean, 0),
+                percent(every.mean),
+                percent(heldout(gpu, every)),
+                percent(part.mean) if part else "-",
+                percent(every.worst, 0),
+                percent(part.ratio) if part else "-",
+                percent(every.within_band, 0),
+            )
+
+
+def range_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Mean and worst error of linear layers by range of m."""
+    for path in sorted(folder.glob("*_gemm_*.parquet")):
+        gpu = load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
+        found = [s for s in scores(compared(path, gpu, "calibrated"), gpu) if s.op == "linear"]
+        for dtype in dict.fromkeys(score.dtype for score in found):
+            ranges = {s.size: s for s in found if s.dtype == dtype}
+            cells = [
+                f"{percent(ranges[size].mean)} / {percent(ranges[size].worst, 0)}" if size in ranges else "-"
+                for size in ("m 1..16", "m 17..64", "m 65..128", "m 129..512", "m > 512")
+            ]
+            yield (gpu.name, path.stem, dtype, *cells)
+
+
+def regret_rows(folder: Path) -> Iterator[tuple[str, ...]]:
+    """Choice regret over the models of each file."""
+    curve = load_acceptance("paper-fig21")
+    for path in sorted(folder.glob("*_gemm_torch.parquet")):
+        gpu = load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
+        cells = []
+        for latency in ("calibrated", "roofline"):
+            found = regrets(compared(path, gpu, latency), curve)  # type: ignore[arg-type]  # both are names
+            cells += [percent(float(np.mean([r.mean for r in found]))), percent(max(r.worst for r in found))]
+        yield (gpu.name, path.stem, str(len(found)), *cells)
+
+
+def table(headers: str, words: int, rows: Iterator[tuple[str, ...]]) -> str:
+    """A Markdown table; the first `words` columns stand left."""
+    names = tuple(header.strip() for header in headers.split("|"))
+    return markdown(TextTable(names, tuple(rows), tuple(i >= words for i in range(len(names)))))
+
+
+def paper_rows() -> Iterator[tuple[str, ...]]:
+    """Errors of the reproduction, one line for each target and quantity."""
+    for record in paper_scores().to_dict("records"):
+        words = (str(record[key]) for key in ("target", "quantity", "baseline", "cells"))
+        errors = (_error(record, key) for key in ("mean_error", "worst_error"))
+        yield (*words, *errors, str(record["worst_cell"]))
+
+
+def page(folder: Path) -> str:
+    """The whole page as Markdown."""
+    return PAGE.format(
+        scores=table(SCORE_HEADERS, 4, score_rows(folder)),
+        ranges=table(
+            "GPU | file | dtype | 1..16 | 17..64 | 65..128 | 129..512 | > 512", 3, range_rows(folder)
+        ),
+        regrets=table("GPU | file | models | mean | worst | roofline: mean | worst", 2, regret_rows(folder)),
+        papers=table("target | quantity | baseline | cells | mean | worst | worst cell", 3, paper_rows()),
+    )
+
+
+def _error(record: dict[str, object], key: str) -> str:
+    value = float(str(record[key]))
+    return f"{value:.2f}" if "difference" in str(record["quantity"]) else percent(value)
+
+
+def main() -> None:
+    """Write the page."""
+    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MEDUSA_SIM_DATA", "")
+    folder = Path(given or ROOT / ".." / "shared" / "data") / "measured"
+    if not folder.is_dir():
+        sys.exit(f"no folder {folder}: give the folder of the measured data")
+    write_text(ROOT / "docs" / "accuracy.md", page(folder))
+
+
+if __name__ == "__main__":
+    main()
