@@ -154,10 +154,7 @@ def recommend(
     timed = replace(setting, scope="model", depth=depth, latency=RememberedLatency(setting.latency))
     lengths = np.asarray(question.seq_len, dtype=np.int64)
     surface = searched(gpu, timed, options, question.batches, lengths)
-    schedules = [
-        merged(surface.speedup[:, s], surface.fits[:, s], question.switching_gain)
-        for s in range(lengths.size)
-    ]
+    schedules = [_scheduled(surface, s, question) for s in range(lengths.size)]
     rows = [_row(surface, s, found, question) for s, ranges in enumerate(schedules) for found in ranges]
     best_with = _best(surface, question, speculate=True)
     best_without = _best(surface, question, speculate=False)
@@ -182,6 +179,19 @@ def recommend(
         capacities=capacities(gpu, timed, options, question.seq_len, question.max_latency_us),
         requests=_requests(gpu, timed, options, question),
     )
+
+
+def _scheduled(surface: Surface, s: int, question: Question) -> tuple[BatchRange, ...]:
+    """Ranges of one length; batches that do not fit even without speculation stand apart."""
+    ranges = merged(surface.speedup[:, s], surface.fits[:, s], question.switching_gain)
+    room = int(np.count_nonzero(surface.fits[:, s, PLAIN]))
+    found: list[BatchRange] = []
+    for batches in ranges:
+        if batches.first < room <= batches.last:
+            found += [replace(batches, last=room - 1), replace(batches, first=room)]
+        else:
+            found.append(batches)
+    return tuple(found)
 
 
 def _row(surface: Surface, s: int, batches: BatchRange, question: Question) -> ScheduleRow:

@@ -20,6 +20,8 @@ from medusa_sim.units import US_PER_S
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
 
+_NEIGHBOURS = 5
+"""A cliff stands out from the counts around it; a few chain lengths have none."""
 SENSITIVITY = 0.10
 """Acceptance is moved by this share up and down."""
 
@@ -248,7 +250,9 @@ def _next(surface: Surface, family: IntArray, j: int, step_us: FloatArray) -> Ne
 
 
 def _cliff(counts: IntArray, times: FloatArray, candidates: int) -> int | None:
-    """The first count from `candidates` up after which the step rises by 5 % or more."""
+    """The first count from `candidates` up behind which the step jumps; None without counts to compare."""
+    if counts.size <= _NEIGHBOURS:
+        return None
     places = cliffs(times) - 1
     behind = counts[places][counts[places] >= candidates]
     return int(behind[0]) if behind.size else None

@@ -86,16 +86,16 @@ def _choice(answer: Recommendation, row: ScheduleRow, speedup: float) -> str:
         drafts = drafts.replace("drafts", "draft").replace("heads", "head")
     shape = " as a chain" if row.chain else " as a tree" if row.paths is not None else ""
     return (
-        f"{row.candidates} candidates{shape} ({row.drafts} {drafts}), {row.tokens_per_step:.2f} tokens a step, "
-        f"{times(speedup)}"
+        f"{row.candidates} candidates{shape} ({row.drafts} {drafts}), {row.tokens_per_step:.2f} tokens a "
+        f"step, {times(speedup)}"
     )
 
 
 def _need(answer: Recommendation) -> str:
     row = max(answer.schedule, key=lambda row: row.speculative_speedup)
     best = (
-        f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max}, length {row.seq_len} "
-        f"({row.speculative_candidates} candidates)"
+        f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max}, "
+        f"length {row.seq_len} ({row.speculative_candidates} candidates)"
     )
     if row.speculative_speedup > 1.0 + answer.question.switching_gain:
         return f"{best}, but that does not fit in memory."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from medusa_sim.memory import usable_memory_bytes
 from medusa_sim.recommend import Recommendation
 from medusa_sim.report.numbers import times, with_prefix
 from medusa_sim.report.recommend_reason import span
@@ -13,10 +14,10 @@ def warnings(answer: Recommendation) -> list[str]:
     for row in answer.schedule:
         where = f"batch {span(row.batch_min, row.batch_max)}, length {row.seq_len}"
         if not row.fits_memory:
-            needed = with_prefix(row.memory_bytes, "B")
+            needed, room = with_prefix(row.memory_bytes, "B"), usable_memory_bytes(answer.gpu)
             told.append(
-                f"{where}: does not fit in {with_prefix(answer.gpu.memory_bytes, 'B')} even without "
-                f"speculation ({needed} at batch {row.batch_max}; at most batch {row.max_batch_without} fits)"
+                f"{where}: does not fit even without speculation ({needed} at batch {row.batch_max}, "
+                f"{with_prefix(room, 'B')} usable; at most batch {row.max_batch_without} fits)"
             )
         elif row.candidates == 1 and row.speculative_speedup <= 1.0:
             told.append(
