@@ -16,7 +16,8 @@ def residual_bands(
     """10 % and 90 % quantiles of measured / predicted in each range of size that has rows.
 
     upper_ends: ascending; a row belongs to the first range whose end is not below its size. Rows beyond
-    the last end are in no band.
+    the last end are in no band. A band always holds the prediction itself: where few rows err to one side,
+    its other end is 1.
     """
     ratio = measured_us / predicted_us
     bands = []
@@ -25,6 +26,8 @@ def residual_bands(
         inside = ratio[(size > lower) & (size <= upper)]
         if inside.size:
             low, high = np.quantile(inside, (0.1, 0.9))
-            bands.append(Residual(size_max=float(upper), low=float(low), high=float(high)))
+            bands.append(
+                Residual(size_max=float(upper), low=min(1.0, float(low)), high=max(1.0, float(high)))
+            )
         lower = upper
     return tuple(bands)
