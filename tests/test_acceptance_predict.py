@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -18,11 +15,15 @@ from medusa_sim.acceptance.predict import (
     predict_block_efficiency,
     prediction_band,
 )
-from medusa_sim.acceptance.rsd_table import MISREAD_SPECS, comparison_summary, pair_comparison
+from medusa_sim.acceptance.rsd_table import (
+    MISREAD_SPECS,
+    comparison_summary,
+    figure_rows,
+    pair_comparison,
+    published_table,
+)
 from medusa_sim.errors import DataError
 
-DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[2] / "shared" / "data"))
-TABLE = DATA / "rsd" / "rsd_block_efficiency.csv"
 QUICK = ContextFamily(contexts=80, vocabulary=60)
 PROCESS = EaseProcess(QUICK, 2.3, 1.0)
 
@@ -114,9 +115,8 @@ def test_prediction_is_deterministic() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not TABLE.exists(), reason="needs the RSD paper's table beside the checkout")
 def test_published_pairs_from_short_chains_alone() -> None:
-    comparison = pair_comparison(TABLE)
+    comparison = pair_comparison(published_table())
     summary = comparison_summary(comparison).set_index("rows_of")
     # reached 2.3 % over all and 3.1 % for chains of 6..30; the bounds leave room for other BLAS and numpy
     assert summary.loc["all predicted", "mean_absolute"] < 0.03
@@ -124,6 +124,14 @@ def test_published_pairs_from_short_chains_alone() -> None:
     assert summary.loc["all predicted", "worst"] < 0.15
     assert abs(summary.loc["all predicted", "signed_mean"]) < 0.015
     assert not set(comparison["spec"]) & set(MISREAD_SPECS)
+    by_length, by_budget = figure_rows(comparison, 4), figure_rows(comparison, 5)
+    assert set(by_length["draft_length"]) == {2, 3, 4, 5}
+    assert set(by_budget["budget"]) == {6, 10, 14, 21, 30}  # appendix C.3.2
+    beam = by_length[by_length["decoder"] == "RSD-S"].set_index(["pair", "draft_length"])
+    chain = by_length[by_length["decoder"] == "SD"].set_index(["pair", "draft_length"])
+    # the paper's finding: the beam beats the chain at every length of every pair; so must the prediction
+    assert (beam["published"] > chain["published"].reindex(beam.index)).all()
+    assert (beam["predicted"] > chain["predicted"].reindex(beam.index)).all()
     unseen = comparison[comparison["group"] != "observed"]
     targets = list(zip(unseen["decoder"], unseen["spec"], strict=True))
     low, high = prediction_band(targets, unseen["predicted"].to_numpy())

@@ -7,7 +7,6 @@ the target emits. Heads and ranks are 0-based, head 0 guesses the token after th
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -234,17 +233,3 @@ def tokens_per_step_error(tree: CandidateTree, heads: HeadAccuracy) -> float:
     slope = np.divide(gain, accuracy, out=np.zeros_like(gain), where=accuracy > 0.0)
     variance = ((slope**2 * accuracy).sum(axis=1) - gain.sum(axis=1) ** 2) / labels
     return float(NORMAL_90TH * np.sqrt(np.maximum(variance, 0.0).sum()))
-
-
-def scored_tree(tree: CandidateTree, heads: HeadAccuracy) -> dict[str, Any]:
-    """What `tree build` and `tree score` print: paths, candidates, depth, tokens_per_step.
-
-    Raises:
-        CoverageError: see `node_probabilities`.
-    """
-    return {
-        "paths": [list(path) for path in tree.paths],
-        "candidates": tree.candidates,
-        "depth": tree.depth,
-        "tokens_per_step": expected_tokens_per_step(tree, heads),
-    }

@@ -207,21 +207,3 @@ def load_acceptance(
     agreement = getattr(file, "agreement", "target")
     kind = str(type(file).__struct_config__.tag)
     return AcceptanceProfile(name, kind, file.title, file.source, model_of_file, agreement)
-
-
-def load_heads(
-    name_or_path: str | os.PathLike[str], data_dir: str | os.PathLike[str] | None = None
-) -> HeadAccuracy:
-    """Accuracies per depth and rank of a profile or a CSV file, for building and scoring trees.
-
-    Raises:
-        SpecError: no such profile, a malformed file, or a curve, which knows no shapes.
-        DataError: a malformed CSV file.
-    """
-    profile = load_acceptance(name_or_path, data_dir)
-    if profile.heads is None:
-        raise SpecError(
-            f"acceptance profile {profile.name!r} is a {profile.kind} and knows no heads; give head "
-            "accuracies (kind head-topk, position or draft-vector, or a CSV head,rank,accuracy)"
-        )
-    return profile.heads

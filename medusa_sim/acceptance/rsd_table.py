@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from medusa_sim.acceptance.contexts import ContextFamily
 from medusa_sim.acceptance.metrics import mbsu
 from medusa_sim.acceptance.predict import METHODS, block_efficiency, fitted_ease, parsed_shape
-from medusa_sim.errors import DataError
+from medusa_sim.data import find
+from medusa_sim.errors import DataError, SpecError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,10 +31,19 @@ MISREAD_SPECS = {
 that was run, and the right-hand ones are in it."""
 
 
+def published_table() -> Path:
+    """The shipped copy of the paper's tables. SpecError when the installation lacks it."""
+    path = find("profiles/acceptance/rsd", "block_efficiency.csv")
+    if path is None:
+        raise SpecError("profiles/acceptance/rsd/block_efficiency.csv is missing; install medusa-sim again")
+    return path
+
+
 def read_block_efficiencies(path: Path) -> pd.DataFrame:
     """The table with one row per (target, draft, task, decoder, spec), autoregressive rows left out.
 
-    Adds `pair` ("target / draft / task"); misread specs are mended.
+    Adds `pair` ("target / draft / task") and `experiments` ("length", "budget" or "budget length", where
+    the row was printed); misread specs are mended.
 
     Raises:
         DataError: missing columns, an unknown decoder, or no row.
@@ -46,7 +56,9 @@ def read_block_efficiencies(path: Path) -> pd.DataFrame:
     frame = frame[frame["decoder"] != "AR"].copy()
     frame["spec"] = frame["spec"].replace(MISREAD_SPECS)
     frame["pair"] = frame["target"] + " / " + frame["draft"] + " / " + frame["task"]
-    frame = frame.drop_duplicates(["pair", "decoder", "spec"])
+    same = ["pair", "decoder", "spec"]
+    printed = frame.groupby(same)["experiment"].agg(lambda names: " ".join(sorted(set(names))))
+    frame = frame.drop_duplicates(same).merge(printed.rename("experiments").reset_index(), on=same)
     if frame.empty or not set(frame["decoder"]) <= set(METHODS):
         raise DataError(f"{path}: decoders {', '.join(METHODS)} are known, and at least one row is needed")
     return frame.reset_index(drop=True)
@@ -55,8 +67,9 @@ def read_block_efficiencies(path: Path) -> pd.DataFrame:
 def pair_comparison(path: Path, family: ContextFamily | None = None) -> pd.DataFrame:
     """Predicted beside published for every row, each pair from its own SD rows of length 2..5 alone.
 
-    Columns: pair, decoder, spec, experiment, length, group (`observed`, `long chain` or the decoder),
-    published, predicted, error (predicted / published - 1), published_mbsu, predicted_mbsu.
+    Columns: pair, decoder, spec, experiments, length, budget (draft tokens a step may process), group
+    (`observed`, `long chain` or the decoder), published, predicted, error (predicted / published - 1),
+    published_mbsu, predicted_mbsu.
     """
     import pandas as pd
 
@@ -82,8 +95,9 @@ def pair_comparison(path: Path, family: ContextFamily | None = None) -> pd.DataF
                     "pair": pair,
                     "decoder": shape.method,
                     "spec": row["spec"],
-                    "experiment": row["experiment"],
+                    "experiments": row["experiments"],
                     "length": shape.length,
+                    "budget": shape.candidates - 1,
                     "group": "observed" if given else unseen,
                     "published": measured,
                     "predicted": predicted,
@@ -113,3 +127,16 @@ def comparison_summary(comparison: pd.DataFrame) -> pd.DataFrame:
             for name, part in parts
         ]
     )
+
+
+def figure_rows(comparison: pd.DataFrame, figure: Literal[4, 5]) -> pd.DataFrame:
+    """The RSD paper's Figure 4 (by draft length) or 5 (by target budget): the best tree of each method.
+
+    Columns: pair, decoder, draft_length or budget, then published and predicted block efficiency and
+    MBSU, each the largest over the trees of appendix C.3 that the table gives.
+    """
+    experiment, axis = {4: ("length", "length"), 5: ("budget", "budget")}[figure]
+    rows = comparison[comparison["experiments"].str.contains(experiment)]
+    values = ["published", "predicted", "published_mbsu", "predicted_mbsu"]
+    best = rows.groupby(["pair", axis, "decoder"], as_index=False)[values].max()
+    return best.rename(columns={"length": "draft_length"})
