@@ -25,15 +25,18 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.validate import Score, compared_rows, regrets, scores
 
-SCORE_HEADERS = "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row | ratio | in band"
+SCORE_HEADERS = (
+    "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row | ratio"
+    " | in band"
+)
 PAGE = """# Accuracy
 
-Written by `make accuracy`. Every figure is a mean absolute percentage error of time unless it says otherwise.
-*fit* is the error on the rows that the parameters were fitted to, *held out* the error on weight shapes (or
-attention shapes, or row widths) that were left out of a refit: that is what to expect of your model. *deciding*
-is the fit at m <= 512 for linear layers and elementwise kernels, and with KV beyond twice the L2 cache for
-attention. *ratio* is the error of T(m) / T(1) there, *in band* the share of measurements inside
-`low_us..high_us` (80 % is meant).
+Written by `make accuracy`. Every figure is a mean absolute percentage error of time unless it says
+otherwise. *fit* is the error on the rows that the parameters were fitted to, *held out* the error
+on weight shapes (or attention shapes, or row widths) that were left out of a refit: that is what to
+expect of your model. *deciding* is the fit at m <= 512 for linear layers and elementwise kernels,
+and with KV beyond twice the L2 cache for attention. *ratio* is the error of T(m) / T(1) there, *in
+band* the share of measurements inside `low_us..high_us` (80 % is meant).
 
 {scores}
 ## Linear layers by range of m
@@ -43,15 +46,16 @@ Mean error / worst row of the fit.
 {ranges}
 ## Choice regret
 
-Share of the attainable speedup that choosing the candidate count with predicted times gives away: sums of a
-model's measured linear layers, curve `paper-fig21`, batches 1 to 16, counts 1, 8, 16..128:8, mean and worst over
-models and batches; the last two columns choose by the plain roofline.
+Share of the attainable speedup that choosing the candidate count with predicted times gives away:
+sums of a model's measured linear layers, curve `paper-fig21`, batches 1 to 16, counts 1, 8,
+16..128:8, mean and worst over models and batches; the last two columns choose by the plain
+roofline.
 
 {regrets}
 ## The papers' tables and figures
 
-`medusa-sim reproduce` prints these. The kernels of runtime `paper` are fitted to Tables 6 and 8, so those rows
-are errors of a fit.
+`medusa-sim reproduce` prints these. The kernels of runtime `paper` are fitted to Tables 6 and 8, so
+those rows are errors of a fit.
 
 {papers}"""
 
