@@ -81,6 +81,8 @@ _ONE_ROW: dict[str, object] = {
 _NARROW_ROWS = 3
 """Below four rows per K/V head FlashInfer leaves the tensor cores; other libraries do not."""
 _NARROW_GAIN = 0.8
+_CHANGE_GAIN = 0.99
+"""What a change must bring to be kept: a second path a fifth, another whole number a hundredth."""
 _SCALE = 0.1
 _FOLDS = 5
 _LEAST_ROWS = 20
@@ -188,7 +190,7 @@ def _coordinate_search(style: dict[str, object], rows: AttentionRows, gpu: Gpu) 
                 continue
             path = _refined_path(msgspec.structs.replace(best, **{name: option}), rows, gpu)
             cost = _cost(_kernel(path), rows, gpu)
-            if cost < lowest:
+            if cost < _CHANGE_GAIN * lowest:
                 best, lowest = path, cost
     return best
 
@@ -288,7 +290,10 @@ def _labels(first: object, second: object) -> IntArray:
 
 
 def _residuals(rows: AttentionRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted by q_len x batch, where rows suffice (or over all)."""
+    """10 % and 90 % quantiles of measured / predicted by q_len x batch, where rows suffice (or over all).
+
+    A band always holds the predicted time itself.
+    """
     ratio = rows.time_us / predicted_us
     size = np.asarray(rows.operator.q_len, dtype=np.float64) * rows.operator.batch
     bands: list[Residual] = []
@@ -297,6 +302,8 @@ def _residuals(rows: AttentionRows, predicted_us: FloatArray) -> tuple[Residual,
         inside = ratio[(size > lower) & (size <= upper)]
         if inside.size >= _BAND_ROWS or (not bands and upper == RANGES_OF_SIZE[-1]):
             low, high = np.quantile(inside, (0.1, 0.9))
-            bands.append(Residual(size_max=float(upper), low=float(low), high=float(high)))
+            bands.append(
+                Residual(size_max=float(upper), low=min(float(low), 1.0), high=max(float(high), 1.0))
+            )
             lower = float(upper)
     return tuple(bands)

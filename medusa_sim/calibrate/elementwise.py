@@ -169,7 +169,10 @@ def _thinned(rows: ElementwiseRows, count: int) -> ElementwiseRows:
 
 
 def _residuals(rows: ElementwiseRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted in each range of m with enough rows (or over all)."""
+    """10 % and 90 % quantiles of measured / predicted in each range of m with enough rows (or over all).
+
+    A band always holds the predicted time itself.
+    """
     ratio = rows.time_us / predicted_us
     m = np.asarray(rows.operator.m, dtype=np.float64)
     bands: list[Residual] = []
@@ -178,6 +181,8 @@ def _residuals(rows: ElementwiseRows, predicted_us: FloatArray) -> tuple[Residua
         inside = ratio[(m > lower) & (m <= upper)]
         if inside.size >= _BAND_ROWS or (not bands and upper == RANGES_OF_M[-1]):
             low, high = np.quantile(inside, (0.1, 0.9))
-            bands.append(Residual(size_max=float(upper), low=float(low), high=float(high)))
+            bands.append(
+                Residual(size_max=float(upper), low=min(float(low), 1.0), high=max(float(high), 1.0))
+            )
             lower = float(upper)
     return tuple(bands)

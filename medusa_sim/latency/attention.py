@@ -19,10 +19,11 @@ bytes of K and V, b_act those of queries and outputs (`AttentionPath` has the ot
     time     = ramp_us + waves + store_passes b_new / (bandwidth_fraction bandwidth)
                + (split_us + split_step_us log2 splits where kv_len > split_above)
 
-with |a, b| = sqrt(a^2 + b^2), a smooth maximum. (A1) is the rule by which FlashAttention-3 and FlashInfer
-spread a ragged batch: enough splits to fill the SMs, with a tenth to spare. The first key tile is part of
-cta_us. Causal prefill has tiles of unequal length: its waves walk over the keys of the mean tile, and the
-longest tile's further keys come once, after them.
+with |a, b| = sqrt(a^2 + b^2), a smooth maximum. (A1) is the form of FlashAttention-3's scheduler for ragged
+batches: enough splits to fill the SMs, with a tenth to spare, and even ones; the rows of FlashAttention-2 and
+FlashInfer are met by it as well. The first key tile is part of cta_us. Causal prefill has tiles of unequal
+length: its waves walk over the keys of the mean tile, and the longest tile's further keys come once after
+them.
 
 Left in L2 (`cold=False`) bytes cost (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint / (l2_fill
 L2))^l2_sharpness).
@@ -96,8 +97,8 @@ def verify_attention_time(
     weight = 1.0 - 1.0 / q_len
     parts = _Parts(
         time_us=base.time_us + weight * np.maximum(many.time_us - base.time_us, 0.0),
-        memory_us=base.memory_us + weight * np.maximum(many.memory_us - base.memory_us, 0.0),
-        walk_us=base.walk_us + weight * np.maximum(many.walk_us - base.walk_us, 0.0),
+        memory_us=np.maximum(base.memory_us, many.memory_us),
+        walk_us=np.maximum(base.walk_us, many.walk_us),
         fixed_us=base.fixed_us,
     )
     decode_low, decode_high = residual_band(decode.fit.residuals, _float(operator.batch))
@@ -161,14 +162,14 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: boo
 
     byte_us = _byte_us(gpu, path, operator, cold=cold)
     memory = operator.bytes * byte_us
-    longest_us = chunk_us
+    tail_us: FloatArray | float = 0.0
     if operator.kind == "prefill_attention":
         new_keys = 0.5 * (q_len + tokens_per_tile + path.tile_keys)
         keys = kv_len - q_len + new_keys * (1.0 + path.append_ratio)
         mean_us = np.maximum(keys - path.tile_keys, 0.0) / splits * key_us
-        chunk_us = np.where(rows > path.tile_rows, mean_us, chunk_us)
+        longest_us, chunk_us = chunk_us, np.where(rows > path.tile_rows, mean_us, chunk_us)
+        tail_us = np.maximum(longest_us - chunk_us, 0.0)
     body, walk = waves_us(load, path.ctas_per_sm, path.sharing, (start_us, chunk_us), memory)
-    tail_us = np.maximum(longest_us - chunk_us, 0.0)
     new_bytes = dataclasses.replace(operator, kv_len=operator.q_len).kv_bytes
     combine = np.where(may_split, path.split_us + path.split_step_us * np.log2(splits), 0.0)
     fixed = path.ramp_us + combine

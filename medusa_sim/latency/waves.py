@@ -40,7 +40,7 @@ def waves_us(
     if resident > 1:
         rest_us = fixed_us + work_us * (1.0 + sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
     per_load = memory_us / load
-    last = np.where(rest > _TINY, 1.0, 0.0)
+    last = rest > _TINY
     body = full * smooth_max(full_us, per_load * resident) + last * smooth_max(rest_us, per_load * rest)
     return body, full * full_us + last * rest_us
 
