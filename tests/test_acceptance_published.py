@@ -21,9 +21,10 @@ from medusa_sim.acceptance.knobs import (
 )
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.profile_file import decoded_profile, encoded_profile
-from medusa_sim.acceptance.public_trees import public_tree_scores
+from medusa_sim.acceptance.public_trees import medusa_1_profile, public_tree_scores
 from medusa_sim.acceptance.spechub import error_summary, tree_comparison
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.data import find
 from medusa_sim.errors import CoverageError, DataError, UsageError
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[2] / "shared" / "data")) / "acceptance"
@@ -145,6 +146,15 @@ def test_public_trees_and_heads() -> None:
     shortfall = 1 - known["with_tail"] / known["medusa_1_published"]
     assert shortfall.between(0.05, 0.10).all()
     assert (known["correlated"] / known["medusa_1_published"] - 1).abs().max() < 0.02
+
+
+@HAS_DATA
+@pytest.mark.parametrize("model", ["7b", "13b", "33b"])
+def test_shipped_head_profiles_are_what_the_code_fits(model: str) -> None:
+    fitted = medusa_1_profile(model, DATA / "medusa1_head_topk_train.csv", DATA / "medusa_trees.json")
+    path = find("profiles/acceptance", f"medusa1-vicuna-{model}.toml")
+    assert path is not None
+    assert decoded_profile(path.read_text(), path) == fitted
 
 
 @HAS_DATA

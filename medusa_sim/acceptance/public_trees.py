@@ -6,9 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_sim.acceptance.head_fit import fitted_correlation
+from medusa_sim.acceptance.head_fit import compact_profile, fitted_correlation
 from medusa_sim.acceptance.head_table import read_accuracies
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.profile_file import HeadTopkFile
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree
 from medusa_sim.errors import DataError, SpecError
@@ -25,6 +26,23 @@ MEDUSA_1_TREE: dict[str, str] = {"7b": "vicuna_7b_stage1", "13b": "vicuna_13b_st
 """The public tree that was made for those heads."""
 MEDUSA_2_ACCELERATION_RATE: dict[str, float] = {"7b": 3.47, "13b": 3.51, "33b": 3.01}
 """Table 1, for comparison: other heads (trained with the backbone), typical acceptance."""
+
+ACCURACY_SOURCE = (
+    "accuracies: FasterDecoding/Medusa (github), assets/medusa_acc.csv, cumulative top-1..5 of heads 0..4, "
+    "teacher-forced on training text; here as fitted per head: rank 0, then a power law of the rank. "
+)
+CORRELATION_SOURCE = (
+    "correlation: one value for 7B and 13B from arXiv 2401.10774, acceleration rate = Medusa-1 speedup "
+    "(Figure 3a: 2.18, 2.33) times overhead of the same tree size (Table 1: 1.22, 1.23); trees of 64 "
+    "candidates, depth up to 4. model_error: 3.1 (80 %, one degree of freedom) times the 1.8 % residual of "
+    "that fit"
+)
+NO_CORRELATION_SOURCE = (
+    "correlation: none fitted, no Medusa-1 rate is published for 33B; model_error covers the lift seen at "
+    "7B and 13B"
+)
+MODEL_ERROR = 0.055
+MODEL_ERROR_WITHOUT_CORRELATION = 0.15
 
 
 def medusa_1_acceleration_rate(model: str) -> float | None:
@@ -94,3 +112,17 @@ def public_tree_scores(
                 }
             )
     return pd.DataFrame(rows)
+
+
+def medusa_1_profile(model: str, accuracies: Path, trees: Path) -> HeadTopkFile:
+    """The shipped profile `medusa1-vicuna-<model>` from the public table: what regenerates the file."""
+    published = medusa_1_acceleration_rate(model) is not None
+    return compact_profile(
+        read_accuracies(accuracies, model=model),
+        title=f"Medusa-1 heads of Vicuna-{model.upper()} v1.3",
+        source=ACCURACY_SOURCE + (CORRELATION_SOURCE if published else NO_CORRELATION_SOURCE),
+        agreement="teacher-forced",
+        ranks=RANKS,
+        correlation=public_correlation(accuracies, trees) if published else 0.0,
+        model_error=MODEL_ERROR if published else MODEL_ERROR_WITHOUT_CORRELATION,
+    )
