@@ -51,7 +51,7 @@ FAMILIES = {
     "qwen2": ("Qwen2", {}),
 }
 TOLERANCE = {"fp64": 2e-5, "fp32": 1e-4}
-"""fp64: transformers takes norms and rotations in fp32. fp32: observed 0 in every case. Logits are of size 9."""
+"""fp64: transformers takes norms and rotations in fp32. fp32: observed 0. Logits are of size 9."""
 
 
 @pytest.mark.filterwarnings("ignore")

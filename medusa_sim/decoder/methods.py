@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import read_tree
@@ -119,10 +120,10 @@ def medusa_tree(text: str, target: Checkpoint) -> CandidateTree:
         return CandidateTree.cartesian(_branching(text))
     if text.isdecimal():
         profile = load_acceptance(profile_of(target.path))
-        found = profile.tree(_count(text))
-        if found is None:
-            raise SpecError(f"acceptance profile {profile.name} knows no trees; give --tree FILE")
-        return found
+        if profile.heads is None or target.heads is None:
+            raise SpecError(f"acceptance profile {profile.name} knows no heads; give --tree FILE")
+        accuracy = profile.heads.first(min(target.heads.count, profile.heads.heads))
+        return optimal_order(accuracy, _count(text)).tree(_count(text))
     return read_tree(Path(text))
 
 

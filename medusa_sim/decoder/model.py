@@ -47,7 +47,9 @@ def inverse_frequencies(config: DecoderConfig) -> tuple[Tensor, float]:
 
         low = max(math.floor(rotation_dim(scaling.beta_fast)), 0)
         high = min(math.ceil(rotation_dim(scaling.beta_slow)), dim - 1)
-        ramp = ((torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / max(high - low, 1e-3)).clamp(0.0, 1.0)
+        ramp = (
+            (torch.arange(dim // 2, dtype=torch.float32, device="cpu") - low) / max(high - low, 1e-3)
+        ).clamp(0.0, 1.0)
         factor = scaling.attention_factor
         if factor is None:
             factor = 0.1 * math.log(scaling.factor) + 1.0 if scaling.factor > 1 else 1.0

@@ -1,0 +1,145 @@
+"""Measure a checkpoint's heads on held-out files, and Medusa against autoregressive decoding here.
+
+    python benchmarks/decoder.py profiles/checkpoints/python-stdlib-medusa-1 \
+        --profile profiles/acceptance/python-stdlib-medusa-1.toml
+
+Prints Markdown. Half of the prompts gives the head accuracies (and the profile), the other half the
+measured tokens per step that they are to predict. Prompts come from files that training held out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import asdict
+from pathlib import Path
+
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
+from medusa_sim.decoder import corpus, study
+from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
+from medusa_sim.decoder.evaluate import next_token_loss
+from medusa_sim.decoder.heads import MedusaHeads
+from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.report.files import write_text
+
+PROMPT_TOKENS, NEW_TOKENS = 48, 128
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--profile", type=Path, help="write the greedy accuracies as an acceptance profile")
+    parser.add_argument("--prompts", type=int, default=64, help="per half")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--speed-prompts", type=int, default=6, help="0 leaves the timing out")
+    return parser.parse_args()
+
+
+def _table(rows: list[dict[str, object]]) -> str:
+    heads = list(rows[0])
+    lines = ["| " + " | ".join(heads) + " |", "|" + " ---: |" * len(heads)]
+    for row in rows:
+        cells = [f"{value:.4g}" if isinstance(value, float) else str(value) for value in row.values()]
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _profile(accuracy: HeadAccuracy, name: str) -> str:
+    assert accuracy.labels is not None
+    rows = [
+        HeadRow(accuracy=[round(float(a), 6) for a in row], labels=int(count))
+        for row, count in zip(accuracy.accuracy, accuracy.labels, strict=True)
+    ]
+    file = HeadTopkFile(
+        schema=1,
+        title=f"Heads of the shipped checkpoint {name} on held-out files of the standard library, greedy",
+        source=f"measured by benchmarks/decoder.py on {name}: its own greedy continuations of held-out files",
+        agreement="target",
+        heads=rows,
+    )
+    return encoded_profile(file)
+
+
+def _accuracy_rows(tables: dict[str, HeadAccuracy]) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    for text, table in tables.items():
+        for k in range(table.heads):
+            cumulative = table.accuracy[k].cumsum()
+            labels = 0 if table.labels is None else int(table.labels[k])
+            top = {f"top-{n}": float(cumulative[n - 1]) for n in (1, 2, 5, 10)}
+            rows.append({"text": text, "head": k, "labels": labels, **top})
+    return rows
+
+
+def _speed_rows(
+    target: Checkpoint, heads: MedusaHeads, accuracy: HeadAccuracy, prompts: list[list[int]], sizes: list[int]
+) -> list[dict[str, object]]:
+    found = study.speeds(
+        target, heads, prompts, accuracy, sizes=[s for s in sizes if s > 1], new_tokens=NEW_TOKENS
+    )
+    return [asdict(speed) for speed in found]
+
+
+def main() -> None:
+    """Run and print."""
+    given = _arguments()
+    target = load_checkpoint(given.checkpoint)
+    if target.heads is None:
+        raise SystemExit(f"{given.checkpoint} has no Medusa heads")
+    texts = corpus.read_corpus()
+    tokenizer = load_tokenizer(given.checkpoint)
+    windows = corpus.heldout_prompts(
+        texts.heldout,
+        tokenizer,
+        count=2 * given.prompts,
+        prompt_tokens=PROMPT_TOKENS,
+        continuation_tokens=NEW_TOKENS,
+        seed=1,
+    )
+    prompts = [window[:PROMPT_TOKENS] for window in windows]
+    first, second = prompts[0::2], prompts[1::2]
+    print(f"held-out loss {next_token_loss(target.model, windows):.3f} nats per token\n")
+    own = {t: study.own_texts(target.model, first, new_tokens=NEW_TOKENS, temperature=t) for t in (0.0, 0.7)}
+    tables = {
+        "greedy": study.accuracy_on_own_text(target, target.heads, own[0.0]),
+        "T 0.7": study.accuracy_on_own_text(target, target.heads, own[0.7]),
+        "teacher-forced": study.accuracy_on_given_text(
+            target, target.heads, windows, prompt_tokens=PROMPT_TOKENS
+        ),
+    }
+    print(_table(_accuracy_rows(tables)))
+    rows: list[dict[str, object]] = []
+    for acceptance, temperature, name in (
+        ("greedy", 0.0, "greedy"),
+        ("typical", 0.7, "T 0.7"),
+        ("rejection", 0.7, "T 0.7"),
+    ):
+        found = study.findings(
+            target,
+            target.heads,
+            second,
+            tables[name],
+            own[temperature],
+            sizes=given.sizes,
+            acceptance=acceptance,
+            temperature=temperature,
+        )
+        rows += [asdict(f) | {"predicted / measured": f.predicted / f.measured} for f in found]
+    print(_table(rows))
+    order = study.optimal_order(tables["greedy"], 64)
+    forced = expected_tokens_per_step(order.tree(64), tables["teacher-forced"])
+    print(f"teacher-forced (product of accuracies on the text itself, 64 candidates): {forced:.3f}\n")
+    if given.speed_prompts:
+        print(
+            _table(
+                _speed_rows(
+                    target, target.heads, tables["greedy"], second[: given.speed_prompts], given.sizes
+                )
+            )
+        )
+    if given.profile:
+        write_text(given.profile, _profile(tables["greedy"], given.checkpoint.resolve().name))
+
+
+if __name__ == "__main__":
+    main()

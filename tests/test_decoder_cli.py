@@ -1,0 +1,204 @@
+"""The commands `train` and `decode`: what they print, and one line for what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from click.testing import CliRunner, Result
+from decoder_models import noisy_copy, tiny_config, tiny_heads
+
+from medusa_sim.cli import cli
+from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
+from medusa_sim.decoder.model import random_llama
+from medusa_sim.decoder.tokenizer import train_tokenizer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+KEYS = {
+    "method",
+    "acceptance",
+    "prompt",
+    "token_ids",
+    "text",
+    "new_tokens",
+    "steps",
+    "tokens_per_step",
+    "accepted_lengths",
+    "tokens_per_s",
+    "prefill_s",
+    "decode_s",
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny target with heads, and a draft that resembles it, with one tokenizer."""
+    path = tmp_path_factory.mktemp("checkpoints")
+    text = "def f(x):\n    return x + 1\n\n\nclass A:\n    pass\n"
+    tokenizer = train_tokenizer([text] * 5, vocab=270).to_str()
+    config = tiny_config(270, num_hidden_layers=1, tie_word_embeddings=True)
+    model = random_llama(config, seed=3, std=0.3)
+    save_checkpoint(
+        path / "target", model, tiny_heads(model, count=4), dtype=torch.float32, tokenizer_json=tokenizer
+    )
+    save_checkpoint(path / "draft", noisy_copy(model), dtype=torch.float32, tokenizer_json=tokenizer)
+    other = random_llama(tiny_config(13, num_hidden_layers=1))
+    save_checkpoint(path / "other", other, dtype=torch.float32, tokenizer_json=tokenizer)
+    return path
+
+
+def _run(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(cli, [str(argument) for argument in arguments])
+
+
+@pytest.mark.parametrize("temperature", ["0", "0.8"])
+@pytest.mark.parametrize(
+    ("method", "tree"),
+    [
+        ("medusa", "3-2-1"),
+        ("sd", "3"),
+        ("specinfer", "2-2"),
+        ("spectr", "3x2"),
+        ("rsd-c", "2-2"),
+        ("rsd-s", "3x2"),
+        ("ngram", "3"),
+        ("ar", None),
+    ],
+)
+def test_decode_json_has_the_promised_keys(
+    folder: Path, method: str, tree: str | None, temperature: str
+) -> None:
+    result = _run(
+        *("decode", "--checkpoint", folder / "target", "--draft", folder / "draft"),
+        *("--prompt", "def ", "--prompt", "class A", "--method", method, "--temperature", temperature),
+        *("--max-new-tokens", "12", "--format", "json"),
+        *(("--tree", tree) if tree else ()),
+    )
+    assert result.exit_code == 0, result.output
+    report = json.loads(result.stdout)
+    rows = report["rows"]
+    assert [row["method"] for row in rows] == ([method] * 2 + ["ar"] * 2 if method != "ar" else ["ar"] * 2)
+    for row in rows:
+        assert row.keys() >= KEYS
+        assert row["new_tokens"] == len(row["token_ids"]) == 12
+        assert row["new_tokens"] == 1 + row["steps"] + sum(row["accepted_lengths"])
+        assert row["steps"] == len(row["accepted_lengths"])
+        assert row["tokens_per_step"] == pytest.approx(11 / row["steps"])
+        assert row["tokens_per_s"] == pytest.approx(11 / row["decode_s"])
+    if temperature == "0":
+        assert rows[0]["acceptance"] == "greedy"
+        if method != "ar":
+            assert rows[0]["token_ids"] == rows[2]["token_ids"]
+    assert report["schema"].startswith("medusa-sim/decode")
+
+
+def test_decode_table_shows_both_methods_side_by_side(folder: Path) -> None:
+    result = _run(
+        "decode",
+        "--checkpoint",
+        folder / "target",
+        "--prompt",
+        "def ",
+        "--tree",
+        "2-2",
+        "--max-new-tokens",
+        "9",
+    )
+    assert result.exit_code == 0, result.output
+    assert result.stdout.startswith("def ")
+    for word in ("medusa", "ar", "tokens_per_step", "tokens_per_s", "accepted draft tokens per step"):
+        assert word in result.stdout
+
+
+def test_decode_reads_a_tree_file_and_head_files(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "tree.json").write_text("[[0], [1], [0, 0], [0, 0, 2]]")
+    options = ("--prompt", "def ", "--max-new-tokens", "6", "--format", "json")
+    result = _run("decode", "--checkpoint", folder / "target", "--tree", tmp_path / "tree.json", *options)
+    assert result.exit_code == 0, result.output
+    by_size = _run("decode", "--checkpoint", folder / "target", "--tree", "8", *options)
+    assert by_size.exit_code == 0, by_size.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told", "kind"),
+    [
+        ((), "needs a prompt", 2),
+        (("--prompt", "x", "--tree", "2-2-2-2-2"), "5 deep, the checkpoint has 4 Medusa heads", 2),
+        (("--prompt", "x", "--tree", "nowhere.json"), "cannot be read", 1),
+        (("--prompt", "x", "--method", "rsd-s", "--tree", "3"), "beams x depth", 2),
+        (("--prompt", "x", "--method", "sd", "--tree", "0"), "whole number from 1", 2),
+        (("--prompt", "x", "--method", "rsd-c", "--tree", "2-0"), "branching", 2),
+        (("--prompt", "x " * 600), "positions", 2),
+        (("--prompt", "x", "--device", "cuda:9"), "--device cuda:9", 2),
+        (("--prompt", ""), "empty", 2),
+    ],
+)
+def test_decode_refuses_in_one_line(folder: Path, arguments: tuple[str, ...], told: str, kind: int) -> None:
+    result = _run("decode", "--checkpoint", folder / "target", "--draft", folder / "draft", *arguments)
+    assert result.exit_code == kind
+    assert result.stderr.startswith("Error: ")
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+def test_checkpoints_that_do_not_fit_are_refused(folder: Path) -> None:
+    for arguments, told in (
+        (("--checkpoint", "nowhere"), "no such folder"),
+        (("--checkpoint", folder / "draft"), "has no Medusa heads"),
+        (("--checkpoint", folder / "target", "--method", "sd", "--draft", folder / "other"), "one tokenizer"),
+    ):
+        result = _run("decode", "--prompt", "x", *arguments)
+        assert result.exit_code in (1, 2)
+        assert told in result.stderr
+
+
+def test_train_writes_a_checkpoint_that_decode_runs(tmp_path: Path) -> None:
+    library = tmp_path / "library"
+    library.mkdir()
+    for i in range(60):
+        (library / f"file{i}.py").write_text(f"def f{i}(x):\n    return x + {i}\n" * 30)
+    small = ("--text", library, "--steps", "4", "--batch", "2", "--length", "32", "--format", "json")
+    shape = (
+        "--vocab",
+        "270",
+        "--hidden",
+        "32",
+        "--intermediate",
+        "48",
+        "--layers",
+        "1",
+        "--heads",
+        "2",
+        "--kv-heads",
+        "1",
+    )
+    base, one, two = tmp_path / "base", tmp_path / "one", tmp_path / "two"
+    result = _run("train", "--method", "backbone", "--save", base, *shape, "--kv-heads", "1", *small)
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)["rows"][0]
+    assert row["steps"] == 4
+    assert row["parameters"] == load_checkpoint(base).model.config.parameter_count
+    result = _run(
+        *("train", "--method", "medusa-1", "--checkpoint", base, "--save", one),
+        *("--medusa-heads", "3", "--plot", tmp_path / "loss.png", *small),
+    )
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "loss.png").read_bytes().startswith(b"\x89PNG")
+    assert "heldout_top1_head_2" in json.loads(result.stdout)["rows"][0]
+    result = _run(
+        *("train", "--method", "medusa-2", "--checkpoint", one, "--save", two),
+        *("--data", "self", "--responses", "4", *small),
+    )
+    assert result.exit_code == 0, result.output
+    assert json.loads((two / "training.json").read_text())["recipe"]["data"] == "self"
+    heads = load_checkpoint(two).heads
+    assert heads is not None
+    assert heads.count == 3
+    result = _run(
+        "decode", "--checkpoint", two, "--prompt", "def ", "--tree", "2-1-1", "--max-new-tokens", "5"
+    )
+    assert result.exit_code == 0, result.output
+    assert not list(tmp_path.glob("*.state.safetensors"))
