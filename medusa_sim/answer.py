@@ -126,8 +126,10 @@ def cliffs(verify_us: FloatArray, rise: float = CLIFF) -> IntArray:
     verify_us by count from 1. A steady climb, where every token costs as much, has no cliffs.
     """
     growth = verify_us[1:] / verify_us[:-1] - 1.0
-    around = np.convolve(np.abs(growth), np.ones(5), mode="same") - np.abs(growth)
-    return np.flatnonzero((growth >= rise) & (growth > around / 2.0)) + 1
+    window = np.ones(5)
+    near = np.convolve(np.abs(growth), window, mode="same") - np.abs(growth)
+    neighbours = np.convolve(np.ones_like(growth), window, mode="same") - 1.0
+    return np.flatnonzero((growth >= rise) & (growth * neighbours > 2.0 * near)) + 1
 
 
 def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int, int]]:

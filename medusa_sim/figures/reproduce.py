@@ -58,7 +58,7 @@ def _one_curve(target: Reproduction) -> Figure:
         ("latency / plain step", "predicted_normalized_latency", "published_normalized_latency"),
         ("speedup", "speedup_fixed", "published_speedup"),
     )
-    with drawing(7.2, 4.4) as (figure, axes):
+    with drawing(8.2, 4.6) as (figure, axes):
         axis = axes[0]
         labels = []
         for (name, predicted, published), colour, marker, line in zip(
@@ -67,7 +67,8 @@ def _one_curve(target: Reproduction) -> Figure:
             axis.plot(frame["candidates"], frame[predicted], line, color=colour)
             _draw_published(axis, frame["candidates"], frame[published], marker, colour)
             labels.append((float(frame[predicted].iloc[-1]), name, colour))
-        _finish(axis, frame, labels, "value", target.title)
+        _finish(axis, frame, labels, "tokens, or ratio to a plain step", "")
+        figure.suptitle(target.title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
 
 
@@ -92,6 +93,7 @@ def _curves(target: Reproduction) -> Figure:
                 labels.append((float(rows[value].iloc[-1]), f"{_LINE_NAMES[column]} {key}", colour))
             axis.axhline(1.0, color=INK, linewidth=0.8)
             _finish(axis, frame, labels, "speedup", title)
+        axes[1].set_xlabel("candidates")
         figure.suptitle(target.title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
 
@@ -174,7 +176,5 @@ def _cells_on_roof(axis: Axes, frame: pd.DataFrame, gpu: Gpu) -> None:
     axis.plot(
         frame["operational_intensity"], frame["predicted_flops_per_s"], "+", color=INK, label="predicted"
     )
-    axis.set_xlabel("operational intensity (FLOP/byte)")
-    axis.set_ylabel("FLOP/s")
     axis.set_title("on the roofline")
     axis.legend(loc="lower right", fontsize=8)

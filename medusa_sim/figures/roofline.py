@@ -43,8 +43,6 @@ def roofline_figure(points: pa.Table, gpu: Gpu, dtype: str) -> Figure:
             draw_roof(axis, gpu, dtype, columns["operational_intensity"])
             _draw_points(axis, {name: values[here] for name, values in columns.items()})
             axis.set_title(f"{title} of {model} on {gpu.name}, {dtype}")
-            axis.set_xlabel("operational intensity (FLOP/byte)")
-        axes[0].set_ylabel("FLOP/s")
         axes[0].legend(loc="lower right", title="phase", fontsize=8)
     return figure
 
@@ -65,15 +63,17 @@ def draw_roof(axis: Axes, gpu: Gpu, dtype: str, intensity: FloatArray) -> None:
         fontsize=8,
         ha="right",
     )
-    axis.annotate(
-        f"ridge {ridge:.0f} FLOP/byte",
-        (ridge, axis.get_ylim()[0]),
-        xytext=(-3, 4),
-        textcoords="offset points",
+    axis.text(
+        ridge,
+        0.015,
+        f"ridge {ridge:.0f} FLOP/byte ",
+        transform=axis.get_xaxis_transform(),
         fontsize=8,
         color=FAINT,
         ha="right",
     )
+    axis.set_xlabel("operational intensity (FLOP/byte)")
+    axis.set_ylabel("FLOP/s")
 
 
 def _draw_points(axis: Axes, columns: dict[str, npt.NDArray[np.generic]]) -> None:
@@ -98,8 +98,7 @@ def _draw_points(axis: Axes, columns: dict[str, npt.NDArray[np.generic]]) -> Non
             axis.annotate(
                 str(count),
                 (columns["operational_intensity"][top], columns["flops_per_s"][top]),
-                xytext=(-4, 5),
+                xytext=(5, -9),
                 textcoords="offset points",
                 fontsize=7,
-                ha="right",
             )
