@@ -48,11 +48,11 @@ class ContextFamily:
     """
 
     noise: float = 4.0
-    reach: float = 0.35
-    drift: float = 0.4
-    persistence: float = 0.9
-    block_share: float = 0.3
-    spread_prior: tuple[float, float] = (0.2, 0.4)
+    reach: float = 0.3
+    drift: float = 0.45
+    persistence: float = 0.8
+    block_share: float = 0.5
+    spread_prior: tuple[float, float] = (0.45, 0.35)
     observation_error: float = 0.012
     grades: int = 24
     ease_range: tuple[float, float] = (-1.5, 5.5)
