@@ -122,7 +122,7 @@ def schedule_row(
         max_batch_with=int(surface.max_batch[s, j]),
         drafts=0 if option is None else _drafts(option, int(surface.candidates[j])),
         width=0 if option is None else option.width,
-        chain=option is not None and option.chain,
+        chain=option is not None and _is_chain(option, int(surface.candidates[j])),
         speedup_at_batch_min=float(surface.speedup[batches.first, s, j]),
         overhead=float(step_us[j]) / decode_us,
         decode_step_us=decode_us,
@@ -155,6 +155,11 @@ def _drafts(option: DraftOption, candidates: int) -> int:
     """Depth that the tree really uses: heads behind it need not run."""
     tree = option.tree(candidates)
     return option.depth if tree is None else max(tree.depth, 1)
+
+
+def _is_chain(option: DraftOption, candidates: int) -> bool:
+    tree = option.tree(candidates)
+    return option.chain or (tree is not None and tree.depth == candidates - 1)
 
 
 def _family(surface: Surface, configuration: int) -> IntArray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.grids import BATCH, SEQ_LEN, GridType
+from medusa_sim.cli.grids import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import ACCEPTANCE, GPU, MODEL, RUNTIME
 from medusa_sim.cli.options import DEFAULT_GPU, DEFAULT_MODEL, latency_options, output_options
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from medusa_sim.plan import Drafting
     from medusa_sim.recommend import Question, Recommendation
 
+_EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
 
 
@@ -70,7 +71,7 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
 )
 @click.option(
     "--batch",
-    type=GridType(BATCH),
+    type=GridType(_EVERY_BATCH),
     default="1..64",
     show_default=True,
     help="Range of batches; every size between the smallest and the largest is searched.",

@@ -1,0 +1,150 @@
+"""`recommend` on the command line: the documented JSON, every form, and one-line errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from medusa_sim.cli import cli
+
+FAST = ("--latency", "roofline", "--batch", "1..8")
+HEADS = "head,rank,accuracy,labels\n" + "".join(
+    f"{head},{rank},{0.5 / (1 + head) / (1 + rank) ** 2},1000\n" for head in range(4) for rank in range(4)
+)
+
+
+@pytest.fixture
+def heads(tmp_path: Path) -> str:
+    path = tmp_path / "heads.csv"
+    path.write_text(HEADS)
+    return str(path)
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, ["recommend", *args])
+
+
+def test_json_holds_what_was_promised(heads: str) -> None:
+    result = run(*FAST, "--acceptance", heads, "--seq", "512,2048", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    values = json.loads(result.stdout)
+    assert {
+        "enable", "reason", "break_even_batch", "break_even_seq_len", "required_tokens_per_step",
+        "free_candidates_by_batch", "schedule", "schema", "version", "command",
+    } <= set(values)  # fmt: skip
+    assert values["schema"] == "medusa-sim/recommend/1"
+    assert values["enable"] is True
+    assert set(values["free_candidates_by_batch"]) == {str(batch) for batch in range(1, 9)}
+    for row in values["schedule"]:
+        assert {
+            "batch_min", "batch_max", "seq_len", "candidates", "paths", "tokens_per_step", "speedup",
+            "speedup_low", "speedup_high", "max_batch_without", "max_batch_with",
+        } <= set(row)  # fmt: skip
+        assert len(row["paths"]) == row["candidates"] - 1
+        assert row["speedup_low"] < row["speedup"] < row["speedup_high"]  # the labels alone leave a band
+    assert {row["seq_len"] for row in values["schedule"]} == {512, 2048}
+
+
+def test_the_table_says_the_answer_first(heads: str) -> None:
+    result = run(*FAST, "--acceptance", heads, "--prompt", "100", "--output-tokens", "50")
+    assert result.exit_code == 0, result.stderr
+    lines = result.stdout.splitlines()
+    assert "a100-80gb-pcie, vicuna-7b" in lines[0]
+    assert lines[2].startswith("Enable speculation at batch 1..8.")
+    assert "Why not more" in result.stdout
+    assert "Heads to run at batch 1" in result.stdout
+    assert "A request of 100 + 50 tokens" in result.stdout
+    assert "warning: latency roofline" in result.stdout
+
+
+def test_a_loss_is_a_plain_warning() -> None:
+    result = run(*FAST, "--drafter", "draft-model", "--draft-model", "vicuna-7b", "--acceptance", "0.3")
+    assert result.exit_code == 0
+    assert "Do not enable speculation" in result.stdout
+    assert "LOSES" in result.stdout
+
+
+def test_csv_and_markdown(heads: str) -> None:
+    result = run(*FAST, "--acceptance", heads, "--format", "csv")
+    header, first, *_ = result.stdout.splitlines()
+    assert header.startswith("batch_min,batch_max,seq_len,candidates,paths")
+    assert first.startswith("1,")
+    assert "| batch |" in run(*FAST, "--acceptance", heads, "--format", "md").stdout
+
+
+def test_a_file_is_written_whole(heads: str, tmp_path: Path) -> None:
+    path = tmp_path / "answer.json"
+    assert run(*FAST, "--acceptance", heads, "-o", str(path)).exit_code == 0
+    assert json.loads(path.read_text())["gpu"] == "a100-80gb-pcie"
+
+
+def test_export_writes_settings_and_notes_apart(heads: str) -> None:
+    result = run(*FAST, "--acceptance", heads, "--export", "tgi", "--draft-path", "me/medusa")
+    assert result.exit_code == 0
+    assert result.stdout.startswith("--model-id me/medusa --speculate ")
+    assert "note: written for TGI" in result.stderr
+    assert "a tree of" in result.stderr
+
+
+def test_a_curve_is_named_as_such() -> None:
+    result = run(*FAST)
+    assert result.exit_code == 0
+    assert "is a curve" in result.stdout
+    values = json.loads(run(*FAST, "--format", "json").stdout)
+    assert {json.dumps(row["paths"]) for row in values["schedule"] if row["candidates"] > 1} == {"null"}
+
+
+def test_every_batch_of_a_range_is_searched(heads: str) -> None:
+    result = run("--latency", "roofline", "--batch", "3,11", "--acceptance", heads, "--format", "json")
+    assert list(json.loads(result.stdout)["free_candidates_by_batch"]) == [str(b) for b in range(3, 12)]
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "told"),
+    [
+        (("--drafter", "mtp"), 2, "needs --acceptance"),
+        (("--drafter", "draft-model", "--acceptance", "0.5"), 2, "--draft-model"),
+        (("--draft-model", "llama-68m"), 2, "takes no --draft-model"),
+        (("--acceptance", "1.5"), 2, "acceptance rate"),
+        (("--acceptance", "no-such"), 1, "unknown acceptance profile"),
+        (("--chain-only",), 2, "knows no chains"),
+        (("--prompt", "5"), 2, "both or neither"),
+        (("--max-latency-ms", "-1"), 2, "above 0"),
+        (("--switch-gain", "2"), 2, "below 1"),
+        (("--workload", "poetry"), 2, "unknown workload"),
+        (("--export", "sglang"), 2, "never merged"),
+        (("--export", "vllm", "--engine-version", "0.1", "--acceptance", "{heads}"), 2, "known: 0.24"),
+        (("--gpu", "a101"), 1, "unknown GPU"),
+        (("--draft-runtime", "cuda-grap", "--acceptance", "{heads}"), 1, "unknown runtime"),
+    ],
+)
+def test_errors_are_one_line(args: tuple[str, ...], code: int, told: str, heads: str) -> None:
+    result = run(*FAST, *(arg.format(heads=heads) for arg in args))
+    assert result.exit_code == code, result.output
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "no rows"),
+        ("head,rank,accuracy\n", "no rows"),
+        ("head,rank,accuracy\n0,0,1.2\n", "0..1"),
+        ("head,rank,accuracy\n0,0,nan\n", "not finite"),
+        ("head,rank,accuracy\n0,0,0.7\n0,1,0.7\n", "sums to"),
+        ("a,b\n1,2\n", "expected head,rank,accuracy"),
+        ("position,unconditional_rate\n0,0.5\n1,0.8\n", "rises"),
+    ],
+)
+def test_bad_acceptance_files_are_one_line(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    result = run(*FAST, "--acceptance", str(path))
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1

@@ -1,0 +1,183 @@
+"""`tree` and `acceptance` on the command line: the documented keys, round trips, one-line errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.cli import cli
+
+ACCURACY = {0: (0.6, 0.1, 0.05), 1: (0.4, 0.1, 0.05)}
+HEADS = "head,rank,accuracy,labels\n" + "".join(
+    f"{head},{rank},{value},500\n" for head, values in ACCURACY.items() for rank, value in enumerate(values)
+)
+
+
+@pytest.fixture
+def heads(tmp_path: Path) -> str:
+    path = tmp_path / "heads.csv"
+    path.write_text(HEADS)
+    return str(path)
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, list(args))
+
+
+def built(heads: str, *args: str) -> dict:
+    result = run("tree", "build", "--head-accuracy", heads, "--candidates", "5", "--format", "json", *args)
+    assert result.exit_code == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def test_build_prints_the_promised_keys_and_the_best_tree(heads: str) -> None:
+    values = built(heads)
+    # gains: 0.6, 0.6 x 0.4, then 0.1 (head 0, rank 1) and 0.6 x 0.1
+    assert values["paths"] == [[0], [1], [0, 0], [0, 1]]
+    assert values["candidates"] == 5
+    assert values["depth"] == 2
+    assert values["tokens_per_step"] == pytest.approx(1 + 0.6 + 0.24 + 0.1 + 0.06)
+    assert values["tokens_per_step_low"] < values["tokens_per_step"] < values["tokens_per_step_high"]
+
+
+def test_first_heads_only(heads: str) -> None:
+    values = json.loads(
+        run(
+            "tree", "build", "--head-accuracy", heads, "--heads", "1", "--candidates", "3", "--format", "json"
+        ).stdout
+    )
+    assert values["paths"] == [[0], [1]]
+
+
+def test_score_reads_what_build_wrote(heads: str, tmp_path: Path) -> None:
+    path = tmp_path / "tree.json"
+    run("tree", "build", "--head-accuracy", heads, "--candidates", "5", "-o", str(path))
+    scored = run("tree", "score", "--tree", str(path), "--head-accuracy", heads, "--format", "json")
+    assert json.loads(scored.stdout)["tokens_per_step"] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("form", ["paths", "leaves", "json", "tensorrt-llm", "successors"])
+def test_every_form_reads_back(form: str, heads: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "tree.json", tmp_path / "other.json"
+    run("tree", "build", "--head-accuracy", heads, "--candidates", "5", "-o", str(path))
+    assert run("tree", "convert", "--tree", str(path), "--to", form, "-o", str(other)).exit_code == 0
+    again = ["--leaves-only"] if form == "leaves" else []
+    back = run("tree", "convert", "--tree", str(other), *again)
+    assert json.loads(back.stdout) == [[0], [1], [0, 0], [0, 1]]
+
+
+def test_tails_beyond_the_measured_ranks(heads: str, tmp_path: Path) -> None:
+    path = tmp_path / "wide.json"
+    path.write_text("[[0], [4]]")
+    score = ("tree", "score", "--tree", str(path), "--head-accuracy", heads, "--format", "json")
+    assert run(*score).exit_code == 1
+    zeros, fitted = (
+        json.loads(run(*score, "--tail", tail).stdout)["tokens_per_step"] for tail in ("zeros", "fit")
+    )
+    assert zeros == pytest.approx(1.6)
+    assert 1.6 < fitted < 1.65
+
+
+def test_draw(heads: str, tmp_path: Path) -> None:
+    path = tmp_path / "tree.json"
+    run("tree", "build", "--head-accuracy", heads, "--candidates", "5", "-o", str(path))
+    text = run("tree", "draw", "--tree", str(path), "--head-accuracy", heads)
+    assert "root" in text.stdout
+    for suffix, start in (("svg", b"<svg"), ("png", b"\x89PNG")):
+        picture = tmp_path / f"tree.{suffix}"
+        assert run("tree", "draw", "--tree", str(path), "-o", str(picture)).exit_code == 0
+        assert picture.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[]x", "neither JSON"),
+        ('{"paths": [[0, 0]]}', "prefix"),
+        ("[[0], [0]]", "twice"),
+        ("[[-1]]", "from 0"),
+        ("7", "list of paths"),
+    ],
+)
+def test_bad_trees_are_one_line(text: str, told: str, heads: str, tmp_path: Path) -> None:
+    path = tmp_path / "bad.json"
+    path.write_text(text)
+    result = run("tree", "score", "--tree", str(path), "--head-accuracy", heads)
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_other_refusals(heads: str, tmp_path: Path) -> None:
+    result = run("tree", "build", "--head-accuracy", "paper-fig21", "--candidates", "4")
+    assert (result.exit_code, "is a curve" in result.stderr) == (1, True)
+    result = run("tree", "build", "--head-accuracy", heads, "--candidates", "500")
+    assert (result.exit_code, "500 candidates" in result.stderr) == (1, True)
+    result = run("tree", "draw", "--tree", heads, "-o", str(tmp_path / "x.gif"))
+    assert result.exit_code == 1  # the file is no tree, said before the suffix is looked at
+    result = run("tree", "build", "--head-accuracy", "medusa1-vicuna-7b", "--of", "7b", "--candidates", "4")
+    assert (result.exit_code, "rows of a CSV" in result.stderr) == (2, True)
+
+
+def test_show_and_fit(heads: str, tmp_path: Path) -> None:
+    own, tree = tmp_path / "own.toml", tmp_path / "tree.json"
+    tree.write_text("[[0], [0, 0]]")
+    measured = ("--tree", str(tree), "--tokens-per-step", "1.9")  # independent heads give 1.84
+    fit = ("acceptance", "fit", "--head-accuracy", heads, "--source", "a test")
+    assert run(*fit, *measured, "-o", str(own)).exit_code == 0
+    profile = load_acceptance(own)
+    assert profile.heads is not None
+    assert profile.heads.correlation > 0.0
+    assert profile.source == "a test"
+    shown = run("acceptance", "show", str(own), "--candidates", "1,3", "--format", "json")
+    rows = json.loads(shown.stdout)["rows"]
+    assert [row["candidates"] for row in rows] == [1, 3]
+    assert rows[1]["tokens_per_step"] == pytest.approx(1.9, abs=1e-3)
+    assert run(*fit, "--tree", str(tree), "-o", str(own)).exit_code == 2
+    assert run(*fit, "-o", str(tmp_path / "own.csv")).exit_code == 2
+    assert run("acceptance", "show", "paper-fig21", "--candidates", "9999").exit_code == 2
+
+
+def test_predict_adds_columns_and_keeps_the_others(tmp_path: Path) -> None:
+    seen, wanted = tmp_path / "seen.csv", tmp_path / "wanted.csv"
+    # RSD paper, table 1, Llama-2 7B with the 115M draft on XSum: chains of 2 to 4
+    seen.write_text("decoder,spec,block_efficiency\nSD,2,2.166\nSD,3,2.465\nSD,4,2.728\n")
+    wanted.write_text("decoder,spec,note\nSD,5,a\nRSD-S,3x2,b\n")
+    result = run(
+        "acceptance", "predict", "--observations", str(seen), "--targets", str(wanted), "--format", "csv"
+    )
+    assert result.exit_code == 0, result.stderr
+    rows = list(csv.DictReader(io.StringIO(result.stdout)))
+    assert [row["note"] for row in rows] == ["a", "b"]
+    values = [float(row["predicted_block_efficiency"]) for row in rows]
+    assert values[0] == pytest.approx(2.865, rel=0.06)  # table 1; the method's own error is about 3 %
+    assert values[1] == pytest.approx(2.432, rel=0.05)  # table 1
+    assert all(float(row["low"]) < v < float(row["high"]) for row, v in zip(rows, values, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "cannot be read"),
+        ("decoder,spec\n", "columns missing: block_efficiency"),
+        ("decoder,spec,block_efficiency\n", "no rows"),
+        ("decoder,spec,block_efficiency\nSD,2,\n", "not a number"),
+        ("decoder,spec,block_efficiency\nSD,,2\n", "spec is empty"),
+        ("decoder,spec,block_efficiency\nSD,2,5\n", "1 to 3 tokens"),
+        ("decoder,spec,block_efficiency\nXX,2,2\n", "XX"),
+    ],
+)
+def test_bad_observations_are_one_line(text: str, told: str, tmp_path: Path) -> None:
+    seen, wanted = tmp_path / "seen.csv", tmp_path / "wanted.csv"
+    seen.write_text(text)
+    wanted.write_text("decoder,spec\nSD,5\n")
+    result = run("acceptance", "predict", "--observations", str(seen), "--targets", str(wanted))
+    assert result.exit_code == 1
+    assert told in result.stderr
+    assert result.stderr.count("\n") == 1
