@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint bench accuracy clean
+.PHONY: help demo test test-fast lint bench accuracy docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help
 
 accuracy: $(VENV)/stamp-run  ## write docs/accuracy.md from measured rows (MEDUSA_SIM_DATA, else ../shared/data)
 	$(BIN)/python benchmarks/accuracy.py
+
+docs: $(VENV)/stamp-run  ## write docs/cli.md from the help pages
+	$(BIN)/python -m medusa_sim.cli.reference > docs/cli.md
 
 clean:  ## remove out/, caches and .venv
 	rm -rf out $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -30,7 +30,7 @@ def test_the_readme_shows_commands() -> None:
 
 @pytest.mark.parametrize("line", readme_commands())
 def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    args = shlex.split(line.split(" #")[0])[1:]
+    args = shlex.split(line, comments=True)[1:]
     if args[0] in SLOW:
         pytest.skip("takes minutes; the decoder's own tests run it")
     for name in ("profiles", "docs"):
@@ -43,6 +43,13 @@ def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.Monk
 @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
 def test_every_command_has_a_readme_line(name: str) -> None:
     assert f"`{name}`" in README
+
+
+def test_the_command_reference_is_current() -> None:
+    from medusa_sim.cli.reference import reference
+
+    written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
+    assert written == reference(), "run `make docs`"
 
 
 def test_make_targets_of_the_readme_exist() -> None:

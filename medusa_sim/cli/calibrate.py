@@ -13,10 +13,11 @@ from medusa_sim.errors import UsageError
 
 
 @click.command(
+    short_help="Fit the kernel parameters of a GPU to measured rows.",
     epilog=examples(
         "medusa-sim calibrate --gpu h100-sxm --kernels torch --rows gemm.csv attention.csv elementwise.csv",
         "medusa-sim calibrate --gpu a40 --kernels mine --rows rows.parquet --source 'my A40, 2026-11'",
-    )
+    ),
 )
 @gpu_option
 @click.option(

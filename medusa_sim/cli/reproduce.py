@@ -29,11 +29,12 @@ class _TargetType(click.ParamType[str]):
 
 
 @click.command(
+    short_help="The papers' tables and figures, predicted beside published.",
     epilog=examples(
         "medusa-sim reproduce",
         "medusa-sim reproduce table6 --format csv",
         "medusa-sim reproduce figure22 --plot figure22.png",
-    )
+    ),
 )
 @click.argument("target", type=_TargetType(), required=False)
 @click.option("--list", "list_targets", is_flag=True, help="List the tables and figures.")

@@ -23,11 +23,12 @@ KINDS = ("gpu", "model", "runtime", "acceptance")
 
 
 @click.command(
+    short_help="GPUs, models, runtimes, profiles: every number's source.",
     epilog=examples(
         "medusa-sim specs",
         "medusa-sim specs h100-sxm",
         "medusa-sim specs --kind model --format csv",
-    )
+    ),
 )
 @click.argument("names", nargs=-1)
 @click.option("--kind", type=click.Choice(KINDS), default=None, help="Only these.")

@@ -31,11 +31,12 @@ _MOST_CASES_SHOWN = 2_000
 
 
 @click.command(
+    short_help="Speedup over GPUs, models, batches, lengths and counts.",
     epilog=examples(
         "medusa-sim sweep --batch 1..64",
         "medusa-sim sweep --gpu a100-80gb-pcie,h100-sxm --model llama-3-8b --batch 1..64 --seq 1024..8192",
         "medusa-sim sweep --batch 1..64:1 --candidates 1..128 --format csv -o sweep.csv",
-    )
+    ),
 )
 @click.option("--gpu", "gpus", type=GPUS, default=DEFAULT_GPU, show_default=True, help="GPU, or a list a,b.")
 @click.option(

@@ -18,10 +18,11 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    short_help="Errors of predictions against measured rows.",
     epilog=examples(
         "medusa-sim validate --gpu h100-sxm --measured rows.parquet --cache as-measured",
         "medusa-sim validate --gpu a40 --measured gemm.csv attention.csv --fail-above 10",
-    )
+    ),
 )
 @click.option(
     "--measured",
