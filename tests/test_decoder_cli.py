@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -153,6 +155,18 @@ def test_checkpoints_that_do_not_fit_are_refused(folder: Path) -> None:
         result = _run("decode", "--prompt", "x", *arguments)
         assert result.exit_code in (1, 2)
         assert told in result.stderr
+
+
+def test_a_missing_extra_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", _without_torch(importlib.util.find_spec))
+    for arguments in (("decode", "--prompt", "x"), ("train", "--method", "backbone", "--save", "x")):
+        result = _run(*arguments)
+        assert result.exit_code == 2
+        assert "medusa-sim[decoder]" in result.stderr
+
+
+def _without_torch(find: Callable[[str], object]) -> Callable[[str], object]:
+    return lambda name: None if name == "torch" else find(name)
 
 
 def test_train_writes_a_checkpoint_that_decode_runs(tmp_path: Path) -> None:

@@ -3,23 +3,30 @@
 from __future__ import annotations
 
 import dataclasses
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from decoder_models import noisy_copy, ragged_prompts, tiny_config, tiny_llama
+from decoder_models import noisy_copy, ragged_prompts, tiny_config, tiny_heads, tiny_llama
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medusa_sim import drafter as drafters
+from medusa_sim import workload
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint, save_checkpoint
 from medusa_sim.decoder.config import config_from_hf, read_config
 from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Generation, GenerationSettings, generate, prefill
+from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import random_llama
 from medusa_sim.decoder.tree_attention import ancestor_mask, attention_mask, causal_mask, node_depths
 from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.operators import Gemm
+from medusa_sim.specs.model import load_model
+from medusa_sim.specs.runtime import load_runtime
 
 ROPE = {"rope_theta": 10000.0}
 FAMILIES = {
@@ -297,3 +304,39 @@ def test_generation_counts_are_consistent() -> None:
     assert sequence.tokens_per_step == pytest.approx(1.5)
     assert len(sequence.token_ids) == 1 + sequence.steps + sum(sequence.accepted_lengths)
     assert Generation([1], [2], []).tokens_per_step is None
+
+
+def test_operators_are_those_of_the_simulator(tmp_path: Path) -> None:
+    """Every linear layer of a verification step, one to one: the same (m, n, k) as many times."""
+    model = tiny_llama(13, dtype=torch.float32, tie_word_embeddings=True, max_position_embeddings=64)
+    save_checkpoint(tmp_path, model, dtype=torch.float16)
+    described = load_model(tmp_path / "config.json")
+    heads, tree = tiny_heads(model, count=3), CandidateTree.cartesian([3, 2])
+    ran: Counter[tuple[int, int, int]] = Counter()
+
+    def count(module: torch.nn.Module, given: tuple[torch.Tensor], _: torch.Tensor) -> None:
+        assert isinstance(module, torch.nn.Linear)
+        ran[(given[0].numel() // module.in_features, module.out_features, module.in_features)] += 1
+
+    for module in (*model.modules(), *heads.modules()):
+        if isinstance(module, torch.nn.Linear):
+            module.register_forward_hook(count)
+    batch, candidates = 2, tree.candidates
+    with torch.inference_mode():
+        cache = model.new_cache(batch=batch, capacity=40)
+        prefill(model, cache, [[1, 2, 3]] * batch)
+        ran.clear()
+        drafter = MedusaDrafter(model, heads, tree)
+        draft = drafter.propose(torch.zeros(batch, dtype=torch.long), torch.zeros(batch, 32), [])
+        model.logits(model(draft.tokens, cache=cache, tree_mask=draft.mask, depths=draft.depths))
+    runtime = load_runtime("hf-eager")
+    work = workload.verify(batch, 3, candidates)
+    launches = [*workload.step_launches(described, work, runtime, "model")]
+    for part in drafters.MedusaHeads(heads=3).work(described, workload.verify(batch, 3, 1), runtime):
+        launches += part.launches
+    told: Counter[tuple[int, int, int]] = Counter()
+    for launch in launches:
+        operator = launch.operator
+        if isinstance(operator, Gemm):
+            told[(int(operator.m), int(operator.n), int(operator.k))] += launch.count
+    assert ran == told

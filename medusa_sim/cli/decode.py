@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from medusa_sim.cli.decoder_extra import require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
@@ -78,6 +79,7 @@ def decode(
     Times are this machine's; the first prompt token to the first new token is prefill_s, all steps
     together decode_s, and tokens_per_s counts the tokens that steps emitted.
     """
+    require_decoder_extra()
     import pandas as pd
     import pyarrow as pa
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from medusa_sim.cli.decoder_extra import require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
@@ -99,6 +100,7 @@ from medusa_sim.cli.output import Output
 def train(plot: Path | None, output: Output, data_dir: Path | None, **values: Any) -> None:
     """Train a checkpoint that `decode` runs. A killed run goes on when the same command is given again."""
     del data_dir
+    require_decoder_extra(*(["peft"] if values["method"] == "medusa-2" else []))
     import pandas as pd
 
     from medusa_sim.decoder.recipe import Recipe, run_recipe

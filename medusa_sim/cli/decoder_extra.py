@@ -1,0 +1,17 @@
+"""What the decoder's commands need beyond the core."""
+
+from __future__ import annotations
+
+import importlib.util
+
+from medusa_sim.errors import UsageError
+
+
+def require_decoder_extra(*more: str) -> None:
+    """Raises UsageError, one line, where torch or a companion is not installed."""
+    needed = ("torch", "safetensors", "tokenizers", *more)
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UsageError(
+            f"this command needs {', '.join(missing)}; install the extra: pip install 'medusa-sim[decoder]'"
+        )
