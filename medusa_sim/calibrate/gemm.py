@@ -33,6 +33,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "load_ratio": (0.3, 60.0),
     "l2_ratio": (0.5, 20.0),
     "tile_k": (1.0, 2000.0),
+    "drain_k": (1.0, 4000.0),
     "memory_norm": (1.0, 20.0),
     "step_norm": (1.0, 20.0),
     "split_us": (0.05, 20.0),
@@ -43,7 +44,7 @@ _BOUNDS: dict[str, tuple[float, float]] = {
     "quantise_ratio": (0.05, 5.0),
     "padding_ratio": (0.05, 20.0),
     "resident_share": (0.1, 3.0),
-    "hot_ratio": (0.5, 10.0),
+    "hot_ratio": (0.5, 5.0),
 }
 """What is fitted, and how far: a parameter that starts at 0 is off and stays off."""
 _SCALE = 0.1

@@ -237,6 +237,8 @@ def _times(
 
     reduce = kernel.split_us + 2.0 * _FP32_BYTES * m * n * split / load_bandwidth
     time = kernel.ramp_us + _smooth_max(memory, tiles, kernel.memory_norm) + np.where(split > 1, reduce, 0.0)
+    if kernel.drain_k:
+        time = time + kernel.drain_k * step
     if kernel.quantise_ratio:
         time = time + m * k * (_HALF_BYTES + x_bytes) / (kernel.quantise_ratio * bandwidth)
     if is_hot.any():  # published rows that beat the datasheet's bandwidth were dropped at their source

@@ -96,6 +96,7 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     fit: Fit
     split_reluctance: float = 1.0
     l2_ratio: float = 0.0
+    drain_k: float = 0.0
     wave_rounding: float = 1.0
     contention: float = 0.0
     throttle: float = 0.0
