@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -140,3 +141,27 @@ def test_unwritable_places_are_refused_at_once(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot create folder"):
         check_folder(tmp_path / "file" / "sub")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 140, 200])
+def test_a_terminal_never_cuts_a_cell(width: int) -> None:
+    table = TextTable(
+        ("name", "first", "second", "third", "source"),
+        (("a100", "x" * 20, "y" * 20, "1.23", "words " * 30), ("h100", "x", "y", "4.56", "w")),
+        (False, True, True, True, False),
+        expendable=("first", "second"),
+    )
+    drawn = on_terminal(table, width)
+    if drawn is None:
+        assert width < 60
+        return
+    assert "…" not in drawn
+    assert "1.23" in drawn
+    assert drawn.count("words") == 30
+    assert max(len(line) for line in re.sub(r"\x1b\[[0-9;]*m", "", drawn).splitlines()) <= width
+
+
+def test_brackets_in_cells_are_not_markup() -> None:
+    drawn = on_terminal(TextTable(("a",), (("[bold]x[/bold]",),), (False,)), 80)
+    assert drawn is not None
+    assert "[bold]x[/bold]" in drawn

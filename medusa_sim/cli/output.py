@@ -86,8 +86,11 @@ class Output:
 
         if self.form == "md":
             return markdown(table)
-        drawn = on_terminal(table, shutil.get_terminal_size().columns) if self.on_terminal else None
-        return drawn if drawn is not None else plain(table)
+        if not self.on_terminal:
+            return plain(table)
+        width = shutil.get_terminal_size().columns
+        drawn = on_terminal(table, width)
+        return drawn if drawn is not None else plain(table.within(width))
 
     def text(self, text: str) -> None:
         """Write text as it is."""

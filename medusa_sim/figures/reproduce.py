@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.errors import UsageError
+from medusa_sim.figures.recursive import bernoulli_figure, block_efficiency_figure
 from medusa_sim.figures.roofline import draw_roof
 from medusa_sim.figures.style import FAINT, INK, LINES, MARKERS, drawing, label_end, shades, spread_labels
 from medusa_sim.operators import FloatArray
@@ -28,6 +29,10 @@ def reproduction_figure(target: Reproduction, gpu: Gpu) -> Figure:
     gpu: the one that the target is about (its roof is drawn).
     """
     columns = set(target.frame.columns)
+    if "predicted_acceptance" in columns:
+        return bernoulli_figure(target)
+    if "published_block_efficiency" in columns:
+        return block_efficiency_figure(target)
     if "speedup_fixed" in columns:
         return _curves(target) if _several(target.frame, "batch", "seq_len") else _one_curve(target)
     if "published_us" in columns:

@@ -14,6 +14,10 @@ from medusa_sim.report.text import TextTable
 from medusa_sim.sweep import SweepSetting
 
 
+_EXPENDABLE = ("plain step", "verify step", "plain", "waits for", "tokens/step", "tokens/s", "any count")
+"""Columns that a narrow terminal leaves out, the first one first."""
+
+
 def headline(sweep_setting: SweepSetting) -> str:
     """What was swept, on one line."""
     setting = sweep_setting.setting
@@ -71,7 +75,15 @@ def best_table(found: Answer) -> TextTable:
         headers=tuple(kept),
         rows=tuple(zip(*kept.values(), strict=True)),
         right=tuple(name not in ("waits for", "fits") for name in kept),
-        expendable=("plain step", "verify step", "plain", "tokens/step", "waits for"),
+        expendable=(
+            "plain step",
+            "verify step",
+            "plain",
+            "waits for",
+            "tokens/step",
+            "tokens/s",
+            "any count",
+        ),
     )
 
 

@@ -11,6 +11,9 @@ from medusa_sim.report.numbers import cell, is_number
 if TYPE_CHECKING:
     import pyarrow as pa
 
+_LONG_TEXT = 40
+"""A column of words wider than this may run over several lines at a terminal."""
+
 
 @dataclass(frozen=True, slots=True)
 class TextTable:
@@ -26,16 +29,15 @@ class TextTable:
     expendable: tuple[str, ...] = ()
 
     @property
-    def width(self) -> int:
-        """Characters that the widest line takes."""
-        widths = [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
-        return sum(widths) + 2 * (len(widths) - 1)
+    def widths(self) -> list[int]:
+        """Characters that each column takes."""
+        return [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
 
     def within(self, width: int) -> TextTable:
-        """The table without as many of its expendable columns as it takes to fit."""
+        """The table without as many of its expendable columns as it takes to fit a terminal."""
         table = self
         for name in self.expendable:
-            if table.width <= width:
+            if _rich_width(table.widths) <= width:
                 break
             kept = [i for i, header in enumerate(table.headers) if header != name]
             table = replace(
@@ -74,7 +76,7 @@ def _is_one_word(values: Sequence[object]) -> bool:
 
 def plain(table: TextTable) -> str:
     """Aligned columns, two spaces apart, nothing cut however wide they are."""
-    widths = [max(map(len, column)) for column in zip(table.headers, *table.rows, strict=True)]
+    widths = table.widths
 
     def line(cells: Sequence[str]) -> str:
         padded = [
@@ -100,20 +102,35 @@ def markdown(table: TextTable) -> str:
 
 
 def on_terminal(table: TextTable, width: int) -> str | None:
-    """The table drawn by rich, or None where it is wider than the terminal (rich would cut cells)."""
+    """The table drawn by rich in `width` characters, or None where it would have to cut cells.
+
+    Expendable columns go first; then a column of long text may run over several lines.
+    """
     from rich import box
     from rich.console import Console
     from rich.table import Table
 
-    table = table.within(width - 4)
-    if table.width > width - 4:
+    table = table.within(width)
+    shortest = [
+        size if right or size <= _LONG_TEXT else _LONG_TEXT
+        for size, right in zip(table.widths, table.right, strict=True)
+    ]
+    if _rich_width(shortest) > width:
         return None
     drawn = Table(box=box.SIMPLE_HEAD, title=table.title or None, title_justify="left", pad_edge=False)
-    for header, right in zip(table.headers, table.right, strict=True):
-        drawn.add_column(header, justify="right" if right else "left", no_wrap=True)
+    for header, right, size in zip(table.headers, table.right, table.widths, strict=True):
+        fixed = right or size <= _LONG_TEXT
+        drawn.add_column(
+            header, justify="right" if right else "left", no_wrap=fixed, min_width=size if fixed else None
+        )
     for row in table.rows:
         drawn.add_row(*row)
     console = Console(width=width, force_terminal=True)
     with console.capture() as captured:
-        console.print(drawn)
+        console.print(drawn, markup=False, highlight=False)
     return captured.get()
+
+
+def _rich_width(widths: Sequence[int]) -> int:
+    """Characters of a rich table without outer padding: three between columns, one at each side."""
+    return sum(widths) + 3 * (len(widths) - 1) + 2
