@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 
 from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.reproduce.recursive import rsd_figure1, rsd_figure4, rsd_figure5
 from medusa_sim.reproduce.rooflines import OPERATOR_FIGURES, figure18, figure19, figure20, operator_figure
 from medusa_sim.reproduce.scores import scores
 from medusa_sim.reproduce.simulation import figure21, figure22, figure23
@@ -30,6 +31,9 @@ TARGETS: dict[str, Callable[[DataDir], Reproduction]] = {
     "figure21": figure21,
     "figure22": figure22,
     "figure23": figure23,
+    "rsd-figure1": rsd_figure1,
+    "rsd-figure4": rsd_figure4,
+    "rsd-figure5": rsd_figure5,
 }
 
 

@@ -1,4 +1,4 @@
-"""How far the predictions are from what the Medusa paper prints: mean and worst error of each target."""
+"""How far the predictions are from what the papers print: mean and worst error of each target."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from medusa_sim.reproduce.recursive import rsd_figure4, rsd_figure5
 from medusa_sim.reproduce.simulation import figure21, figure22
 from medusa_sim.reproduce.tables import table6, table8
 from medusa_sim.setup import DataDir
@@ -42,15 +43,23 @@ def scores(data_dir: DataDir = None) -> pd.DataFrame:
             )
             quantity = f"speedup from {READABLE_SPEEDUP}"
             rows.append(_score(figure.name, quantity, baseline, readable, f"error_{baseline}", "batch"))
+    for figure, line in ((rsd_figure4(data_dir), "draft_length"), (rsd_figure5(data_dir), "budget")):
+        drafted = figure.frame[figure.frame["decoder"] != "SD"]
+        rows.append(_score(figure.name, "block efficiency of trees", "", drafted, "error", "pair", line))
     return pd.DataFrame(rows)
 
 
 def _score(
-    target: str, quantity: str, baseline: str, frame: pd.DataFrame, column: str, line: str
+    target: str,
+    quantity: str,
+    baseline: str,
+    frame: pd.DataFrame,
+    column: str,
+    line: str,
+    place: str = "candidates",
 ) -> dict[str, object]:
     errors = frame[column].abs().to_numpy(dtype=np.float64)
     worst = int(np.argmax(errors))
-    place, candidates = (frame[name].to_numpy()[worst] for name in (line, "candidates"))
     return {
         "target": target,
         "quantity": quantity,
@@ -58,5 +67,5 @@ def _score(
         "cells": len(errors),
         "mean_error": float(np.mean(errors)),
         "worst_error": float(errors[worst]),
-        "worst_cell": f"{line} {place}, candidates {candidates}",
+        "worst_cell": ", ".join(f"{name} {frame[name].to_numpy()[worst]}" for name in (line, place)),
     }
