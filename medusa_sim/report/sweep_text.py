@@ -13,7 +13,6 @@ from medusa_sim.report.numbers import NOTHING, duration, percent, significant, t
 from medusa_sim.report.text import TextTable
 from medusa_sim.sweep import SweepSetting
 
-
 _EXPENDABLE = ("plain step", "verify step", "plain", "waits for", "tokens/step", "tokens/s", "any count")
 """Columns that a narrow terminal leaves out, the first one first."""
 
@@ -75,15 +74,7 @@ def best_table(found: Answer) -> TextTable:
         headers=tuple(kept),
         rows=tuple(zip(*kept.values(), strict=True)),
         right=tuple(name not in ("waits for", "fits") for name in kept),
-        expendable=(
-            "plain step",
-            "verify step",
-            "plain",
-            "waits for",
-            "tokens/step",
-            "tokens/s",
-            "any count",
-        ),
+        expendable=_EXPENDABLE,
     )
 
 
