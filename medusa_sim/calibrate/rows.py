@@ -12,15 +12,15 @@ import numpy as np
 
 from medusa_sim.calibrate.attention import fit_attention
 from medusa_sim.calibrate.elementwise import fit_elementwise
-from medusa_sim.calibrate.gemm import GemmRows, fit_gemm, gemm_rows
+from medusa_sim.calibrate.gemm import fit_gemm, gemm_rows
 from medusa_sim.calibrate.store import Kernel, Section, write_kernel
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import UnfusedRows, fit_unfused
 from medusa_sim.errors import DataError, OutputError, UsageError
-from medusa_sim.operators import Attention, Elementwise, FloatArray, Gemm, Operator
+from medusa_sim.operators import Attention, Elementwise, FloatArray, Gemm
 from medusa_sim.rows import operators_of
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel, UnfusedKernel
+from medusa_sim.specs.kernels import GemmKernel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,48 +41,54 @@ class FittedKernel:
 def fitted_kernels(frame: pd.DataFrame, gpu: Gpu, source: str) -> Iterator[FittedKernel]:
     """Fit each operator of checked rows with times (`read_rows(..., need_time=True)`), one after another.
 
-    source: one line that is stored with the parameters. A dtype apart from GEMMs' is not told apart,
-    since attention and elementwise kernels move 16-bit elements at one speed.
+    source: one line that is stored with the parameters. Attention and elementwise kernels of different
+    16-bit dtypes are one kernel. Linear layers of one weight shape cannot tell a ramp from a bandwidth:
+    they start from what was fitted to measured linear layers of the same GPU, with the ramp of the unfused
+    one-row products among the rows, as the Medusa paper's Tables 6 and 8 need.
 
     Raises:
         DataError: too few rows or shapes for a fit, or verification rows (composed of other kernels).
     """
     times = frame["time_us"].to_numpy(dtype=np.float64)
     groups = [(operator, times[index]) for index, operator in operators_of(frame)]
-    products = [(op, time) for op, time in groups if isinstance(op, Attention) and op.kind in _UNFUSED]
-    unfused = fit_unfused(_joined(products), gpu, source=source) if products else None
+    unfused = [(op, time) for op, time in groups if isinstance(op, Attention) and op.kind in _UNFUSED]
+    ramp_us = None
+    if unfused:
+        products = fit_unfused(_joined(unfused), gpu, source=source)
+        ramp_us = products.vector_ramp_us
+        yield FittedKernel(section="unfused", key="", kernel=products)
     for operator, time_us in groups:
-        if isinstance(operator, Attention) and operator.kind in _UNFUSED:
-            continue
-        yield _fitted(operator, time_us, gpu, source, unfused)
-    if unfused is not None:
-        yield FittedKernel(section="unfused", key="", kernel=unfused)
+        match operator:
+            case Gemm():
+                linear = _fitted_gemm(operator, time_us, gpu, source, ramp_us)
+                yield FittedKernel(section="gemm", key=operator.dtype, kernel=linear)
+            case Attention() if operator.is_fused:
+                attention = fit_attention(operator, time_us, gpu, source=source)
+                yield FittedKernel(section="attention", key=operator.kind, kernel=attention)
+            case Elementwise():
+                elementwise = fit_elementwise(operator, time_us, gpu, source=source)
+                yield FittedKernel(section="elementwise", key=operator.kind, kernel=elementwise)
 
 
-def _fitted(
-    operator: Operator, time_us: FloatArray, gpu: Gpu, source: str, unfused: UnfusedKernel | None
-) -> FittedKernel:
-    match operator:
-        case Gemm():
-            m, n, k = (np.asarray(size, dtype=np.float64) for size in (operator.m, operator.n, operator.k))
-            rows = gemm_rows(m, n, k, time_us, operator.dtype)
-            return FittedKernel(section="gemm", key=operator.dtype, kernel=_gemm(rows, gpu, source, unfused))
-        case Attention():
-            attention = fit_attention(operator, time_us, gpu, source=source)
-            return FittedKernel(section="attention", key=operator.kind, kernel=attention)
-        case Elementwise():
-            elementwise = fit_elementwise(operator, time_us, gpu, source=source)
-            return FittedKernel(section="elementwise", key=operator.kind, kernel=elementwise)
-
-
-def _gemm(rows: GemmRows, gpu: Gpu, source: str, unfused: UnfusedKernel | None) -> GemmKernel:
-    """A fit of its own, or for rows of one weight shape beside unfused products (the Medusa paper's tables)
-    the GPU's `torch` kernel brought to them, with the launch cost of the vector products.
-    """
-    start = gpu.kernels[_START_SET].gemm.get(rows.dtype) if _START_SET in gpu.kernels else None
-    if unfused is None or start is None or len(np.unique(rows.shape)) > 1:
+def _fitted_gemm(
+    operator: Gemm, time_us: FloatArray, gpu: Gpu, source: str, ramp_us: float | None
+) -> GemmKernel:
+    m, n, k = (np.asarray(size, dtype=np.float64) for size in (operator.m, operator.n, operator.k))
+    rows = gemm_rows(m, n, k, time_us, operator.dtype)
+    start = _measured_gemm(gpu, operator.dtype)
+    if rows.shape.max() > 0 or start is None:
         return fit_gemm(rows, gpu, source=source)
-    return fit_transferred_gemm(rows, gpu, start=start, ramp_us=unfused.vector_ramp_us, source=source)
+    ramp = start.ramp_us if ramp_us is None else ramp_us
+    return fit_transferred_gemm(rows, gpu, start=start, ramp_us=ramp, source=source)
+
+
+def _measured_gemm(gpu: Gpu, dtype: str) -> GemmKernel | None:
+    """A kernel fitted to rows of this GPU itself and this dtype, `torch` first."""
+    for name in sorted(gpu.kernels, key=lambda name: name != "torch"):
+        kernel = gpu.kernels[name].gemm.get(dtype)
+        if kernel is not None and not kernel.fit.inherited_from and name != "paper":
+            return kernel
+    return None
 
 
 def _joined(groups: list[tuple[Attention, FloatArray]]) -> UnfusedRows:
