@@ -24,7 +24,8 @@ def test_every_target_has_rows_and_a_source(target: str) -> None:
     assert found["target"] == target
     assert found["rows"]
     assert "arXiv" in found["source"]
-    assert any(key.startswith("published_") for key in found["rows"][0]) or "published" in result.stdout
+    if target != "rsd-figure1":  # exact numbers of a toy; the paper prints no table of it
+        assert any(key.startswith("published_") for key in found["rows"][0])
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,14 @@ class LazyGroup(click.Group):
             ctx.fail(f"unknown command {args[0]!r}{hint} (commands: {', '.join(names)})")
         return super().resolve_command(ctx, args)
 
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; a reader of stdout that has gone ends it without a word."""
+        try:
+            return super().invoke(ctx)
+        except BrokenPipeError:
+            _forget_stdout()
+            ctx.exit(BROKEN_PIPE)
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -100,10 +108,14 @@ class LazyGroup(click.Group):
         except click.Abort:
             sys.exit(INTERRUPTED)
         except BrokenPipeError:
-            # Whoever read stdout has gone. Python would complain again when it flushes at exit.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _forget_stdout()
             sys.exit(BROKEN_PIPE)
         sys.exit(code if isinstance(code, int) else 0)
+
+
+def _forget_stdout() -> None:
+    """Point stdout at nothing, or Python complains again when it flushes at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _module(command: str) -> str:
