@@ -10,6 +10,7 @@ import functools
 from collections.abc import Callable
 
 from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.reproduce.decoding import table1, table3
 from medusa_sim.reproduce.recursive import rsd_figure1, rsd_figure4, rsd_figure5
 from medusa_sim.reproduce.rooflines import OPERATOR_FIGURES, figure18, figure19, figure20, operator_figure
 from medusa_sim.reproduce.scores import scores
@@ -21,6 +22,8 @@ from medusa_sim.setup import DataDir
 __all__ = ["TARGETS", "Reproduction", "reproduction", "scores"]
 
 TARGETS: dict[str, Callable[[DataDir], Reproduction]] = {
+    "table1": table1,
+    "table3": table3,
     "table6": table6,
     "table7": table7,
     "table8": table8,
