@@ -22,8 +22,6 @@ from medusa_sim.setup import DataDir
 __all__ = ["TARGETS", "Reproduction", "reproduction", "scores"]
 
 TARGETS: dict[str, Callable[[DataDir], Reproduction]] = {
-    "table1": table1,
-    "table3": table3,
     "table6": table6,
     "table7": table7,
     "table8": table8,
@@ -34,6 +32,8 @@ TARGETS: dict[str, Callable[[DataDir], Reproduction]] = {
     "figure21": figure21,
     "figure22": figure22,
     "figure23": figure23,
+    "table1": table1,
+    "table3": table3,
     "rsd-figure1": rsd_figure1,
     "rsd-figure4": rsd_figure4,
     "rsd-figure5": rsd_figure5,
