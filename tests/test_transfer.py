@@ -49,12 +49,13 @@ def rows_of(kernel: GemmKernel, n: float = 17920.0, k: float = 6656.0) -> GemmRo
 def test_what_one_shape_can_tell_is_recovered() -> None:
     made = msgspec.structs.replace(START, ramp_us=38.0, bandwidth_fraction=0.78, peak_fraction=0.9)
     found = fit_transferred_gemm(rows_of(made), GPU, start=START, ramp_us=38.0, source="made up")
-    # The ridge towards START holds it back a little.
+    # START's own times for other layers hold it back a little.
     assert found.bandwidth_fraction == pytest.approx(0.78, rel=0.02)
     assert found.peak_fraction == pytest.approx(0.9, rel=0.02)
     assert found.fit.fit_error < 0.005
     assert found.tiles == START.tiles
-    assert (found.load_ratio, found.splits, found.tile_k) == (START.load_ratio, START.splits, START.tile_k)
+    kept = ("splits", "tile_k", "split_us", "step_norm")
+    assert all(getattr(found, name) == getattr(START, name) for name in kept)
 
 
 def test_a_preference_for_a_large_tile_is_found_where_it_begins() -> None:

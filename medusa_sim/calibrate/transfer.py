@@ -1,15 +1,20 @@
 """Linear layers measured at one weight shape only: another kernel set of the same GPU supplies the rest.
 
 Rows of one (n, k), such as the Medusa paper's Table 8, cannot tell a ramp from a bandwidth and say nothing
-about other shapes. The GPU's own measured set (`torch`) knows both: tiles, splits of k, loads, the cost of
-a split. Of that kernel only what one shape can tell is fitted again: bandwidth and peak fraction, how sharply
-memory and tiles overlap, how waves round. A ridge keeps each near its start. Where the library prefers its
-largest tile for wide outputs beyond some m, one more entry in the list of tiles says so.
+about other shapes. The GPU's own measured set (`torch`) knows both. Its kernel is the start; the parameters
+in `RANGES` are fitted again to the rows and, weakly, to the start's own times for the layers of the Llama
+family, so that one shape does not move what many shapes have settled. Tiles, splits, the cost of a split
+and the rest stay. One shape cannot tell a limit of each SM's loads from one of the whole chip: the two
+become one.
+
+Two things that rows say about the library's choice are searched: how reluctant it is to split k, and from
+which m on it prefers a large tile for wide outputs (one more entry in the list of tiles).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import product
 
 import msgspec
@@ -23,31 +28,73 @@ from medusa_sim.operators import FloatArray, Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile
 
-SPREAD: dict[str, float] = {
-    "bandwidth_fraction": 0.2,
-    "peak_fraction": 0.2,
-    "memory_norm": 0.2,
-    "wave_rounding": 1.0,
-}
-"""Parameters fitted again, and how far (in the logarithm) each may go from its start for one row's worth."""
-
 RANGES: dict[str, tuple[float, float]] = {
     "bandwidth_fraction": (0.3, 1.0),
     "peak_fraction": (0.3, 1.0),
     "memory_norm": (1.0, 30.0),
     "wave_rounding": (0.02, 1.0),
+    "contention": (0.02, 1.0),
+    "load_ratio": (1.0, 10.0),
 }
+"""Parameters fitted again, and where they may go."""
 
 WIDE_SHARE = 0.5
-"""The preference for the largest tile holds for outputs from this share of the measured width."""
+"""The preference for a large tile holds for outputs from this share of the measured width."""
 
+_LAYERS = (
+    *((4096, 4096), (5120, 5120), (8192, 8192)),
+    *((11008, 4096), (13824, 5120), (22016, 8192)),
+    *((4096, 11008), (5120, 13824), (8192, 22016)),
+)
+_TOKENS = (1, 16, 32, 48, 64, 80, 96, 112, 128, 192, 256, 384, 512, 1024)
+_WEIGHT = 0.1
+"""Weight of each of the start's own times, in units of a measured row."""
+
+_MIDDLING_CONTENTION = 0.5
 _PREFERENCES = (0.8, 0.67)
-_SPLIT_RELUCTANCES = (1.0, 1.2, 1.5)
+_SPLIT_RELUCTANCES = (1.0, 1.2)
 _LARGE = 128
 _WORTH = 0.9
-"""The entry is kept where it lowers the objective to this share; weaker preferences win ties."""
+"""A preference is kept where it lowers the objective to this share; the weaker of two equals wins."""
 _SCALE = 0.02
 _FOLDS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class _Evidence:
+    """What a candidate is judged by: measured rows, and the start's times above its ramp for other layers."""
+
+    gpu: Gpu
+    rows: GemmRows
+    layers: Gemm
+    layers_us: FloatArray
+
+    @classmethod
+    def of(cls, gpu: Gpu, rows: GemmRows, start: GemmKernel) -> _Evidence:
+        n, k, m = (
+            np.asarray(column, dtype=np.float64)
+            for column in zip(*((n, k, m) for (n, k), m in product(_LAYERS, _TOKENS)), strict=True)
+        )
+        layers = Gemm(name="layers", m=m, n=n, k=k, dtype=rows.dtype)
+        return cls(gpu, rows, layers, gemm_time(gpu, start, layers).time_us - start.ramp_us)
+
+    def where(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> _Evidence:
+        return _Evidence(self.gpu, self.rows.where(keep), self.layers, self.layers_us)
+
+    def time_us(self, kernel: GemmKernel) -> FloatArray:
+        operator = Gemm(name="rows", m=self.rows.m, n=self.rows.n, k=self.rows.k, dtype=self.rows.dtype)
+        return gemm_time(self.gpu, kernel, operator).time_us
+
+    def errors(self, kernel: GemmKernel) -> FloatArray:
+        """Log errors of the rows, then the weighted ones of the layers."""
+        layers_us = gemm_time(self.gpu, kernel, self.layers).time_us - kernel.ramp_us
+        measured = np.log(self.time_us(kernel) / self.rows.time_us)
+        return np.concatenate([measured, _WEIGHT * np.log(layers_us / self.layers_us)])
+
+    def cost(self, kernel: GemmKernel) -> float:
+        """The objective: sum of soft absolute errors."""
+        scaled = self.errors(kernel) / _SCALE
+        return float(np.sum(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0)))
 
 
 def fit_transferred_gemm(
@@ -57,38 +104,41 @@ def fit_transferred_gemm(
 
     ramp_us: the cost of a launch as the rows were timed; one shape cannot tell it from a bandwidth, so it
     comes from elsewhere (for the paper's tables: the vector products of Table 6). Held-out errors leave
-    out every fifth m. Deterministic; some seconds. Raises DataError for more than one weight shape.
+    out every fifth m. Deterministic; about half a minute. Raises DataError for more than one weight shape.
     """
     shapes = len(np.unique(rows.shape))
     if shapes > 1:
         raise DataError(f"{source}: {shapes} weight shapes (n, k); fit them without a start kernel")
-    begun = msgspec.structs.replace(start, ramp_us=ramp_us)
-    kernel = _fitted(begun, rows, gpu)
-    kernel = _with_preference(kernel, begun, rows, gpu)
+    evidence = _Evidence.of(gpu, rows, start)
+    begun = msgspec.structs.replace(
+        start,
+        ramp_us=ramp_us,
+        load_ratio=(start.load_ratio * (start.l2_ratio or start.load_ratio)) ** 0.5,
+        l2_ratio=0.0,
+        contention=_MIDDLING_CONTENTION,
+    )
+    kernel = _with_preference(_fitted(begun, evidence), begun, evidence)
+    chosen = msgspec.structs.replace(begun, tiles=kernel.tiles, split_reluctance=kernel.split_reluctance)
     fold = np.argsort(np.argsort(rows.m)) % _FOLDS
     heldout_us = np.empty_like(rows.time_us)
     for number in range(_FOLDS):
         held = fold == number
-        part = _fitted(_with_choice_of(kernel, begun), rows.where(~held), gpu)
-        heldout_us[held] = _time_us(part, rows.where(held), gpu)
+        heldout_us[held] = evidence.where(held).time_us(_fitted(chosen, evidence.where(~held)))
     fit = Fit(
         source=source,
         rows=len(rows.m),
-        fit_error=_error(_time_us(kernel, rows, gpu), rows),
+        fit_error=_error(evidence.time_us(kernel), rows),
         heldout_error=_error(heldout_us, rows),
         residuals=residual_bands(rows.time_us, heldout_us, rows.m, RANGES_OF_M),
     )
     return msgspec.structs.replace(kernel, fit=fit)
 
 
-def _with_preference(kernel: GemmKernel, begun: GemmKernel, rows: GemmRows, gpu: Gpu) -> GemmKernel:
-    """The kernel with one more tile entry, where the library's preference for its largest tile shows."""
-    without = _cost(kernel, begun, rows, gpu)
-    found = [
-        (_cost(candidate, begun, rows, gpu), candidate)
-        for candidate in (_fitted(option, rows, gpu) for option in _preferring(begun, rows))
-    ]
-    if not found or min(cost for cost, _ in found) > _WORTH * without:
+def _with_preference(kernel: GemmKernel, begun: GemmKernel, evidence: _Evidence) -> GemmKernel:
+    """The kernel with one more tile entry, where the library's preference for a large tile shows."""
+    candidates = (_fitted(option, evidence) for option in _preferring(begun, evidence.rows))
+    found = [(evidence.cost(candidate), candidate) for candidate in candidates]
+    if not found or min(cost for cost, _ in found) > _WORTH * evidence.cost(kernel):
         return kernel
     best = min(cost for cost, _ in found)
     return next(candidate for cost, candidate in found if cost <= 1.01 * best)
@@ -96,41 +146,31 @@ def _with_preference(kernel: GemmKernel, begun: GemmKernel, rows: GemmRows, gpu:
 
 def _preferring(begun: GemmKernel, rows: GemmRows) -> Iterator[GemmKernel]:
     """Kernels that prefer one of the large tiles beyond a measured m, weakest preference first."""
-    width = float(rows.n[0])
+    n_min = int(np.ceil(WIDE_SHARE * float(rows.n[0])))
     edges = np.unique(rows.m)
     large = [tile for tile in begun.tiles if min(tile.m, tile.n) >= _LARGE]
     for preference, split, tile in product(_PREFERENCES, _SPLIT_RELUCTANCES, large):
-        for m in edges[(edges >= tile.m) & (edges < 4 * tile.m)]:
+        for m in edges[(edges >= tile.m) & (edges < 2 * tile.m)]:
             entry = GemmTile(
-                m=tile.m,
-                n=tile.n,
-                reluctance=preference * tile.reluctance,
-                m_min=int(m) + 1,
-                n_min=int(np.ceil(WIDE_SHARE * width)),
+                m=tile.m, n=tile.n, reluctance=preference * tile.reluctance, m_min=int(m) + 1, n_min=n_min
             )
             yield msgspec.structs.replace(
-                begun,
-                tiles=(*begun.tiles, entry),
-                split_reluctance=split * begun.split_reluctance,
+                begun, tiles=(*begun.tiles, entry), split_reluctance=split * begun.split_reluctance
             )
 
 
-def _with_choice_of(kernel: GemmKernel, begun: GemmKernel) -> GemmKernel:
-    return msgspec.structs.replace(begun, tiles=kernel.tiles, split_reluctance=kernel.split_reluctance)
-
-
-def _fitted(begun: GemmKernel, rows: GemmRows, gpu: Gpu) -> GemmKernel:
+def _fitted(begun: GemmKernel, evidence: _Evidence) -> GemmKernel:
     from scipy.optimize import least_squares
 
-    lowest, highest = (np.log(ends) for ends in zip(*(RANGES[name] for name in SPREAD), strict=True))
-    start = np.clip(np.log(_free(begun)), lowest + 1e-6, highest - 1e-6)
+    lowest, highest = (np.log(ends) for ends in zip(*RANGES.values(), strict=True))
+    start = np.log([max(getattr(begun, name), RANGES[name][0]) for name in RANGES])
 
-    def residual(values: FloatArray) -> FloatArray:
-        return _errors(_replaced(begun, values), begun, rows, gpu)
+    def residual(log_values: FloatArray) -> FloatArray:
+        return evidence.errors(_replaced(begun, log_values))
 
     found = least_squares(
         residual,
-        start,
+        np.clip(start, lowest + 1e-6, highest - 1e-6),
         bounds=(lowest, highest),
         loss="soft_l1",
         f_scale=_SCALE,
@@ -139,29 +179,8 @@ def _fitted(begun: GemmKernel, rows: GemmRows, gpu: Gpu) -> GemmKernel:
     return _replaced(begun, found.x)
 
 
-def _free(kernel: GemmKernel) -> FloatArray:
-    """The parameters of SPREAD, within their ranges (a start of 0 has no logarithm)."""
-    return np.asarray([np.clip(getattr(kernel, name), *RANGES[name]) for name in SPREAD])
-
-
 def _replaced(kernel: GemmKernel, log_values: FloatArray) -> GemmKernel:
-    return msgspec.structs.replace(kernel, **dict(zip(SPREAD, np.exp(log_values).tolist(), strict=True)))
-
-
-def _errors(kernel: GemmKernel, begun: GemmKernel, rows: GemmRows, gpu: Gpu) -> FloatArray:
-    """Log errors of time, then the ridge."""
-    moved = np.log(_free(kernel) / _free(begun)) / np.asarray(list(SPREAD.values()))
-    return np.concatenate([np.log(_time_us(kernel, rows, gpu) / rows.time_us), _SCALE * moved])
-
-
-def _cost(kernel: GemmKernel, begun: GemmKernel, rows: GemmRows, gpu: Gpu) -> float:
-    scaled = _errors(kernel, begun, rows, gpu) / _SCALE
-    return float(np.sum(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0)))
-
-
-def _time_us(kernel: GemmKernel, rows: GemmRows, gpu: Gpu) -> FloatArray:
-    operator = Gemm(name="rows", m=rows.m, n=rows.n, k=rows.k, dtype=rows.dtype)
-    return gemm_time(gpu, kernel, operator).time_us
+    return msgspec.structs.replace(kernel, **dict(zip(RANGES, np.exp(log_values).tolist(), strict=True)))
 
 
 def _error(predicted_us: FloatArray, rows: GemmRows) -> float:
