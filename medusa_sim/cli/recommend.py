@@ -225,7 +225,7 @@ def _show(output: Output, answer: Recommendation, kernels: str) -> None:
     if output.form in ("csv", "parquet"):
         output.rows(schedule_arrow(answer), "recommend")
         return
-    table = output.drawn(schedule_table(answer.schedule)).strip("\n")
+    table = output.drawn(schedule_table(answer)).strip("\n")
     told = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
     warned = [f"warning: {line}" for line in warnings(answer)]
     parts = [headline(answer, kernels), "", reason(answer), "", table, "", *told]

@@ -56,10 +56,12 @@ def _drafter(answer: Recommendation) -> str:
     )
 
 
-def schedule_table(rows: Sequence[ScheduleRow]) -> TextTable:
+def schedule_table(answer: Recommendation) -> TextTable:
     """One line a row of the schedule; speedups from the smallest to the fullest batch of the row."""
-    cells = [_cells(row) for row in rows]
-    return TextTable(headers=_HEADERS, rows=tuple(cells), right=tuple(True for _ in _HEADERS))
+    medusa = answer.drafting.method == "medusa"
+    headers = tuple("heads" if medusa and name == "drafts" else name for name in _HEADERS)
+    cells = [_cells(row) for row in answer.schedule]
+    return TextTable(headers=headers, rows=tuple(cells), right=tuple(True for _ in headers))
 
 
 def _cells(row: ScheduleRow) -> tuple[str, ...]:
@@ -79,13 +81,22 @@ def _cells(row: ScheduleRow) -> tuple[str, ...]:
         NOTHING if plain else speedup,
         NOTHING if plain else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
         NOTHING if plain else times(row.speedup_acceptance_minus_10_percent),
+        *_rates(row),
+        falls,
+    )
+
+
+def _rates(row: ScheduleRow) -> tuple[str, ...]:
+    """Step, tokens/s a user and of the card, free count; nothing for a batch that cannot be run."""
+    if not row.fits_memory:
+        return (NOTHING,) * 6
+    return (
         duration(row.verify_step_us),
         f"{row.tokens_per_s_per_user:,.0f}",
         f"{row.plain_tokens_per_s_per_user:,.0f}",
         f"{row.tokens_per_s:,.0f}",
         f"{row.plain_tokens_per_s:,.0f}",
         str(row.free_candidates),
-        falls,
     )
 
 
