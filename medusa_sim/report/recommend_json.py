@@ -22,7 +22,7 @@ SCHEMA = "medusa-sim/recommend/1"
 
 
 def recommendation_values(answer: Recommendation, kernels: str) -> dict[str, Any]:
-    """The answer as JSON holds it: rows carry the fields of `ScheduleRow`, points those of `OperatingPoint`."""
+    """The answer as JSON holds it: rows have the fields of `ScheduleRow`, points of `OperatingPoint`."""
     setting = answer.setting
     context = answer.break_even_context
     return {
