@@ -55,8 +55,8 @@ bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help
 accuracy: $(VENV)/stamp-run  ## write docs/accuracy.md from measured rows (MEDUSA_SIM_DATA, else ../shared/data)
 	$(BIN)/python benchmarks/accuracy.py
 
-docs: $(VENV)/stamp-run  ## write docs/cli.md from the help pages
-	$(BIN)/python -m medusa_sim.cli.reference > docs/cli.md
+docs: $(VENV)/stamp-run  ## write docs/cli.md, the outputs in README.md and docs/speedup.png
+	$(BIN)/python benchmarks/refresh_docs.py
 
 clean:  ## remove out/, caches and .venv
 	rm -rf out $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -1,0 +1,63 @@
+"""Writes what the documentation shows of the program: `make docs`.
+
+docs/cli.md from the help pages, docs/speedup.png from the default report, and in README.md every ```text
+block that follows a ```sh block, from the output of that block's commands.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from medusa_sim.cli.reference import reference
+from medusa_sim.report.files import write_text
+
+ROOT = Path(__file__).resolve().parents[1]
+_INSIDE = r"(?:(?!```).)*"
+_SHOWN = re.compile(rf"(```sh\n(?P<commands>{_INSIDE})```\n\n```text\n)({_INSIDE})(```)", re.DOTALL)
+    r"(```sh\n(?P<commands>(?:(?!```).)*)```\n\n```text\n)(?P<output>(?:(?!```).)*)(```)", re.DOTALL
+)
+
+
+def output_of(commands: str, folder: Path) -> str:
+    """What shell lines `medusa-sim ...` print to stdout in `folder`, without the user's own data."""
+    environment = {**os.environ, "MEDUSA_SIM_DATA_DIR": str(folder / "none")}
+    parts = []
+    for line in commands.strip().splitlines():
+        arguments = shlex.split(line, comments=True)[1:]
+        code = "from medusa_sim.cli import main; main()"
+        done = subprocess.run(
+            [sys.executable, "-c", code, *arguments],
+            cwd=folder,
+            env=environment,
+            check=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        parts.append(done.stdout)
+    return "".join(parts)
+
+
+def main() -> None:
+    """Write the pages."""
+    write_text(ROOT / "docs" / "cli.md", reference())
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for shared in ("profiles", "docs"):
+            (folder / shared).symlink_to(ROOT / shared)
+        readme = (ROOT / "README.md").read_text(encoding="utf-8")
+        filled = _SHOWN.sub(lambda found: found[1] + output_of(found["commands"], folder) + found[4], readme)
+        write_text(ROOT / "README.md", filled)
+        output_of("medusa-sim sweep --batch 1..64 --report report", folder)
+        picture = next((folder / "report").glob("speedup-*.png"))
+        (ROOT / "docs" / "speedup.png").write_bytes(picture.read_bytes())
+
+
+if __name__ == "__main__":
+    main()
