@@ -20,8 +20,6 @@ from medusa_sim.report.files import write_text
 ROOT = Path(__file__).resolve().parents[1]
 _INSIDE = r"(?:(?!```).)*"
 _SHOWN = re.compile(rf"(```sh\n(?P<commands>{_INSIDE})```\n\n```text\n)({_INSIDE})(```)", re.DOTALL)
-    r"(```sh\n(?P<commands>(?:(?!```).)*)```\n\n```text\n)(?P<output>(?:(?!```).)*)(```)", re.DOTALL
-)
 
 
 def output_of(commands: str, folder: Path) -> str:
