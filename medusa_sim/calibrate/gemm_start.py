@@ -12,7 +12,9 @@ from __future__ import annotations
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
 
-_COMMON_TILES = tuple(GemmTile(m=m, n=n) for m in (16, 32, 64, 128, 256) for n in (64, 128, 256))
+_COMMON_TILES = tuple(
+    GemmTile(m=m, n=n) for m in (16, 32, 64, 128, 256) for n in (64, 128, 256) if (m, n) != (256, 256)
+)
 _HOPPER_FP8_TILES = (
     GemmTile(m=64, n=64, m_max=64),
     GemmTile(m=64, n=128, cluster=2, loads_padding=True, m_min=65, m_max=128),
@@ -53,6 +55,8 @@ def gemm_start(kernel_set: str, dtype: str, gpu: Gpu) -> GemmKernel:
         splits=(1, 2, 3, 4, 6, 8) if not has_fixed_tiles else (1,),
         tiles=_FIXED_FP8_TILES[gpu.architecture] if has_fixed_tiles else _COMMON_TILES,
         fit=nothing,
+        l2_ratio=2.5 if kernel_set == "torch" else 0.0,
+        drain_k=100.0 if kernel_set == "torch" else 0.0,
         wave_rounding=0.6,
         contention=0.2,
         throttle=0.3,
