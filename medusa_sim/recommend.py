@@ -235,10 +235,10 @@ def _enabled(
     best_with: OperatingPoint | None,
     best_without: OperatingPoint | None,
 ) -> bool:
-    if question.objective == "latency" or best_without is None:
+    if question.objective == "latency":
         return any(row.candidates > 1 for row in rows)
-    if best_with is None:
-        return False
+    if best_with is None or best_without is None:
+        return best_with is not None
     return best_with.tokens_per_s > best_without.tokens_per_s * (1.0 + question.switching_gain)
 
 

@@ -39,7 +39,8 @@ class NextCount:
 class ScheduleRow:
     """A configuration for batches `batch_min..batch_max` at one length.
 
-    Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. candidates counts
+    Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
+    batch was searched, the sizes between two rows belong to the later one. candidates counts
     the root (1: do not speculate); drafts = drafts in a row (Medusa: heads to run); width: children kept a
     level by drafters that run level by level (0: not limited). paths: None where the acceptance profile
     knows no shapes. speedup_low, speedup_high: 80 % interval. required_tokens_per_step: what the row's
@@ -109,7 +110,7 @@ def schedule_row(
     drafter = None if option is None else option.drafter
     per_token_us = float(step_us[j] / surface.tokens_per_step[j])
     return ScheduleRow(
-        batch_min=int(surface.batch[batches.first]),
+        batch_min=int(surface.batch[batches.first - 1]) + 1 if batches.first else int(surface.batch[0]),
         batch_max=batch,
         seq_len=seq_len,
         candidates=int(surface.candidates[j]),

@@ -90,16 +90,35 @@ def test_export_writes_settings_and_notes_apart(heads: str) -> None:
 
 
 def test_a_curve_is_named_as_such() -> None:
-    result = run(*FAST)
+    curve = ("--acceptance", "paper-fig4-sparse")
+    result = run(*FAST, *curve)
     assert result.exit_code == 0
     assert "is a curve" in result.stdout
-    values = json.loads(run(*FAST, "--format", "json").stdout)
+    values = json.loads(run(*FAST, *curve, "--format", "json").stdout)
     assert {json.dumps(row["paths"]) for row in values["schedule"] if row["candidates"] > 1} == {"null"}
 
 
 def test_every_batch_of_a_range_is_searched(heads: str) -> None:
     result = run("--latency", "roofline", "--batch", "3,11", "--acceptance", heads, "--format", "json")
     assert list(json.loads(result.stdout)["free_candidates_by_batch"]) == [str(b) for b in range(3, 12)]
+
+
+def test_the_default_acceptance_is_the_models_own_if_one_ships() -> None:
+    own = run(*FAST, "--model", "vicuna-13b", "--format", "json")
+    assert json.loads(own.stdout)["acceptance"] == "medusa1-vicuna-13b"
+    borrowed = run(*FAST, "--model", "llama-2-7b", "--format", "json")
+    assert json.loads(borrowed.stdout)["acceptance"] == "medusa1-vicuna-7b"
+    assert "of another model" in borrowed.stderr
+    eagle = run(*FAST, "--model", "llama-3.1-8b", "--drafter", "eagle", "--format", "json")
+    assert json.loads(eagle.stdout)["acceptance"] == "eagle3-llama-3.1-8b"
+
+
+def test_a_latency_that_only_speculation_meets() -> None:
+    limit = ("--objective", "throughput", "--max-latency-ms", "5")
+    told = run(*FAST, *limit).stdout
+    assert "Enable speculation: without it no batch stays within memory and 5 ms a token" in told
+    assert "Within 5 ms a token: with speculation" in told
+    assert "no batch stays" in run(*FAST, "--objective", "throughput", "--max-latency-ms", "0.001").stdout
 
 
 @pytest.mark.parametrize(
@@ -110,7 +129,7 @@ def test_every_batch_of_a_range_is_searched(heads: str) -> None:
         (("--draft-model", "llama-68m"), 2, "takes no --draft-model"),
         (("--acceptance", "1.5"), 2, "acceptance rate"),
         (("--acceptance", "no-such"), 1, "unknown acceptance profile"),
-        (("--chain-only",), 2, "knows no chains"),
+        (("--chain-only", "--acceptance", "paper-fig21"), 2, "knows no chains"),
         (("--prompt", "5"), 2, "both or neither"),
         (("--max-latency-ms", "-1"), 2, "above 0"),
         (("--switch-gain", "2"), 2, "below 1"),

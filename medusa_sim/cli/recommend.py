@@ -67,7 +67,8 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
     type=ACCEPTANCE,
     default=None,
     help="A profile's name, a TOML or CSV file (accuracies per head and rank, or rates per position), or one "
-    "rate such as 0.7 for every position of a chain [medusa: paper-fig4-sparse, eagle: eagle1-vicuna-7b].",
+    "rate such as 0.7 for every position of a chain [medusa, eagle: the model's shipped profile, else "
+    "Vicuna-7B's].",
 )
 @click.option(
     "--batch",
@@ -198,13 +199,17 @@ def _drafting(names: dict[str, Any]) -> Drafting:
 def _acceptance(names: dict[str, Any]) -> AcceptanceProfile:
     from medusa_sim.plan import acceptance_of
 
-    return acceptance_of(
+    profile = acceptance_of(
         names["acceptance"],
         names["drafter"],
         names["data_dir"],
+        model_name=names["model"],
         workload=names["workload"],
         lossless=names["lossless"],
     )
+    if names["acceptance"] is None and not profile.name.endswith(names["model"]):
+        click.echo(f"acceptance {profile.name} is of another model; give yours with --acceptance", err=True)
+    return profile
 
 
 def _show(output: Output, answer: Recommendation, kernels: str) -> None:

@@ -29,7 +29,7 @@ def reason(answer: Recommendation) -> str:
 def _decision(answer: Recommendation) -> str:
     rows = [row for row in answer.schedule if row.candidates > 1]
     question = answer.question
-    if question.objective == "throughput" and answer.best_without is not None:
+    if question.objective == "throughput":
         return _throughput_decision(answer)
     if not rows:
         return f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}."
@@ -48,9 +48,16 @@ def _decision(answer: Recommendation) -> str:
 
 def _throughput_decision(answer: Recommendation) -> str:
     best, plain = answer.best_with, answer.best_without
-    assert plain is not None  # noqa: S101  # the caller asks only then
+    limit = answer.question.max_latency_ms
+    within = "memory" if limit is None else f"memory and {limit:g} ms a token"
     if best is None:
-        return "Do not enable speculation: no speculative configuration fits."
+        return f"Do not enable speculation: with it no batch stays within {within}."
+    if plain is None:
+        return (
+            f"Enable speculation: without it no batch stays within {within}, with it the largest "
+            f"throughput is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, length {best.seq_len}, "
+            f"{best.candidates} candidates)."
+        )
     verb = "Enable speculation" if answer.enable else "Do not enable speculation"
     return (
         f"{verb}: the largest throughput with it is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, "

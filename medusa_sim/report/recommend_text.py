@@ -109,6 +109,7 @@ def findings(answer: Recommendation) -> list[str]:
         told += _heads(answer)
         told += _trees(answer, rows)
         told += _sensitivity(rows[-1])
+    told += _within_latency(answer)
     told += _cheaper(answer)
     told += _memory(answer)
     told += _requests(answer)
@@ -158,6 +159,20 @@ def _sensitivity(row: ScheduleRow) -> list[str]:
         f"{row.required_tokens_per_step:.2f} tokens a step, {row.required_acceptance_factor:.2f} of the "
         "assumed accuracies."
     ]
+
+
+def _within_latency(answer: Recommendation) -> list[str]:
+    limit = answer.question.max_latency_ms
+    if limit is None:
+        return []
+    points = (("with speculation", answer.best_with), ("without", answer.best_without))
+    told = [
+        f"{name} no batch"
+        if point is None
+        else f"{name} {point.tokens_per_s:,.0f} tokens/s (batch {point.batch}, length {point.seq_len})"
+        for name, point in points
+    ]
+    return [f"Within {limit:g} ms a token: {', '.join(told)}."]
 
 
 def _cheaper(answer: Recommendation) -> list[str]:

@@ -8,7 +8,6 @@ ranks: for each depth and width (children kept a level) the optimal trees of tha
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, replace
 from typing import Literal, TypeAlias, get_args
 
@@ -16,9 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.acceptance.heads import HeadAccuracy, tokens_per_step_error
-from medusa_sim.acceptance.knobs import scheme_ratio, workload_ratio
 from medusa_sim.acceptance.optimise import TreeOrder, best_chain, chain_tokens_per_step, optimal_order
-from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
+from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree, Path
 from medusa_sim.drafter import Drafter, DraftModel, LayerDrafter, MedusaHeads, NoDrafter
@@ -35,9 +33,6 @@ CANDIDATES_MAX = 256
 """Largest tree searched; verification has long been compute-bound there."""
 DEPTH_MAX = 16
 """Longest chain searched."""
-DEFAULT_ACCEPTANCE = {"medusa": "paper-fig4-sparse", "eagle": "eagle1-vicuna-7b"}
-"""Profiles of the methods whose papers published one; other drafters depend on their model too much."""
-
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
 
@@ -157,62 +152,6 @@ class DraftOption:
         if not kept.any():
             return None
         return replace(self, candidates=self.candidates[kept], tokens_per_step=self.tokens_per_step[kept])
-
-
-def constant_rate(rate: float, positions: int = DEPTH_MAX) -> AcceptanceProfile:
-    """A chain whose every draft is accepted with the same probability where the one before was.
-
-    Raises UsageError for a rate outside (0, 1].
-    """
-    if not 0.0 < rate <= 1.0:
-        raise UsageError(f"acceptance rate {rate:g}: above 0 and at most 1 is allowed")
-    heads = HeadAccuracy.checked(np.full((positions, 1), rate), where="acceptance rate")
-    return AcceptanceProfile(
-        name=f"{rate:g} per draft",
-        kind="position",
-        title=f"Every draft accepted with probability {rate:g}",
-        source="given on the command line",
-        model=ShapedAcceptance(f"{rate:g} per draft", heads),
-    )
-
-
-def acceptance_of(
-    given: str | None,
-    method: Method,
-    data_dir: str | os.PathLike[str] | None = None,
-    *,
-    workload: str | None = None,
-    lossless: bool = False,
-) -> AcceptanceProfile:
-    """The profile that `given` names: a profile, a file, or one rate for every position of a chain.
-
-    None: a published one, for Medusa heads and EAGLE. workload: an MT-bench category (Figure 3b of the
-    Medusa paper). lossless: greedy acceptance instead of typical acceptance (Figure 5), for curves, which
-    were measured with it; accuracies and rates say how often a guess is exactly right as they are.
-    Raises UsageError where a drafter needs rates of its own, or for an unknown workload; SpecError or
-    DataError from loading.
-    """
-    profile = _loaded(given, method, data_dir)
-    if workload is not None:
-        profile = profile.with_ratio(workload_ratio(workload))
-    if lossless and profile.heads is None:
-        profile = profile.with_ratio(scheme_ratio("greedy"))
-    return profile
-
-
-def _loaded(given: str | None, method: Method, data_dir: str | os.PathLike[str] | None) -> AcceptanceProfile:
-    if given is None:
-        if method not in DEFAULT_ACCEPTANCE:
-            raise UsageError(
-                f"drafter {method} needs --acceptance: a profile's name, a CSV file of rates per position, "
-                "or one rate such as 0.7"
-            )
-        return load_acceptance(DEFAULT_ACCEPTANCE[method], data_dir)
-    try:
-        rate = float(given)
-    except ValueError:
-        return load_acceptance(given, data_dir)
-    return constant_rate(rate)
 
 
 def draft_options(
