@@ -13,6 +13,7 @@ import numpy as np
 from medusa_sim.calibrate.attention import fit_attention
 from medusa_sim.calibrate.elementwise import fit_elementwise
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_rows
+from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.store import Kernel, Section, write_kernel
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import UnfusedRows, fit_unfused
@@ -38,10 +39,12 @@ class FittedKernel:
     kernel: Kernel
 
 
-def fitted_kernels(frame: pd.DataFrame, gpu: Gpu, source: str) -> Iterator[FittedKernel]:
+def fitted_kernels(
+    frame: pd.DataFrame, gpu: Gpu, source: str, *, kernel_set: str = _START_SET
+) -> Iterator[FittedKernel]:
     """Fit each operator of checked rows with times (`read_rows(..., need_time=True)`), one after another.
 
-    source: one line that is stored with the parameters. Attention and elementwise kernels of different
+    source: one line that is stored with the parameters. kernel_set: the library, whose tiles a fit begins with. Attention and elementwise kernels of different
     16-bit dtypes are one kernel. Linear layers of one weight shape cannot tell a ramp from a bandwidth:
     they start from what was fitted to measured linear layers of the same GPU, with the ramp of the unfused
     one-row products among the rows, as the Medusa paper's Tables 6 and 8 need.
@@ -60,7 +63,8 @@ def fitted_kernels(frame: pd.DataFrame, gpu: Gpu, source: str) -> Iterator[Fitte
     for operator, time_us in groups:
         match operator:
             case Gemm():
-                linear = _fitted_gemm(operator, time_us, gpu, source, ramp_us)
+                begin = gemm_start(kernel_set, operator.dtype, gpu)
+                linear = _fitted_gemm(operator, time_us, gpu, source, ramp_us, begin)
                 yield FittedKernel(section="gemm", key=operator.dtype, kernel=linear)
             case Attention() if operator.is_fused:
                 attention = fit_attention(operator, time_us, gpu, source=source)
@@ -71,13 +75,13 @@ def fitted_kernels(frame: pd.DataFrame, gpu: Gpu, source: str) -> Iterator[Fitte
 
 
 def _fitted_gemm(
-    operator: Gemm, time_us: FloatArray, gpu: Gpu, source: str, ramp_us: float | None
+    operator: Gemm, time_us: FloatArray, gpu: Gpu, source: str, ramp_us: float | None, begin: GemmKernel
 ) -> GemmKernel:
     m, n, k = (np.asarray(size, dtype=np.float64) for size in (operator.m, operator.n, operator.k))
     rows = gemm_rows(m, n, k, time_us, operator.dtype)
     start = _measured_gemm(gpu, operator.dtype)
     if rows.shape.max() > 0 or start is None:
-        return fit_gemm(rows, gpu, source=source)
+        return fit_gemm(rows, gpu, source=source, start=begin)
     ramp = start.ramp_us if ramp_us is None else ramp_us
     return fit_transferred_gemm(rows, gpu, start=start, ramp_us=ramp, source=source)
 

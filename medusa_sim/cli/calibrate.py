@@ -71,7 +71,7 @@ def calibrate(
     frame = pd.concat([read_rows(path, need_time=True) for path in files], ignore_index=True)
     told = source or "rows of " + ", ".join(path.name for path in files)
     fitted = []
-    for each in fitted_kernels(frame, card, told):
+    for each in fitted_kernels(frame, card, told, kernel_set=kernels):
         click.echo(f"fitted {each.section} {each.key}".rstrip(), err=True)
         fitted.append(each)
     if not dry_run:

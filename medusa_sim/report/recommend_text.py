@@ -107,6 +107,7 @@ def findings(answer: Recommendation) -> list[str]:
     if rows:
         told += _why_not_more(rows[0], rows[-1])
         told += _heads(answer)
+        told += _accepted_rows(rows[0])
         told += _trees(answer, rows)
         told += _sensitivity(rows[-1])
     told += _within_latency(answer)
@@ -137,6 +138,16 @@ def _heads(answer: Recommendation) -> list[str]:
     listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
     what = "Heads to run" if answer.drafting.method == "medusa" else "Drafts in a row"
     return [f"{what} at batch {answer.question.batch_min}: {best.drafts} ({listed})."]
+
+
+def _accepted_rows(row: ScheduleRow) -> list[str]:
+    speedup = row.speedup_heads_on_accepted_row
+    if speedup is None or speedup < row.speedup * 1.01:
+        return []
+    return [
+        f"Heads on the accepted row alone, not on all candidates: {times(speedup)} instead of "
+        f"{times(row.speedup)} at batch {row.batch_max}."
+    ]
 
 
 def _trees(answer: Recommendation, rows: Sequence[ScheduleRow]) -> list[str]:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from medusa_sim import __version__
 from medusa_sim.answer import BATCHES_SEARCHED, Answer, Paying, answer
 from medusa_sim.figures import rendered
@@ -30,6 +32,7 @@ from medusa_sim.report.text import TextTable
 from medusa_sim.sweep import Grid, SweepSetting, sweep
 
 _MOST_LENGTHS = 3
+_MOST_BATCHES = 8
 _MOST_ROWS = 2_000
 _ROW_COLUMNS = (
     "batch", "seq_len", "candidates", "tokens_per_step", "overhead", "speedup", "speedup_low", "speedup_high",
@@ -59,16 +62,19 @@ def write_report(
 def report_blocks(settings: Sequence[SweepSetting], grid: Grid, command: str) -> list[Block]:
     """Every block of the report, in order."""
     blocks: list[Block] = [Heading(_title(settings), level=1)]
+    answers = [answer(item, grid) for item in settings]
     several = len(settings) > 1
-    for item in settings:
+    if several:
+        blocks += [_compared(settings, answers), Text("Best count of the grid and its speedup, by batch.")]
+    for item, found in zip(settings, answers, strict=True):
         if several:
-            blocks.append(Heading(f"{item.setting.model.name} on {item.gpu.name}"))
-        blocks += _setting_blocks(item, grid, several)
+            blocks.append(Heading(f"{_model_name(item)} on {item.gpu.name}"))
+        blocks += _setting_blocks(item, found, several)
     blocks += [
         Heading("Sources"),
         *_source_tables(settings),
         Heading("How far to trust this"),
-        Bullets(tuple(caveats(settings, grid))),
+        Bullets(tuple(dict.fromkeys(caveats(settings, grid)))),
         Text(f"medusa-sim {__version__}, `{command}`", lead=True),
     ]
     return blocks
@@ -80,9 +86,32 @@ def _title(settings: Sequence[SweepSetting]) -> str:
     return f"How many candidates should {', '.join(models)} verify on {', '.join(gpus)}?"
 
 
-def _setting_blocks(item: SweepSetting, grid: Grid, several: bool) -> list[Block]:
+def _model_name(item: SweepSetting) -> str:
+    return Path(item.setting.model.name).name
+
+
+def _compared(settings: Sequence[SweepSetting], answers: Sequence[Answer]) -> TextTable:
+    """A row a GPU and model, a column a batch, at the first length."""
+    grid = answers[0].grid
+    shown = evenly(np.arange(grid.batch.size), _MOST_BATCHES)
+    rows = []
+    for item, found in zip(settings, answers, strict=True):
+        counts, gains = (
+            found.best.columns[name].reshape(grid.batch.size, -1)[:, 0].tolist()
+            for name in ("candidates", "speedup")
+        )
+        rows.append((item.gpu.name, _model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
+    return TextTable(
+        headers=("GPU", "model", *(f"batch {grid.batch[i]}" for i in shown)),
+        rows=tuple(rows),
+        right=(False, False, *(True for _ in shown)),
+        title=f"length {grid.seq_len[0]}",
+    )
+
+
+def _setting_blocks(item: SweepSetting, found: Answer, several: bool) -> list[Block]:
     level = 3 if several else 2
-    found = answer(item, grid)
+    grid = found.grid
     blocks: list[Block] = [
         Text(headline(item), lead=True),
         Cards(_cards(found)),
@@ -148,7 +177,7 @@ def _pays_up_to(paying: Paying) -> tuple[str, str]:
 
 def _pictures(view: LengthView, item: SweepSetting, level: int, several: bool) -> list[Block]:
     at = f"length {view.seq_len}"
-    model = Path(item.setting.model.name).name
+    model = _model_name(item)
     stem, title = f"{item.gpu.name}-{model}", f"{model} on {item.gpu.name}, {at}"
     tail = f"-{view.seq_len}" if several else ""
     return [

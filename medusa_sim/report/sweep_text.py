@@ -47,6 +47,7 @@ def best_table(found: Answer) -> TextTable:
         "batch": [str(value) for value in column["batch"]],
         "length": [str(value) for value in column["seq_len"]],
         "best count": [str(value) for value in column["candidates"]],
+        "fits": [_fits(value) for value in column["fits_memory"]],
         "speedup": [times(value) for value in column["speedup"]],
         "80 %": [
             f"{low:.2f}-{high:.2f}"
@@ -63,7 +64,6 @@ def best_table(found: Answer) -> TextTable:
         ],
         "free to": [free_text(int(free)) for free in fine.free],
         "waits for": [Bound(int(code)).name.lower() for code in best.bound],
-        "fits": [_fits(value) for value in column["fits_memory"]],
     }
     if found.grid.seq_len.size == 1:
         del texts["length"]
@@ -102,9 +102,7 @@ def verdicts(found: Answer) -> list[str]:
         *([f"A larger count is cheaper: {'; '.join(hints)}."] if hints else []),
     ]
     if not all(found.best.columns["fits_memory"].astype(np.float64)):
-        told.append(
-            "NO in the last column: weights, KV cache and activations exceed 90 % of the GPU's memory."
-        )
+        told.append("fits NO: weights, KV cache and activations exceed 90 % of the GPU's memory.")
     return told
 
 
