@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 import numpy as np
@@ -10,12 +10,14 @@ import numpy.typing as npt
 
 from medusa_sim.acceptance.tree import Path
 from medusa_sim.answer import cheaper_pairs, cliffs, free_budget
+from medusa_sim.drafter import MedusaHeads
 from medusa_sim.memory import step_memory_bytes
 from medusa_sim.operators import FloatArray
 from medusa_sim.plan import DraftOption
 from medusa_sim.schedule import BatchRange
 from medusa_sim.search import PLAIN, Surface
 from medusa_sim.speedup import Steps, speedup_band, tokens_per_s
+from medusa_sim.step import verify_step
 from medusa_sim.units import US_PER_S
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -46,7 +48,8 @@ class ScheduleRow:
     knows no shapes. speedup_low, speedup_high: 80 % interval. required_tokens_per_step: what the row's
     (for a plain row: the best) count must emit to break even; required_acceptance_factor: by how much all
     accuracies would have to change for that. speculative_*: the best configuration that does speculate.
-    chain_*: the best chain; None where shapes are unknown.
+    chain_*: the best chain; None where shapes are unknown. speedup_heads_on_accepted_row: if the same
+    Medusa heads ran after acceptance, on one row a sequence; None where they do so already.
     """
 
     batch_min: int
@@ -79,6 +82,7 @@ class ScheduleRow:
     speedup_acceptance_plus_10_percent: float
     chain_candidates: int | None
     chain_speedup: float | None
+    speedup_heads_on_accepted_row: float | None
     free_candidates: int
     next_count: NextCount | None
     cliff_after: int | None
@@ -140,6 +144,7 @@ def schedule_row(
         speedup_acceptance_plus_10_percent=_scaled(surface, j, float(speedup[j]), 1.0 + SENSITIVITY),
         chain_candidates=None if chain is None else int(surface.candidates[chain]),
         chain_speedup=None if chain is None else float(speedup[chain]),
+        speedup_heads_on_accepted_row=_with_accepted_rows(surface, at, s, j),
         free_candidates=free_candidates(surface, at, s, spoken, free_within),
         next_count=None if j == PLAIN else _next(surface, family, j, step_us),
         cliff_after=_cliff(counts, times, int(surface.candidates[j])),
@@ -199,6 +204,15 @@ def _best_chain(surface: Surface, speedup: FloatArray) -> int | None:
     chains = [i for i, option in enumerate(surface.options) if option.chain]
     members = np.flatnonzero(np.isin(surface.option, chains))
     return int(members[np.argmax(speedup[members])]) if members.size else None
+
+
+def _with_accepted_rows(surface: Surface, at: int, s: int, j: int) -> float | None:
+    option, runtime = surface.option_of(j), surface.setting.runtime
+    if option is None or not isinstance(option.drafter, MedusaHeads) or runtime.head_rows == "accepted":
+        return None
+    setting = replace(surface.setting, drafter=option.drafter, runtime=replace(runtime, head_rows="accepted"))
+    step = verify_step(setting, int(surface.batch[at]), int(surface.seq_len[s]), int(surface.candidates[j]))
+    return float(surface.tokens_per_step[j] * surface.decode_us[at, s] / step.time_us)
 
 
 def _scaled(surface: Surface, j: int, speedup: float, factor: float) -> float:

@@ -125,6 +125,8 @@ def test_rows_are_consistent(answer: Recommendation) -> None:
             assert row.next_count.tokens_gain > 0.0
             assert row.chain_speedup is not None
             assert row.batch_max <= row.max_batch_with <= row.max_batch_without
+            assert row.speedup_heads_on_accepted_row is not None
+            assert row.speedup_heads_on_accepted_row > row.speedup
 
 
 def test_larger_batches_never_get_more_candidates_on_the_roofline(answer: Recommendation) -> None:
