@@ -44,10 +44,11 @@ def fitted_kernels(
 ) -> Iterator[FittedKernel]:
     """Fit each operator of checked rows with times (`read_rows(..., need_time=True)`), one after another.
 
-    source: one line that is stored with the parameters. kernel_set: the library, whose tiles a fit begins with. Attention and elementwise kernels of different
-    16-bit dtypes are one kernel. Linear layers of one weight shape cannot tell a ramp from a bandwidth:
-    they start from what was fitted to measured linear layers of the same GPU, with the ramp of the unfused
-    one-row products among the rows, as the Medusa paper's Tables 6 and 8 need.
+    source: one line that is stored with the parameters. kernel_set: the library, whose tiles a fit begins
+    with. Attention and elementwise kernels of different 16-bit dtypes are one kernel. Linear layers of one
+    weight shape cannot tell a ramp from a bandwidth: they start from what was fitted to measured linear
+    layers of the same GPU, with the ramp of the unfused one-row products among the rows, as the Medusa
+    paper's Tables 6 and 8 need.
 
     Raises:
         DataError: too few rows or shapes for a fit, or verification rows (composed of other kernels).
