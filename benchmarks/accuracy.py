@@ -48,7 +48,7 @@ Mean error / worst row of the fit.
 
 Share of the attainable speedup that choosing the candidate count with predicted times gives away:
 sums of a model's measured linear layers, curve `paper-fig21`, batches 1 to 16, counts 1, 8,
-16..128:8, mean and worst over models and batches; the last two columns choose by the plain
+16..128:8 wherever batch x count was measured; the last two columns choose by the plain
 roofline.
 
 {regrets}
