@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).resolve().parents[1] / "medusa_sim"
 LAYERS = (
     ("errors",),
     ("units",),
-    ("data",),
+    ("data", "csv_table"),
     ("specs",),
     ("operators",),
     ("rows",),

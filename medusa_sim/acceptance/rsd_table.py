@@ -11,6 +11,7 @@ import numpy as np
 from medusa_sim.acceptance.contexts import ContextFamily
 from medusa_sim.acceptance.metrics import mbsu
 from medusa_sim.acceptance.predict import METHODS, block_efficiency, fitted_ease, parsed_shape
+from medusa_sim.csv_table import read_csv_table
 from medusa_sim.data import find
 from medusa_sim.errors import DataError, SpecError
 
@@ -48,11 +49,7 @@ def read_block_efficiencies(path: Path) -> pd.DataFrame:
     Raises:
         DataError: missing columns, an unknown decoder, or no row.
     """
-    import pandas as pd
-
-    frame = pd.read_csv(path, dtype={"spec": str})
-    if missing := set(COLUMNS) - set(frame.columns):
-        raise DataError(f"{path}: columns missing: {', '.join(sorted(missing))}")
+    frame = read_csv_table(path, COLUMNS, dtype={"spec": str})
     frame = frame[frame["decoder"] != "AR"].copy()
     frame["spec"] = frame["spec"].replace(MISREAD_SPECS)
     frame["pair"] = frame["target"] + " / " + frame["draft"] + " / " + frame["task"]

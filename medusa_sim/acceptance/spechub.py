@@ -28,6 +28,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import falling
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.csv_table import read_csv_table
 from medusa_sim.errors import DataError
 
 if TYPE_CHECKING:
@@ -64,9 +65,7 @@ def child_vectors(table: Path) -> dict[VectorKey, FloatArray]:
     Raises:
         DataError: the table has other columns.
     """
-    import pandas as pd
-
-    frame = pd.read_csv(table)
+    frame = read_csv_table(table, ("name", "prob"))
     if frame.shape[1] != 3 or frame.columns[0] != "name" or frame.columns[2] != "prob":
         raise DataError(f"{table}: columns {', '.join(frame.columns)[:80]}: expected name, child index, prob")
     frame.columns = ["name", "child", "prob"]
@@ -102,10 +101,7 @@ def tree_comparison(vectors: Path, runs: Path) -> pd.DataFrame:
     import pandas as pd
 
     by_key = child_vectors(vectors)
-    frame = pd.read_csv(runs)
-    needed = {"log", "algorithm", "draft", "dataset", "growmap", "T", "tokens_per_step"}
-    if missing := needed - set(frame.columns):
-        raise DataError(f"{runs}: columns missing: {', '.join(sorted(missing))}")
+    frame = read_csv_table(runs, ("log", "algorithm", "draft", "dataset", "growmap", "T", "tokens_per_step"))
     rows: list[dict[str, object]] = []
     seen: set[tuple[object, ...]] = set()
     for run in frame[frame["dataset"] == DATASET].to_dict("records"):

@@ -12,6 +12,7 @@ from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import ACCEPTANCE
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
+from medusa_sim.csv_table import read_csv_table
 from medusa_sim.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -75,19 +76,7 @@ def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:
     """Rows of a CSV file; text for decoder and spec, numbers for block_efficiency. Raises DataError."""
     import pandas as pd
 
-    try:
-        frame = pd.read_csv(path, dtype={"decoder": str, "spec": str}, comment="#")
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(
-            f"{path}: cannot be read ({error}); give a CSV with columns {', '.join(needed)}"
-        ) from error
-    frame.columns = frame.columns.str.strip()
-    if missing := [name for name in needed if name not in frame.columns]:
-        raise DataError(
-            f"{path}: columns missing: {', '.join(missing)} (it has: {', '.join(frame.columns)[:80]})"
-        )
-    if frame.empty:
-        raise DataError(f"{path}: no rows below the header")
+    frame = read_csv_table(path, needed, dtype={"decoder": str, "spec": str}, comment="#")
     for name in ("decoder", "spec"):
         if frame[name].isna().any():
             line = int(frame[name].isna().to_numpy().argmax()) + 2

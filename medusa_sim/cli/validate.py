@@ -1,4 +1,4 @@
-"""`medusa-sim validate`: predicted against measured rows."""
+"""`medusa-sim validate`: predicted against measured operators, trees and throughput curves."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "medusa-sim validate --gpu h100-sxm --measured rows.parquet --cache as-measured",
         "medusa-sim validate --gpu a40 --measured gemm.csv attention.csv --fail-above 10",
+        "medusa-sim validate --tree-runs runs.csv --child-vectors vectors.csv",
     ),
 )
 @click.option(
@@ -32,17 +33,38 @@ if TYPE_CHECKING:
 )
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
 @click.option(
+    "--tree-runs",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="CSV of runs with k-ary or optimised trees and their tokens per step (needs --child-vectors).",
+)
+@click.option(
+    "--child-vectors",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="CSV of the probabilities that the k-th child is accepted, from which --tree-runs are predicted.",
+)
+@click.option(
+    "--batch-curves",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="CSV of published throughput ratios by batch; what the engine adds to a step stands beside them.",
+)
+@click.option(
     "--fail-above",
     type=click.FloatRange(min=0.0, min_open=True),
     default=None,
     metavar="PCT",
-    help="Exit 3 where the mean error over all rows of an operator is above this many per cent.",
+    help="Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent.",
 )
 @row_options
 @output_options
 def validate(
     measured: tuple[Path, ...],
     more: tuple[Path, ...],
+    tree_runs: Path | None,
+    child_vectors: Path | None,
+    batch_curves: Path | None,
     fail_above: float | None,
     gpu: str,
     runtime: str,
@@ -56,7 +78,17 @@ def validate(
     ratio is the error of T(m)/T(1); within_band the share of measurements between low_us and high_us
     (0.8 is promised). Where a file holds the linear layers of whole models (told apart by its column
     `source`), the regret of choosing the candidate count by predicted times follows.
+
+    Trees (--tree-runs with --child-vectors) and published throughput curves (--batch-curves) are scored
+    in calls of their own.
     """
+    if tree_runs is not None or child_vectors is not None or batch_curves is not None:
+        _one_comparison(measured, more, tree_runs, child_vectors, batch_curves)
+        if batch_curves is not None:
+            _score_curves(batch_curves, fail_above, output, data_dir)
+        elif tree_runs is not None and child_vectors is not None:
+            _score_trees(child_vectors, tree_runs, fail_above, output)
+        return
     import pandas as pd
 
     from medusa_sim.acceptance.profile import load_acceptance
@@ -97,6 +129,61 @@ def validate(
         output.rows(frame, "validate", regret=regret)
     if fail_above is not None:
         _check([score for _, score in found], fail_above)
+
+
+def _one_comparison(
+    measured: tuple[Path, ...],
+    more: tuple[Path, ...],
+    tree_runs: Path | None,
+    child_vectors: Path | None,
+    batch_curves: Path | None,
+) -> None:
+    """Refuse files of two comparisons in one call, and half of the pair that trees need."""
+    if (tree_runs is None) != (child_vectors is None):
+        given = "--tree-runs" if tree_runs is not None else "--child-vectors"
+        raise UsageError(f"{given} alone: trees need both --tree-runs FILE and --child-vectors FILE")
+    if sum((bool(measured or more), tree_runs is not None, batch_curves is not None)) > 1:
+        raise UsageError(
+            "rows, trees and curves are different tables: give --measured, --tree-runs or --batch-curves, "
+            "each in a call of its own"
+        )
+
+
+def _score_trees(vectors: Path, runs: Path, fail_above: float | None, output: Output) -> None:
+    """Tokens per step of trees: every run in files, mean errors by kind at a terminal."""
+    from medusa_sim.acceptance.spechub import error_summary, tree_comparison
+
+    comparison = tree_comparison(vectors, runs)
+    summary = error_summary(comparison)
+    if output.form == "table":
+        from medusa_sim.report.score_tables import tree_table
+
+        output.text(output.drawn(tree_table(summary, comparison)))
+    else:
+        output.rows(comparison, "validate-trees", summary=summary)
+    left_out = comparison[comparison["left_out"] != ""]["left_out"].value_counts()
+    for reason, count in left_out.items():
+        click.echo(f"left out: {count} runs, {reason}", err=True)
+    _check_mean("tokens per step of trees", summary["all"]["mean_absolute"], fail_above)
+
+
+def _score_curves(path: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
+    """Throughput ratios by batch beside what the engine must add to a step to explain them."""
+    from medusa_sim.reproduce.batch_curves import batch_curves
+
+    curves = batch_curves(path, data_dir=data_dir)
+    output.rows(curves, "validate-batch-curves")
+    click.echo(
+        "the prediction has kernels alone: engine_us is what scheduling, sampling and other work of the "
+        "engine must add to each step for the published ratio (and holds any error of the acceptance)",
+        err=True,
+    )
+    _check_mean("throughput ratio by batch", float(curves["error"].abs().mean()), fail_above)
+
+
+def _check_mean(what: str, mean_error: float, fail_above: float | None) -> None:
+    if fail_above is not None and 100.0 * mean_error > fail_above:
+        raise ThresholdError(f"{what}: mean error {100.0 * mean_error:.2f} % is above {fail_above:g} %")
 
 
 def _check(found: list[Score], fail_above: float) -> None:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from medusa_sim.report.numbers import NOTHING, percent
 from medusa_sim.report.text import TextTable
 from medusa_sim.validate import Regret, Score
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def score_table(found: Sequence[Score], file: str) -> TextTable:
@@ -47,6 +51,32 @@ def score_table(found: Sequence[Score], file: str) -> TextTable:
         rows=tuple(rows),
         right=(False, False, False, True, True, True, True, True, True, True, True, False),
         title=f"{file}: error of the predicted time",
+    )
+
+
+def tree_table(summary: Mapping[str, Mapping[str, float]], comparison: pd.DataFrame) -> TextTable:
+    """Tokens per step of trees, one line a kind: signed, absolute and worst error, and the worst run."""
+    kept = comparison[comparison["left_out"] == ""]
+    rows = []
+    for kind, score in summary.items():
+        of_kind = kept if kind == "all" else kept[kept["kind"] == kind]
+        worst = of_kind.loc[of_kind["error"].abs().idxmax()]
+        rows.append(
+            (
+                kind,
+                f"{score['runs']:.0f}",
+                f"{100.0 * score['signed_mean']:+.1f} %",
+                percent(score["mean_absolute"]),
+                percent(score["worst"]),
+                f"{worst['draft']}, {worst['growmap']}, T {worst['temperature']:g}: "
+                f"{worst['predicted']:.3f} for {worst['measured']:.3f}",
+            )
+        )
+    return TextTable(
+        headers=("trees", "runs", "signed mean", "mean", "worst", "worst run"),
+        rows=tuple(rows),
+        right=(False, True, True, True, True, False),
+        title="error of the predicted tokens per step",
     )
 
 

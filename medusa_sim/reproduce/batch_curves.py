@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from medusa_sim.acceptance.optimise import chain_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.csv_table import read_csv_table
 from medusa_sim.drafter import LayerDrafter
 from medusa_sim.errors import DataError
 from medusa_sim.setup import DataDir, LatencyName, sweep_settings
@@ -62,18 +63,11 @@ def batch_curves(path: Path, latency: LatencyName = "calibrated", data_dir: Data
     """
     import pandas as pd
 
-    try:
-        frame = pd.read_csv(path)
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{path}: cannot be read ({error}); give a CSV with {', '.join(COLUMNS)}") from error
-    if missing := set(COLUMNS) - set(frame.columns):
-        raise DataError(f"{path}: columns missing: {', '.join(sorted(missing))}")
+    frame = read_csv_table(path, COLUMNS)
     parts = [
         _curve(str(setup), str(method), rows, latency, data_dir)
         for (setup, method), rows in frame.groupby(["setup", "method"], sort=False)
     ]
-    if not parts:
-        raise DataError(f"{path}: no rows below the header")
     return pd.concat(parts, ignore_index=True)
 
 
