@@ -21,7 +21,7 @@ def read_csv_table(path: Path, columns: Sequence[str], **options: Any) -> pd.Dat
 
     wanted = f"give a CSV with columns {', '.join(columns)}"
     try:
-        frame = pd.read_csv(path, **options)
+        frame: pd.DataFrame = pd.read_csv(path, **options)
     except FileNotFoundError:
         raise DataError(f"{path}: no such file; {wanted}") from None
     except (OSError, ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
@@ -29,9 +29,8 @@ def read_csv_table(path: Path, columns: Sequence[str], **options: Any) -> pd.Dat
         raise DataError(f"{path}: cannot be read ({reason}); {wanted}") from error
     frame.columns = frame.columns.str.strip()
     if missing := [column for column in columns if column not in frame]:
-        raise DataError(
-            f"{path}: columns missing: {', '.join(missing)} (it has: {', '.join(map(str, frame.columns))[:80]}); {wanted}"
-        )
+        found = ", ".join(map(str, frame.columns))[:80]
+        raise DataError(f"{path}: columns missing: {', '.join(missing)} (it has: {found}); {wanted}")
     if frame.empty:
         raise DataError(f"{path}: no rows below the header; {wanted}")
     return frame

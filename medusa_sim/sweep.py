@@ -104,7 +104,8 @@ class SweepTable:
 
     def pandas(self) -> pd.DataFrame:
         """The rows as a pandas frame; text and codes are categorical."""
-        return self.arrow().to_pandas()
+        frame: pd.DataFrame = self.arrow().to_pandas()
+        return frame
 
 
 def sweep(settings: Sequence[SweepSetting], grid: Grid, chunk_rows: int = CHUNK_ROWS) -> Iterator[SweepTable]:

@@ -59,14 +59,16 @@ class Workload:
     @property
     def tokens(self) -> Size:
         """Rows of every linear layer: m = batch x query_tokens."""
-        return np.asarray(self.batch) * np.asarray(self.query_tokens)
+        rows: Size = np.asarray(self.batch) * np.asarray(self.query_tokens)
+        return rows
 
     @property
     def kv_len(self) -> Size:
         """Keys that a fused kernel attends to, the new tokens included."""
         if self.phase == "prefill":
             return self.seq_len
-        return np.asarray(self.seq_len) + np.asarray(self.query_tokens)
+        keys: Size = np.asarray(self.seq_len) + np.asarray(self.query_tokens)
+        return keys
 
 
 def prefill(batch: Size, seq_len: Size) -> Workload:

@@ -60,7 +60,7 @@ def tree_table(summary: Mapping[str, Mapping[str, float]], comparison: pd.DataFr
     rows = []
     for kind, score in summary.items():
         of_kind = kept if kind == "all" else kept[kept["kind"] == kind]
-        worst = of_kind.loc[of_kind["error"].abs().idxmax()]
+        worst = of_kind.to_dict("records")[int(of_kind["error"].abs().to_numpy().argmax())]
         rows.append(
             (
                 kind,
