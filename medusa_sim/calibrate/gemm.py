@@ -184,7 +184,7 @@ def _residuals(rows: GemmRows, predicted_us: FloatArray) -> tuple[Residual, ...]
 
 def _refined(kernel: GemmKernel, rows: GemmRows, gpu: Gpu, *, rounds: int) -> GemmKernel:
     """Alternates the physical parameters (least squares) and the library's reluctances (line search)."""
-    weight = 1.0 / np.hypot(1.0, 0.3 * _resolution_us(rows) / rows.time_us / 0.03)
+    weight = 1.0 / np.hypot(1.0, 0.15 * _resolution_us(rows) / rows.time_us / 0.03)
     for _ in range(rounds):
         kernel = _with_physics(kernel, rows, gpu, weight)
         kernel = _with_reluctances(kernel, rows, gpu, weight)
