@@ -118,7 +118,7 @@ def test_every_gpu_has_every_kind() -> None:
 
 @pytest.mark.parametrize(("file", "name"), FILES)
 def test_measured_rows_are_met(file: str, name: str, shared_data: Path) -> None:
-    """The project's limit on withheld rows is 15 %; the rows themselves are whole microseconds."""
+    """The project's limit on unseen rows is 15 %; the rows themselves are whole microseconds."""
     frame = read_rows(shared_data / "measured" / f"{file}.parquet", need_time=True)
     for index, operator in operators_of(frame):
         assert isinstance(operator, Elementwise)

@@ -48,7 +48,7 @@ def reproduce(
     """A table or figure of the papers, predicted beside published.
 
     Without a TARGET: the errors over every target that has published values. Published columns are
-    empty where the paper prints no number or where its values are withheld from this project.
+    empty where the paper prints no number or where its values are kept out of this project as a test.
     """
     from medusa_sim.reproduce import TARGETS, reproduction, scores
 

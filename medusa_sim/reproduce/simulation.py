@@ -68,14 +68,14 @@ def figure22(data_dir: DataDir = None) -> Reproduction:
 
 
 def figure23(data_dir: DataDir = None) -> Reproduction:
-    """Speedup by candidates and context length at batch 4: a prediction, the curves are withheld."""
+    """Speedup by candidates and context length at batch 4: a prediction, the published curves are not in this project."""
     frame = _simulated((FIGURE23_BATCH,), SEQ_LENS, data_dir)
     frame["published_speedup"] = np.nan
     return Reproduction(
         name="figure23",
         title="Figure 23: simulated speedup by context length, Llama-7B block, batch 4",
         source="Medusa, arXiv 2401.10774, appendix G.3, Figure 23",
-        caveat=f"prediction: the published curves are withheld; {_CONVENTION}",
+        caveat=f"prediction: the published curves are kept out of this project as a test; {_CONVENTION}",
         frame=_with_errors(frame),
     )
 

@@ -15,7 +15,7 @@ class Reproduction:
 
     name: as the command line spells it (`table6`). frame: one row a cell; columns that hold what the
     paper prints start with `published_` and are empty where the paper gives nothing or where it is
-    withheld from this project. source: paper and place. caveat: one line.
+    kept out of this project as a test. source: paper and place. caveat: one line.
     """
 
     name: str
