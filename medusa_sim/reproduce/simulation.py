@@ -68,7 +68,7 @@ def figure22(data_dir: DataDir = None) -> Reproduction:
 
 
 def figure23(data_dir: DataDir = None) -> Reproduction:
-    """Speedup by candidates and context length at batch 4: a prediction, the published curves are not in this project."""
+    """Speedup by candidates and context length at batch 4: a prediction without published values."""
     frame = _simulated((FIGURE23_BATCH,), SEQ_LENS, data_dir)
     frame["published_speedup"] = np.nan
     return Reproduction(

@@ -58,7 +58,10 @@ def table7(data_dir: DataDir = None) -> Reproduction:
         name="table7",
         title="Table 7: attention product, 1024 keys, Llama-33B, A100-80GB-PCIe",
         source=f"{_PAPER}, Table 7",
-        caveat="prediction: the published table is kept out of this project as a test; Table 6, to which the kernels are fitted, has one batch",
+        caveat=(
+            "prediction: the published table is kept out of this project as a test; Table 6, to which the "
+            "kernels are fitted, has one batch"
+        ),
         frame=_compared(check_rows(rows, "table7"), "batch", data_dir),
     )
 
