@@ -311,7 +311,7 @@ def test_operators_are_those_of_the_simulator(tmp_path: Path) -> None:
     model = tiny_llama(13, dtype=torch.float32, tie_word_embeddings=True, max_position_embeddings=64)
     save_checkpoint(tmp_path, model, dtype=torch.float16)
     described = load_model(tmp_path / "config.json")
-    heads, tree = tiny_heads(model, count=3), CandidateTree.cartesian([3, 2])
+    heads, tree = tiny_heads(model, count=3), CandidateTree.cartesian([3, 1, 1])
     ran: Counter[tuple[int, int, int]] = Counter()
 
     def count(module: torch.nn.Module, given: tuple[torch.Tensor], _: torch.Tensor) -> None:

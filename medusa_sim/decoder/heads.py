@@ -54,9 +54,13 @@ class MedusaHeads(nn.Module):
                 blocks.append(nn.Linear(hidden, vocab, bias=False))
             self.add_module(str(i), nn.ModuleList(blocks))
 
-    def forward(self, hidden: Tensor, lm_head: nn.Linear) -> Tensor:
-        """Logits (heads, ..., vocab) from hidden states (..., hidden); `lm_head` serves shared layouts."""
-        return torch.stack([self._head(i, hidden, lm_head) for i in range(self.count)])
+    def forward(self, hidden: Tensor, lm_head: nn.Linear, first: int | None = None) -> Tensor:
+        """Logits (heads, ..., vocab) from hidden states (..., hidden), of the `first` heads or of all.
+
+        `lm_head` serves shared layouts.
+        """
+        count = self.count if first is None else first
+        return torch.stack([self._head(i, hidden, lm_head) for i in range(count)])
 
     def _head(self, i: int, x: Tensor, lm_head: nn.Linear) -> Tensor:
         for j in range(self.layers):

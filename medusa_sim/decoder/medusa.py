@@ -41,7 +41,7 @@ class MedusaDrafter:
         """The tree filled with the heads' best guesses."""
         tokens = roots[:, None]
         if self.nodes > 1:
-            logits = self.heads(hidden, self.model.lm_head)[: self.tree.depth]  # (heads, batch, vocab)
+            logits = self.heads(hidden, self.model.lm_head, self.tree.depth)  # (heads, batch, vocab)
             best = logits.topk(self.tree.ranks_used, dim=-1).indices
             tokens = torch.cat((tokens, best[self._head, :, self._rank].T), dim=1)
         parents = self.parents.expand(roots.shape[0], -1)

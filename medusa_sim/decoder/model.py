@@ -127,8 +127,7 @@ class Attention(nn.Module):
             values = step.cache.values[self.layer, :, :, : step.kv_len]
             # The query heads of a group become rows of their K/V head: each K/V row is read once.
             q = q.reshape(batch, self.kv_heads, group * query_tokens, self.head_dim)
-            mask = step.mask.repeat(1, 1, group, 1)
-            out = functional.scaled_dot_product_attention(q, keys, values, attn_mask=mask)
+            out = functional.scaled_dot_product_attention(q, keys, values, attn_mask=step.mask)
             out = out.reshape(batch, self.heads, query_tokens, self.head_dim)
         merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, query_tokens, -1))
         return merged
@@ -253,7 +252,10 @@ class Llama(nn.Module):
                 sliding_window=self.config.sliding_window,
             )
             cos, sin = self._rotations((lengths + depths)[:, offset:])
-            step = Step(cos, sin, cache, lengths + order[offset:], mask[:, None], kv_len)
+            # Once for all layers: additive, and a row for every query head of a K/V head's group.
+            bias = torch.zeros_like(mask, dtype=self.dtype).masked_fill(~mask, -torch.inf)
+            bias = bias[:, None].repeat(1, 1, self.config.group_size, 1)
+            step = Step(cos, sin, cache, lengths + order[offset:], bias, kv_len)
         x = self.model.embed_tokens(tokens)
         for layer in self.model.layers:
             x = layer(x, step)
