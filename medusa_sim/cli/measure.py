@@ -1,0 +1,229 @@
+"""`medusa-sim measure`: microbenchmarks of a device, for `calibrate` and the `measured` latency model."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from medusa_sim.cli.decoder_extra import require_decoder_extra
+from medusa_sim.cli.group import examples
+from medusa_sim.cli.names import MODELS
+from medusa_sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from medusa_sim.measure.environment import Environment
+    from medusa_sim.measure.record import Meta, Rates
+    from medusa_sim.measure.session import Outcome, Progress
+
+DTYPES = ("fp32", "bf16", "fp16")
+_DEFAULT_DTYPE = {"cpu": "fp32", "cuda": "fp16"}
+_METHODS = {
+    "cpu": "wall time of runs of calls; weights and K/V rotate as a step of the model reads them",
+    "cuda": "CUDA events around a replayed graph; weights and K/V rotate as a step of the model reads them",
+}
+
+
+@click.command(
+    epilog=examples(
+        "medusa-sim measure --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
+        "medusa-sim measure --device cpu --models my/config.json --dtype fp32 --budget 300 --resume",
+    )
+)
+@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:n.")
+@click.option(
+    "--models",
+    type=MODELS,
+    default="llama-7b",
+    show_default=True,
+    help="Models whose shapes are measured: names or paths of a config.json, by commas.",
+)
+@click.option(
+    "--dtype", "dtypes", default=None, help="fp32, bf16, fp16, by commas [default: cpu fp32, cuda fp16]."
+)
+@click.option(
+    "--budget",
+    type=click.FloatRange(min=0.0, min_open=True),
+    default=None,
+    metavar="SECONDS",
+    help="Stop after this many seconds; the most informative shapes come first [default: all of them].",
+)
+@click.option(
+    "--resume", is_flag=True, help="Go on with a folder that holds rows; noisy ones are measured again."
+)
+@click.option(
+    "--allow-different", is_flag=True, help="Also where its rows are of another device, torch or clocks."
+)
+@click.option(
+    "--out",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Folder of the rows [default: profiles/operators/NAME in the data folder].",
+)
+@click.option(
+    "--name", default=None, help="Name of the device as a --gpu [default: from what the system says]."
+)
+@click.option("--threads", type=click.IntRange(min=1), default=None, help="CPU threads [default: torch's].")
+@click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Your own specs and profiles [default: $MEDUSA_SIM_DATA_DIR, else the platform's user data folder].",
+)
+def measure(
+    device: str,
+    models: tuple[str, ...],
+    dtypes: str | None,
+    budget: float | None,
+    resume: bool,
+    allow_different: bool,
+    out: Path | None,
+    name: str | None,
+    threads: int | None,
+    data_dir: Path | None,
+) -> None:
+    """Times of the operators of MODELS on this device, written as rows beside their environment.
+
+    Linear layers (m 1 to 4096, fused and separate projections, LM head), fused attention under a tree mask
+    (contexts 128 to 8192, batches 1 to 64), unfused products, elementwise kernels and the launch floor. A
+    device without a hardware file gets one, so that its name is a --gpu. Needs torch.
+    """
+    require_decoder_extra()
+    import torch
+
+    from medusa_sim.data import user_data_dir
+    from medusa_sim.latency.profile import OPERATOR_PROFILES
+    from medusa_sim.measure import hardware
+    from medusa_sim.measure.environment import environment, torch_device
+    from medusa_sim.measure.kernels import Pool
+    from medusa_sim.measure.record import SCHEMA, Meta, begin, write_meta
+    from medusa_sim.measure.session import measure_cases
+    from medusa_sim.measure.shapes import cases
+    from medusa_sim.measure.timing import bench_of, spread_warning
+    from medusa_sim.specs.model import load_model
+
+    started = time.monotonic()
+    if threads is not None:
+        torch.set_num_threads(threads)
+    target = torch_device(device)
+    chosen = _dtypes(dtypes, target.type)
+    wanted = cases([load_model(model) for model in models], chosen)
+    seen = environment(target, name)
+    home = user_data_dir(data_dir)
+    folder = out or home / OPERATOR_PROFILES / seen.name
+    _tell_environment(seen, len(wanted), folder)
+    rates = hardware.rates(target, seen, chosen)
+    meta = Meta(
+        schema=SCHEMA,
+        title=f"Operators of {', '.join(models)} on {seen.device}",
+        method=_METHODS[seen.kind],
+        models=models,
+        dtypes=chosen,
+        environment=seen,
+        rates=rates,
+    )
+    record, meta = begin(folder, meta, resume=resume, allow_different=allow_different)
+    write_meta(folder, meta)
+    bar = _Bar()
+    try:
+        outcome = measure_cases(
+            wanted,
+            bench_of(Pool(target, seen.cache_bytes)),
+            record,
+            meta.rates,
+            memory_bytes=seen.memory_bytes,
+            budget_s=None if budget is None else max(0.0, budget - (time.monotonic() - started)),
+            tell=bar.show,
+        )
+    except KeyboardInterrupt:
+        bar.end()
+        click.echo(f"interrupted; {record.rows} rows are kept in {folder}; go on with --resume", err=True)
+        raise
+    bar.end()
+    final = hardware.with_rows(meta.rates, outcome.best_flops_per_s, outcome.best_bytes_per_s)
+    write_meta(folder, _with_rates(meta, final))
+    written = hardware.write_hardware(home, seen, final)
+    _tell_outcome(outcome, record.rows, folder, written)
+    warning = spread_warning(record.noisy, record.rows, seen.kind, seen.load_average)
+    if warning:
+        click.echo(f"Warning: {warning}", err=True)
+    for dtype in chosen:
+        files = sorted(path.name for path in folder.glob(f"*_{dtype}.csv"))
+        click.echo(
+            f"next: medusa-sim calibrate --gpu {seen.name} --kernels torch --rows "
+            f"{' '.join(str(folder / file) for file in files)}",
+            err=True,
+        )
+
+
+def _with_rates(meta: Meta, rates: Rates) -> Meta:
+    import msgspec
+
+    return msgspec.structs.replace(meta, rates=rates)
+
+
+def _dtypes(given: str | None, kind: str) -> tuple[str, ...]:
+    """The dtypes asked for. Raises UsageError for one that no kernel here has."""
+    found = tuple(dict.fromkeys(part.strip() for part in (given or _DEFAULT_DTYPE[kind]).split(",")))
+    unknown = [dtype for dtype in found if dtype not in DTYPES]
+    if unknown:
+        raise UsageError(
+            f"--dtype {given!r}: {unknown[0]!r} cannot be measured (allowed: {', '.join(DTYPES)})"
+        )
+    return found
+
+
+def _tell_environment(seen: Environment, shapes: int, folder: Path) -> None:
+    clocks = ", ".join(f"{domain} {mhz:g} MHz" for domain, mhz in seen.clocks_mhz.items()) or "unknown clocks"
+    click.echo(
+        f"{seen.name}: {seen.device}, {seen.units} {'threads' if seen.kind == 'cpu' else 'SMs'}, {clocks}, "
+        f"{seen.driver}, torch {seen.torch}, load average {seen.load_average:g}",
+        err=True,
+    )
+    click.echo(f"{shapes} shapes, the most informative first, to {folder}", err=True)
+
+
+def _tell_outcome(outcome: Outcome, rows: int, folder: Path, hardware: Path | None) -> None:
+    told = [f"measured {outcome.measured} shapes in {outcome.elapsed_s:.0f} s"]
+    told += [f"{outcome.kept} were there"] if outcome.kept else []
+    told += [f"the budget left out {outcome.left} (go on with --resume)"] if outcome.left else []
+    told += [f"{outcome.too_large} do not fit the memory"] if outcome.too_large else []
+    click.echo(f"{'; '.join(told)}; {rows} rows in {folder}", err=True)
+    if hardware is not None:
+        click.echo(f"wrote {hardware}", err=True)
+
+
+class _Bar:
+    """A line on stderr with the time that is left, on a terminal; every half minute a line elsewhere."""
+
+    _EVERY_S = 0.2, 30.0
+    _WIDTH = 30
+
+    def __init__(self) -> None:
+        self.on_terminal = sys.stderr.isatty()
+        self._told_s = 0.0
+        self._drawn = False
+
+    def show(self, progress: Progress) -> None:
+        every = self._EVERY_S[0 if self.on_terminal else 1]
+        if progress.elapsed_s - self._told_s < every:
+            return
+        self._told_s, self._drawn = progress.elapsed_s, self.on_terminal
+        told = f"{progress.done} of {progress.total} shapes, {_minutes(progress.left_s)} left"
+        if self.on_terminal:
+            full = round(self._WIDTH * progress.done / progress.total)
+            click.echo(f"\r[{'#' * full}{'.' * (self._WIDTH - full)}] {told}   ", err=True, nl=False)
+        else:
+            click.echo(told, err=True)
+
+    def end(self) -> None:
+        if self._drawn:
+            click.echo("", err=True)
+
+
+def _minutes(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 60}:{whole % 60:02d}"

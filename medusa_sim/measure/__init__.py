@@ -1,0 +1,1 @@
+"""Microbenchmarks of a device -> profile rows that `calibrate` and the `measured` latency model read."""

@@ -1,0 +1,237 @@
+"""What a measurement depends on beside the shape: the device, its clocks, the software, the day.
+
+Stored beside the rows, so that a profile is only compared with the device that it was recorded on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+import msgspec
+import torch
+
+import medusa_sim
+from medusa_sim.errors import UsageError
+from medusa_sim.units import KILO, MEGA
+
+CLOCK_TOLERANCE = 0.05
+"""Share by which clocks may differ before two runs count as different devices."""
+
+_TOOL_TIMEOUT_S = 20
+_CPUINFO = Path("/proc/cpuinfo")
+_CPU_TREE = Path("/sys/devices/system/cpu")
+
+SPEC_OF_DEVICE: dict[str, str] = {
+    "NVIDIA A100 80GB PCIe": "a100-80gb-pcie",
+    "NVIDIA A100-SXM4-80GB": "a100-80gb-sxm",
+    "NVIDIA A100-SXM4-40GB": "a100-40gb",
+    "NVIDIA A100-PCIE-40GB": "a100-40gb",
+    "NVIDIA A40": "a40",
+    "NVIDIA B200": "b200",
+    "NVIDIA H100 80GB HBM3": "h100-sxm",
+    "NVIDIA H100 NVL": "h100-nvl",
+    "NVIDIA H100 PCIe": "h100-pcie",
+    "NVIDIA H200": "h200-sxm",
+    "NVIDIA L4": "l4",
+    "NVIDIA L40S": "l40s",
+    "NVIDIA GeForce RTX 3090": "rtx-3090",
+    "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA RTX A6000": "rtx-a6000",
+}
+"""The name that a driver reports -> the shipped hardware file of that card."""
+
+
+class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The device, and the conditions of a run.
+
+    name: the GPU name of the project (a hardware file's); device: what the system calls it. clocks_mhz:
+    highest clocks that the device may run at (by domain: sm, memory, core). current_clocks_mhz: at the
+    start of the run. threads: of the CPU, as torch uses them. load_average: processes that wanted to run in
+    the last minute, before the measurement.
+    """
+
+    name: str
+    device: str
+    kind: str
+    units: int
+    cache_bytes: int
+    memory_bytes: int
+    driver: str
+    clocks_mhz: dict[str, float]
+    current_clocks_mhz: dict[str, float]
+    torch: str
+    threads: int
+    commit: str
+    date: str
+    load_average: float
+
+
+def torch_device(text: str) -> torch.device:
+    """`cpu`, `cuda` or `cuda:n` as a device. Raises UsageError where there is none of that kind."""
+    match = re.fullmatch(r"(cpu)|cuda(?::(\d{1,3}))?", text.strip())
+    if match is None:
+        raise UsageError(f"--device {text!r}: cpu, cuda or cuda:n is allowed")
+    if match[1]:
+        return torch.device("cpu")
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    index = int(match[2] or 0)
+    if index >= count:
+        raise UsageError(
+            f"--device {text}: torch {torch.__version__} sees {count} CUDA devices; use --device cpu, "
+            "or a torch with CUDA on a machine with a driver"
+        )
+    return torch.device("cuda", index)
+
+
+def environment(device: torch.device, name: str | None = None) -> Environment:
+    """The device and this moment; `name` replaces the name that is derived from the system's."""
+    return cuda_environment(device, name) if device.type == "cuda" else cpu_environment(name)
+
+
+def cpu_environment(name: str | None = None) -> Environment:
+    """The CPU of this machine with as many cores as torch uses."""
+    title = _cpu_title()
+    threads = torch.get_num_threads()
+    highest, current = _cpu_clocks_mhz()
+    return Environment(
+        name=name or f"{slug(title)}-{threads}t",
+        device=title,
+        kind="cpu",
+        units=threads,
+        cache_bytes=last_level_cache_bytes(),
+        memory_bytes=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        driver=f"{platform.system()} {platform.release()}",
+        clocks_mhz=highest,
+        current_clocks_mhz=current,
+        torch=str(torch.__version__),
+        threads=threads,
+        commit=code_version(),
+        date=_now(),
+        load_average=load_average(),
+    )
+
+
+def cuda_environment(device: torch.device, name: str | None = None) -> Environment:
+    """A CUDA device. Clocks and driver come from nvidia-smi where it is there."""
+    properties = torch.cuda.get_device_properties(device)
+    seen = _nvidia_smi(str(properties.uuid)) if hasattr(properties, "uuid") else {}
+    title = str(properties.name)
+    return Environment(
+        name=name or SPEC_OF_DEVICE.get(title) or slug(title),
+        device=title,
+        kind="cuda",
+        units=int(properties.multi_processor_count),
+        cache_bytes=int(properties.L2_cache_size),
+        memory_bytes=int(properties.total_memory),
+        driver=f"{seen.get('driver_version', 'unknown driver')}, CUDA {torch.version.cuda}",
+        clocks_mhz=_mhz(seen, {"sm": "clocks.max.sm", "memory": "clocks.max.memory"}),
+        current_clocks_mhz=_mhz(seen, {"sm": "clocks.sm", "memory": "clocks.mem"}),
+        torch=str(torch.__version__),
+        threads=torch.get_num_threads(),
+        commit=code_version(),
+        date=_now(),
+        load_average=load_average(),
+    )
+
+
+def differences(first: Environment, second: Environment) -> list[str]:
+    """Why times of one say nothing about the other: name, device, threads of a CPU, clocks."""
+    found = []
+    fields = ["name", "device", "kind", "units"] + (["threads"] if first.kind == "cpu" else [])
+    for field in fields:
+        one, other = getattr(first, field), getattr(second, field)
+        if one != other:
+            found.append(f"{field} {one!r} and {other!r}")
+    for domain in sorted(first.clocks_mhz.keys() & second.clocks_mhz.keys()):
+        one, other = first.clocks_mhz[domain], second.clocks_mhz[domain]
+        if abs(one - other) > CLOCK_TOLERANCE * max(one, other):
+            found.append(f"{domain} clock {one:g} and {other:g} MHz")
+    return found
+
+
+def slug(title: str) -> str:
+    """A device's name as a file name: `Intel(R) Xeon(R) Processor` -> `intel-xeon-processor`."""
+    plain = re.sub(r"\((?:r|tm|c)\)|@.*$|\bcpu\b", " ", title.lower())
+    return re.sub(r"[^a-z0-9]+", "-", plain).strip("-") or "device"
+
+
+def load_average() -> float:
+    """Processes that wanted to run in the last minute; 0 where the system does not tell."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
+
+
+def last_level_cache_bytes() -> int:
+    """The largest cache that core 0 sees; 32 MiB where the system does not tell."""
+    sizes = [
+        int(text[:-1]) * {"K": 2**10, "M": 2**20, "G": 2**30}[text[-1]]
+        for path in _CPU_TREE.glob("cpu0/cache/index*/size")
+        if re.fullmatch(r"\d+[KMG]", text := path.read_text(encoding="ascii").strip())
+    ]
+    return max(sizes, default=32 * 2**20)
+
+
+def code_version() -> str:
+    """The commit of a checkout, else the package's version."""
+    root = Path(medusa_sim.__file__).resolve().parents[1]
+    if (root / ".git").exists():
+        told = _output(["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"])
+        if told:
+            return told
+    return f"medusa-sim {medusa_sim.__version__}"
+
+
+def _now() -> str:
+    return datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def _cpu_title() -> str:
+    if _CPUINFO.is_file():
+        for line in _CPUINFO.read_text(encoding="utf-8", errors="replace").splitlines():
+            key, _, value = line.partition(":")
+            if key.strip() == "model name":
+                return " ".join(value.split())
+    return platform.processor() or platform.machine() or "cpu"
+
+
+def _cpu_clocks_mhz() -> tuple[dict[str, float], dict[str, float]]:
+    """Highest and current clock of core 0, empty where the system does not tell."""
+    current: dict[str, float] = {}
+    if _CPUINFO.is_file():
+        found = re.search(r"^cpu MHz\s*:\s*([0-9.]+)", _CPUINFO.read_text(encoding="utf-8"), re.MULTILINE)
+        current = {"core": float(round(float(found[1])))} if found else {}
+    limit = _CPU_TREE / "cpu0/cpufreq/cpuinfo_max_freq"
+    if limit.is_file():
+        return {"core": int(limit.read_text(encoding="ascii")) * KILO / MEGA}, current
+    return dict(current), current  # a virtual machine shows one fixed clock
+
+
+def _nvidia_smi(uuid: str) -> dict[str, str]:
+    """What nvidia-smi tells of one GPU, empty without it."""
+    keys = ("driver_version", "clocks.sm", "clocks.mem", "clocks.max.sm", "clocks.max.memory")
+    given = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+    told = _output(
+        ["nvidia-smi", f"--id={given}", f"--query-gpu={','.join(keys)}", "--format=csv,noheader,nounits"]
+    )
+    values = [value.strip() for value in told.splitlines()[0].split(",")] if told else []
+    return dict(zip(keys, values, strict=True)) if len(values) == len(keys) else {}
+
+
+def _mhz(seen: dict[str, str], keys: dict[str, str]) -> dict[str, float]:
+    numbers = {domain: seen.get(key, "") for domain, key in keys.items()}
+    return {domain: float(text) for domain, text in numbers.items() if re.fullmatch(r"[0-9.]+", text)}
+
+
+def _output(command: list[str]) -> str:
+    """Standard output of a tool, empty where it is missing or fails."""
+    try:
+        done = subprocess.run(  # noqa: S603  # a fixed command without a shell
+            command, capture_output=True, text=True, timeout=_TOOL_TIMEOUT_S, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,178 @@
+"""What a device reaches, and its hardware file: a measured CPU or an unknown card is a `--gpu` as well."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from medusa_sim.data import find
+from medusa_sim.errors import OutputError
+from medusa_sim.measure.environment import Environment
+from medusa_sim.measure.kernels import DTYPES, Call
+from medusa_sim.measure.record import Rates, replace_text
+from medusa_sim.measure.timing import captured
+from medusa_sim.specs.gpu import HARDWARE, SCHEMA, load_gpu
+from medusa_sim.units import US_PER_S
+
+_COPY_CACHES, _LEAST_COPY_BYTES, _MOST_COPY_SHARE = 4, 2**28, 0.1
+_REPEATS = 9
+_LAUNCH_CALLS = 100
+_PRODUCT = {"cpu": 1024, "cuda": 8192}
+
+
+def rates(device: torch.device, seen: Environment, dtypes: Sequence[str]) -> Rates:
+    """Copy and read bandwidth, the best large product of each dtype, and the launch floor. A few seconds."""
+    size = min(max(_COPY_CACHES * seen.cache_bytes, _LEAST_COPY_BYTES), _MOST_COPY_SHARE * seen.memory_bytes)
+    with torch.inference_mode():
+        copy, read = _bandwidths(device, int(size))
+        products = {dtype: _product_flops_per_s(device, DTYPES[dtype]) for dtype in dtypes}
+        eager, graph = _launch_us(device)
+    return Rates(
+        copy_bytes_per_s=copy,
+        read_bytes_per_s=read,
+        flops_per_s=products,
+        launch_eager_us=eager,
+        launch_graph_us=graph,
+    )
+
+
+def with_rows(found: Rates, best: dict[str, float], best_bytes_per_s: float) -> Rates:
+    """Rates that no row exceeds: fractions of a peak are to stay below 1."""
+    flops = {dtype: max(rate, best.get(dtype, 0.0)) for dtype, rate in found.flops_per_s.items()}
+    return Rates(
+        copy_bytes_per_s=found.copy_bytes_per_s,
+        read_bytes_per_s=max(found.read_bytes_per_s, best_bytes_per_s),
+        flops_per_s=flops,
+        launch_eager_us=found.launch_eager_us,
+        launch_graph_us=found.launch_graph_us,
+    )
+
+
+def write_hardware(data_dir: Path, seen: Environment, found: Rates) -> Path | None:
+    """`hardware/<name>.toml` of the user's data from what was measured; None where it is not to be written.
+
+    A shipped card keeps its datasheet. A file of the user's is renewed unless kernels were fitted to it:
+    they are fractions of the rates in it. Raises OutputError where it cannot be written.
+    """
+    path = data_dir / HARDWARE / f"{seen.name}.toml"
+    there = find(HARDWARE, f"{seen.name}.toml", data_dir)
+    if there is not None and (there != path or load_gpu(seen.name, data_dir).kernels):
+        return None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(
+            f"{path.parent}: cannot be created ({error.strerror}); choose --data-dir"
+        ) from error
+    replace_text(path, hardware_text(seen, found))
+    load_gpu(seen.name, data_dir)  # what was written reads back, or says why not
+    return path
+
+
+def hardware_text(seen: Environment, found: Rates) -> str:
+    """A hardware file: units, cache and memory as the system tells them, rates as measured."""
+    import tomlkit
+
+    told = f"{seen.device}, as its system reports it"
+    measured = f"measured by medusa-sim {seen.commit} on {seen.date[:10]}, torch {seen.torch}"
+    bandwidth = max(found.copy_bytes_per_s, found.read_bytes_per_s)
+    is_cpu = seen.kind == "cpu"
+    document = tomlkit.document()
+    document.add("schema", SCHEMA)
+    document.add("name", seen.name)
+    document.add("title", seen.device)
+    document.add("architecture", "cpu" if is_cpu else "cuda")
+
+    def number(key: str, value: float, source: str, note: str) -> None:
+        table = tomlkit.table()
+        table.update({"value": value, "source": source, "note": note})
+        document.add(key, table)
+
+    number("sms", seen.units, told, "threads that torch uses" if is_cpu else "streaming multiprocessors")
+    number("l2_bytes", seen.cache_bytes, told, "the last-level cache" if is_cpu else "the L2 cache")
+    number("memory_bytes", seen.memory_bytes, told, "all memory, the system's share included")
+    number(
+        "bandwidth_bytes_per_s",
+        _rounded(bandwidth),
+        measured,
+        f"the fastest of a copy ({found.copy_bytes_per_s:.3g} bytes/s read and written) and of reading, "
+        f"alone or the weights of a linear layer as a step reads them ({found.read_bytes_per_s:.3g})",
+    )
+    number(
+        "link_bandwidth_bytes_per_s",
+        _rounded(bandwidth),
+        measured,
+        "one device without a link to another; its memory's bandwidth stands here",
+    )
+    peaks = tomlkit.table(is_super_table=True)
+    for dtype, rate in found.flops_per_s.items():
+        table = tomlkit.table()
+        table.update(
+            {"value": _rounded(rate), "source": measured, "note": "the fastest product that was timed"}
+        )
+        peaks.add(dtype, table)
+    document.add("peak_flops_per_s", peaks)
+    return tomlkit.dumps(document)
+
+
+def _rounded(value: float) -> float:
+    return float(f"{value:.4g}")
+
+
+def _bandwidths(device: torch.device, size: int) -> tuple[float, float]:
+    """Bytes per second of a copy (read and written count), and of a sum over the same bytes."""
+    source = torch.ones(size // 4, dtype=torch.float32, device=device)
+    target = torch.zeros_like(source)
+    copy_us = _fastest_us(device, lambda: target.copy_(source))
+    read_us = _fastest_us(device, source.sum)
+    count = source.numel() * source.itemsize
+    return 2.0 * count / copy_us * US_PER_S, count / read_us * US_PER_S
+
+
+def _product_flops_per_s(device: torch.device, dtype: torch.dtype) -> float:
+    size = _PRODUCT[device.type]
+    left, right = (torch.empty(size, size, dtype=dtype, device=device).uniform_(-1, 1) for _ in range(2))
+    return 2.0 * size**3 / _fastest_us(device, lambda: left @ right) * US_PER_S
+
+
+def _launch_us(device: torch.device) -> tuple[float, float]:
+    """Of one kernel that does nothing: launched from the host, and in a CUDA graph (0 on a CPU)."""
+    one = torch.zeros(1, device=device)
+
+    def many() -> None:
+        for _ in range(_LAUNCH_CALLS):
+            one.add_(1.0)
+
+    eager = _median_us(device, many) / _LAUNCH_CALLS
+    if device.type != "cuda":
+        return eager, 0.0
+    return eager, _median_us(device, captured([lambda: one.add_(1.0)] * _LAUNCH_CALLS)) / _LAUNCH_CALLS
+
+
+def _median_us(device: torch.device, work: Callable[[], object]) -> float:
+    return statistics.median(_samples_us(device, work))
+
+
+def _fastest_us(device: torch.device, work: Callable[[], object]) -> float:
+    """The best of a few: a rate that something else lowered is no limit of the device."""
+    return min(_samples_us(device, work))
+
+
+def _samples_us(device: torch.device, work: Call) -> list[float]:
+    times = []
+    for _ in range(_REPEATS):
+        _synchronise(device)
+        started = time.perf_counter()
+        work()
+        _synchronise(device)
+        times.append(US_PER_S * (time.perf_counter() - started))
+    return times
+
+
+def _synchronise(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

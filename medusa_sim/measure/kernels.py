@@ -1,0 +1,199 @@
+"""The operators in torch, as the decoder calls them, on operands that are as cold as in its steps.
+
+Weights and K/V are views that rotate through one large buffer: between two uses of the same bytes lie as many
+others as the model has weights, or several times the cache, whichever is less. Activations stay where the
+kernel before would have left them. A fused attention row holds everything between rotation and output
+projection: the new K and V written to the cache, the product under the tree mask, the heads merged.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.config import DecoderConfig
+from medusa_sim.decoder.model import RMSNorm, rotate
+from medusa_sim.decoder.tree_attention import attention_mask
+from medusa_sim.measure.shapes import Case, Sizes
+
+Call = Callable[[], object]
+
+DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+CACHE_MULTIPLE = 3
+"""Rotating through this many times the cache leaves nothing of a buffer in it."""
+MOST_COPIES = 256
+_EMBEDDING_ROWS = 32_000
+_TREE_BRANCHES = 4
+
+
+class Pool:
+    """One buffer of random values that operands are cut from; it grows to the largest that was asked for."""
+
+    def __init__(self, device: torch.device, cache_bytes: int) -> None:
+        self.device = device
+        self.cache_bytes = cache_bytes
+        self._buffers: dict[torch.dtype, Tensor] = {}
+
+    def operands(self, shape: Sequence[int], dtype: torch.dtype, between_bytes: float) -> Tensor:
+        """(copies, *shape): so many that `between_bytes`, or CACHE_MULTIPLE caches, are read in a round."""
+        count = math.prod(shape)
+        wanted = min(between_bytes, CACHE_MULTIPLE * self.cache_bytes)
+        copies = min(max(1, math.ceil(wanted / (count * dtype.itemsize))), MOST_COPIES)
+        return self._buffer(copies * count, dtype)[: copies * count].view(copies, *shape)
+
+    def _buffer(self, count: int, dtype: torch.dtype) -> Tensor:
+        held = self._buffers.get(dtype)
+        if held is None or held.numel() < count:
+            self._buffers = {}  # the old one is freed first
+            held = torch.empty(count, dtype=dtype, device=self.device).uniform_(-1.0, 1.0)
+            self._buffers[dtype] = held
+        return held
+
+
+def calls(case: Case, pool: Pool) -> list[Call]:
+    """One launch of the case on each copy of its operands, in the order in which they rotate."""
+    dtype = DTYPES[case.dtype]
+    if case.family == "gemm":
+        return _linear(case.sizes, dtype, pool, case.between_bytes)
+    if case.family == "elementwise":
+        return _ELEMENTWISE[case.op](case.sizes, dtype, pool)
+    if case.op in ("qk", "pv"):
+        return _unfused(case.op, case.sizes, dtype, pool, case.between_bytes)
+    return _fused(case.op, case.sizes, dtype, pool, case.between_bytes)
+
+
+def _random(pool: Pool, dtype: torch.dtype, *shape: int) -> Tensor:
+    return torch.empty(shape, dtype=dtype, device=pool.device).uniform_(-1.0, 1.0)
+
+
+def _linear(sizes: Sizes, dtype: torch.dtype, pool: Pool, between_bytes: float) -> list[Call]:
+    x = _random(pool, dtype, sizes.m, sizes.k)
+    weights = pool.operands((sizes.n, sizes.k), dtype, between_bytes)
+
+    def call(weight: Tensor) -> Call:
+        return lambda: functional.linear(x, weight)
+
+    return [call(weight) for weight in weights]
+
+
+def _rms_norm(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    x = _random(pool, dtype, 1, sizes.m, sizes.n)
+    norm = RMSNorm(sizes.n, 1e-6).to(device=pool.device, dtype=dtype)
+    return [lambda: norm(x)]
+
+
+def _rope(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    """Queries and keys of every token; the head dimension hardly matters, the largest usual one is taken."""
+    dim = next(dim for dim in (128, 64, 32, 16, 8, 4, 2) if sizes.n % dim == 0)
+    x = _random(pool, dtype, 1, sizes.m, sizes.n // dim, dim).transpose(1, 2)
+    cos, sin = _random(pool, dtype, 1, 1, sizes.m, dim), _random(pool, dtype, 1, 1, sizes.m, dim)
+    keys = max(1, x.shape[1] // 2)
+    return [lambda: (rotate(x[:, keys:], cos, sin), rotate(x[:, :keys], cos, sin))]
+
+
+def _activation(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    gate, up = _random(pool, dtype, sizes.m, sizes.n), _random(pool, dtype, sizes.m, sizes.n)
+    return [lambda: functional.silu(gate) * up]
+
+
+def _residual(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    x, y = _random(pool, dtype, sizes.m, sizes.n), _random(pool, dtype, sizes.m, sizes.n)
+    return [lambda: x + y]
+
+
+def _embedding(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    table = pool.operands((_EMBEDDING_ROWS, sizes.n), dtype, 0.0)[0]
+    tokens = torch.randint(0, _EMBEDDING_ROWS, (64, 1, sizes.m), device=pool.device)
+
+    def call(row: Tensor) -> Call:
+        return lambda: functional.embedding(row, table)
+
+    return [call(row) for row in tokens]
+
+
+_ELEMENTWISE: dict[str, Callable[[Sizes, torch.dtype, Pool], list[Call]]] = {
+    "rms_norm": _rms_norm,
+    "rope": _rope,
+    "activation": _activation,
+    "residual": _residual,
+    "embedding": _embedding,
+}
+
+
+def _unfused(op: str, s: Sizes, dtype: torch.dtype, pool: Pool, between_bytes: float) -> list[Call]:
+    """QK^T or PV; the query heads of a K/V head are rows of one product, so that K or V is read once."""
+    rows = s.heads // s.kv_heads * s.q_len
+    store = pool.operands((s.batch, s.kv_heads, s.kv_len, s.head_dim), dtype, between_bytes)
+    width = s.head_dim if op == "qk" else s.kv_len
+    left = _random(pool, dtype, s.batch, s.kv_heads, rows, width)
+
+    def call(right: Tensor) -> Call:
+        right = right.transpose(-1, -2) if op == "qk" else right
+        return lambda: torch.matmul(left, right)
+
+    return [call(right) for right in store]
+
+
+def tree_mask(q_len: int, device: torch.device) -> Tensor:
+    """(q, q) bool of a tree in which every node has up to four children: which ancestors each node sees."""
+    mask = torch.zeros(q_len, q_len, dtype=torch.bool)
+    for node in range(q_len):
+        if node:
+            mask[node] = mask[(node - 1) // _TREE_BRANCHES]
+        mask[node, node] = True
+    return mask.to(device)
+
+
+def _fused(op: str, s: Sizes, dtype: torch.dtype, pool: Pool, between_bytes: float) -> list[Call]:
+    """Attention as the decoder does it (`decoder.model.Attention`, from rotation to output projection)."""
+    device = pool.device
+    store = pool.operands((2, s.batch, s.kv_heads, s.kv_len, s.head_dim), dtype, between_bytes)
+    cache = _cache(s, store)
+    committed = s.kv_len - s.q_len
+    lengths = torch.full((s.batch,), committed, device=device)
+    order = torch.arange(s.q_len, device=device)
+    causal = op == "prefill_attention"
+    within = order[:, None] >= order if causal else tree_mask(s.q_len, device)
+    mask = attention_mask(lengths, within, s.kv_len, order)
+    group = s.heads // s.kv_heads
+    bias = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -torch.inf)[:, None].repeat(1, 1, group, 1)
+    slots = lengths[:, None] + order
+    q = _random(pool, dtype, s.batch, s.q_len, s.heads, s.head_dim).transpose(1, 2)
+    k = _random(pool, dtype, s.batch, s.q_len, s.kv_heads, s.head_dim).transpose(1, 2)
+    v = _random(pool, dtype, s.batch, s.q_len, s.kv_heads, s.head_dim).transpose(1, 2)
+
+    def call(layer: int) -> Call:
+        def attend() -> Tensor:
+            cache.write(layer, slots, k, v)
+            rows = q.reshape(s.batch, s.kv_heads, group * s.q_len, s.head_dim)
+            out = functional.scaled_dot_product_attention(
+                rows, cache.keys[layer], cache.values[layer], attn_mask=bias
+            )
+            merged = out.reshape(s.batch, s.heads, s.q_len, s.head_dim).transpose(1, 2)
+            return merged.reshape(s.batch, s.q_len, -1)
+
+        return attend
+
+    return [call(layer) for layer in range(store.shape[0])]
+
+
+def _cache(s: Sizes, store: Tensor) -> KVCache:
+    """A cache whose layers are the rotating copies: (copies, 2, batch, kv_heads, capacity, head_dim)."""
+    config = DecoderConfig(
+        vocab_size=1,
+        hidden_size=s.heads * s.head_dim,
+        intermediate_size=1,
+        num_hidden_layers=1,
+        num_attention_heads=s.heads,
+        num_key_value_heads=s.kv_heads,
+        head_dim=s.head_dim,
+    )
+    cache = KVCache(config, batch=1, capacity=1, dtype=store.dtype, device=store.device)
+    cache.keys, cache.values = store[:, 0], store[:, 1]
+    cache.lengths = torch.full((s.batch,), s.kv_len - s.q_len, device=store.device)
+    return cache

@@ -1,0 +1,261 @@
+"""The folder of a measured device: CSV files of operator rows, and `meta.toml` with what they depend on.
+
+    <folder>/gemm_fp16.csv, attention_fp16.csv, elementwise_fp16.csv, ...   one file a family and dtype
+    <folder>/meta.toml                                                      environment, rates, launch floor
+
+Files are replaced whole, every few seconds and at the end however it comes, so that a run that is
+interrupted keeps what it measured and goes on from there.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import msgspec
+
+from medusa_sim.errors import DataError, OutputError, UsageError
+from medusa_sim.measure.environment import Environment, differences
+from medusa_sim.measure.shapes import Case
+from medusa_sim.measure.timing import SPREAD_LIMIT, Timing
+
+META = "meta.toml"
+SCHEMA = 1
+SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+COLUMNS = ("op", *SIZES, "dtype", "time_us", "p10_us", "p90_us", "repeats")
+_SAVE_EVERY_S = 5.0
+_DIGITS = 6
+
+Row = dict[str, str]
+
+
+class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What the device reaches: memory traffic of a copy (read and written) and of reading alone, and the best
+    product of each dtype; and what launching one empty kernel costs (graph: 0 where there are no graphs).
+    """
+
+    copy_bytes_per_s: float
+    read_bytes_per_s: float
+    flops_per_s: dict[str, float]
+    launch_eager_us: float
+    launch_graph_us: float = 0.0
+
+
+class Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`meta.toml`: how the rows of a folder were measured.
+
+    method: how a time was taken, one line. models: whose shapes. environments of later runs that added
+    rows are kept in `resumed`.
+    """
+
+    schema: int
+    title: str
+    method: str
+    models: tuple[str, ...]
+    dtypes: tuple[str, ...]
+    environment: Environment
+    rates: Rates
+    resumed: tuple[Environment, ...] = ()
+
+
+class Record:
+    """Rows of one folder, those that were there and those that are added."""
+
+    def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self.folder = folder
+        self.clock = clock
+        self._files: dict[str, dict[tuple[str, ...], Row]] = {}
+        self._changed: set[str] = set()
+        self._saved_at = clock()
+
+    @property
+    def rows(self) -> int:
+        """Rows in all files."""
+        return sum(len(rows) for rows in self._files.values())
+
+    @property
+    def noisy(self) -> int:
+        """Rows whose spread is above SPREAD_LIMIT."""
+        return sum(_is_noisy(row) for rows in self._files.values() for row in rows.values())
+
+    def load(self) -> None:
+        """Read the rows that a run before has left. Raises DataError for files that are not of this form."""
+        for path in sorted(self.folder.glob("*.csv")):
+            with path.open(newline="", encoding="utf-8") as file:
+                reader = csv.DictReader(file)
+                if tuple(reader.fieldnames or ()) != COLUMNS:
+                    raise DataError(
+                        f"{path}: columns {', '.join(reader.fieldnames or ())} were not written by `measure` "
+                        f"(its own: {', '.join(COLUMNS)}); choose another --out"
+                    )
+                self._files[path.name] = {_row_key(row): row for row in reader}
+
+    def has(self, case: Case) -> bool:
+        """Whether the case was measured, with a spread that can stand."""
+        row = self._files.get(file_name(case), {}).get(_case_key(case))
+        return row is not None and not _is_noisy(row)
+
+    def add(self, case: Case, timing: Timing) -> None:
+        """Keep a row, unless the one that is there has the smaller spread; saved every few seconds."""
+        name, key = file_name(case), _case_key(case)
+        row = row_of(case, timing)
+        held = self._files.setdefault(name, {}).get(key)
+        if held is None or _spread(row) <= _spread(held):
+            self._files[name][key] = row
+            self._changed.add(name)
+        if self.clock() - self._saved_at > _SAVE_EVERY_S:
+            self.save()
+
+    def save(self) -> None:
+        """Replace the files whose rows changed. Raises OutputError."""
+        for name in sorted(self._changed):
+            text = io.StringIO()
+            writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+            writer.writeheader()
+            writer.writerows(_ordered(self._files[name].values()))
+            replace_text(self.folder / name, text.getvalue())
+        self._changed.clear()
+        self._saved_at = self.clock()
+
+
+def file_name(case: Case) -> str:
+    """The file that holds a case's row."""
+    return f"{case.family}_{case.dtype}.csv"
+
+
+def row_of(case: Case, timing: Timing) -> Row:
+    """The cells of a row; sizes that do not apply are blank."""
+    sizes = {name: str(size) if (size := getattr(case.sizes, name)) else "" for name in SIZES}
+    times = {name: f"{getattr(timing, name):.{_DIGITS}g}" for name in ("time_us", "p10_us", "p90_us")}
+    return {"op": case.op, **sizes, "dtype": case.dtype, **times, "repeats": str(timing.repeats)}
+
+
+def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = False) -> tuple[Record, Meta]:
+    """The record of a folder, and the meta data to go on with.
+
+    Raises UsageError where rows are there and `resume` is not given, or where they are of another device,
+    another torch or other clocks; OutputError where the folder cannot be written.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{folder}: cannot be created ({error.strerror}); choose another --out") from error
+    record = Record(folder)
+    if not any(folder.glob("*.csv")) and not (folder / META).exists():
+        return record, meta
+    if not resume:
+        raise UsageError(f"{folder} holds rows; add --resume to go on with them, or choose another --out")
+    record.load()
+    if not (folder / META).exists():
+        raise DataError(
+            f"{folder}: rows without {META}, which says where they come from; choose another --out"
+        )
+    before = read_meta(folder)
+    different = differences(before.environment, meta.environment)
+    if before.environment.torch != meta.environment.torch:
+        different.append(f"torch {before.environment.torch} and {meta.environment.torch}")
+    if different and not allow_different:
+        raise UsageError(
+            f"{folder} was measured elsewhere ({'; '.join(different)}); choose another --out, "
+            "or mix them with --allow-different"
+        )
+    merged = msgspec.structs.replace(
+        meta,
+        models=tuple(dict.fromkeys((*before.models, *meta.models))),
+        dtypes=tuple(dict.fromkeys((*before.dtypes, *meta.dtypes))),
+        environment=before.environment,
+        rates=_best_rates(before.rates, meta.rates),
+        resumed=(*before.resumed, meta.environment),
+    )
+    return record, merged
+
+
+def read_meta(folder: Path) -> Meta:
+    """`meta.toml` of a measured folder. Raises DataError."""
+    path = folder / META
+    try:
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Meta)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; a folder written by `medusa-sim measure` has one") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
+        told = " ".join(str(error).split())
+        raise DataError(f"{path}: not the record of a measurement: {told}") from error
+
+
+def write_meta(folder: Path, meta: Meta) -> None:
+    """Replace `meta.toml`. Raises OutputError."""
+    replace_text(folder / META, toml_text(meta))
+
+
+def toml_text(struct: msgspec.Struct) -> str:
+    """A struct as TOML, tables after plain values."""
+    import tomlkit
+
+    document = tomlkit.document()
+    for key, value in msgspec.to_builtins(struct).items():
+        document.add(key, value)
+    return tomlkit.dumps(document)
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Write a file in one step. Raises OutputError."""
+    temporary = None
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            file.write(text)
+        mask = os.umask(0)
+        os.umask(mask)
+        Path(temporary).chmod(0o666 & ~mask)
+        Path(temporary).replace(path)
+    except OSError as error:
+        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
+    finally:
+        if temporary is not None:
+            Path(temporary).unlink(missing_ok=True)
+
+
+def _best_rates(first: Rates, second: Rates) -> Rates:
+    """The higher rates and the lower launch floor: what else ran only ever lowers a rate."""
+    dtypes = first.flops_per_s.keys() | second.flops_per_s.keys()
+    return Rates(
+        copy_bytes_per_s=max(first.copy_bytes_per_s, second.copy_bytes_per_s),
+        read_bytes_per_s=max(first.read_bytes_per_s, second.read_bytes_per_s),
+        flops_per_s={
+            dtype: max(first.flops_per_s.get(dtype, 0.0), second.flops_per_s.get(dtype, 0.0))
+            for dtype in sorted(dtypes)
+        },
+        launch_eager_us=min(first.launch_eager_us, second.launch_eager_us),
+        launch_graph_us=min(first.launch_graph_us, second.launch_graph_us),
+    )
+
+
+def _ordered(rows: Iterable[Row]) -> list[Row]:
+    def place(row: Row) -> tuple[object, ...]:
+        return (row["op"], *(int(row[name] or 0) for name in ("n", "k", *SIZES)))
+
+    return sorted(rows, key=place)
+
+
+def _row_key(row: Row) -> tuple[str, ...]:
+    op = "gemm" if row["k"] else row["op"]
+    return (op, *(row[name] for name in SIZES), row["dtype"])
+
+
+def _case_key(case: Case) -> tuple[str, ...]:
+    op = "gemm" if case.family == "gemm" else case.op
+    return (op, *(str(getattr(case.sizes, name) or "") for name in SIZES), case.dtype)
+
+
+def _spread(row: Row) -> float:
+    return (float(row["p90_us"]) - float(row["p10_us"])) / float(row["time_us"])
+
+
+def _is_noisy(row: Row) -> bool:
+    return _spread(row) > SPREAD_LIMIT
