@@ -247,13 +247,13 @@ def test_what_cannot_be_fitted_is_refused() -> None:
     few = shape("decode_attention", np.ones(3), np.ones(3), np.full(3, 64.0), (8, 8))
     with pytest.raises(DataError, match="3 rows of decode_attention; a fit needs 20"):
         fit_attention(few, np.ones(3), gpu, source="x.csv")
-    with pytest.raises(DataError, match=r"x\.csv: verify_attention cannot be fitted"):
-        fit_attention(dataclasses.replace(few, kind="verify_attention"), np.ones(3), gpu, source="x.csv")
+    with pytest.raises(DataError, match=r"x\.csv: qk is not a fused kernel"):
+        fit_attention(dataclasses.replace(few, kind="qk"), np.ones(3), gpu, source="x.csv")
 
 
 @pytest.mark.parametrize(("file", "name", "kernel_set"), FILES)
 def test_measured_rows_are_met(file: str, name: str, kernel_set: str, shared_data: Path) -> None:
-    """The limits on withheld rows are 12 %, and 8 % for decode beyond L2; these are the given rows."""
+    """The limits on unseen rows are 12 %, and 8 % for decode beyond L2; these are the given rows."""
     frame = read_rows(shared_data / "measured" / f"{file}.parquet", need_time=True)
     gpu, decode, prefill = kernels((name, kernel_set))
     for index, operator in operators_of(frame):

@@ -128,12 +128,10 @@ def fit_attention(operator: Attention, time_us: FloatArray, gpu: Gpu, *, source:
     """Kernel parameters of measured rows (`operator` holds one shape a row), with `fit` filled in.
 
     Deterministic, under a minute for 5000 rows. Raises DataError for fewer than 20 rows or for a kind
-    that is not a fused decode or prefill kernel.
+    that is not fused.
     """
-    if operator.kind not in ("decode_attention", "prefill_attention"):
-        raise DataError(
-            f"{source}: {operator.kind} cannot be fitted (allowed: decode_attention, prefill_attention)"
-        )
+    if not operator.is_fused:
+        raise DataError(f"{source}: {operator.kind} is not a fused kernel; `fit_unfused` fits it")
     if len(time_us) < _LEAST_ROWS:
         raise DataError(
             f"{source}: {len(time_us)} rows of {operator.kind}; a fit needs {_LEAST_ROWS} or more"

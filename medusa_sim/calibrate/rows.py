@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -18,7 +18,7 @@ from medusa_sim.calibrate.store import Kernel, Section, write_kernel
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import UnfusedRows, fit_unfused
 from medusa_sim.errors import DataError, OutputError, UsageError
-from medusa_sim.operators import Attention, Elementwise, FloatArray, Gemm
+from medusa_sim.operators import Attention, Elementwise, FloatArray, Gemm, Operator
 from medusa_sim.rows import operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel
@@ -40,7 +40,12 @@ class FittedKernel:
 
 
 def fitted_kernels(
-    frame: pd.DataFrame, gpu: Gpu, source: str, *, kernel_set: str = _START_SET
+    frame: pd.DataFrame,
+    gpu: Gpu,
+    source: str,
+    *,
+    kernel_set: str = _START_SET,
+    leave_out: Callable[[str], object] | None = None,
 ) -> Iterator[FittedKernel]:
     """Fit each operator of checked rows with times (`read_rows(..., need_time=True)`), one after another.
 
@@ -48,31 +53,55 @@ def fitted_kernels(
     with. Attention and elementwise kernels of different 16-bit dtypes are one kernel. Linear layers of one
     weight shape cannot tell a ramp from a bandwidth: they start from what was fitted to measured linear
     layers of the same GPU, with the ramp of the unfused one-row products among the rows, as the Medusa
-    paper's Tables 6 and 8 need.
+    paper's Tables 6 and 8 need. leave_out: told one line of each operator with too few rows or shapes for a
+    fit, which is passed over; without it such an operator ends the fits.
 
     Raises:
-        DataError: too few rows or shapes for a fit, or verification rows (composed of other kernels).
+        DataError: too few rows or shapes for a fit.
     """
     times = frame["time_us"].to_numpy(dtype=np.float64)
     groups = [(operator, times[index]) for index, operator in operators_of(frame)]
     unfused = [(op, time) for op, time in groups if isinstance(op, Attention) and op.kind in _UNFUSED]
     ramp_us = None
     if unfused:
-        products = fit_unfused(_joined(unfused), gpu, source=source)
-        ramp_us = products.vector_ramp_us
-        yield FittedKernel(section="unfused", key="", kernel=products)
+        try:
+            products = fit_unfused(_joined(unfused), gpu, source=source)
+        except DataError as error:
+            _left_out(error, leave_out)
+        else:
+            ramp_us = products.vector_ramp_us
+            yield FittedKernel(section="unfused", key="", kernel=products)
     for operator, time_us in groups:
-        match operator:
-            case Gemm():
-                begin = gemm_start(kernel_set, operator.dtype, gpu)
-                linear = _fitted_gemm(operator, time_us, gpu, source, ramp_us, begin)
-                yield FittedKernel(section="gemm", key=operator.dtype, kernel=linear)
-            case Attention() if operator.is_fused:
-                attention = fit_attention(operator, time_us, gpu, source=source)
-                yield FittedKernel(section="attention", key=operator.kind, kernel=attention)
-            case Elementwise():
-                elementwise = fit_elementwise(operator, time_us, gpu, source=source)
-                yield FittedKernel(section="elementwise", key=operator.kind, kernel=elementwise)
+        if isinstance(operator, Attention) and not operator.is_fused:
+            continue
+        try:
+            found = _fitted(operator, time_us, gpu, source, ramp_us, kernel_set)
+        except DataError as error:
+            _left_out(error, leave_out)
+        else:
+            yield found
+
+
+def _left_out(error: DataError, leave_out: Callable[[str], object] | None) -> None:
+    if leave_out is None:
+        raise error
+    leave_out(str(error))
+
+
+def _fitted(
+    operator: Operator, time_us: FloatArray, gpu: Gpu, source: str, ramp_us: float | None, kernel_set: str
+) -> FittedKernel:
+    match operator:
+        case Gemm():
+            begin = gemm_start(kernel_set, operator.dtype, gpu)
+            linear = _fitted_gemm(operator, time_us, gpu, source, ramp_us, begin)
+            return FittedKernel(section="gemm", key=operator.dtype, kernel=linear)
+        case Attention():
+            attention = fit_attention(operator, time_us, gpu, source=source)
+            return FittedKernel(section="attention", key=operator.kind, kernel=attention)
+        case Elementwise():
+            elementwise = fit_elementwise(operator, time_us, gpu, source=source)
+            return FittedKernel(section="elementwise", key=operator.kind, kernel=elementwise)
 
 
 def _fitted_gemm(

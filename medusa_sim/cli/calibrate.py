@@ -9,7 +9,7 @@ import click
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.options import gpu_option, output_options
 from medusa_sim.cli.output import Output
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import DataError, UsageError
 
 
 @click.command(
@@ -71,9 +71,14 @@ def calibrate(
     frame = pd.concat([read_rows(path, need_time=True) for path in files], ignore_index=True)
     told = source or "rows of " + ", ".join(path.name for path in files)
     fitted = []
-    for each in fitted_kernels(frame, card, told, kernel_set=kernels):
+    passed_over: list[str] = []
+    for each in fitted_kernels(frame, card, told, kernel_set=kernels, leave_out=passed_over.append):
         click.echo(f"fitted {each.section} {each.key}".rstrip(), err=True)
         fitted.append(each)
+    if not fitted:
+        raise DataError("; ".join(passed_over))
+    for line in passed_over:
+        click.echo(f"left out: {line}", err=True)
     if not dry_run:
         written = write_kernels(folder, card, kernels, fitted)
         click.echo(f"wrote {written}", err=True)

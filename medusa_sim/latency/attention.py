@@ -36,6 +36,9 @@ prefill kernel's arithmetic over the decode kernel's memory path, no causal corn
 
 so that it is D at one row and the slower of both where many rows were measured. K and V are read once for all
 candidates of a sequence in either.
+
+A kernel set that was fitted to rows of verification attention itself (`medusa-sim measure` records them) has
+a kernel of its own for it, by (A1) to (A4), and needs no (A5).
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class CalibratedLatency:
             if self._set.unfused is None:
                 raise self._missing("unfused", operator.kind, ())
             return unfused_attention_time(self.gpu, self._set.unfused, operator, cold=self.cold)
-        if operator.kind != "verify_attention":
+        if operator.kind != "verify_attention" or operator.kind in self._set.attention:
             return attention_time(self.gpu, self._attention(operator.kind), operator, cold=self.cold)
         decode, prefill = self._attention("decode_attention"), self._attention("prefill_attention")
         return verify_attention_time(self.gpu, decode, prefill, operator, cold=self.cold)
