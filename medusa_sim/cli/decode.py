@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram")
 
 
+SHARED_FROM_HIDDEN = 1024
+"""Hidden size from which torch's threads share a product; below, waiting for each other costs more than
+it saves (a hundredfold on a machine that is busy otherwise)."""
+
+
 @click.command(
     epilog=examples(
         'medusa-sim decode --prompt "def "',
@@ -55,6 +60,12 @@ METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram
     "--dtype", type=click.Choice(("fp32", "bf16", "fp16", "fp64")), default="fp32", show_default=True
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ...")
+@click.option(
+    "--threads",
+    type=click.IntRange(min=1),
+    default=None,
+    help="CPU threads [default: 1 for a small model, whose products are too small to share; else all].",
+)
 @click.option(
     "--step",
     type=click.Choice(("eager", "static", "compiled", "cuda-graph")),
@@ -150,6 +161,8 @@ def _decoded(
     folder = _folder(options["checkpoint"] or SHIPPED_CHECKPOINT, data_dir)
     target: Checkpoint = load_checkpoint(folder, heads_path=options["heads"], dtype=dtype, device=device)
     tokenizer = load_tokenizer(folder)
+    if options["threads"] is not None or target.model.config.hidden_size < SHARED_FROM_HIDDEN:
+        torch.set_num_threads(options["threads"] or 1)
     draft = None
     if options["method"] in ("sd", "specinfer", "spectr", "rsd-c", "rsd-s"):
         draft = load_checkpoint(
