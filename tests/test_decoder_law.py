@@ -280,3 +280,39 @@ def test_generated_texts_have_the_joint_law(method: str, pair: str) -> None:
     statistic = sum((o - e) ** 2 / e for e, o in cells if e > 0.0)
     p_value = float(stats.chi2.sf(statistic, max(len(cells) - 1, 1)))
     assert p_value > 1e-3, (statistic, len(cells))
+
+
+def test_stochastic_beams_are_a_sample_of_whole_texts() -> None:
+    """Children's keys have their beam's key as maximum, and the best leaf has the draft's joint law.
+
+    That law (Gumbel-max over whole texts) is what makes the beams a sample without replacement. Chi-square
+    over 9 texts, 20000 samples: total variation 0.024 is found with power 0.99.
+    """
+    generator = torch.Generator().manual_seed(0)
+    samples, vocab = 20000, 3
+    first = torch.softmax(torch.randn(vocab, generator=generator, dtype=torch.float64), -1)
+    second = torch.softmax(torch.randn(vocab, vocab, generator=generator, dtype=torch.float64), -1)
+    drafter = BeamDrafter(tiny_llama(vocab), width=vocab, depth=2, temperature=1.0)
+    drafter.draws = [Draws(seed) for seed in range(samples)]
+    start = torch.zeros(samples, 1, dtype=torch.float64)
+    keys = drafter._perturbed(first.log().expand(samples, 1, vocab), start)[:, 0]
+    assert torch.allclose(keys.amax(-1, keepdim=True), start, atol=1e-9)
+    reach = (first.log()[:, None] + second.log()).expand(samples, vocab, vocab)
+    leaves = drafter._perturbed(reach, keys)
+    assert torch.allclose(leaves.amax(-1), keys, atol=1e-9)
+    best = leaves.flatten(1).argmax(-1)
+    observed = torch.bincount(best, minlength=vocab * vocab).double()
+    expected = samples * (first[:, None] * second).flatten()
+    statistic = float(((observed - expected) ** 2 / expected).sum())
+    assert stats.chi2.sf(statistic, vocab * vocab - 1) > 1e-3
+    # Runner-up texts too: given the best, the next one has the law renormalised without it.
+    joint = (first[:, None] * second).flatten()
+    top = leaves.flatten(1).topk(2, dim=-1).indices
+    pair = (
+        torch.bincount(top[:, 0] * vocab**2 + top[:, 1], minlength=vocab**4).double().view(vocab**2, vocab**2)
+    )
+    told = samples * joint[:, None] * joint / (1.0 - joint[:, None])
+    told.fill_diagonal_(0.0)
+    often = told >= 5.0
+    statistic = float(((pair - told)[often] ** 2 / told[often]).sum())
+    assert stats.chi2.sf(statistic, int(often.sum()) - 1) > 1e-3
