@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint bench accuracy docs clean
+.PHONY: help demo test test-fast lint bench accuracy measure-gpu docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -54,6 +54,9 @@ bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help
 
 accuracy: $(VENV)/stamp-run  ## write docs/accuracy.md from measured rows (MEDUSA_SIM_DATA, else ../shared/data)
 	$(BIN)/python benchmarks/accuracy.py
+
+measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes (PYTHON with a CUDA torch)
+	PYTHON=$(PYTHON) benchmarks/gpu_ground_truth.sh out/gpu
 
 docs: $(VENV)/stamp-run  ## write docs/cli.md, the outputs in README.md and docs/speedup.png
 	$(BIN)/python benchmarks/refresh_docs.py

@@ -33,7 +33,7 @@ LAYERS = (
     ("decoder",),
     ("measure",),
     ("calibrate",),
-    ("validate",),
+    ("validate", "validate_decoder"),
     ("reproduce",),
     ("report", "figures"),
     ("cli",),

@@ -11,11 +11,11 @@ import pytest
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.profile import profile_of
-from medusa_sim.measure import hardware, record, session, shapes, timing
+from medusa_sim.measure import hardware, record, session, shapes, spread
 from medusa_sim.measure.environment import Environment, differences, slug, torch_device
 from medusa_sim.measure.record import Meta, Rates, Record, begin, read_meta, write_meta
 from medusa_sim.measure.shapes import Case, Sizes, cases
-from medusa_sim.measure.timing import Timing, spread_warning, timing_of
+from medusa_sim.measure.spread import Timing, spread_warning, timing_of
 from medusa_sim.rows import read_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import load_model
@@ -205,8 +205,12 @@ def test_noise_is_measured_once_more_and_the_steadier_row_kept(tmp_path: Path) -
     outcome, held = run(tmp_path, wanted, again)
     assert (outcome.kept, outcome.measured, held.noisy) == (2, 1, 1)
     quiet = FakeBench(Clock())
-    outcome, held = run(tmp_path, wanted, quiet)
-    assert (outcome.measured, held.noisy) == (1, 0)
+    more = some_cases()[:5]
+    outcome, held = run(tmp_path, more, quiet)
+    assert (outcome.measured, held.noisy) == (3, 0)
+    assert [case.key for case in quiet.seen] == [
+        more[i].key for i in (3, 4, 0)
+    ]  # what is missing comes first
 
 
 def test_the_warning_names_a_remedy() -> None:
@@ -306,4 +310,4 @@ def test_samples_to_percentiles() -> None:
     found = timing_of([float(i) for i in range(1, 12)])
     assert (found.time_us, found.p10_us, found.p90_us, found.repeats) == (6.0, 2.0, 10.0, 11)
     assert found.spread == pytest.approx(8.0 / 6.0)
-    assert timing.SPREAD_LIMIT == 0.10
+    assert spread.SPREAD_LIMIT == 0.10

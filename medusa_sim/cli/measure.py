@@ -102,7 +102,8 @@ def measure(
     from medusa_sim.measure.record import SCHEMA, Meta, begin, write_meta
     from medusa_sim.measure.session import measure_cases
     from medusa_sim.measure.shapes import cases
-    from medusa_sim.measure.timing import bench_of, spread_warning
+    from medusa_sim.measure.spread import spread_warning
+    from medusa_sim.measure.timing import bench_of
     from medusa_sim.specs.model import load_model
 
     started = time.monotonic()

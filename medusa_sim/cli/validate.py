@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         "medusa-sim validate --gpu h100-sxm --measured rows.parquet --cache as-measured",
         "medusa-sim validate --gpu a40 --measured gemm.csv attention.csv --fail-above 10",
         "medusa-sim validate --tree-runs runs.csv --child-vectors vectors.csv",
+        "medusa-sim validate --gpu my-cpu --kernels torch --decoder out/steps --fail-above 10",
     ),
 )
 @click.option(
@@ -51,11 +52,24 @@ if TYPE_CHECKING:
     help="CSV of published throughput ratios by batch; what the engine adds to a step stands beside them.",
 )
 @click.option(
+    "--decoder",
+    type=click.Path(path_type=Path),
+    default=None,
+    metavar="FOLDER",
+    help="Measured steps of the decoder (benchmarks/decoder_steps.py), predicted from --gpu and --kernels.",
+)
+@click.option(
+    "--allow-different",
+    is_flag=True,
+    help="With --decoder: also where the profile and the steps differ in device, dtype or clocks.",
+)
+@click.option(
     "--fail-above",
     type=click.FloatRange(min=0.0, min_open=True),
     default=None,
     metavar="PCT",
-    help="Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent.",
+    help="Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "
+    "with --decoder, above what the measured passes disagree by and this.",
 )
 @row_options
 @output_options
@@ -65,6 +79,8 @@ def validate(
     tree_runs: Path | None,
     child_vectors: Path | None,
     batch_curves: Path | None,
+    decoder: Path | None,
+    allow_different: bool,
     fail_above: float | None,
     gpu: str,
     runtime: str,
@@ -79,11 +95,16 @@ def validate(
     (0.8 is promised). Where a file holds the linear layers of whole models (told apart by its column
     `source`), the regret of choosing the candidate count by predicted times follows.
 
-    Trees (--tree-runs with --child-vectors) and published throughput curves (--batch-curves) are scored
-    in calls of their own.
+    Trees (--tree-runs with --child-vectors), published throughput curves (--batch-curves) and steps of the
+    decoder (--decoder) are scored in calls of their own.
     """
+    _one_comparison(measured, more, tree_runs, child_vectors, batch_curves, decoder)
+    if decoder is not None:
+        from medusa_sim.cli.decoder_scores import score_decoder
+
+        score_decoder(decoder, gpu, names, fail_above, output, data_dir, allow_different=allow_different)
+        return
     if tree_runs is not None or child_vectors is not None or batch_curves is not None:
-        _one_comparison(measured, more, tree_runs, child_vectors, batch_curves)
         if batch_curves is not None:
             _score_curves(batch_curves, fail_above, output, data_dir)
         elif tree_runs is not None and child_vectors is not None:
@@ -137,15 +158,17 @@ def _one_comparison(
     tree_runs: Path | None,
     child_vectors: Path | None,
     batch_curves: Path | None,
+    decoder: Path | None,
 ) -> None:
     """Refuse files of two comparisons in one call, and half of the pair that trees need."""
     if (tree_runs is None) != (child_vectors is None):
-        given = "--tree-runs" if tree_runs is not None else "--child-vectors"
-        raise UsageError(f"{given} alone: trees need both --tree-runs FILE and --child-vectors FILE")
-    if sum((bool(measured or more), tree_runs is not None, batch_curves is not None)) > 1:
+        alone = "--tree-runs" if tree_runs is not None else "--child-vectors"
+        raise UsageError(f"{alone} alone: trees need both --tree-runs FILE and --child-vectors FILE")
+    given = (bool(measured or more), *(each is not None for each in (tree_runs, batch_curves, decoder)))
+    if sum(given) > 1:
         raise UsageError(
-            "rows, trees and curves are different tables: give --measured, --tree-runs or --batch-curves, "
-            "each in a call of its own"
+            "rows, trees, curves and steps are different tables: give --measured, --tree-runs, "
+            "--batch-curves or --decoder, each in a call of its own"
         )
 
 

@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import cycle, islice
 
 import torch
@@ -54,14 +55,35 @@ def random_weights(
     return model, new_heads(model.lm_head, count=heads).requires_grad_(False) if heads else None
 
 
+def captured(work: Sequence[Callable[[], object]]) -> Callable[[], None]:
+    """All calls as one CUDA graph, to be replayed."""
+    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for call in islice(work, _WARMUP):  # libraries set themselves up outside the capture
+            call()
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        for call in work:
+            call()
+    return partial(_replay, graph, tuple(work))
+
+
+def _replay(graph: torch.cuda.CUDAGraph, work: Sequence[object]) -> None:
+    """`work` is held, since it owns the operands that the graph reads."""
+    del work
+    graph.replay()
+
+
 def measure_us(step: Callable[[], object], device: torch.device, *, repeats: int) -> StepTiming:
     """Wall time of `step`, synchronised with the device before and after every repeat."""
     times = []
     for i in range(_WARMUP + repeats):
-        _synchronise(device)
+        synchronise(device)
         started = time.perf_counter()
         step()
-        _synchronise(device)
+        synchronise(device)
         if i >= _WARMUP:
             times.append(1e6 * (time.perf_counter() - started))
     return timing_of(times)
@@ -128,7 +150,7 @@ def _tree_timing(
     forward = make_forward(model, cache)
     drafter = MedusaDrafter(model, heads, tree) if heads is not None else None
     mask, depths = torch.from_numpy(tree.mask).to(device), torch.from_numpy(tree.depths).to(device)
-    paths = [torch.tensor([_path(tree, count)] * batch, device=device) for count in counts]
+    paths = [torch.tensor([path_to(tree, count)] * batch, device=device) for count in counts]
     tokens = torch.zeros(batch, tree.candidates, dtype=torch.long, device=device)
     hidden = torch.zeros(batch, model.config.hidden_size, dtype=model.dtype, device=device)
     index = iter(range(len(counts)))
@@ -144,12 +166,13 @@ def _tree_timing(
     return measure_us(step, device, repeats=repeats)
 
 
-def _path(tree: CandidateTree, accepted: int) -> list[int]:
+def path_to(tree: CandidateTree, accepted: int) -> list[int]:
     """The root and the nodes on the first path of `accepted` guesses."""
     node = next(i for i, depth in enumerate(tree.depths.tolist()) if depth == accepted)
     return [i for i, seen in enumerate(tree.mask[node].tolist()) if seen]
 
 
-def _synchronise(device: torch.device) -> None:
+def synchronise(device: torch.device) -> None:
+    """Wait until a CUDA device has done what it was given."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -11,13 +11,16 @@ import platform
 import re
 import subprocess
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
-import torch
 
 import medusa_sim
 from medusa_sim.errors import UsageError
 from medusa_sim.units import KILO, MEGA
+
+if TYPE_CHECKING:
+    import torch
 
 CLOCK_TOLERANCE = 0.05
 """Share by which clocks may differ before two runs count as different devices."""
@@ -73,6 +76,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 def torch_device(text: str) -> torch.device:
     """`cpu`, `cuda` or `cuda:n` as a device. Raises UsageError where there is none of that kind."""
+    import torch
+
     match = re.fullmatch(r"(cpu)|cuda(?::(\d{1,3}))?", text.strip())
     if match is None:
         raise UsageError(f"--device {text!r}: cpu, cuda or cuda:n is allowed")
@@ -95,6 +100,8 @@ def environment(device: torch.device, name: str | None = None) -> Environment:
 
 def cpu_environment(name: str | None = None) -> Environment:
     """The CPU of this machine with as many cores as torch uses."""
+    import torch
+
     title = _cpu_title()
     threads = torch.get_num_threads()
     highest, current = _cpu_clocks_mhz()
@@ -118,6 +125,8 @@ def cpu_environment(name: str | None = None) -> Environment:
 
 def cuda_environment(device: torch.device, name: str | None = None) -> Environment:
     """A CUDA device. Clocks and driver come from nvidia-smi where it is there."""
+    import torch
+
     properties = torch.cuda.get_device_properties(device)
     seen = _nvidia_smi(str(properties.uuid)) if hasattr(properties, "uuid") else {}
     title = str(properties.name)

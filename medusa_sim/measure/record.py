@@ -17,13 +17,14 @@ import time
 import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
 from medusa_sim.errors import DataError, OutputError, UsageError
 from medusa_sim.measure.environment import Environment, differences
 from medusa_sim.measure.shapes import Case
-from medusa_sim.measure.timing import SPREAD_LIMIT, Timing
+from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
 
 META = "meta.toml"
 SCHEMA = 1
@@ -33,6 +34,7 @@ _SAVE_EVERY_S = 5.0
 _DIGITS = 6
 
 Row = dict[str, str]
+Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,7 +99,11 @@ class Record:
                 self._files[path.name] = {_row_key(row): row for row in reader}
 
     def has(self, case: Case) -> bool:
-        """Whether the case was measured, with a spread that can stand."""
+        """Whether the case was measured at all."""
+        return _case_key(case) in self._files.get(file_name(case), {})
+
+    def has_steady(self, case: Case) -> bool:
+        """Whether the case was measured with a spread that can stand."""
         row = self._files.get(file_name(case), {}).get(_case_key(case))
         return row is not None and not _is_noisy(row)
 
@@ -178,11 +184,15 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
 
 def read_meta(folder: Path) -> Meta:
     """`meta.toml` of a measured folder. Raises DataError."""
-    path = folder / META
+    return read_toml_struct(folder / META, Meta)
+
+
+def read_toml_struct(path: Path, form: type[Struct]) -> Struct:
+    """A struct that `toml_text` wrote. Raises DataError."""
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), Meta)
+        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), form)
     except FileNotFoundError:
-        raise DataError(f"{path}: no such file; a folder written by `medusa-sim measure` has one") from None
+        raise DataError(f"{path}: no such file; a measurement writes one beside its rows") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
         told = " ".join(str(error).split())
         raise DataError(f"{path}: not the record of a measurement: {told}") from error

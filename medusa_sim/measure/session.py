@@ -12,7 +12,8 @@ import numpy as np
 
 from medusa_sim.measure.record import Rates, Record
 from medusa_sim.measure.shapes import Case
-from medusa_sim.measure.timing import SPREAD_LIMIT, Bench, Timing
+from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
+from medusa_sim.measure.timing import Bench
 from medusa_sim.units import US_PER_S
 
 _MEMORY_SHARE = 0.5
@@ -80,15 +81,16 @@ def measure_cases(
     clock: Callable[[], float] = time.monotonic,
     tell: Callable[[Progress], None] = lambda _: None,
 ) -> Outcome:
-    """Measure what the record does not hold yet, in the given order, until the budget is used.
+    """Measure what the record does not hold yet, in the given order, then its noisy rows again.
 
-    A case whose expected time does not fit what is left of the budget is passed over, so that shorter
+    The session ends when the budget is used. A case whose expected time does not fit what is left of the budget is passed over, so that shorter
     ones still find room. Rows are saved whatever ends the session (Ctrl-C included, which goes on to the
     caller).
     """
     started = clock()
     fitting = [case for case in cases if case.bytes <= _MEMORY_SHARE * memory_bytes]
     waiting = [case for case in fitting if not record.has(case)]
+    waiting += [case for case in fitting if record.has(case) and not record.has_steady(case)]
     measured = noisy = left = 0
     best = _Best()
     pace: deque[float] = deque(maxlen=_RECENT)

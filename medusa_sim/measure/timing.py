@@ -1,22 +1,19 @@
-"""Repeated times of a kernel: medians with 10th and 90th percentile, and what to do about noise."""
+"""Times a kernel on a device: warm-up, rotating operands, samples long enough for the clock."""
 
 from __future__ import annotations
 
 import itertools
-import statistics
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
+from medusa_sim.decoder.timing import captured
 from medusa_sim.measure.kernels import Call, Pool, calls
 from medusa_sim.measure.shapes import Case
+from medusa_sim.measure.spread import Timing, timing_of
 from medusa_sim.units import US_PER_MS, US_PER_S
-
-SPREAD_LIMIT = 0.10
-"""(p90 - p10) / median above which a row is called noisy (pyperf warns at the same share of deviation)."""
 
 _WARMUP_ROUNDS = 2
 _WARMUP_CALLS = 3
@@ -28,46 +25,11 @@ _CASE_S = 0.4
 """Seconds of samples of one case, where its fewest repeats do not take longer."""
 
 
-@dataclass(frozen=True, slots=True)
-class Timing:
-    """Microseconds of one launch."""
-
-    time_us: float
-    p10_us: float
-    p90_us: float
-    repeats: int
-
-    @property
-    def spread(self) -> float:
-        """(p90 - p10) / median."""
-        return (self.p90_us - self.p10_us) / self.time_us
-
-
 class Bench(Protocol):
     """Anything that can time a case: a device, or a fake one in tests."""
 
     def timing(self, case: Case) -> Timing:
         """Times of one launch of the case."""
-
-
-def timing_of(samples_us: Sequence[float]) -> Timing:
-    """Median and percentiles of samples."""
-    if len(samples_us) == 1:
-        return Timing(samples_us[0], samples_us[0], samples_us[0], 1)
-    deciles = statistics.quantiles(samples_us, n=10, method="inclusive")
-    return Timing(statistics.median(samples_us), deciles[0], deciles[-1], len(samples_us))
-
-
-def spread_warning(noisy: int, rows: int, kind: str, load_average: float) -> str | None:
-    """One line with a remedy where some of the rows are noisy, else None."""
-    if not noisy:
-        return None
-    told = f"{noisy} of {rows} rows spread by more than {SPREAD_LIMIT:.0%} (p90 - p10 over the median); "
-    if kind == "cuda":
-        remedy = "lock the clocks (nvidia-smi --lock-gpu-clocks) and let nothing else run on the card"
-    else:
-        remedy = f"end other programs (load average {load_average:g} at the start) and fix the clocks"
-    return f"{told}{remedy}, then run the same command with --resume: noisy rows are measured again"
 
 
 class CpuBench:
@@ -118,21 +80,6 @@ class CudaBench:
         each = len(rotation) * rounds
         repeats = _repeats(once_us * rounds)
         return timing_of([_replay_us(replay) / each for _ in range(repeats)])
-
-
-def captured(work: Sequence[Call]) -> Callable[[], None]:
-    """All calls as one CUDA graph, to be replayed."""
-    stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(stream):
-        for call in itertools.islice(work, _WARMUP_CALLS):  # libraries set themselves up outside the capture
-            call()
-    torch.cuda.current_stream().wait_stream(stream)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for call in work:
-            call()
-    return graph.replay
 
 
 def _replay_us(replay: Callable[[], None]) -> float:

@@ -1,0 +1,45 @@
+"""Repeated times: the median with 10th and 90th percentile, and what to do where they lie far apart."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SPREAD_LIMIT = 0.10
+"""(p90 - p10) / median above which a row is called noisy (pyperf warns at the same share of deviation)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Microseconds of one launch."""
+
+    time_us: float
+    p10_us: float
+    p90_us: float
+    repeats: int
+
+    @property
+    def spread(self) -> float:
+        """(p90 - p10) / median."""
+        return (self.p90_us - self.p10_us) / self.time_us
+
+
+def timing_of(samples_us: Sequence[float]) -> Timing:
+    """Median and percentiles of samples."""
+    if len(samples_us) == 1:
+        return Timing(samples_us[0], samples_us[0], samples_us[0], 1)
+    deciles = statistics.quantiles(samples_us, n=10, method="inclusive")
+    return Timing(statistics.median(samples_us), deciles[0], deciles[-1], len(samples_us))
+
+
+def spread_warning(noisy: int, rows: int, kind: str, load_average: float) -> str | None:
+    """One line with a remedy where some of the rows are noisy, else None."""
+    if not noisy:
+        return None
+    told = f"{noisy} of {rows} rows spread by more than {SPREAD_LIMIT:.0%} (p90 - p10 over the median); "
+    if kind == "cuda":
+        remedy = "lock the clocks (nvidia-smi --lock-gpu-clocks) and let nothing else run on the card"
+    else:
+        remedy = f"end other programs (load average {load_average:g} at the start) and fix the clocks"
+    return f"{told}{remedy}, then run the same command with --resume: noisy rows are measured again"
