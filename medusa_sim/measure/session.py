@@ -83,9 +83,9 @@ def measure_cases(
 ) -> Outcome:
     """Measure what the record does not hold yet, in the given order, then its noisy rows again.
 
-    The session ends when the budget is used. A case whose expected time does not fit what is left of the budget is passed over, so that shorter
-    ones still find room. Rows are saved whatever ends the session (Ctrl-C included, which goes on to the
-    caller).
+    The session ends when the budget is used. A case whose expected time does not fit what is left of it is
+    passed over, so that shorter ones still find room. Rows are saved whatever ends the session (Ctrl-C
+    included, which goes on to the caller).
     """
     started = clock()
     fitting = [case for case in cases if case.bytes <= _MEMORY_SHARE * memory_bytes]
