@@ -14,6 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
 from medusa_sim.decoder import corpus, study
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
@@ -31,6 +32,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--profile", type=Path, help="write the greedy accuracies as an acceptance profile")
     parser.add_argument("--prompts", type=int, default=64, help="per half")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--speed-only", action="store_true", help="time, with the accuracies of the profile")
+    parser.add_argument("--repeats", type=int, default=3, help="rounds of the timing")
     parser.add_argument("--speed-prompts", type=int, default=6, help="0 leaves the timing out")
     return parser.parse_args()
 
@@ -72,10 +75,20 @@ def _accuracy_rows(tables: dict[str, HeadAccuracy]) -> list[dict[str, object]]:
 
 
 def _speed_rows(
-    target: Checkpoint, heads: MedusaHeads, accuracy: HeadAccuracy, prompts: list[list[int]], sizes: list[int]
+    target: Checkpoint,
+    heads: MedusaHeads,
+    accuracy: HeadAccuracy,
+    prompts: list[list[int]],
+    given: argparse.Namespace,
 ) -> list[dict[str, object]]:
     found = study.speeds(
-        target, heads, prompts, accuracy, sizes=[s for s in sizes if s > 1], new_tokens=NEW_TOKENS
+        target,
+        heads,
+        prompts[: given.speed_prompts],
+        accuracy,
+        sizes=[size for size in given.sizes if size > 1],
+        new_tokens=NEW_TOKENS,
+        repeats=given.repeats,
     )
     return [asdict(speed) for speed in found]
 
@@ -98,6 +111,12 @@ def main() -> None:
     )
     prompts = [window[:PROMPT_TOKENS] for window in windows]
     first, second = prompts[0::2], prompts[1::2]
+    if given.speed_only:
+        known = load_acceptance(given.checkpoint.resolve().name).heads
+        if known is None:
+            raise SystemExit(f"no head accuracies are known for {given.checkpoint}")
+        print(_table(_speed_rows(target, target.heads, known, second, given)))
+        return
     print(f"held-out loss {next_token_loss(target.model, windows):.3f} nats per token\n")
     own = {t: study.own_texts(target.model, first, new_tokens=NEW_TOKENS, temperature=t) for t in (0.0, 0.7)}
     tables = {
@@ -130,13 +149,7 @@ def main() -> None:
     forced = expected_tokens_per_step(order.tree(64), tables["teacher-forced"])
     print(f"teacher-forced (product of accuracies on the text itself, 64 candidates): {forced:.3f}\n")
     if given.speed_prompts:
-        print(
-            _table(
-                _speed_rows(
-                    target, target.heads, tables["greedy"], second[: given.speed_prompts], given.sizes
-                )
-            )
-        )
+        print(_table(_speed_rows(target, target.heads, tables["greedy"], second, given)))
     if given.profile:
         write_text(given.profile, _profile(tables["greedy"], given.checkpoint.resolve().name))
 
