@@ -14,6 +14,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators import Attention, FloatArray
@@ -149,7 +150,13 @@ def fit_attention(operator: Attention, time_us: FloatArray, gpu: Gpu, *, source:
         rows=len(rows.time_us),
         fit_error=_error(_time_us(kernel, rows, gpu), rows),
         heldout_error=_error(predicted, rows),
-        residuals=_residuals(rows, predicted),
+        residuals=residual_bands(
+            rows.time_us,
+            predicted,
+            np.asarray(rows.operator.q_len, dtype=np.float64) * rows.operator.batch,
+            RANGES_OF_SIZE,
+            least_rows=_BAND_ROWS,
+        ),
     )
     return msgspec.structs.replace(kernel, fit=fit)
 
@@ -285,23 +292,3 @@ def _thinned(rows: AttentionRows, count: int) -> AttentionRows:
 def _labels(first: object, second: object) -> IntArray:
     _, labels = np.unique(np.stack([np.asarray(first), np.asarray(second)]), axis=1, return_inverse=True)
     return labels.reshape(-1).astype(np.int64)
-
-
-def _residuals(rows: AttentionRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted by q_len x batch, where rows suffice (or over all).
-
-    A band always holds the predicted time itself.
-    """
-    ratio = rows.time_us / predicted_us
-    size = np.asarray(rows.operator.q_len, dtype=np.float64) * rows.operator.batch
-    bands: list[Residual] = []
-    lower = 0.0
-    for upper in RANGES_OF_SIZE:
-        inside = ratio[(size > lower) & (size <= upper)]
-        if inside.size >= _BAND_ROWS or (not bands and upper == RANGES_OF_SIZE[-1]):
-            low, high = np.quantile(inside, (0.1, 0.9))
-            bands.append(
-                Residual(size_max=float(upper), low=min(float(low), 1.0), high=max(float(high), 1.0))
-            )
-            lower = float(upper)
-    return tuple(bands)

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.operators import Elementwise, FloatArray
@@ -93,7 +94,13 @@ def fit_elementwise(
         rows=len(rows.time_us),
         fit_error=_error(_time_us(kernel, rows, gpu), rows),
         heldout_error=_error(predicted, rows),
-        residuals=_residuals(rows, predicted),
+        residuals=residual_bands(
+            rows.time_us,
+            predicted,
+            np.asarray(rows.operator.m, dtype=np.float64),
+            RANGES_OF_M,
+            least_rows=_BAND_ROWS,
+        ),
     )
     return msgspec.structs.replace(kernel, fit=fit)
 
@@ -166,23 +173,3 @@ def _thinned(rows: ElementwiseRows, count: int) -> ElementwiseRows:
     order = np.lexsort((np.asarray(rows.operator.m), np.asarray(rows.operator.n)))
     step = max(1.0, len(order) / count)
     return rows.where(order[np.arange(0.0, len(order), step).astype(np.int64)])
-
-
-def _residuals(rows: ElementwiseRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted in each range of m with enough rows (or over all).
-
-    A band always holds the predicted time itself.
-    """
-    ratio = rows.time_us / predicted_us
-    m = np.asarray(rows.operator.m, dtype=np.float64)
-    bands: list[Residual] = []
-    lower = 0.0
-    for upper in RANGES_OF_M:
-        inside = ratio[(m > lower) & (m <= upper)]
-        if inside.size >= _BAND_ROWS or (not bands and upper == RANGES_OF_M[-1]):
-            low, high = np.quantile(inside, (0.1, 0.9))
-            bands.append(
-                Residual(size_max=float(upper), low=min(float(low), 1.0), high=max(float(high), 1.0))
-            )
-            lower = float(upper)
-    return tuple(bands)

@@ -14,11 +14,12 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.calibrate.gemm_start import gemm_start
+from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators import FloatArray, Gemm
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Fit, GemmKernel, Residual
+from medusa_sim.specs.kernels import Fit, GemmKernel
 from medusa_sim.units import US_PER_S
 
 IntArray = npt.NDArray[np.int64]
@@ -123,7 +124,7 @@ def fit_gemm(rows: GemmRows, gpu: Gpu, *, source: str, start: GemmKernel | None 
         rows=len(rows.m),
         fit_error=_error(_time_us(kernel, rows, gpu), rows),
         heldout_error=_error(predicted, rows),
-        residuals=_residuals(rows, predicted),
+        residuals=residual_bands(rows.time_us, predicted, rows.m, RANGES_OF_M),
     )
     return msgspec.structs.replace(kernel, fit=fit)
 
@@ -166,20 +167,6 @@ def _time_us(kernel: GemmKernel, rows: GemmRows, gpu: Gpu) -> FloatArray:
 
 def _error(predicted_us: FloatArray, rows: GemmRows) -> float:
     return float(np.mean(np.abs(predicted_us / rows.time_us - 1.0)))
-
-
-def _residuals(rows: GemmRows, predicted_us: FloatArray) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted in each range of m that has rows."""
-    ratio = rows.time_us / predicted_us
-    bands = []
-    lower = 0
-    for upper in RANGES_OF_M:
-        inside = ratio[(rows.m > lower) & (rows.m <= upper)]
-        if inside.size:
-            low, high = np.quantile(inside, (0.1, 0.9))
-            bands.append(Residual(size_max=float(upper), low=float(low), high=float(high)))
-        lower = upper
-    return tuple(bands)
 
 
 def _refined(kernel: GemmKernel, rows: GemmRows, gpu: Gpu, *, rounds: int) -> GemmKernel:

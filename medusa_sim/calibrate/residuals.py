@@ -11,23 +11,29 @@ from medusa_sim.specs.kernels import Residual
 
 
 def residual_bands(
-    measured_us: FloatArray, predicted_us: FloatArray, size: FloatArray, upper_ends: Sequence[int]
+    measured_us: FloatArray,
+    predicted_us: FloatArray,
+    size: FloatArray,
+    upper_ends: Sequence[int],
+    least_rows: int = 1,
 ) -> tuple[Residual, ...]:
-    """10 % and 90 % quantiles of measured / predicted in each range of size that has rows.
+    """10 % and 90 % quantiles of measured / predicted in each range of size that has rows enough.
 
     upper_ends: ascending; a row belongs to the first range whose end is not below its size. Rows beyond
-    the last end are in no band. A band always holds the prediction itself: where few rows err to one side,
+    the last end are in no band. A range with fewer than `least_rows` joins the next; where no range has
+    as many, the last holds all. A band always holds the prediction itself: where few rows err to one side,
     its other end is 1.
     """
     ratio = measured_us / predicted_us
-    bands = []
+    bands: list[Residual] = []
     lower = 0
     for upper in upper_ends:
         inside = ratio[(size > lower) & (size <= upper)]
-        if inside.size:
+        alone = not bands and upper == upper_ends[-1]
+        if inside.size >= (1 if alone else least_rows):
             low, high = np.quantile(inside, (0.1, 0.9))
             bands.append(
                 Residual(size_max=float(upper), low=min(1.0, float(low)), high=max(1.0, float(high)))
             )
-        lower = upper
+            lower = upper
     return tuple(bands)

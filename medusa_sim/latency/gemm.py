@@ -32,10 +32,12 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.latency.band import residual_band
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
+from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators import FloatArray, Gemm
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel, Residual
+from medusa_sim.specs.kernels import GemmKernel
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
 IntArray = npt.NDArray[np.int64]
@@ -71,7 +73,7 @@ def gemm_time(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bool = True
     memory_is_longer = times.memory_us >= times.tiles_us
     bound = np.where(memory_is_longer, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
     bound = np.where(kernel.ramp_us > 0.5 * times.time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
-    low, high = _band(kernel.fit.residuals, m)
+    low, high = residual_band(kernel.fit.residuals, m)
     source: CodeArray = np.full(np.shape(times.time_us), Source.CALIBRATED, dtype=np.int8)
     return OperatorTime(
         time_us=times.time_us,
@@ -217,11 +219,11 @@ def _times(
     waves = np.where(per_sm <= 1.0, lone, several)
     arithmetic = 2.0 * tile_m * tile_n * gpu.sms / (kernel.peak_fraction * peak)
     loads = (tile_m * x_bytes + tile_n * w_bytes) * gpu.sms / load_bandwidth
-    step = _smooth_max(arithmetic, loads, kernel.step_norm)
+    step = norm_max(arithmetic, loads, kernel.step_norm)
     tiles = _slowdown(kernel, 2.0 * m * n * k / peak) * waves * (k / split + kernel.tile_k) * step
     if kernel.l2_ratio:
         shared = k * (m * columns * x_bytes + n * rows * w_bytes) / (kernel.l2_ratio * bandwidth)
-        tiles = _smooth_max(tiles, shared, kernel.step_norm)
+        tiles = norm_max(tiles, shared, kernel.step_norm)
     if kernel.padding_ratio:
         padding = columns * (rows * tile_m - m) * k * x_bytes / (kernel.padding_ratio * bandwidth)
         tiles = tiles + candidate.loads_padding * padding
@@ -238,7 +240,7 @@ def _times(
     memory = ((activations + outputs) / kernel.bandwidth_fraction + weights) / bandwidth
 
     reduce = kernel.split_us + 2.0 * _FP32_BYTES * m * n * split / load_bandwidth
-    time = kernel.ramp_us + _smooth_max(memory, tiles, kernel.memory_norm) + np.where(split > 1, reduce, 0.0)
+    time = kernel.ramp_us + norm_max(memory, tiles, kernel.memory_norm) + np.where(split > 1, reduce, 0.0)
     if kernel.drain_k:
         time = time + kernel.drain_k * step
     if kernel.quantise_ratio:
@@ -252,19 +254,3 @@ def _times(
 def _slowdown(kernel: GemmKernel, arithmetic_us: FloatArray) -> FloatArray:
     """Factor by which sustained arithmetic lowers the clocks; `arithmetic_us` at the peak."""
     return 1.0 + kernel.throttle * arithmetic_us / (arithmetic_us + kernel.throttle_us)
-
-
-def _smooth_max(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
-    """(a^p + b^p)^(1/p), written on the ratio so that large values do not overflow."""
-    larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    smooth: FloatArray = larger * (1.0 + (smaller / larger) ** norm) ** (1.0 / norm)
-    return smooth
-
-
-def _band(residuals: tuple[Residual, ...], m: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Low and high factor of the range that each m lies in; beyond the last range its factors are kept."""
-    edges = np.asarray([residual.size_max for residual in residuals])
-    index = np.minimum(np.searchsorted(edges, m), len(edges) - 1)
-    low = np.asarray([residual.low for residual in residuals])[index]
-    high = np.asarray([residual.high for residual in residuals])[index]
-    return low, high

@@ -22,6 +22,7 @@ import numpy as np
 
 from medusa_sim.latency.band import residual_band
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
+from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators import Attention, FloatArray
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import UnfusedKernel
@@ -43,7 +44,7 @@ def unfused_attention_time(
     memory_us = _memory_time_us(gpu, kernel, operator, repeated=kernel.repeated or not cold)
     padding = np.where(one_row, 0.0, filled_rows(kernel.row_tiles, queries) / queries)
     arithmetic_us = operator.flops * padding / (kernel.peak_fraction * gpu.peak(operator.dtype)) * US_PER_S
-    time_us = ramp_us + _smooth_max(memory_us, arithmetic_us, kernel.norm)
+    time_us = ramp_us + norm_max(memory_us, arithmetic_us, kernel.norm)
 
     bound = np.where(memory_us >= arithmetic_us, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
     bound = np.where(ramp_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
@@ -70,10 +71,3 @@ def _memory_time_us(gpu: Gpu, kernel: UnfusedKernel, operator: Attention, *, rep
     from_l2 = resident / kernel.l2_ratio
     time_us: FloatArray = moved / bandwidth * (from_memory + from_l2)
     return time_us
-
-
-def _smooth_max(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
-    """(a^p + b^p)^(1/p), written on the ratio so that large values do not overflow; never below max(a, b)."""
-    larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    smooth: FloatArray = larger * (1.0 + (smaller / larger) ** norm) ** (1.0 / norm)
-    return smooth

@@ -12,9 +12,16 @@ _FAR_BEYOND = 1e3
 
 
 def smooth_max(first: FloatArray, second: FloatArray) -> FloatArray:
-    """sqrt(a^2 + b^2): never below max(a, b), and up to 41 % above where both are equal."""
+    """sqrt(a^2 + b^2), `norm_max` at 2 written out: up to 41 % above max(a, b) where both are equal."""
     result: FloatArray = np.sqrt(first * first + second * second)
     return result
+
+
+def norm_max(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
+    """(a^p + b^p)^(1/p), never below max(a, b); written on the ratio so that large values do not overflow."""
+    larger, smaller = np.maximum(first, second), np.minimum(first, second)
+    smooth: FloatArray = larger * (1.0 + (smaller / larger) ** norm) ** (1.0 / norm)
+    return smooth
 
 
 def waves_us(
