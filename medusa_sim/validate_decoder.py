@@ -2,9 +2,11 @@
 
 Predicted steps use the decoder's own way of launching: separate projections, one fused attention kernel,
 heads on the accepted row. Rows of `measure` were taken as a step of the model reads its operands, so that
-predictions are those of the rows (`cold=False`). What the decoder does between kernels is one number,
-launch_us: given, or fitted to the decoding step of each model's smallest batch, which is then left out of the
-scores of steps.
+predictions are those of the rows (`cold=False`). The mask over all keys, which the decoder builds in every
+step, is priced as three passes over it. What it does beside kernels is one number, gap_us: once a launch
+where a step is a CUDA graph, once a step where Python launches (rows of `measure` hold a launch of their
+own). It is given, or fitted to the decoding step of each model's smallest batch, which is then left out of
+the scores of steps.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from medusa_sim import data
-from medusa_sim.drafter import MedusaHeads, NoDrafter
+from medusa_sim.drafter import DraftWork, MedusaHeads, NoDrafter
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.profile import OPERATOR_PROFILES
@@ -31,15 +33,19 @@ from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.sourced import read_toml
-from medusa_sim.step import Setting, decode_step, verify_step
+from medusa_sim.step import Setting, StepTime, decode_step, verify_step, work_time
+from medusa_sim.workload import elementwise_launch
 
+GRAPHED = "cuda-graph"
+_MASK_PASSES = 3
+"""Gather, mask and bias."""
 ALLOWANCE = 0.10
 """Error beyond the passes' own disagreement that a cell may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCell:
-    """One cell: measured in every pass and predicted, microseconds. is_fitted: launch_us comes from it."""
+    """One cell: measured in every pass and predicted, microseconds. is_fitted: gap_us comes from it."""
 
     model: str
     batch: int
@@ -93,13 +99,13 @@ class Choice:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderValidation:
-    """Everything that a folder of steps tells. launch_us: by model."""
+    """Everything that a folder of steps tells. gap_us: by model."""
 
     meta: StepMeta
     cells: tuple[StepCell, ...]
     comparisons: tuple[Comparison, ...]
     choices: tuple[Choice, ...]
-    launch_us: dict[str, float]
+    gap_us: dict[str, float]
 
 
 def decoder_runtime(launch_us: float = 0.0) -> Runtime:
@@ -127,13 +133,13 @@ def validate_decoder(
     kernels: str = "torch",
     latency: LatencyName = "calibrated",
     outside: Outside = "calibrated",
-    launch_us: float | None = None,
+    gap_us: float | None = None,
     allow_different: bool = False,
     data_dir: DataDir = None,
 ) -> DecoderValidation:
     """Predicted against measured steps of `folder` (see `medusa_sim.measure.steps`).
 
-    kernels, latency, outside: as everywhere. launch_us: None fits it. Raises UsageError where the profile
+    kernels, latency, outside: as everywhere. gap_us: None fits it. Raises UsageError where the profile
     of the GPU and the steps are of devices that differ in name, dtype or clocks, unless that is allowed;
     CoverageError where the kernels do not cover an operator; DataError for malformed files.
     """
@@ -146,14 +152,14 @@ def validate_decoder(
     for name in dict.fromkeys(row.model for row in rows):
         mine = [row for row in rows if row.model == name]
         model = _model(folder, name, mine[0].dtype)
-        fitted[name], found = _cells(model, mine, model_of, launch_us)
+        fitted[name], found = _cells(model, mine, model_of, gap_us, graphed=meta.launched == GRAPHED)
         cells += found
     return DecoderValidation(
         meta=meta,
         cells=tuple(cells),
         comparisons=tuple(_comparisons(cells)),
         choices=tuple(_choices(cells)),
-        launch_us=fitted,
+        gap_us=fitted,
     )
 
 
@@ -188,9 +194,9 @@ def _model(folder: Path, name: str, dtype: str) -> Model:
 
 
 def _cells(
-    model: Model, rows: Sequence[StepRow], latency: LatencyModel, launch_us: float | None
+    model: Model, rows: Sequence[StepRow], latency: LatencyModel, gap_us: float | None, *, graphed: bool
 ) -> tuple[float, list[StepCell]]:
-    """launch_us, and every cell with its prediction."""
+    """gap_us, and every cell with its prediction."""
     keys = dict.fromkeys(
         (row.batch, row.seq_len, row.candidates, row.depth, row.tokens_per_step) for row in rows
     )
@@ -201,12 +207,12 @@ def _cells(
         )
         for key in keys
     }
-    base = {key: _kernels_us(model, latency, *key[:4]) for key in keys}
-    chosen = launch_us
+    base = {key: _kernels_us(model, latency, key[:4], graphed=graphed) for key in keys}
+    chosen = gap_us
     if chosen is None:
         first = next(key for key in keys if key[:2] == smallest and key[2] == 1)
-        kernels_us, launches = base[first]
-        chosen = max(0.0, (float(np.mean(passes[first])) - kernels_us) / launches)
+        kernels_us, gaps = base[first]
+        chosen = max(0.0, (float(np.mean(passes[first])) - kernels_us) / gaps)
     return chosen, [
         StepCell(
             model=model.name,
@@ -217,20 +223,27 @@ def _cells(
             measured_us=float(np.mean(passes[key])),
             passes_us=passes[key],
             predicted_us=base[key][0] + chosen * base[key][1],
-            is_fitted=launch_us is None and key[:2] == smallest and key[2] == 1,
+            is_fitted=gap_us is None and key[:2] == smallest and key[2] == 1,
         )
         for key in keys
     ]
 
 
-def _kernels_us(
-    model: Model, latency: LatencyModel, batch: int, seq_len: int, candidates: int, depth: int
-) -> tuple[float, float]:
-    """Time of a step's kernels without gaps, and how many there are."""
+def decoder_step(
+    model: Model,
+    latency: LatencyModel,
+    batch: int,
+    seq_len: int,
+    candidates: int,
+    depth: int,
+    launch_us: float = 0.0,
+) -> StepTime:
+    """One step of the decoder: plain at one candidate, else Medusa with `depth` heads; the mask included."""
+    runtime = decoder_runtime(launch_us)
     setting = Setting(
         latency=latency,
         model=model,
-        runtime=decoder_runtime(launch_us=1.0),
+        runtime=runtime,
         scope="model",
         drafter=MedusaHeads(heads=depth) if depth else NoDrafter(),
         depth=depth,
@@ -239,7 +252,22 @@ def _kernels_us(
         step = decode_step(setting, batch, seq_len)
     else:
         step = verify_step(setting, batch, seq_len, candidates)
-    return float(step.device_us) - step.launch_us, step.launch_us
+    keys = batch * candidates * (seq_len + candidates)
+    rows = -(-keys // model.hidden)  # as wide as rows that were measured
+    mask = elementwise_launch(model, "mask", "residual", "attention", rows, model.hidden, _MASK_PASSES)
+    return step + work_time(latency, DraftWork(launches=(mask,), runtime=runtime, own_pass=False))
+
+
+def _kernels_us(
+    model: Model,
+    latency: LatencyModel,
+    cell: tuple[int, int, int, int],
+    *,
+    graphed: bool,
+) -> tuple[float, float]:
+    """Time of a step's kernels without gaps, and how many gaps. cell: as `decoder_step` takes it."""
+    step = decoder_step(model, latency, *cell, launch_us=1.0)
+    return float(step.device_us) - step.launch_us, step.launch_us if graphed else 1.0
 
 
 def _comparisons(cells: Sequence[StepCell]) -> list[Comparison]:

@@ -27,8 +27,7 @@ from medusa_sim.measure.steps import StepMeta, StepRow, read_steps, write_steps 
 from medusa_sim.setup import latency_model  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 from medusa_sim.specs.hf_config import model_from_config  # noqa: E402
-from medusa_sim.step import Setting, decode_step  # noqa: E402
-from medusa_sim.validate_decoder import decoder_runtime, validate_decoder  # noqa: E402
+from medusa_sim.validate_decoder import decoder_step, validate_decoder  # noqa: E402
 
 TREE = CandidateTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
 GPU = "h100-sxm"
@@ -74,7 +73,7 @@ def test_grid_times_every_cell_in_every_pass() -> None:
         (p, b, c) for p in (0, 1) for b in (1, 2) for c in (1, 3, 6)
     ]
     assert {c.candidates: c.depth for c in cells} == {1: 0, 3: 2, 6: 3}
-    assert all(c.timing.median_us == 1e6 and c.timing.repeats == 3 for c in cells)
+    assert all(c.timing.median_us == 1e6 and c.timing.repeats == 4 for c in cells)
     with pytest.raises(UsageError, match="the tree for 5 candidates has 6"):
         list(step_grid(model, heads, {5: TREE}, batches=(1,), seq_len=9))
     with pytest.raises(UsageError, match="CUDA graphs need a CUDA device"):
@@ -84,8 +83,9 @@ def test_grid_times_every_cell_in_every_pass() -> None:
 def test_cells_take_turns() -> None:
     order: list[int] = []
     steps = {count: (lambda count=count: order.append(count)) for count in (1, 4, 8)}
-    interleaved(steps, torch.device("cpu"), repeats=2)
-    assert order == [1, 4, 8] * 4  # two to warm up, two that count
+    timings = interleaved(steps, torch.device("cpu"), repeats=4)
+    assert order == [1, 1, 1, 4, 4, 4, 8, 8, 8] * 2  # once untimed and twice timed in every turn
+    assert {timing.repeats for timing in timings.values()} == {4}
 
 
 @pytest.mark.parametrize("accepted", [0, 2, 9])
@@ -123,9 +123,6 @@ def test_a_step_does_the_decoders_work_and_comes_back(accepted: int) -> None:
 
 def measured_rows(factor: dict[int, float], *, wobble: float = 0.0, launch_us: float = 2.0) -> list[StepRow]:
     """Rows that the simulator itself predicts with `launch_us`, times `factor` by candidates."""
-    from medusa_sim.drafter import MedusaHeads
-    from medusa_sim.step import verify_step
-
     config = tiny_config(1000, hidden_size=1024, intermediate_size=2816, head_dim=128, num_attention_heads=8)
     config = dataclasses.replace(config, num_key_value_heads=8)
     path = Path(_folder) / "tiny" / "config.json"
@@ -136,18 +133,10 @@ def measured_rows(factor: dict[int, float], *, wobble: float = 0.0, launch_us: f
     rows = []
     for batch in (1, 4):
         for candidates, share in factor.items():
-            setting = Setting(
-                latency=latency_model(load_gpu(GPU), "calibrated", "torch", cold=False),
-                model=model,
-                runtime=decoder_runtime(launch_us),
-                scope="model",
-                drafter=MedusaHeads(heads=3),
-                depth=3,
-            )
-            if candidates == 1:
-                time_us = float(decode_step(setting, batch, 64).time_us)
-            else:
-                time_us = float(verify_step(setting, batch, 64, candidates).time_us)
+            latency = latency_model(load_gpu(GPU), "calibrated", "torch", cold=False)
+            depth = 0 if candidates == 1 else 3
+            step = decoder_step(model, latency, batch, 64, candidates, depth, launch_us)
+            time_us = float(step.time_us)
             for repetition, sign in ((0, 1.0), (1, -1.0)):
                 us = share * time_us * (1.0 + sign * wobble / 2.0)
                 rows.append(
@@ -157,7 +146,7 @@ def measured_rows(factor: dict[int, float], *, wobble: float = 0.0, launch_us: f
                         batch=batch,
                         seq_len=64,
                         candidates=candidates,
-                        depth=0 if candidates == 1 else 3,
+                        depth=depth,
                         repetition=repetition,
                         time_us=us,
                         p10_us=us,
@@ -183,7 +172,7 @@ def test_what_the_simulator_predicts_is_met_exactly(folder: Path) -> None:
     """Rows of its own with a launch of 2 us: the launch is found again, and no error is left."""
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0, 64: 1.0, 128: 1.0}))
     found = validate_decoder(folder, load_gpu(GPU))
-    assert found.launch_us["tiny"] == pytest.approx(2.0, rel=1e-3)  # six digits in the file
+    assert found.gap_us["tiny"] == pytest.approx(2.0, rel=1e-3)  # six digits in the file
     by_name = {each.quantity: each for each in found.comparisons}
     assert set(by_name) == {"decode step", "verify step", "speedup"}
     assert (by_name["decode step"].cells, by_name["verify step"].cells) == (
@@ -198,7 +187,7 @@ def test_errors_floors_and_choices_are_counted(folder: Path) -> None:
     """Steps of 64 that take 3 times as long, and passes that differ by 8 %."""
     rows = measured_rows({1: 1.0, 16: 1.0, 64: 3.0}, wobble=0.08)
     write_steps(folder, META, rows)
-    found = validate_decoder(folder, load_gpu(GPU), launch_us=2.0)
+    found = validate_decoder(folder, load_gpu(GPU), gap_us=2.0)
     by_name = {each.quantity: each for each in found.comparisons}
     verify = by_name["verify step"]
     assert by_name["decode step"].cells == 2  # nothing was fitted

@@ -31,7 +31,7 @@ def score_decoder(
     """
     import pandas as pd
 
-    from medusa_sim.validate_decoder import validate_decoder
+    from medusa_sim.validate_decoder import GRAPHED, validate_decoder
 
     found = validate_decoder(
         folder,
@@ -55,10 +55,11 @@ def score_decoder(
             "validate-decoder",
             comparisons=[dataclasses.asdict(each) for each in found.comparisons],
             choices=[dataclasses.asdict(each) for each in found.choices],
-            launch_us=found.launch_us,
+            gap_us=found.gap_us,
         )
-    told = ", ".join(f"{model} {us:.2f} us" for model, us in found.launch_us.items())
-    click.echo(f"between kernels, fitted to the first decoding step: {told}", err=True)
+    told = ", ".join(f"{model} {us:.2f} us" for model, us in found.gap_us.items())
+    gap = "launch" if found.meta.launched == GRAPHED else "step"
+    click.echo(f"beside kernels, once a {gap}, fitted to the first decoding step: {told}", err=True)
     for each in found.comparisons:
         if fail_above is not None and 100.0 * (each.mean - each.floor) > fail_above:
             raise ThresholdError(

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
-from medusa_sim.decoder.tree_attention import attention_mask
+from medusa_sim.decoder.tree_attention import attention_mask, mask_bias
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -253,8 +253,7 @@ class Llama(nn.Module):
             )
             cos, sin = self._rotations((lengths + depths)[:, offset:])
             # Once for all layers: additive, and a row for every query head of a K/V head's group.
-            bias = torch.zeros_like(mask, dtype=self.dtype).masked_fill(~mask, -torch.inf)
-            bias = bias[:, None].repeat(1, 1, self.config.group_size, 1)
+            bias = mask_bias(mask, self.config.group_size, self.dtype)
             step = Step(cos, sin, cache, lengths + order[offset:], bias, kv_len)
         x = self.model.embed_tokens(tokens)
         for layer in self.model.layers:

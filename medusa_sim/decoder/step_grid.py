@@ -1,7 +1,7 @@
 """Decoding and verification steps of one model over a grid, timed in turns so that drifts hit all alike.
 
-A cell is one (batch, candidates); one candidate is the plain decoding step. In every repeat each cell of a
-batch runs once, and the whole grid is passed over twice or more: how far the passes disagree is how well
+A cell is one (batch, candidates); one candidate is the plain decoding step. The cells of a batch take
+turns, and the whole grid is passed over twice or more: how far the passes disagree is how well
 anything can be predicted. On CUDA a whole step (heads, forward, LM head, argmax, compaction) is one graph.
 """
 
@@ -23,7 +23,8 @@ from medusa_sim.decoder.timing import StepTiming, captured, path_to, synchronise
 from medusa_sim.errors import UsageError
 from medusa_sim.units import US_PER_S
 
-_WARMUP = 2
+_IN_A_ROW = 2
+"""Timed steps of one turn."""
 
 Step = Callable[[], object]
 
@@ -120,14 +121,19 @@ def interleaved(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, StepTiming]:
-    """Wall time of each step, synchronised with the device, one repeat of every step after another."""
+    """Wall time of each step, synchronised with the device; the steps take turns.
+
+    In its turn a step runs once untimed and then twice: in decoding a step follows its like, which left its
+    operands where they are found (a step of another size would not).
+    """
     times: dict[int, list[float]] = {key: [] for key in steps}
-    for repeat in range(_WARMUP + repeats):
+    while any(len(found) < repeats for found in times.values()):
         for key, step in steps.items():
-            synchronise(device)
-            started = clock()
             step()
-            synchronise(device)
-            if repeat >= _WARMUP:
+            for _ in range(_IN_A_ROW):
+                synchronise(device)
+                started = clock()
+                step()
+                synchronise(device)
                 times[key].append(US_PER_S * (clock() - started))
     return {key: timing_of(values) for key, values in times.items()}

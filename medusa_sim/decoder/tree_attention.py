@@ -68,3 +68,13 @@ def attention_mask(
         key_positions = torch.where(committed, slots[None, :], torch.gather(positions, 1, node))
         mask = mask & (key_positions[:, None, :] > positions[:, offset:, None] - sliding_window)
     return mask
+
+
+def mask_bias(mask: Tensor, group: int, dtype: torch.dtype) -> Tensor:
+    """(batch, 1, group * q, kv_len): 0 where `mask` (batch, q, kv_len) lets a query look, -inf elsewhere.
+
+    group: query heads that share a K/V head; their rows follow one another, head by head.
+    """
+    zero, never = (torch.full((), value, dtype=dtype, device=mask.device) for value in (0.0, -torch.inf))
+    bias = torch.where(mask, zero, never)[:, None]
+    return bias if group == 1 else bias.repeat(1, 1, group, 1)

@@ -18,7 +18,7 @@ from torch.nn import functional
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.model import RMSNorm, rotate
-from medusa_sim.decoder.tree_attention import attention_mask
+from medusa_sim.decoder.tree_attention import attention_mask, mask_bias
 from medusa_sim.measure.shapes import Case, Sizes
 
 Call = Callable[[], object]
@@ -49,8 +49,12 @@ class Pool:
     def _buffer(self, count: int, dtype: torch.dtype) -> Tensor:
         held = self._buffers.get(dtype)
         if held is None or held.numel() < count:
-            self._buffers = {}  # the old one is freed first
-            held = torch.empty(count, dtype=dtype, device=self.device).uniform_(-1.0, 1.0)
+            grown = 2 * held.numel() if held is not None else 0
+            # Doubled, so that growing shapes do not each fill a buffer of their own.
+            most = CACHE_MULTIPLE * self.cache_bytes // dtype.itemsize
+            held, self._buffers = None, {}  # the old one is freed first
+            held = torch.empty(max(count, min(grown, most)), dtype=dtype, device=self.device)
+            held.uniform_(-1.0, 1.0)
             self._buffers[dtype] = held
         return held
 
@@ -161,7 +165,7 @@ def _fused(op: str, s: Sizes, dtype: torch.dtype, pool: Pool, between_bytes: flo
     within = order[:, None] >= order if causal else tree_mask(s.q_len, device)
     mask = attention_mask(lengths, within, s.kv_len, order)
     group = s.heads // s.kv_heads
-    bias = torch.zeros_like(mask, dtype=dtype).masked_fill(~mask, -torch.inf)[:, None].repeat(1, 1, group, 1)
+    bias = mask_bias(mask, group, dtype)
     slots = lengths[:, None] + order
     q = _random(pool, dtype, s.batch, s.q_len, s.heads, s.head_dim).transpose(1, 2)
     k = _random(pool, dtype, s.batch, s.q_len, s.kv_heads, s.head_dim).transpose(1, 2)

@@ -75,7 +75,7 @@ class Case:
     """One shape to measure.
 
     level: 0 is the most informative. between_bytes: bytes that a step reads between two uses of the same
-    weights (the weights of the whole model): how cold the operands are.
+    operands (the weights of the whole model; for attention also K and V of every layer): how cold they are.
     """
 
     op: str
@@ -160,7 +160,11 @@ def _of_model(model: Model, dtype: str) -> Iterator[Case]:
     weights = model.parameter_count * BYTES_PER_ELEMENT[dtype]
 
     def case(op: str, family: Family, sizes: Sizes, level: int) -> Case:
-        return Case(op=op, family=family, sizes=sizes, dtype=dtype, level=level, between_bytes=weights)
+        found = Case(op=op, family=family, sizes=sizes, dtype=dtype, level=level, between_bytes=weights)
+        if isinstance(found.operator, Attention):  # a layer's K and V come back after those of all others
+            every_layer = model.layers * float(found.operator.kv_bytes)
+            return replace(found, between_bytes=weights + every_layer)
+        return found
 
     for op, n, k in linear_layers(model):
         for m, level in M_LEVELS.items():
@@ -198,6 +202,7 @@ def elementwise_widths(model: Model) -> list[tuple[str, int]]:
     rotated = (model.heads + model.kv_heads) * model.head_dim
     return [
         ("rms_norm", model.hidden),
+        ("rms_norm", model.vocab),  # what the choice of the next token is priced as
         ("residual", model.hidden),
         ("activation", model.intermediate),
         ("embedding", model.hidden),
