@@ -86,7 +86,7 @@ class MedusaHeads:
             head_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, self.heads),
             elementwise_launch(model, "medusa_silu", "residual", "drafter", rows, hidden, self.heads),
             head_launch(model, "medusa_output", "drafter", rows, vocab, hidden, self.heads),
-            elementwise_launch(model, "medusa_topk", "rms_norm", "drafter", batch, vocab, self.heads),
+            elementwise_launch(model, "medusa_topk", "next_token", "drafter", batch, vocab, self.heads),
         )
         return (DraftWork(launches=launches, runtime=runtime, own_pass=False),)
 
@@ -201,7 +201,7 @@ class LayerDrafter:
             launches = tuple(launch for launch in launches if launch.operator.name not in _LOGIT_OPERATORS)
             launches += (
                 head_launch(layer, "lm_head", "drafter", workload.batch, layer.vocab, layer.hidden),
-                elementwise_launch(layer, "next_token", "rms_norm", "drafter", workload.batch, layer.vocab),
+                elementwise_launch(layer, "next_token", "next_token", "drafter", workload.batch, layer.vocab),
             )
         inputs = self.fused_inputs * model.hidden
         fusion = head_launch(model, "draft_fusion", "drafter", workload.tokens, model.hidden, inputs)

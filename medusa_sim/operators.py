@@ -22,7 +22,7 @@ Size: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64] | int | float
 """A shape entry: one number, or an array that broadcasts against the operator's other entries."""
 
 AttentionKind = Literal["qk", "pv", "decode_attention", "verify_attention", "prefill_attention"]
-ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embedding"]
+ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embedding", "next_token"]
 ATTENTION_KINDS: tuple[str, ...] = get_args(AttentionKind)
 ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
 
@@ -168,6 +168,7 @@ _FLOPS_PER_ELEMENT: dict[str, float] = {
     "activation": 5.0,  # SiLU (exp, add, divide, product) and the gate
     "residual": 1.0,
     "embedding": 0.0,
+    "next_token": 4.0,  # as the norm whose kernel prices it where it has none of its own
 }
 _TOUCHED_PER_ELEMENT: dict[str, float] = {
     "rms_norm": 2.0,  # read, write
@@ -175,6 +176,7 @@ _TOUCHED_PER_ELEMENT: dict[str, float] = {
     "activation": 3.0,  # gate and up read, one output written
     "residual": 3.0,  # two reads, one write
     "embedding": 2.0,
+    "next_token": 2.0,
 }
 
 

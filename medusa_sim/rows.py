@@ -53,6 +53,7 @@ ELEMENTWISE_ALIASES: dict[str, ElementwiseKind] = {
     "add": "residual",
     "embedding": "embedding",
     "emb": "embedding",
+    "next_token": "next_token",
 }
 """Names under which public benchmarks record an elementwise kernel -> its kind."""
 

@@ -213,7 +213,7 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
     logit_rows = workload.batch if workload.phase == "prefill" else m
     launches += [
         head_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
-        elementwise_launch(model, "next_token", "rms_norm", "accept", logit_rows, model.vocab),
+        elementwise_launch(model, "next_token", "next_token", "accept", logit_rows, model.vocab),
     ]
     return tuple(launches)
 

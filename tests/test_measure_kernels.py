@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -23,16 +24,22 @@ from medusa_sim.measure import kernels, shapes  # noqa: E402
 from medusa_sim.measure.kernels import Pool, calls, tree_mask  # noqa: E402
 from medusa_sim.measure.record import read_meta  # noqa: E402
 from medusa_sim.measure.shapes import Case, Family, Sizes  # noqa: E402
-from medusa_sim.measure.timing import CpuBench  # noqa: E402
+from medusa_sim.measure.timing import CpuBench, results_kept  # noqa: E402
 from medusa_sim.rows import operators_of, read_rows  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 
 CACHE = 10_000
 
 
-def case(op: str, family: Family, between_bytes: float = 0.0, **sizes: int) -> Case:
+def case(op: str, family: Family, between_bytes: float = 0.0, written: float = 0.0, **sizes: int) -> Case:
     return Case(
-        op=op, family=family, sizes=Sizes(**sizes), dtype="fp32", level=0, between_bytes=between_bytes
+        op=op,
+        family=family,
+        sizes=Sizes(**sizes),
+        dtype="fp32",
+        level=0,
+        between_bytes=between_bytes,
+        activation_bytes=written,
     )
 
 
@@ -44,6 +51,8 @@ def pool() -> Pool:
 
 def closure(call: object) -> dict[str, object]:
     """What a call has bound: its operands."""
+    if isinstance(call, partial):
+        return dict(enumerate(call.args))
     code, cells = call.__code__, call.__closure__ or ()  # type: ignore[attr-defined]
     return {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
 
@@ -61,10 +70,25 @@ def test_operands_rotate_until_nothing_of_them_is_cached(pool: Pool) -> None:
     assert len(calls(case("q_proj", "gemm", 1e12, m=1, n=100, k=100), pool)) == 1  # larger than the rotation
 
 
+def test_activations_are_as_cold_as_a_layer_leaves_them(pool: Pool) -> None:
+    """Tokens rotate through what a layer writes, beside the weights, and results are held as long."""
+    few = case("q_proj", "gemm", 4096.0, written=10 * 2 * 16 * 4.0, m=2, n=16, k=16)
+    rotation = calls(few, pool)
+    rows = [closure(call)["rows"].data_ptr() for call in rotation]
+    assert len(rotation) == len(set(rows)) == 10
+    assert len({closure(call)["weight"].data_ptr() for call in rotation}) == 4
+    norms = calls(case("rms_norm", "elementwise", written=7 * 6 * 16 * 4.0, m=6, n=16), pool)
+    assert len({closure(call)[0].data_ptr() for call in norms}) == 7
+    assert results_kept(few, rotation[0]()) == 10
+    assert results_kept(case("q_proj", "gemm", m=2, n=16, k=16), rotation[0]()) == 1
+    rope = case("rope", "elementwise", written=3 * 6 * 128 * 4.0, m=6, n=128)
+    assert results_kept(rope, calls(rope, pool)[0]()) == 3  # queries and keys together
+
+
 def test_linear_layers_are_products(pool: Pool) -> None:
     for call in calls(case("up_proj", "gemm", 1e9, m=3, n=10, k=7), pool)[:3]:
         held = closure(call)
-        x, weight = held["x"].double(), held["weight"].double()
+        x, weight = held["rows"].double(), held["weight"].double()
         naive = torch.stack([(row * weight).sum(1) for row in x])
         assert call().shape == (3, 10)
         assert torch.allclose(call().double(), naive, atol=1e-5)
@@ -162,15 +186,17 @@ def test_elementwise_kernels(pool: Pool) -> None:
         return call(), closure(call)
 
     out, held = one("rms_norm")
-    x = held["x"].double()
+    x = held[0].double()
     assert torch.allclose(out.double(), x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt(), atol=1e-5)
     out, held = one("residual")
-    assert torch.equal(out, held["x"] + held["y"])
+    assert torch.equal(out, held[0] + held[1])
     out, held = one("activation")
     gate = held["gate"].double()
     assert torch.allclose(out.double(), gate * torch.sigmoid(gate) * held["up"].double(), atol=1e-5)
     out, held = one("embedding")
-    assert torch.equal(out, functional.embedding(held["row"], held["table"]))
+    assert torch.equal(out, functional.embedding(held[0], held[1]))
+    out, held = one("next_token")
+    assert torch.equal(out, held[0].max(-1).indices)
     (queries, keys), held = one("rope", 3 * 128)
     assert queries.numel() + keys.numel() == 6 * 3 * 128  # every element of every token is rotated once
     x, cos, sin = (held[name].double() for name in ("x", "cos", "sin"))

@@ -34,7 +34,7 @@ def time(
 
     Every row is one launch. Rows with m, n and k are linear layers; qk and pv are unfused attention
     products; decode_attention, prefill_attention and verify_attention are fused kernels; rms_norm,
-    rope, activation, residual and embedding (and their usual aliases) have m and n. low_us and
+    rope, activation, residual, embedding and next_token (and usual aliases) have m and n. low_us and
     high_us hold 80 % of measurements of shapes that the fit has not seen. A column of the file that
     already has one of the new names is kept as given_NAME.
     """

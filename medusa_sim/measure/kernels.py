@@ -1,15 +1,17 @@
 """The operators in torch, as the decoder calls them, on operands that are as cold as in its steps.
 
-Weights and K/V are views that rotate through one large buffer: between two uses of the same bytes lie as many
-others as the model has weights, or several times the cache, whichever is less. Activations stay where the
-kernel before would have left them. A fused attention row holds everything between rotation and output
-projection: the new K and V written to the cache, the product under the tree mask, the heads merged.
+Weights and K/V are views that rotate through one large buffer: between two uses of the same bytes lie as
+many others as the model has weights, or several times the cache, whichever is less. Activations of linear
+layers and elementwise kernels rotate through as many bytes as one layer writes. A fused attention row holds
+everything between rotation and output projection: the new K and V written to the cache, the product under
+the tree mask, the heads merged.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -32,12 +34,12 @@ _TREE_BRANCHES = 4
 
 
 class Pool:
-    """One buffer of random values that operands are cut from; it grows to the largest that was asked for."""
+    """Buffers of random values that operands are cut from; they grow to the largest that was asked for."""
 
     def __init__(self, device: torch.device, cache_bytes: int) -> None:
         self.device = device
         self.cache_bytes = cache_bytes
-        self._buffers: dict[torch.dtype, Tensor] = {}
+        self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def operands(self, shape: Sequence[int], dtype: torch.dtype, between_bytes: float) -> Tensor:
         """(copies, *shape): so many that `between_bytes`, or CACHE_MULTIPLE caches, are read in a round."""
@@ -46,16 +48,23 @@ class Pool:
         copies = min(max(1, math.ceil(wanted / (count * dtype.itemsize))), MOST_COPIES)
         return self._buffer(copies * count, dtype)[: copies * count].view(copies, *shape)
 
-    def _buffer(self, count: int, dtype: torch.dtype) -> Tensor:
-        held = self._buffers.get(dtype)
+    def activations(self, shape: Sequence[int], dtype: torch.dtype, between_bytes: float) -> Tensor:
+        """(copies, *shape): so many that `between_bytes` are read in a round; none of them is a weight."""
+        count = math.prod(shape)
+        copies = min(max(1, math.ceil(between_bytes / (count * dtype.itemsize))), MOST_COPIES)
+        return self._buffer(copies * count, dtype, "activations")[: copies * count].view(copies, *shape)
+
+    def _buffer(self, count: int, dtype: torch.dtype, use: str = "operands") -> Tensor:
+        held = self._buffers.get((use, dtype))
         if held is None or held.numel() < count:
-            grown = 2 * held.numel() if held is not None else 0
             # Doubled, so that growing shapes do not each fill a buffer of their own.
+            grown = 2 * held.numel() if held is not None else 0
             most = CACHE_MULTIPLE * self.cache_bytes // dtype.itemsize
-            held, self._buffers = None, {}  # the old one is freed first
+            for key in [key for key in self._buffers if key[0] == use]:
+                del self._buffers[key]  # the old one is freed first
             held = torch.empty(max(count, min(grown, most)), dtype=dtype, device=self.device)
             held.uniform_(-1.0, 1.0)
-            self._buffers[dtype] = held
+            self._buffers[use, dtype] = held
         return held
 
 
@@ -63,9 +72,9 @@ def calls(case: Case, pool: Pool) -> list[Call]:
     """One launch of the case on each copy of its operands, in the order in which they rotate."""
     dtype = DTYPES[case.dtype]
     if case.family == "gemm":
-        return _linear(case.sizes, dtype, pool, case.between_bytes)
+        return _linear(case, dtype, pool)
     if case.family == "elementwise":
-        return _ELEMENTWISE[case.op](case.sizes, dtype, pool)
+        return _ELEMENTWISE[case.op](case, dtype, pool)
     if case.op in ("qk", "pv"):
         return _unfused(case.op, case.sizes, dtype, pool, case.between_bytes)
     return _fused(case.op, case.sizes, dtype, pool, case.between_bytes)
@@ -75,57 +84,76 @@ def _random(pool: Pool, dtype: torch.dtype, *shape: int) -> Tensor:
     return torch.empty(shape, dtype=dtype, device=pool.device).uniform_(-1.0, 1.0)
 
 
-def _linear(sizes: Sizes, dtype: torch.dtype, pool: Pool, between_bytes: float) -> list[Call]:
-    x = _random(pool, dtype, sizes.m, sizes.k)
-    weights = pool.operands((sizes.n, sizes.k), dtype, between_bytes)
+def _linear(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    sizes = case.sizes
+    x = pool.activations((sizes.m, sizes.k), dtype, case.activation_bytes)
+    weights = pool.operands((sizes.n, sizes.k), dtype, case.between_bytes)
 
-    def call(weight: Tensor) -> Call:
-        return lambda: functional.linear(x, weight)
+    def call(i: int) -> Call:
+        rows, weight = x[i % len(x)], weights[i % len(weights)]
+        return lambda: functional.linear(rows, weight)
 
-    return [call(weight) for weight in weights]
-
-
-def _rms_norm(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    x = _random(pool, dtype, 1, sizes.m, sizes.n)
-    norm = RMSNorm(sizes.n, 1e-6).to(device=pool.device, dtype=dtype)
-    return [lambda: norm(x)]
+    return [call(i) for i in range(max(len(x), len(weights)))]
 
 
-def _rope(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
+def _rms_norm(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    norm = RMSNorm(case.sizes.n, 1e-6).to(device=pool.device, dtype=dtype)
+    return [partial(norm, x) for x in _tokens(case, dtype, pool)]
+
+
+def _rope(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     """Queries and keys of every token; the head dimension hardly matters, the largest usual one is taken."""
-    dim = next(dim for dim in (128, 64, 32, 16, 8, 4, 2) if sizes.n % dim == 0)
-    x = _random(pool, dtype, 1, sizes.m, sizes.n // dim, dim).transpose(1, 2)
-    cos, sin = _random(pool, dtype, 1, 1, sizes.m, dim), _random(pool, dtype, 1, 1, sizes.m, dim)
-    keys = max(1, x.shape[1] // 2)
-    return [lambda: (rotate(x[:, keys:], cos, sin), rotate(x[:, :keys], cos, sin))]
+    m, n = case.sizes.m, case.sizes.n
+    dim = next(dim for dim in (128, 64, 32, 16, 8, 4, 2) if n % dim == 0)
+    cos, sin = _random(pool, dtype, 1, 1, m, dim), _random(pool, dtype, 1, 1, m, dim)
+    keys = max(1, n // dim // 2)
+
+    def call(tokens: Tensor) -> Call:
+        x = tokens.view(1, m, n // dim, dim).transpose(1, 2)
+        return lambda: (rotate(x[:, keys:], cos, sin), rotate(x[:, :keys], cos, sin))
+
+    return [call(tokens) for tokens in _tokens(case, dtype, pool)]
 
 
-def _activation(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    gate, up = _random(pool, dtype, sizes.m, sizes.n), _random(pool, dtype, sizes.m, sizes.n)
-    return [lambda: functional.silu(gate) * up]
+def _activation(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    def call(gate: Tensor, up: Tensor) -> Call:
+        return lambda: functional.silu(gate) * up
+
+    return [call(gate, up) for gate, up in _pairs(case, dtype, pool)]
 
 
-def _residual(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    x, y = _random(pool, dtype, sizes.m, sizes.n), _random(pool, dtype, sizes.m, sizes.n)
-    return [lambda: x + y]
+def _residual(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    return [partial(torch.add, x, y) for x, y in _pairs(case, dtype, pool)]
 
 
-def _embedding(sizes: Sizes, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    table = pool.operands((_EMBEDDING_ROWS, sizes.n), dtype, 0.0)[0]
-    tokens = torch.randint(0, _EMBEDDING_ROWS, (64, 1, sizes.m), device=pool.device)
-
-    def call(row: Tensor) -> Call:
-        return lambda: functional.embedding(row, table)
-
-    return [call(row) for row in tokens]
+def _next_token(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    return [partial(torch.argmax, logits, -1) for logits in _tokens(case, dtype, pool)]
 
 
-_ELEMENTWISE: dict[str, Callable[[Sizes, torch.dtype, Pool], list[Call]]] = {
+def _embedding(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
+    table = pool.operands((_EMBEDDING_ROWS, case.sizes.n), dtype, 0.0)[0]
+    tokens = torch.randint(0, _EMBEDDING_ROWS, (64, 1, case.sizes.m), device=pool.device)
+    return [partial(functional.embedding, row, table) for row in tokens]
+
+
+def _tokens(case: Case, dtype: torch.dtype, pool: Pool) -> Tensor:
+    """(copies, 1, m, n)."""
+    return pool.activations((1, case.sizes.m, case.sizes.n), dtype, case.activation_bytes)
+
+
+def _pairs(case: Case, dtype: torch.dtype, pool: Pool) -> list[tuple[Tensor, Tensor]]:
+    """Two operands a call, each (m, n)."""
+    both = pool.activations((2, case.sizes.m, case.sizes.n), dtype, case.activation_bytes)
+    return [(pair[0], pair[1]) for pair in both]
+
+
+_ELEMENTWISE: dict[str, Callable[[Case, torch.dtype, Pool], list[Call]]] = {
     "rms_norm": _rms_norm,
     "rope": _rope,
     "activation": _activation,
     "residual": _residual,
     "embedding": _embedding,
+    "next_token": _next_token,
 }
 
 

@@ -49,6 +49,8 @@ BATCH_LEVELS = _levels((1,), (4, 16), (2, 8), (32,), (64,))
 PREFILL_LEVELS = _levels((512,), (128, 2048), (256, 1024), (64,))
 PREFILL_BATCH_LEVELS = _levels((1,), (4,), (2, 8))
 UNFUSED_Q_LEVELS = _levels((1, 64), (16, 128), (32, 48, 80, 96))
+_WRITTEN_HIDDEN, _WRITTEN_INNER = 24, 4
+"""Rows as wide as the model, and as its MLP, that a layer of the decoder writes for every token."""
 _FEW_EARLIER = 2
 """Decoding and prefill have few shapes, and a fit needs twenty of each: they come levels earlier."""
 _UNFUSED_OFFSET = 2
@@ -76,6 +78,7 @@ class Case:
 
     level: 0 is the most informative. between_bytes: bytes that a step reads between two uses of the same
     operands (the weights of the whole model; for attention also K and V of every layer): how cold they are.
+    activation_bytes: what a layer writes for as many tokens, which is how cold activations are.
     """
 
     op: str
@@ -84,6 +87,7 @@ class Case:
     dtype: str
     level: int
     between_bytes: float
+    activation_bytes: float = 0.0
 
     @property
     def key(self) -> tuple[object, ...]:
@@ -139,6 +143,7 @@ def cases(models: Sequence[Model], dtypes: Sequence[str]) -> list[Case]:
                         held,
                         level=min(held.level, case.level),
                         between_bytes=max(held.between_bytes, case.between_bytes),
+                        activation_bytes=max(held.activation_bytes, case.activation_bytes),
                     )
     return _interleaved(found.values())
 
@@ -159,8 +164,20 @@ def _interleaved(found: Iterable[Case]) -> list[Case]:
 def _of_model(model: Model, dtype: str) -> Iterator[Case]:
     weights = model.parameter_count * BYTES_PER_ELEMENT[dtype]
 
+    written = BYTES_PER_ELEMENT[dtype] * (
+        _WRITTEN_HIDDEN * model.hidden + _WRITTEN_INNER * model.intermediate
+    )
+
     def case(op: str, family: Family, sizes: Sizes, level: int) -> Case:
-        found = Case(op=op, family=family, sizes=sizes, dtype=dtype, level=level, between_bytes=weights)
+        found = Case(
+            op=op,
+            family=family,
+            sizes=sizes,
+            dtype=dtype,
+            level=level,
+            between_bytes=weights,
+            activation_bytes=sizes.m * written,
+        )
         if isinstance(found.operator, Attention):  # a layer's K and V come back after those of all others
             every_layer = model.layers * float(found.operator.kv_bytes)
             return replace(found, between_bytes=weights + every_layer)
@@ -202,7 +219,7 @@ def elementwise_widths(model: Model) -> list[tuple[str, int]]:
     rotated = (model.heads + model.kv_heads) * model.head_dim
     return [
         ("rms_norm", model.hidden),
-        ("rms_norm", model.vocab),  # what the choice of the next token is priced as
+        ("next_token", model.vocab),
         ("residual", model.hidden),
         ("activation", model.intermediate),
         ("embedding", model.hidden),

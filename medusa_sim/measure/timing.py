@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import itertools
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
 import torch
 
 from medusa_sim.decoder.timing import captured
-from medusa_sim.measure.kernels import Call, Pool, calls
+from medusa_sim.measure.kernels import MOST_COPIES, Call, Pool, calls
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import Timing, timing_of
 from medusa_sim.units import US_PER_MS, US_PER_S
@@ -43,18 +44,30 @@ class CpuBench:
     def timing(self, case: Case) -> Timing:
         """Times of one launch of the case."""
         rotation = itertools.cycle(calls(case, self.pool))
-        for call in itertools.islice(rotation, _WARMUP_CALLS):
-            call()
-        once_us = self._sample_us(rotation, 1)
+        results: deque[object] = deque(maxlen=results_kept(case, next(rotation)()))
+        for call in itertools.islice(rotation, _WARMUP_CALLS + (results.maxlen or 0)):
+            results.append(call())
+        once_us = self._sample_us(rotation, 1, results)
         block = min(max(1, round(_SAMPLE_US / max(once_us, 0.1))), _MOST_CALLS)
         repeats = _repeats(once_us * block)
-        return timing_of([self._sample_us(rotation, block) for _ in range(repeats)])
+        return timing_of([self._sample_us(rotation, block, results) for _ in range(repeats)])
 
-    def _sample_us(self, rotation: itertools.cycle[Call], block: int) -> float:
+    def _sample_us(self, rotation: itertools.cycle[Call], block: int, results: deque[object]) -> float:
         started = self.clock()
         for call in itertools.islice(rotation, block):
-            call()
+            results.append(call())
         return US_PER_S * (self.clock() - started) / block
+
+
+def results_kept(case: Case, result: object) -> int:
+    """How many results to hold back, so that a new one is written where a step would write it.
+
+    An allocator hands out what was freed last: with none held, every result would land in the same lines
+    of the nearest cache, while a layer writes other things between.
+    """
+    tensors = result if isinstance(result, tuple) else (result,)
+    size = sum(each.nbytes for each in tensors if isinstance(each, torch.Tensor))
+    return min(max(1, round(case.activation_bytes / max(size, 1))), MOST_COPIES)
 
 
 class CudaBench:
