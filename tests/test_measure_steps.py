@@ -73,7 +73,7 @@ def test_grid_times_every_cell_in_every_pass() -> None:
         (p, b, c) for p in (0, 1) for b in (1, 2) for c in (1, 3, 6)
     ]
     assert {c.candidates: c.depth for c in cells} == {1: 0, 3: 2, 6: 3}
-    assert all(c.timing.median_us == 1e6 and c.timing.repeats == 4 for c in cells)
+    assert all(c.timing.median_us == 1e6 and c.timing.repeats == 3 for c in cells)
     with pytest.raises(UsageError, match="the tree for 5 candidates has 6"):
         list(step_grid(model, heads, {5: TREE}, batches=(1,), seq_len=9))
     with pytest.raises(UsageError, match="CUDA graphs need a CUDA device"):
@@ -83,9 +83,16 @@ def test_grid_times_every_cell_in_every_pass() -> None:
 def test_cells_take_turns() -> None:
     order: list[int] = []
     steps = {count: (lambda count=count: order.append(count)) for count in (1, 4, 8)}
-    timings = interleaved(steps, torch.device("cpu"), repeats=4)
-    assert order == [1, 1, 1, 4, 4, 4, 8, 8, 8] * 2  # once untimed and twice timed in every turn
-    assert {timing.repeats for timing in timings.values()} == {4}
+    timings = interleaved(steps, torch.device("cpu"), repeats=4, clock=ticking())
+    turn = [
+        count for count in (1, 4, 8) for _ in range(4)
+    ]  # once untimed, for it took long, and thrice timed
+    assert order == turn * 2
+    assert {timing.repeats for timing in timings.values()} == {6}
+    order.clear()
+    quarter = (i / 64 for i in range(10**6))  # four steps fit a sixteenth of a second
+    interleaved({1: steps[1]}, torch.device("cpu"), repeats=1, clock=lambda: next(quarter))
+    assert order == [1] * (4 + 3)
 
 
 @pytest.mark.parametrize("accepted", [0, 2, 9])

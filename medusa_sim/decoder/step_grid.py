@@ -23,8 +23,9 @@ from medusa_sim.decoder.timing import StepTiming, captured, path_to, synchronise
 from medusa_sim.errors import UsageError
 from medusa_sim.units import US_PER_S
 
-_IN_A_ROW = 2
+_IN_A_ROW = 3
 """Timed steps of one turn."""
+_SETTLE_S = 0.05
 
 Step = Callable[[], object]
 
@@ -123,13 +124,19 @@ def interleaved(
 ) -> dict[int, StepTiming]:
     """Wall time of each step, synchronised with the device; the steps take turns.
 
-    In its turn a step runs once untimed and then twice: in decoding a step follows its like, which left its
-    operands where they are found (a step of another size would not).
+    In its turn a step first runs untimed, once and for `_SETTLE_S`, and then a few times on the clock: in
+    decoding a step follows its like, and after one of another size it takes several to have its operands
+    back in the caches.
     """
     times: dict[int, list[float]] = {key: [] for key in steps}
     while any(len(found) < repeats for found in times.values()):
         for key, step in steps.items():
-            step()
+            began = clock()
+            settled = False
+            while not settled:
+                step()
+                synchronise(device)  # launches run ahead of a GPU
+                settled = clock() - began >= _SETTLE_S
             for _ in range(_IN_A_ROW):
                 synchronise(device)
                 started = clock()
