@@ -18,11 +18,11 @@ from medusa_sim.units import US_PER_MS, US_PER_S
 
 _WARMUP_ROUNDS = 2
 _WARMUP_CALLS = 3
-_SAMPLE_US = 200.0
+_SAMPLE_US = 500.0
 """A sample lasts at least this long: many calls of a short kernel, so that the clock does not count."""
 _MOST_CALLS = 256
 _FEWEST_REPEATS, _MOST_REPEATS = 7, 50
-_CASE_S = 0.4
+_CASE_S = 0.15
 """Seconds of samples of one case, where its fewest repeats do not take longer."""
 
 
