@@ -3,10 +3,10 @@
 Predicted steps use the decoder's own way of launching: separate projections, one fused attention kernel,
 heads on the accepted row. Rows of `measure` were taken as a step of the model reads its operands, so that
 predictions are those of the rows (`cold=False`). The mask over all keys, which the decoder builds in every
-step, is priced as three passes over it. What it does beside kernels is one number, gap_us: once a launch
-where a step is a CUDA graph, once a step where Python launches (rows of `measure` hold a launch of their
-own). It is given, or fitted to the decoding step of each model's smallest batch, which is then left out of
-the scores of steps.
+step, is priced as three passes over it. What is left is time beside kernels: where a step is a CUDA graph,
+one number a launch; where Python launches (rows of `measure` hold a launch of their own), one number a
+plain step and one a speculative step, which drafts, chooses and compacts as well. They are given, or fitted
+to each model's first plain and first speculative step, which are then left out of the scores.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 
@@ -39,13 +40,15 @@ from medusa_sim.workload import elementwise_launch
 GRAPHED = "cuda-graph"
 _MASK_PASSES = 3
 """Gather, mask and bias."""
+Key: TypeAlias = tuple[int, int, int, int, float]
+"""Batch, length, candidates, depth, tokens per step."""
 ALLOWANCE = 0.10
 """Error beyond the passes' own disagreement that a cell may have."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepCell:
-    """One cell: measured in every pass and predicted, microseconds. is_fitted: gap_us comes from it."""
+    """One cell: measured in every pass and predicted, microseconds. is_fitted: a gap comes from it."""
 
     model: str
     batch: int
@@ -98,14 +101,27 @@ class Choice:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Gaps:
+    """Time beside kernels, us: a launch (CUDA graphs), or a plain and a speculative step (eager)."""
+
+    launch_us: float = 0.0
+    plain_us: float = 0.0
+    speculative_us: float = 0.0
+
+    def of_step(self, launches: float, candidates: int) -> float:
+        """What a step of so many launches takes beside its kernels."""
+        return launches * self.launch_us + (self.plain_us if candidates == 1 else self.speculative_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DecoderValidation:
-    """Everything that a folder of steps tells. gap_us: by model."""
+    """Everything that a folder of steps tells. gaps: by model."""
 
     meta: StepMeta
     cells: tuple[StepCell, ...]
     comparisons: tuple[Comparison, ...]
     choices: tuple[Choice, ...]
-    gap_us: dict[str, float]
+    gaps: dict[str, Gaps]
 
 
 def decoder_runtime(launch_us: float = 0.0) -> Runtime:
@@ -133,13 +149,13 @@ def validate_decoder(
     kernels: str = "torch",
     latency: LatencyName = "calibrated",
     outside: Outside = "calibrated",
-    gap_us: float | None = None,
+    gaps: Gaps | None = None,
     allow_different: bool = False,
     data_dir: DataDir = None,
 ) -> DecoderValidation:
     """Predicted against measured steps of `folder` (see `medusa_sim.measure.steps`).
 
-    kernels, latency, outside: as everywhere. gap_us: None fits it. Raises UsageError where the profile
+    kernels, latency, outside: as everywhere. gaps: None fits them. Raises UsageError where the profile
     of the GPU and the steps are of devices that differ in name, dtype or clocks, unless that is allowed;
     CoverageError where the kernels do not cover an operator; DataError for malformed files.
     """
@@ -148,18 +164,18 @@ def validate_decoder(
         refuse_different(gpu, meta.environment, {row.dtype for row in rows}, data_dir)
     model_of = latency_model(gpu, latency, kernels, cold=False, outside=outside, data_dir=data_dir)
     cells: list[StepCell] = []
-    fitted: dict[str, float] = {}
+    fitted: dict[str, Gaps] = {}
     for name in dict.fromkeys(row.model for row in rows):
         mine = [row for row in rows if row.model == name]
         model = _model(folder, name, mine[0].dtype)
-        fitted[name], found = _cells(model, mine, model_of, gap_us, graphed=meta.launched == GRAPHED)
+        fitted[name], found = _cells(model, mine, model_of, gaps, graphed=meta.launched == GRAPHED)
         cells += found
     return DecoderValidation(
         meta=meta,
         cells=tuple(cells),
         comparisons=tuple(_comparisons(cells)),
         choices=tuple(_choices(cells)),
-        gap_us=fitted,
+        gaps=fitted,
     )
 
 
@@ -194,26 +210,25 @@ def _model(folder: Path, name: str, dtype: str) -> Model:
 
 
 def _cells(
-    model: Model, rows: Sequence[StepRow], latency: LatencyModel, gap_us: float | None, *, graphed: bool
-) -> tuple[float, list[StepCell]]:
-    """gap_us, and every cell with its prediction."""
-    keys = dict.fromkeys(
-        (row.batch, row.seq_len, row.candidates, row.depth, row.tokens_per_step) for row in rows
-    )
-    smallest = min((batch, seq_len) for batch, seq_len, candidates, *_ in keys if candidates == 1)
+    model: Model, rows: Sequence[StepRow], latency: LatencyModel, gaps: Gaps | None, *, graphed: bool
+) -> tuple[Gaps, list[StepCell]]:
+    """Gaps, and every cell with its prediction."""
+    keys = sorted({(row.batch, row.seq_len, row.candidates, row.depth, row.tokens_per_step) for row in rows})
     passes = {
         key: tuple(
             row.time_us for row in rows if (row.batch, row.seq_len, row.candidates, row.depth) == key[:4]
         )
         for key in keys
     }
-    base = {key: _kernels_us(model, latency, key[:4], graphed=graphed) for key in keys}
-    chosen = gap_us
-    if chosen is None:
-        first = next(key for key in keys if key[:2] == smallest and key[2] == 1)
-        kernels_us, gaps = base[first]
-        chosen = max(0.0, (float(np.mean(passes[first])) - kernels_us) / gaps)
-    return chosen, [
+    base = {key: _kernels_us(model, latency, key[:4]) for key in keys}
+    fitted_to: list[Key] = []
+    if gaps is None:
+        fitted_to = [key for key in keys if key[2] == 1][:1]
+        if not graphed:
+            fitted_to += [key for key in keys if key[2] > 1][:1]
+        beside = [float(np.mean(passes[key])) - base[key][0] for key in fitted_to]
+        gaps = _fitted_gaps(fitted_to, beside, base, graphed=graphed)
+    return gaps, [
         StepCell(
             model=model.name,
             batch=key[0],
@@ -222,11 +237,21 @@ def _cells(
             tokens_per_step=key[4],
             measured_us=float(np.mean(passes[key])),
             passes_us=passes[key],
-            predicted_us=base[key][0] + chosen * base[key][1],
-            is_fitted=gap_us is None and key[:2] == smallest and key[2] == 1,
+            predicted_us=base[key][0] + gaps.of_step(base[key][1], key[2]),
+            is_fitted=key in fitted_to,
         )
         for key in keys
     ]
+
+
+def _fitted_gaps(
+    keys: Sequence[Key], beside_us: Sequence[float], base: dict[Key, tuple[float, float]], *, graphed: bool
+) -> Gaps:
+    """Gaps that leave no error at these cells; 0 where the kernels alone take longer than the step did."""
+    if graphed:
+        return Gaps(launch_us=max(0.0, beside_us[0] / base[keys[0]][1]))
+    plain, *speculative = (max(0.0, us) for us in beside_us)
+    return Gaps(plain_us=plain, speculative_us=speculative[0] if speculative else plain)
 
 
 def decoder_step(
@@ -258,16 +283,10 @@ def decoder_step(
     return step + work_time(latency, DraftWork(launches=(mask,), runtime=runtime, own_pass=False))
 
 
-def _kernels_us(
-    model: Model,
-    latency: LatencyModel,
-    cell: tuple[int, int, int, int],
-    *,
-    graphed: bool,
-) -> tuple[float, float]:
-    """Time of a step's kernels without gaps, and how many gaps. cell: as `decoder_step` takes it."""
+def _kernels_us(model: Model, latency: LatencyModel, cell: tuple[int, int, int, int]) -> tuple[float, float]:
+    """Time of a step's kernels without gaps, and how many launches. cell: as `decoder_step` takes it."""
     step = decoder_step(model, latency, *cell, launch_us=1.0)
-    return float(step.device_us) - step.launch_us, step.launch_us if graphed else 1.0
+    return float(step.device_us) - step.launch_us, step.launch_us
 
 
 def _comparisons(cells: Sequence[StepCell]) -> list[Comparison]:
@@ -280,7 +299,7 @@ def _comparisons(cells: Sequence[StepCell]) -> list[Comparison]:
             ratio = np.asarray([cell.predicted_us / cell.measured_us for cell in chosen])
             floors = [_disagreement(cell.passes_us) for cell in chosen]
             found.append(_comparison(quantity, ratio, floors, [cell.where for cell in chosen]))
-    pairs = [(_baseline(cells, cell), cell) for cell in cells if cell.candidates > 1]
+    pairs = [(_baseline(cells, cell), cell) for cell in scored if cell.candidates > 1]
     if pairs:
         ratio = np.asarray(
             [

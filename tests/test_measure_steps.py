@@ -27,7 +27,7 @@ from medusa_sim.measure.steps import StepMeta, StepRow, read_steps, write_steps 
 from medusa_sim.setup import latency_model  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 from medusa_sim.specs.hf_config import model_from_config  # noqa: E402
-from medusa_sim.validate_decoder import decoder_step, validate_decoder  # noqa: E402
+from medusa_sim.validate_decoder import Gaps, decoder_step, validate_decoder  # noqa: E402
 
 TREE = CandidateTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
 GPU = "h100-sxm"
@@ -179,7 +179,7 @@ def test_what_the_simulator_predicts_is_met_exactly(folder: Path) -> None:
     """Rows of its own with a launch of 2 us: the launch is found again, and no error is left."""
     write_steps(folder, META, measured_rows({1: 1.0, 16: 1.0, 64: 1.0, 128: 1.0}))
     found = validate_decoder(folder, load_gpu(GPU))
-    assert found.gap_us["tiny"] == pytest.approx(2.0, rel=1e-3)  # six digits in the file
+    assert found.gaps["tiny"].launch_us == pytest.approx(2.0, rel=1e-3)  # six digits in the file
     by_name = {each.quantity: each for each in found.comparisons}
     assert set(by_name) == {"decode step", "verify step", "speedup"}
     assert (by_name["decode step"].cells, by_name["verify step"].cells) == (
@@ -190,11 +190,31 @@ def test_what_the_simulator_predicts_is_met_exactly(folder: Path) -> None:
     assert all(choice.grid_steps == 0 and choice.regret == 0.0 for choice in found.choices)
 
 
+def test_an_eager_step_has_gaps_of_its_own(folder: Path) -> None:
+    """300 us beside a plain step and 700 beside a speculative one are found, and their cells left out."""
+    rows = [
+        dataclasses.replace(row, time_us=row.time_us + (300.0 if row.candidates == 1 else 700.0))
+        for row in measured_rows({1: 1.0, 16: 1.0, 64: 1.0}, launch_us=0.0)
+    ]
+    write_steps(folder, msgspec.structs.replace(META, launched="eager"), rows)
+    found = validate_decoder(folder, load_gpu(GPU))
+    assert found.gaps["tiny"].plain_us == pytest.approx(300.0, rel=1e-3)
+    assert found.gaps["tiny"].speculative_us == pytest.approx(700.0, rel=1e-3)
+    assert found.gaps["tiny"].launch_us == 0.0
+    counted = {each.quantity: (each.cells, each.worst) for each in found.comparisons}
+    assert {name: cells for name, (cells, _) in counted.items()} == {
+        "decode step": 1,
+        "verify step": 3,
+        "speedup": 3,
+    }
+    assert all(worst < 1e-3 for _, worst in counted.values())
+
+
 def test_errors_floors_and_choices_are_counted(folder: Path) -> None:
     """Steps of 64 that take 3 times as long, and passes that differ by 8 %."""
     rows = measured_rows({1: 1.0, 16: 1.0, 64: 3.0}, wobble=0.08)
     write_steps(folder, META, rows)
-    found = validate_decoder(folder, load_gpu(GPU), gap_us=2.0)
+    found = validate_decoder(folder, load_gpu(GPU), gaps=Gaps(launch_us=2.0))
     by_name = {each.quantity: each for each in found.comparisons}
     verify = by_name["verify step"]
     assert by_name["decode step"].cells == 2  # nothing was fitted
@@ -268,7 +288,7 @@ def test_command_prints_scores_and_fails_above(folder: Path) -> None:
     assert table.exit_code == 0, table.output
     assert "verify step" in table.stdout
     assert "candidates to choose" in table.stdout
-    assert "fitted to the first decoding step: tiny 2.00 us" in table.stderr
+    assert "tiny: 2.00 us a launch beside kernels, fitted to the first steps" in table.stderr
     markdown = invoke("validate", "--gpu", GPU, "--decoder", folder, "--format", "md")
     assert markdown.stdout.count("| ---") >= 2
     found = json.loads(invoke("validate", "--gpu", GPU, "--decoder", folder, "--format", "json").stdout)

@@ -55,11 +55,13 @@ def score_decoder(
             "validate-decoder",
             comparisons=[dataclasses.asdict(each) for each in found.comparisons],
             choices=[dataclasses.asdict(each) for each in found.choices],
-            gap_us=found.gap_us,
+            gaps={model: dataclasses.asdict(gaps) for model, gaps in found.gaps.items()},
         )
-    told = ", ".join(f"{model} {us:.2f} us" for model, us in found.gap_us.items())
-    gap = "launch" if found.meta.launched == GRAPHED else "step"
-    click.echo(f"beside kernels, once a {gap}, fitted to the first decoding step: {told}", err=True)
+    for model, gaps in found.gaps.items():
+        told = f"{gaps.launch_us:.2f} us a launch"
+        if found.meta.launched != GRAPHED:
+            told = f"{gaps.plain_us:.0f} us a plain step, {gaps.speculative_us:.0f} us a speculative one"
+        click.echo(f"{model}: {told} beside kernels, fitted to the first steps (left out above)", err=True)
     for each in found.comparisons:
         if fail_above is not None and 100.0 * (each.mean - each.floor) > fail_above:
             raise ThresholdError(
