@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint bench accuracy measure-gpu docs clean
+.PHONY: help demo app test test-fast lint bench accuracy measure-gpu docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -26,16 +26,23 @@ $(VENV)/stamp-run: pyproject.toml constraints.txt | $(BIN)/python
 	$(PIP) --editable .
 	@touch $@
 
-$(VENV)/stamp-test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[decoder,test]'
+$(VENV)/stamp-app: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[app]'
 	@touch $@ $(VENV)/stamp-run
 
+$(VENV)/stamp-test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) --editable '.[app,decoder,test]'
+	@touch $@ $(VENV)/stamp-run $(VENV)/stamp-app
+
 $(VENV)/stamp-lint: pyproject.toml constraints.txt $(VENV)/stamp-test
-	$(PIP) --editable '.[decoder,test,lint]'
+	$(PIP) --editable '.[app,decoder,test,lint]'
 	@touch $@
 
 demo: $(VENV)/stamp-run  ## sweep batches 1..64 with the defaults; table here, report with plots in out/
 	$(BIN)/medusa-sim sweep --batch 1..64 --report out
+
+app: $(VENV)/stamp-app  ## the app in a browser (PORT, 8501)
+	$(BIN)/medusa-sim app --port $(or $(PORT),8501)
 
 test: $(VENV)/stamp-test  ## everything, on JOBS processes (2)
 	$(BIN)/python -m pytest -n $(JOBS)

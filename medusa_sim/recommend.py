@@ -13,7 +13,7 @@ from medusa_sim.answer import FREE_WITHIN
 from medusa_sim.breakeven import SHORTEST_CONTEXT, BreakEven, break_even_batches, break_even_context
 from medusa_sim.capacity import Capacity, OperatingPoint, best_point, capacities
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.latency.remembered import RememberedLatency
+from medusa_sim.latency.remembered import remembered
 from medusa_sim.plan import CANDIDATES_MAX, Drafting, DraftOption, draft_options
 from medusa_sim.request import RequestLatency, request_latency
 from medusa_sim.schedule import SWITCHING_GAIN, BatchRange, merged
@@ -151,7 +151,7 @@ def recommend(
         drafting, profile, candidates_max=question.candidates_max, chain_only=question.chain_only
     )
     depth = max(option.depth for option in options)
-    timed = replace(setting, scope="model", depth=depth, latency=RememberedLatency(setting.latency))
+    timed = replace(setting, scope="model", depth=depth, latency=remembered(setting.latency))
     lengths = np.asarray(question.seq_len, dtype=np.int64)
     surface = searched(gpu, timed, options, question.batches, lengths)
     schedules = [_scheduled(surface, s, question) for s in range(lengths.size)]
@@ -254,6 +254,25 @@ def _free_candidates(
                 count = free_candidates(surface, at, s, spoken, within)
                 found.append((int(surface.batch[at]), int(surface.seq_len[s]), count))
     return tuple(found)
+
+
+def at_batch(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
+    """What to run at one batch and length of the question: its own best configuration that fits.
+
+    Unlike a row of the schedule it gives up nothing for sharing a configuration with other batches.
+    Raises UsageError for a batch or length that was not searched.
+    """
+    surface = answer.surface
+    at, s = np.flatnonzero(surface.batch == batch), np.flatnonzero(surface.seq_len == seq_len)
+    if not at.size or not s.size:
+        raise UsageError(
+            f"batch {batch}, length {seq_len} was not searched; ask for batches {surface.batch[0]}.."
+            f"{surface.batch[-1]} at lengths {', '.join(map(str, surface.seq_len))}"
+        )
+    i, j = int(at[0]), int(s[0])
+    fits = surface.fits[i, j]
+    best = int(np.argmax(np.where(fits, surface.speedup[i, j], -np.inf))) if fits.any() else PLAIN
+    return _row(surface, j, BatchRange(first=i, last=i, configuration=best), answer.question)
 
 
 def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:

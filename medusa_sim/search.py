@@ -17,7 +17,7 @@ import numpy.typing as npt
 
 from medusa_sim.drafter import Drafter
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.remembered import RememberedLatency
+from medusa_sim.latency.remembered import remembered
 from medusa_sim.memory import step_memory_bytes, usable_memory_bytes
 from medusa_sim.operators import FloatArray
 from medusa_sim.plan import DraftOption
@@ -120,7 +120,7 @@ def searched(
             f"{batches.size} batches x {lengths.size} lengths x {configurations} configurations are too "
             "many; search fewer lengths, a smaller range of batches or fewer candidates"
         )
-    known = replace(setting, scope="model", latency=RememberedLatency(setting.latency))
+    known = replace(setting, scope="model", latency=remembered(setting.latency))
     rows, columns = batches[:, None, None], lengths[None, :, None]
     decode = decode_step(known, rows, columns)
     verify = verification_step(known, rows, columns, counts[None, None, :])

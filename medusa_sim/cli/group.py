@@ -32,6 +32,7 @@ COMMANDS = (
     "decode",
     "reproduce",
     "specs",
+    "app",
 )
 """The order in which --help lists commands; a name without a module is not listed."""
 

@@ -129,12 +129,23 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
 @click.option(
     "--engine-version", default=None, help="Version of that engine [the one that the export names]."
 )
+@click.option(
+    "--by-count",
+    is_flag=True,
+    help="A row for every batch and count instead: the curves behind the answer.",
+)
 @click.option("--draft-path", default=None, help="Draft checkpoint to name in the engine's settings.")
 @click.option("--runtime", type=RUNTIME, default="cuda-graph", show_default=True, help="How kernels launch.")
 @latency_options
 @output_options
 def recommend(
-    output: Output, engine: str | None, engine_version: str | None, draft_path: str | None, **names: Any
+    output: Output,
+    engine: str | None,
+    engine_version: str | None,
+    draft_path: str | None,
+    *,
+    by_count: bool,
+    **names: Any,
 ) -> None:
     """Whether speculation pays, and how many candidates to verify at which batch and context.
 
@@ -154,6 +165,11 @@ def recommend(
         **{key: names[key] for key in ("runtime", "latency", "kernels", "outside", "data_dir")},
     )[0]
     answer = answered(base.gpu, base.setting, drafting, profile, question)
+    if by_count:
+        from medusa_sim.by_count import count_table
+
+        output.rows(count_table(answer.surface), "recommend-by-count")
+        return
     if engine is not None:
         _export(output, answer, engine, engine_version, draft_path)
         return

@@ -66,6 +66,11 @@ class RememberedLatency:
         )
 
 
+def remembered(latency: LatencyModel) -> RememberedLatency:
+    """The model itself if it remembers already, so that who keeps one shares it between searches."""
+    return latency if isinstance(latency, RememberedLatency) else RememberedLatency(latency)
+
+
 def _key(value: Size | str | None) -> Hashable:
     if value is None or isinstance(value, str | int | float):
         return value

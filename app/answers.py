@@ -1,0 +1,105 @@
+"""Cached calls into the package. Arguments are names and numbers: no cache can answer for another question.
+
+Results are shared between sessions and never changed. Every cache also depends on the files that answers
+are computed from (`data_version`): a GPU that was measured while the app runs is seen at once.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import streamlit as st
+import uploads
+from inputs import SetUp
+
+from medusa_sim import data
+from medusa_sim.latency.remembered import remembered
+from medusa_sim.plan import Drafting, acceptance_of
+from medusa_sim.recommend import Question, Recommendation, recommend
+from medusa_sim.setup import latency_model, sweep_settings
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.model import Model, load_model
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step import Setting
+
+if TYPE_CHECKING:
+    from medusa_sim.acceptance.profile import AcceptanceProfile
+    from medusa_sim.latency.remembered import RememberedLatency
+    from medusa_sim.specs.gpu import Gpu
+
+CANDIDATES_MAX = 128
+"""Largest tree searched here: a slider must answer at once; the command line searches to 256."""
+
+
+def data_version() -> float:
+    """Changes when a file of hardware or profiles does, the user's own folder included."""
+    newest = 0.0
+    for root in data.data_roots():
+        for kind in ("hardware", "profiles/acceptance", "profiles/operators"):
+            folder = root / kind
+            if folder.is_dir():
+                newest = max([newest, *(path.stat().st_mtime for path in (folder, *folder.iterdir()))])
+    return newest
+
+
+def model_of(set_up: SetUp) -> Model:
+    """The model by name, or the uploaded one."""
+    return load_model(set_up.model) if set_up.config is None else uploads.model_of(set_up.config)
+
+
+def profile_of(set_up: SetUp) -> AcceptanceProfile:
+    """The acceptance profile as `recommend` finds it."""
+    return acceptance_of(set_up.acceptance, set_up.drafter, model_name=set_up.model)  # type: ignore[arg-type]
+
+
+def kernels_of(set_up: SetUp) -> str:
+    """The kernel set that the runtime uses for the model's dtype."""
+    return load_runtime(set_up.runtime).kernel_set(model_of(set_up).dtype)
+
+
+def recommendation(set_up: SetUp, batch_max: int, objective: str = "latency") -> Recommendation:
+    """`medusa-sim recommend` for batches 1 to batch_max at the set-up's length."""
+    return _recommendation(set_up, batch_max, objective, data_version())
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _recommendation(set_up: SetUp, batch_max: int, objective: str, version: float) -> Recommendation:
+    gpu, setting = _setting(set_up, version)
+    question = Question(
+        batch_min=1,
+        batch_max=batch_max,
+        seq_len=(set_up.seq_len,),
+        objective=objective,  # type: ignore[arg-type]
+        candidates_max=CANDIDATES_MAX,
+    )
+    return recommend(gpu, setting, drafting_of(set_up), profile_of(set_up), question)
+
+
+def drafting_of(set_up: SetUp) -> Drafting:
+    """How the set-up drafts."""
+    draft = None if set_up.draft_model is None else load_model(set_up.draft_model)
+    return Drafting(method=set_up.drafter, heads=set_up.heads, draft=draft)  # type: ignore[arg-type]
+
+
+def _setting(set_up: SetUp, version: float) -> tuple[Gpu, Setting]:
+    """The GPU and what is timed on it; linear layers are remembered from one answer to the next."""
+    model = model_of(set_up)
+    kernels = kernels_of(set_up)
+    settings = sweep_settings(
+        (set_up.gpu,), ("vicuna-7b",), runtime=set_up.runtime, drafter="ngram", kernels=kernels
+    )[0].setting
+    setting = Setting(
+        latency=_latency(set_up.gpu, kernels, version),
+        model=model,
+        runtime=settings.runtime,
+        scope=settings.scope,
+        drafter=settings.drafter,
+        depth=settings.depth,
+    )
+    return load_gpu(set_up.gpu), setting
+
+
+@st.cache_resource(max_entries=16, show_spinner=False, ttl=900)
+def _latency(gpu: str, kernels: str, version: float) -> RememberedLatency:
+    del version
+    return remembered(latency_model(load_gpu(gpu), "calibrated", kernels))

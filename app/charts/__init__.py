@@ -1,0 +1,1 @@
+"""Pure functions: results of the package -> Vega-Lite specifications. No Streamlit here."""

@@ -1,0 +1,43 @@
+"""One look for all charts: dashes and shapes that survive greyscale, colours that work on light and dark."""
+
+from __future__ import annotations
+
+from typing import Any
+
+SHADES = ("#2f6fde", "#e07b00", "#16a085", "#a0459b", "#7f8c8d", "#c0392b", "#b8860b", "#5d6d7e", "#27ae60")
+DASHES = ([1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 3], [10, 2, 2, 2], [6, 6])
+SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke")
+NEUTRAL = "#8a8a8a"
+SOURCE_DASHES = {"measured": [1, 0], "interpolated": [1, 0], "calibrated": [1, 0], "roofline": [3, 3]}
+Spec = dict[str, Any]
+
+
+def base(height: int = 320, **more: Any) -> Spec:
+    """What every chart starts from."""
+    return {
+        "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
+        "height": height,
+        "width": "container",
+        "config": {"axis": {"grid": True, "gridOpacity": 0.35}, "legend": {"orient": "bottom"}},
+        **more,
+    }
+
+
+def quantity(field: str, title: str, **more: Any) -> Spec:
+    """A channel of numbers, titled with its unit."""
+    return {"field": field, "type": "quantitative", "title": title, **more}
+
+
+def category(field: str, title: str | None, **more: Any) -> Spec:
+    """A channel of names."""
+    return {"field": field, "type": "nominal", "title": title, **more}
+
+
+def dashes(count: int) -> list[list[int]]:
+    """So many dashes, told apart without colour."""
+    return [DASHES[i % len(DASHES)] for i in range(count)]
+
+
+def shades(count: int) -> list[str]:
+    """So many colours that differ in brightness as well."""
+    return [SHADES[i % len(SHADES)] for i in range(count)]

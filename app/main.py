@@ -1,0 +1,50 @@
+"""The app: `streamlit run app/main.py` or `medusa-sim app`. Its pages; no formula lives here."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable
+from pathlib import Path
+
+import streamlit as st
+
+PAGES = (
+    ("choose", "Choose", ":material/target:"),
+    ("roofline", "Roofline", ":material/show_chart:"),
+    ("tree", "Tree", ":material/account_tree:"),
+    ("compare", "Compare", ":material/compare_arrows:"),
+    ("validation", "Validation", ":material/fact_check:"),
+    ("method", "Method and sources", ":material/menu_book:"),
+)
+
+
+def _page(name: str) -> Callable[[], None]:
+    """The page of that module, imported when it is opened."""
+
+    def page() -> None:
+        importlib.import_module(f"views.{name}").page()
+
+    page.__name__ = name
+    return page
+
+
+def main() -> None:
+    """Navigation, the inputs that every page shares, and the page itself."""
+    st.set_page_config(
+        page_title="medusa-sim",
+        page_icon=str(Path(__file__).with_name("icon.png")),
+        layout="wide",
+        initial_sidebar_state="auto",
+    )
+    pages = [
+        st.Page(_page(name), title=title, icon=icon, url_path=name, default=name == "choose")
+        for name, title, icon in PAGES
+    ]
+    chosen = st.navigation(pages)
+    import show
+
+    with show.errors():
+        chosen.run()
+
+
+main()

@@ -1,0 +1,35 @@
+"""Files that users hand in: a size limit, then the package's own strict readers. Nothing is executed."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from medusa_sim.errors import DataError
+from medusa_sim.specs.hf_config import model_from_config
+from medusa_sim.specs.model import Model
+
+LARGEST_BYTES = 1_000_000
+
+
+def checked(name: str, content: bytes, largest: int = LARGEST_BYTES) -> bytes:
+    """The content. Raises DataError where it is empty or too large."""
+    if not content:
+        raise DataError(f"{name}: the file is empty")
+    if len(content) > largest:
+        raise DataError(f"{name}: {len(content):,} bytes; at most {largest:,} are allowed")
+    return content
+
+
+def config_bytes(name: str, content: bytes) -> bytes:
+    """A config.json that the package can read. Raises DataError or SpecError."""
+    model_of(checked(name, content))
+    return content
+
+
+def model_of(content: bytes) -> Model:
+    """The model that a config.json describes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "config.json"
+        path.write_bytes(content)
+        return model_from_config(path)

@@ -1,0 +1,1 @@
+"""Pages, one a module: widgets, one cached answer, charts."""

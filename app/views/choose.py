@@ -1,0 +1,230 @@
+"""Choose: how many candidates one verification step should carry, and what it gains."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+import answers
+import inputs
+import notes
+import show
+import streamlit as st
+from charts import choose as charts
+
+from medusa_sim.by_count import count_table
+from medusa_sim.errors import UsageError
+from medusa_sim.export import ENGINES, exported
+from medusa_sim.recommend import at_batch
+from medusa_sim.report.numbers import duration, times, with_prefix
+from medusa_sim.report.recommend_reason import reason
+from medusa_sim.report.recommend_text import findings, schedule_table
+from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.step import decode_step, verify_step
+
+if TYPE_CHECKING:
+    from medusa_sim.recommend import Recommendation
+    from medusa_sim.schedule_row import ScheduleRow
+    from medusa_sim.step import StepTime
+
+_BATCHES = (8, 16, 32, 64, 128, 256)
+_ENGINE_TITLES = {
+    "vllm": "vLLM",
+    "sglang": "SGLang",
+    "tensorrt-llm": "TensorRT-LLM",
+    "tgi": "TGI",
+    "json": "JSON",
+}
+
+
+def page() -> None:
+    """Inputs left, the answer first, what it rests on below."""
+    set_up = inputs.set_up(st.sidebar)
+    st.title("How many candidates, and what do they gain?", anchor=False)
+    left, middle, right = st.columns(3)
+    batch_max = inputs.step_of(
+        left,
+        "batch_max",
+        "Batches to plan for, 1 to",
+        _BATCHES,
+        64,
+        "Every batch to this is searched.",
+    )
+    batch = inputs.whole(
+        middle, "batch", "Batch to look at", 1, batch_max, 1, "Sequences that one step decodes side by side."
+    )
+    objective = inputs.choice(
+        right,
+        "objective",
+        "Objective",
+        ("latency", "throughput"),
+        "latency",
+        "latency: the best at every batch. throughput: the most tokens/s of any batch that fits.",
+    )
+    show.ignored_note()
+    answer = answers.recommendation(set_up, batch_max, objective)
+    row = at_batch(answer, batch, set_up.seq_len)
+    _verdict(answer, row)
+    told = ["recommend", *set_up.options]
+    if objective != "latency":
+        told += ["--objective", objective]
+    searched = [*told, "--candidates-max", str(answers.CANDIDATES_MAX), "--batch", f"1..{batch_max}"]
+    _curves(answer, row, searched, batch_max)
+    _breakdown(answer, row, set_up)
+    _map(answer, searched, batch_max)
+    _schedule(answer, searched, set_up)
+    _launch(answer, searched)
+
+
+def _verdict(answer: Recommendation, row: ScheduleRow) -> None:
+    """The answer in one sentence and five figures."""
+    plain = row.candidates == 1
+    if not row.fits_memory:
+        st.error(f"**Batch {row.batch_max} does not fit in memory**, with or without speculation.")
+    elif plain:
+        st.error(
+            f"**Do not enable speculation at batch {row.batch_max}.** The best of it would give "
+            f"{times(row.speculative_speedup)} with {row.speculative_candidates} candidates.",
+            icon=":material/do_not_disturb_on:",
+        )
+    else:
+        st.success(
+            f"**Verify {row.candidates} candidates a step at batch {row.batch_max}: {times(row.speedup)}**, "
+            f"{row.tokens_per_step:.2f} tokens a step for a step {times(row.overhead)} as long.",
+            icon=":material/check_circle:",
+        )
+    first, second, third, fourth, fifth = st.columns(5)
+    first.metric(
+        "Best candidate count",
+        "off" if plain else str(row.candidates),
+        help="Tokens that one verification step processes for each sequence, the root included.",
+    )
+    second.metric(
+        "Speedup",
+        times(row.speedup),
+        f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
+        delta_color="off",
+        delta_arrow="off",
+        help="Tokens/s over plain decoding at the same batch and length, with an 80 % interval.",
+    )
+    loses = answer.break_even_batch
+    third.metric(
+        "Loses from batch",
+        str(loses) if loses is not None else "none",
+        help="The smallest batch from which no count pays any more; none: it pays at every batch that fits.",
+    )
+    fourth.metric(
+        "Free token budget",
+        str(row.free_candidates),
+        help="Every count up to it costs at most 10 % more than a plain step, drafting included.",
+    )
+    fifth.metric(
+        "Largest batch",
+        str(row.max_batch_with),
+        f"{row.max_batch_without} without",
+        delta_color="off",
+        delta_arrow="off",
+        help=f"What fits in memory at this length; this batch needs {with_prefix(row.memory_bytes, 'B')}.",
+    )
+    st.markdown(reason(answer))
+    st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
+    for line in warnings(answer)[:4]:
+        st.warning(line, icon=":material/warning:")
+
+
+def _curves(answer: Recommendation, row: ScheduleRow, told: list[str], batch_max: int) -> None:
+    st.subheader("Speedup by candidate count", anchor=False)
+    counts = count_table(answer.surface)
+    batches = sorted({row.batch_max, *(batch for batch in (1, 4, 16, 64) if batch <= batch_max)})
+    show.chart(
+        charts.speedup_chart(counts, batches),
+        name="speedup",
+        caption="Rings: the best count of a batch. Ticks: the step jumps behind this count. "
+        + notes.accuracy(answer.gpu, answer.setting),
+        told=show.command([*told, "--by-count", "--format", "csv"]),
+        rows=counts,
+        alt="Lines of speedup against the number of candidates, one for each batch",
+    )
+
+
+def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: inputs.SetUp) -> None:
+    st.subheader("Where the time of a step goes", anchor=False)
+    count = row.speculative_candidates
+    surface = answer.surface
+    at = [i for i in range(surface.candidates.size) if int(surface.candidates[i]) == count and i > 0]
+    place = int(row.batch_max - surface.batch[0])
+    chosen = max(at, key=lambda j: float(surface.speedup[place, 0, j]))
+    option = surface.option_of(chosen)
+    if option is None:
+        return
+    setting = dataclasses.replace(answer.setting, drafter=option.drafter, depth=max(option.depth, 1))
+    plain = decode_step(setting, row.batch_max, set_up.seq_len)
+    speculative = verify_step(setting, row.batch_max, set_up.seq_len, count)
+    rows = charts.breakdown_rows(plain, speculative)
+    waits = [f"{name} {_waits(step)}" for name, step in (("plain", plain), ("speculative", speculative))]
+    show.chart(
+        charts.breakdown_chart(rows),
+        name="breakdown",
+        caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
+        f"{duration(float(speculative.time_us))} with {count} candidates. Waiting for: {'; '.join(waits)}.",
+        told=show.command(["recommend", *set_up.options, "--batch", str(row.batch_max), "--format", "json"]),
+        rows=rows,
+        alt="Stacked bars of the parts of a plain and a speculative step",
+    )
+
+
+def _waits(step: StepTime) -> str:
+    """Shares of the step by what it waits for, those above 5 %."""
+    whole = float(step.time_us)
+    shares = {code.name.lower(): float(us) / whole for code, us in step.waits_us.items()}
+    return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.05)
+
+
+def _map(answer: Recommendation, told: list[str], batch_max: int) -> None:
+    st.subheader("Every batch and count", anchor=False)
+    show.chart(
+        charts.speedup_map(count_table(answer.surface), batch_max),
+        name="map",
+        caption="Speedup over plain decoding at the same batch; below 1 speculation loses. "
+        + notes.accuracy(answer.gpu, answer.setting),
+        told=show.command([*told, "--by-count", "--format", "csv"]),
+        alt="A map of speedups over batch and candidates",
+    )
+
+
+def _schedule(answer: Recommendation, told: list[str], set_up: inputs.SetUp) -> None:
+    st.subheader("Schedule by batch", anchor=False)
+    table = schedule_table(answer)
+    st.dataframe(
+        [dict(zip(table.headers, cells, strict=True)) for cells in table.rows],
+        hide_index=True,
+        key="schedule",
+    )
+    st.code(show.command(told), language="sh", wrap_lines=True)
+    show.download_row(
+        "schedule",
+        [
+            ("csv", "text/csv", lambda: show.csv_bytes(notes.schedule(answer))),
+            ("json", "application/json", lambda: notes.whole_json(answer, show.command(told))),
+            ("html", "text/html", lambda: notes.report_html(set_up)),
+        ],
+    )
+    with st.expander("What follows from it"):
+        st.markdown("\n".join(f"- {line}" for line in findings(answer)))
+
+
+def _launch(answer: Recommendation, told: list[str]) -> None:
+    st.subheader("Launch settings", anchor=False)
+    engine = inputs.choice(
+        st, "engine", "Engine", ENGINES, "vllm", "Settings to copy into your serving engine.", _ENGINE_TITLES
+    )
+    try:
+        settings = exported(answer, engine)
+    except UsageError as error:  # what an engine cannot do is an answer here, and the rest of the page stands
+        st.info(str(error))
+        return
+    st.code(settings.text, language="json" if engine == "json" else "sh", wrap_lines=True)
+    for note in settings.notes:
+        st.caption(f"{settings.engine} {settings.version}: {note}")
+    st.code(show.command([*told, "--export", engine]), language="sh", wrap_lines=True)
+    show.download_row("launch", [("txt", "text/plain", lambda: settings.text)])
