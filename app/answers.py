@@ -6,25 +6,35 @@ are computed from (`data_version`): a GPU that was measured while the app runs i
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
+import numpy as np
 import streamlit as st
 import uploads
 from inputs import SetUp
 
 from medusa_sim import data
+from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.drafter import MedusaHeads
 from medusa_sim.latency.remembered import remembered
 from medusa_sim.plan import Drafting, acceptance_of
 from medusa_sim.recommend import Question, Recommendation, recommend
+from medusa_sim.roofline_points import roofline_points
 from medusa_sim.setup import latency_model, sweep_settings
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model, load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step import Setting
+from medusa_sim.step import Setting, decode_step, verify_step
+from medusa_sim.sweep import Grid
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from medusa_sim.acceptance.heads import HeadAccuracy
     from medusa_sim.acceptance.profile import AcceptanceProfile
     from medusa_sim.latency.remembered import RememberedLatency
+    from medusa_sim.operators import FloatArray
     from medusa_sim.specs.gpu import Gpu
 
 CANDIDATES_MAX = 128
@@ -103,3 +113,36 @@ def _setting(set_up: SetUp, version: float) -> tuple[Gpu, Setting]:
 def _latency(gpu: str, kernels: str, version: float) -> RememberedLatency:
     del version
     return remembered(latency_model(load_gpu(gpu), "calibrated", kernels))
+
+
+def setting_of(set_up: SetUp) -> Setting:
+    """What is timed, with plain decoding: the model, its runtime and the GPU's kernels."""
+    return _setting(set_up, data_version())[1]
+
+
+def roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...]) -> pa.Table:
+    """`medusa-sim roofline` for one GPU, batch and length."""
+    return _roofline(set_up, gpu, batch, candidates, data_version())
+
+
+@st.cache_data(max_entries=128, show_spinner=False)
+def _roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...], version: float) -> pa.Table:
+    runtime = load_runtime("kernel")
+    model = model_of(set_up)
+    latency = _latency(gpu, runtime.kernel_set(model.dtype), version)
+    grid = Grid.of((batch,), (set_up.seq_len,), candidates)
+    return roofline_points(latency, load_gpu(gpu), model, runtime, grid)
+
+
+def best_trees(
+    set_up: SetUp, accuracy: HeadAccuracy, batch: int, largest: int
+) -> tuple[FloatArray, FloatArray]:
+    """Tokens per step and speedup of the best tree of 1, 2, ... `largest` candidates with all heads."""
+    setting = dataclasses.replace(
+        setting_of(set_up), drafter=MedusaHeads(heads=accuracy.heads), depth=accuracy.heads
+    )
+    counts = np.arange(1, largest + 1)
+    tokens = optimal_order(accuracy, largest).tokens_per_step[:largest]
+    plain = decode_step(setting, batch, set_up.seq_len).time_us
+    step = np.where(counts == 1, plain, verify_step(setting, batch, set_up.seq_len, counts).time_us)
+    return tokens, tokens * plain / step

@@ -19,10 +19,10 @@ PAGES = (
 
 
 def _page(name: str) -> Callable[[], None]:
-    """The page of that module, imported when it is opened."""
+    """The page of that module, imported when it is opened; it gets what the sidebar says."""
 
     def page() -> None:
-        importlib.import_module(f"views.{name}").page()
+        importlib.import_module(f"views.{name}").page(st.session_state["set_up"])
 
     page.__name__ = name
     return page
@@ -41,9 +41,12 @@ def main() -> None:
         for name, title, icon in PAGES
     ]
     chosen = st.navigation(pages)
+    import inputs
     import show
 
     with show.errors():
+        # Here and not in the pages: what is drawn by this file keeps its values from page to page.
+        st.session_state["set_up"] = inputs.set_up(st.sidebar)
         chosen.run()
 
 

@@ -33,3 +33,11 @@ def model_of(content: bytes) -> Model:
         path = Path(folder) / "config.json"
         path.write_bytes(content)
         return model_from_config(path)
+
+
+def text(name: str, content: bytes) -> str:
+    """The content as text. Raises DataError where it is none."""
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise DataError(f"{name}: not a text file in UTF-8") from None

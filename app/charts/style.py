@@ -23,7 +23,7 @@ def base(height: int = 320, **more: Any) -> Spec:
     }
 
 
-def quantity(field: str, title: str, **more: Any) -> Spec:
+def quantity(field: str, title: str | None, **more: Any) -> Spec:
     """A channel of numbers, titled with its unit."""
     return {"field": field, "type": "quantitative", "title": title, **more}
 

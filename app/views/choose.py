@@ -37,9 +37,8 @@ _ENGINE_TITLES = {
 }
 
 
-def page() -> None:
-    """Inputs left, the answer first, what it rests on below."""
-    set_up = inputs.set_up(st.sidebar)
+def page(set_up: inputs.SetUp) -> None:
+    """The answer first, what it rests on below."""
     st.title("How many candidates, and what do they gain?", anchor=False)
     left, middle, right = st.columns(3)
     batch_max = inputs.step_of(

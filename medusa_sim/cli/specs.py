@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.report.spec_tables import SpecEntry
-    from medusa_sim.specs.rows import SpecRow
 
 KINDS = ("gpu", "model", "runtime", "acceptance")
 
@@ -42,10 +41,10 @@ def specs(
     Without a NAME a table lists them; csv, json, md and parquet carry every number with its source.
     With NAMES (or the path of a config.json) each number of these stands on a line with its source.
     """
-    from medusa_sim.report.spec_tables import SpecEntry, detail_table, overview_tables
+    from medusa_sim.report.spec_tables import SpecEntry, detail_table, overview_tables, spec_rows
 
     entries = [
-        SpecEntry(kind=found, name=name, rows=tuple(_rows(found, name, data_dir, kernels)))
+        SpecEntry(kind=found, name=name, rows=tuple(spec_rows(found, name, data_dir, kernels=kernels)))
         for found, name in _wanted(names, kind, data_dir)
     ]
     if output.form != "table":
@@ -87,46 +86,6 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
             every = [each for found in known.values() for each in found]
             raise SpecError(unknown_name(kind or "GPU, model, runtime or profile", name, every))
         yield kinds[0], name
-
-
-def _rows(kind: str, name: str, data_dir: Path | None, kernels: bool) -> list[SpecRow]:
-    from medusa_sim.specs import rows
-
-    match kind:
-        case "gpu":
-            from medusa_sim.specs.gpu import load_gpu
-
-            gpu = load_gpu(name, data_dir)
-            return rows.gpu_rows(gpu) + (rows.kernel_rows(gpu) if kernels else [])
-        case "model":
-            from medusa_sim.specs.model import load_model
-
-            return rows.model_rows(load_model(name))
-        case "runtime":
-            from medusa_sim.specs.runtime import load_runtime
-
-            return rows.runtime_rows(load_runtime(name))
-        case _:
-            return _acceptance_rows(name, data_dir)
-
-
-def _acceptance_rows(name: str, data_dir: Path | None) -> list[SpecRow]:
-    """Tokens per step at powers of two, with the profile's source."""
-    from medusa_sim.acceptance.profile import load_acceptance
-    from medusa_sim.specs.rows import SpecRow
-
-    profile = load_acceptance(name, data_dir)
-    counts = [1 << power for power in range(profile.candidates_max.bit_length())]
-    tokens = profile.tokens_per_step(counts)
-    return [
-        SpecRow(key="kind", value=profile.kind, source=profile.source),
-        SpecRow(key="title", value=profile.title, source=profile.source),
-        SpecRow(key="candidates_max", value=profile.candidates_max, source=profile.source),
-        *(
-            SpecRow(key=f"tokens_per_step.{count}", value=float(value), source=profile.source)
-            for count, value in zip(counts, tokens, strict=True)
-        ),
-    ]
 
 
 def _arrow(entries: list[SpecEntry]) -> pa.Table:

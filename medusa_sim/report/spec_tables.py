@@ -136,3 +136,46 @@ def _simple_table(title: str, entries: Sequence[SpecEntry], keys: tuple[str, ...
         right=(False, *(key == "candidates_max" for key in keys)),
         title=title,
     )
+
+
+def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool = False) -> list[SpecRow]:
+    """Every number of a `gpu`, `model`, `runtime` or `acceptance` profile; kernels: fitted ones of a GPU too.
+
+    Raises SpecError or DataError from loading.
+    """
+    from medusa_sim.specs import rows
+
+    match kind:
+        case "gpu":
+            from medusa_sim.specs.gpu import load_gpu
+
+            gpu = load_gpu(name, data_dir)
+            return rows.gpu_rows(gpu) + (rows.kernel_rows(gpu) if kernels else [])
+        case "model":
+            from medusa_sim.specs.model import load_model
+
+            return rows.model_rows(load_model(name))
+        case "runtime":
+            from medusa_sim.specs.runtime import load_runtime
+
+            return rows.runtime_rows(load_runtime(name))
+        case _:
+            return _acceptance_rows(name, data_dir)
+
+
+def _acceptance_rows(name: str, data_dir: DataDir) -> list[SpecRow]:
+    """Tokens per step at powers of two, with the profile's source."""
+    from medusa_sim.acceptance.profile import load_acceptance
+
+    profile = load_acceptance(name, data_dir)
+    counts = [1 << power for power in range(profile.candidates_max.bit_length())]
+    tokens = profile.tokens_per_step(counts)
+    return [
+        SpecRow(key="kind", value=profile.kind, source=profile.source),
+        SpecRow(key="title", value=profile.title, source=profile.source),
+        SpecRow(key="candidates_max", value=profile.candidates_max, source=profile.source),
+        *(
+            SpecRow(key=f"tokens_per_step.{count}", value=float(value), source=profile.source)
+            for count, value in zip(counts, tokens, strict=True)
+        ),
+    ]

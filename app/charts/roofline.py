@@ -1,0 +1,123 @@
+"""Operators on the roof of one or two GPUs, log-log."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from charts.style import DASHES, NEUTRAL, Spec, base, category, quantity, shades
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from medusa_sim.specs.gpu import Gpu
+
+PHASES = {"prefill": "prefill", "decode": "decode", "verify": "parallel decode"}
+ATTENTION = ("qk", "pv", "decode_attention", "verify_attention", "prefill_attention")
+_LOWEST = 0.25
+_TERA = 1e12
+
+
+def roofline_chart(points: pa.Table, gpus: Sequence[Gpu], dtype: str) -> Spec:
+    """FLOP/s over FLOP/byte; shape and shade by phase, filled for the first GPU and open for the second."""
+    values = [
+        {
+            **{
+                name: row[name]
+                for name in ("op", "gpu", "batch", "seq_len", "query_tokens", "bound", "source")
+            },
+            "phase": PHASES[row["phase"]],
+            "intensity": row["operational_intensity"],
+            "tflops": row["flops_per_s"] / _TERA,
+            "share": row["flops_per_s"] / row["roofline_flops_per_s"],
+            "time_us": row["time_us"],
+            "gflop": row["flops"] / 1e9,
+            "mb": row["bytes"] / 1e6,
+        }
+        for row in points.to_pylist()
+    ]
+    highest = max(row["intensity"] for row in values) * 2
+    roofs: list[Spec] = []
+    ridges: list[Spec] = []
+    for gpu in gpus:
+        peak, bandwidth = gpu.peak(dtype), gpu.bandwidth_bytes_per_s
+        ridge = peak / bandwidth
+        roofs += [
+            {"gpu": gpu.name, "intensity": x, "tflops": min(peak, x * bandwidth) / _TERA}
+            for x in (_LOWEST, ridge, max(highest, 4 * ridge))
+        ]
+        ridges.append(
+            {
+                "gpu": gpu.name,
+                "intensity": ridge,
+                "tflops": peak / _TERA,
+                "text": f"{gpu.name}: ridge {ridge:.0f}",
+            }
+        )
+    names = [gpu.name for gpu in gpus]
+    x = quantity("intensity", "operational intensity (FLOP/byte)", scale={"type": "log"})
+    y = quantity("tflops", "speed (TFLOP/s)", scale={"type": "log"})
+    phases = list(PHASES.values())
+    tips = [
+        category("op", "operator"),
+        category("gpu", "GPU"),
+        category("phase", "phase"),
+        quantity("batch", "batch"),
+        quantity("seq_len", "length"),
+        quantity("query_tokens", "tokens a sequence"),
+        quantity("time_us", "time (us)", format=".4~g"),
+        quantity("gflop", "GFLOP", format=".3~g"),
+        quantity("mb", "MB", format=".3~g"),
+        quantity("tflops", "TFLOP/s", format=".3~g"),
+        quantity("share", "of the roof", format=".0%"),
+        category("bound", "waits for"),
+        category("source", "source"),
+    ]
+    marks = {"domain": phases, "range": ["square", "circle", "triangle-up"]}
+    return base(
+        420,
+        layer=[
+            {
+                "data": {"values": roofs},
+                "mark": {"type": "line", "strokeWidth": 2, "color": NEUTRAL},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "strokeDash": category(
+                        "gpu", "roof", scale={"domain": names, "range": [DASHES[0], DASHES[1]][: len(names)]}
+                    ),
+                    "detail": {"field": "gpu"},
+                },
+            },
+            {
+                "data": {"values": ridges},
+                "mark": {"type": "text", "dy": -9, "align": "center", "fontSize": 11, "color": NEUTRAL},
+                "encoding": {"x": x, "y": y, "text": {"field": "text"}},
+            },
+            {
+                "data": {"values": values},
+                "mark": {"type": "point", "size": 75, "strokeWidth": 1.8},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "shape": category("phase", "phase", scale=marks, sort=phases),
+                    "color": category(
+                        "phase", "phase", scale={"domain": phases, "range": shades(3)}, sort=phases
+                    ),
+                    "fillOpacity": {
+                        "condition": {"test": f"datum.gpu == '{names[0]}'", "value": 0.75},
+                        "value": 0,
+                    },
+                    "fill": category(
+                        "phase", None, scale={"domain": phases, "range": shades(3)}, legend=None
+                    ),
+                    "tooltip": tips,
+                },
+            },
+        ],
+    )
+
+
+def is_attention(op: str) -> bool:
+    """Whether an operator is an attention product or kernel."""
+    return op in ATTENTION

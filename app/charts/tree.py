@@ -1,0 +1,159 @@
+"""A candidate tree as a drawing, its attention mask, and what each further node brings."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from charts.style import NEUTRAL, SHADES, Spec, base, category, quantity
+from medusa_sim.acceptance.draw import node_columns
+
+if TYPE_CHECKING:
+    from medusa_sim.acceptance.tree import CandidateTree
+    from medusa_sim.operators import FloatArray
+
+_LABELS = 64
+"""Nodes up to which each carries its rank."""
+
+
+def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
+    """Nodes by depth; area and shade are the probability that the node is accepted."""
+    across = node_columns(tree)
+    depths, parents = tree.depths, tree.parents
+    paths = [(), *tree.paths]
+    nodes = [
+        {
+            "x": float(across[i]),
+            "depth": int(depths[i]),
+            "p": float(probability[i]),
+            "path": "root" if not paths[i] else ", ".join(map(str, paths[i])),
+            "label": "root" if not paths[i] else str(paths[i][-1]),
+        }
+        for i in range(tree.candidates)
+    ]
+    edges = [
+        {
+            "x": nodes[i]["x"],
+            "depth": nodes[i]["depth"],
+            "x2": nodes[int(parents[i])]["x"],
+            "depth2": nodes[int(parents[i])]["depth"],
+        }
+        for i in range(1, tree.candidates)
+    ]
+    x = quantity("x", None, axis=None, scale={"padding": 14})
+    y = quantity(
+        "depth",
+        "depth (head)",
+        scale={"reverse": True, "domain": [0, max(tree.depth, 1)], "padding": 16, "nice": False},
+        axis={"values": list(range(tree.depth + 1)), "format": "d"},
+    )
+    tips = [
+        category("path", "ranks from the root"),
+        quantity("depth", "depth"),
+        quantity("p", "accepted with probability", format=".3f"),
+    ]
+    text = {
+        "mark": {"type": "text", "fontSize": 10, "dy": -13},
+        "encoding": {"x": x, "y": y, "text": {"field": "label"}, "tooltip": tips},
+    }
+    return base(
+        110 + 80 * max(tree.depth, 1),
+        layer=[
+            {
+                "data": {"values": edges},
+                "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1, "opacity": 0.7},
+                "encoding": {"x": x, "y": y, "x2": {"field": "x2"}, "y2": {"field": "depth2"}},
+            },
+            {
+                "data": {"values": nodes},
+                "mark": {"type": "circle", "opacity": 1, "stroke": NEUTRAL, "strokeWidth": 1},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "size": quantity("p", None, scale={"domain": [0, 1], "range": [18, 420]}, legend=None),
+                    "color": quantity(
+                        "p",
+                        "probability that the node is accepted",
+                        scale={"scheme": "cividis", "domain": [0, 1], "reverse": True},
+                    ),
+                    "tooltip": tips,
+                },
+            },
+            *([{"data": {"values": nodes}, **text}] if tree.candidates <= _LABELS else []),
+        ],
+    )
+
+
+def mask_chart(tree: CandidateTree) -> Spec:
+    """Which node (row) sees which (column): itself and its ancestors."""
+    rows, columns = np.nonzero(tree.mask)
+    values = [{"row": int(i), "column": int(j)} for i, j in zip(rows, columns, strict=True)]
+    scale = {"domain": [0, tree.candidates], "nice": False}
+    axis = {"tickMinStep": 1}
+    return base(
+        320,
+        data={"values": [{**at, "row2": at["row"] + 1, "column2": at["column"] + 1} for at in values]},
+        mark={"type": "rect", "color": SHADES[0]},
+        encoding={
+            "x": quantity("column", "key: candidate", scale=scale, axis=axis),
+            "x2": {"field": "column2"},
+            "y": quantity("row", "query: candidate", scale={**scale, "reverse": True}, axis=axis),
+            "y2": {"field": "row2"},
+            "tooltip": [quantity("row", "query"), quantity("column", "sees")],
+        },
+    )
+
+
+def budget_chart(
+    tokens: Sequence[float], speedups: Sequence[float], chosen: tuple[int, float, float]
+) -> Spec:
+    """Tokens per step and speedup of the best tree of every size, and the tree at hand.
+
+    tokens, speedups: for 1, 2, ... candidates. chosen: candidates, tokens per step, speedup of the tree.
+    """
+    names = ("tokens per step", "speedup")
+    values = [
+        {"candidates": i + 1, "value": float(value), "what": name}
+        for name, line in zip(names, (tokens, speedups), strict=True)
+        for i, value in enumerate(line)
+    ]
+    here = [
+        {"candidates": chosen[0], "value": value, "what": name, "text": f"this tree: {value:.2f}"}
+        for name, value in zip(names, chosen[1:], strict=True)
+    ]
+    x = quantity("candidates", "candidates (root included)")
+    y = quantity("value", "tokens per step, or speedup")
+    what = category(
+        "what",
+        None,
+        scale={"domain": list(names), "range": list(SHADES[:2])},
+        legend={"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5},
+    )
+    dash = category("what", None, scale={"domain": list(names), "range": [[1, 0], [7, 3]]})
+    tips = [
+        category("what", "line"),
+        quantity("candidates", "candidates"),
+        quantity("value", "value", format=".3f"),
+    ]
+    return base(
+        260,
+        layer=[
+            {
+                "data": {"values": values},
+                "mark": {"type": "line", "strokeWidth": 2},
+                "encoding": {"x": x, "y": y, "color": what, "strokeDash": dash, "tooltip": tips},
+            },
+            {
+                "data": {"values": here},
+                "mark": {"type": "point", "size": 90, "strokeWidth": 2.5},
+                "encoding": {"x": x, "y": y, "color": what, "tooltip": tips},
+            },
+            {
+                "data": {"values": here},
+                "mark": {"type": "text", "dy": -13, "fontSize": 11, "fontWeight": "bold"},
+                "encoding": {"x": x, "y": y, "text": {"field": "text"}, "color": what},
+            },
+        ],
+    )

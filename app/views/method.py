@@ -1,0 +1,109 @@
+"""Method and sources: docs/method.md, and every number in use with where it comes from."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import answers
+import inputs
+import show
+import streamlit as st
+
+from medusa_sim import data
+from medusa_sim.errors import SpecError
+from medusa_sim.report.spec_tables import spec_rows
+
+_VIEWS = ("numbers in use", "method")
+
+
+def page(set_up: inputs.SetUp) -> None:
+    """Numbers of the set-up in the sidebar, or the method."""
+    st.title("Method and sources", anchor=False)
+    view = inputs.choice(
+        st, "view", "Show", _VIEWS, _VIEWS[0], "The numbers behind the answer, or the equations."
+    )
+    if view == _VIEWS[0]:
+        _numbers(set_up)
+    else:
+        _method()
+
+
+def _numbers(set_up: inputs.SetUp) -> None:
+    left, right = st.columns([3, 1])
+    wanted = inputs.text(left, "find", "Find", "", "Only rows that hold this text.").lower()
+    kernels = inputs.on_off(right, "kernels", "Fitted parameters", True, "With those of the GPU's kernels.")
+    show.ignored_note()
+    profile = answers.profile_of(set_up).name
+    chosen = [
+        ("gpu", set_up.gpu),
+        ("model", set_up.model),
+        ("runtime", set_up.runtime),
+        ("acceptance", profile),
+    ]
+    rows = []
+    for kind, name in chosen:
+        if kind == "model" and set_up.config is not None:
+            from medusa_sim.specs.rows import model_rows
+
+            found = model_rows(answers.model_of(set_up))
+        else:
+            try:
+                found = spec_rows(kind, name, kernels=kernels)
+            except SpecError:  # one rate for every draft is no file
+                continue
+        rows += [
+            {
+                "what": f"{kind} {name}",
+                "number": row.key,
+                "value": _value(row.value),
+                "unit": row.unit,
+                "source": row.source,
+                "remark": row.note,
+            }
+            for row in found
+        ]
+    shown = [row for row in rows if wanted in " ".join(map(str, row.values())).lower()]
+    st.markdown(f"**{len(shown)}** of {len(rows)} numbers. Each has its source.")
+    st.dataframe(shown, hide_index=True, key="numbers", height=560)
+    import pyarrow as pa
+
+    table = pa.Table.from_pylist([{**row, "value": str(row["value"])} for row in shown]) if shown else None
+    names = [name for kind, name in chosen[:2] if kind != "model" or set_up.config is None]
+    told = show.command(["specs", *names, set_up.runtime, *(["--kernels"] if kernels else [])])
+    st.code(told, language="sh", wrap_lines=True)
+    files = [("toml", "application/toml", lambda: _file("hardware", f"{set_up.gpu}.toml"))]
+    if table is not None:
+        files.insert(0, ("csv", "text/csv", lambda: show.csv_bytes(table)))
+    show.download_row("numbers", files)
+
+
+def _value(value: object) -> str:
+    return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+def _file(kind: str, name: str) -> bytes:
+    path = data.find(kind, name)
+    return b"" if path is None else path.read_bytes()
+
+
+def _method() -> None:
+    show.ignored_note()
+    text = method_text()
+    parts = re.split(r"(?m)^## ", text)
+    titles = [part.partition("\n")[0] for part in parts[1:]]
+    chosen = inputs.choice(
+        st, "section", "Section", ("everything", *titles), "everything", "Jump to a section."
+    )
+    shown = parts if chosen == "everything" else [parts[1 + titles.index(chosen)]]
+    for i, part in enumerate(shown):
+        st.markdown(part if chosen == "everything" and i == 0 else f"## {part}")
+    show.download_row("method", [("md", "text/markdown", lambda: text)])
+
+
+def method_text() -> str:
+    """docs/method.md of the checkout or the wheel. Raises SpecError where it is missing."""
+    path = data.shipped_dir() / "docs" / "method.md"
+    if not path.is_file():
+        raise SpecError("docs/method.md is missing: the installation is incomplete; install medusa-sim again")
+    return Path(path).read_text(encoding="utf-8")

@@ -1,0 +1,82 @@
+"""Roofline: where the operators of prefill, decode and parallel decode lie on a GPU's roof."""
+
+from __future__ import annotations
+
+import answers
+import inputs
+import notes
+import show
+import streamlit as st
+from charts.roofline import is_attention, roofline_chart
+
+from medusa_sim.specs.gpu import gpu_names, load_gpu
+
+_NOBODY = "none"
+_WHICH = ("all", "linear layers", "attention")
+_SHOWN = (
+    "gpu", "op", "phase", "batch", "seq_len", "query_tokens", "time_us", "operational_intensity",
+    "flops_per_s", "roofline_flops_per_s", "bound", "source",
+)  # fmt: skip
+
+
+def page(set_up: inputs.SetUp) -> None:
+    """Two sliders move the points; a second GPU may stand beside the first."""
+    st.title("Operators on the roofline", anchor=False)
+    left, middle, right, last = st.columns(4)
+    batch = inputs.whole(left, "batch", "Batch", 1, 256, 4, "Sequences that a step decodes side by side.")
+    candidates = inputs.whole(
+        middle, "candidates", "Candidates", 1, 256, 64, "Tokens that one parallel decode step verifies."
+    )
+    told = "Its roof dashed, its points open."
+    other = inputs.choice(right, "against", "Compare with", (_NOBODY, *gpu_names()), _NOBODY, told)
+    which = inputs.choice(last, "which", "Operators", _WHICH, "all", "Which operators are drawn.")
+    show.ignored_note()
+    import pyarrow as pa
+
+    gpus = [set_up.gpu] + ([other] if other not in (_NOBODY, set_up.gpu) else [])
+    tables = [answers.roofline(set_up, gpu, batch, (candidates,)) for gpu in gpus]
+    points = pa.concat_tables(tables)
+    if which != "all":
+        wanted = [is_attention(op) == (which == "attention") for op in points.column("op").to_pylist()]
+        points = points.filter(pa.array(wanted))
+    _answer(points.filter(pa.array([gpu == set_up.gpu for gpu in points.column("gpu").to_pylist()])))
+    model = answers.model_of(set_up)
+    options = ["--model", set_up.model, "--batch", str(batch), "--seq", str(set_up.seq_len)]
+    commands = [
+        show.command(["roofline", "--gpu", gpu, *options, "--candidates", str(candidates), "--format", "csv"])
+        for gpu in gpus
+    ]
+    setting = answers.setting_of(set_up)
+    show.chart(
+        roofline_chart(points, [load_gpu(gpu) for gpu in gpus], model.dtype),
+        name="roofline",
+        caption=f"Lines: what the datasheet allows ({model.dtype}, dense). Points: predicted; the gap "
+        "below the roof is what tiles, waves and launches of the real kernels cost. "
+        + notes.accuracy(load_gpu(set_up.gpu), setting),
+        told="\n".join(commands),
+        rows=points,
+        alt="Operators by operational intensity and speed under the roof of the GPU",
+    )
+    with st.expander("Every point"):
+        st.dataframe(points.select(_SHOWN).to_pylist(), hide_index=True, key="points")
+
+
+def _answer(points: object) -> None:
+    """Mean share of the roof by phase."""
+    rows = points.to_pylist()  # type: ignore[attr-defined]
+    titles = {"prefill": "Prefill", "decode": "Decode", "verify": "Parallel decode"}
+    for column, (phase, title) in zip(st.columns(3), titles.items(), strict=True):
+        mine = [row for row in rows if row["phase"] == phase]
+        flops = sum(row["flops"] for row in mine)
+        busy = sum(row["time_us"] for row in mine)
+        ideal = sum(row["flops"] / row["roofline_flops_per_s"] * 1e6 for row in mine)
+        waits = [row["bound"] for row in mine]
+        most = max(set(waits), key=waits.count) if waits else "nothing"
+        column.metric(
+            title,
+            f"{flops / max(busy, 1e-9) / 1e6:,.1f} TFLOP/s",
+            f"{ideal / max(busy, 1e-9):.0%} of the roof; most wait for {most}",
+            delta_color="off",
+            delta_arrow="off",
+            help="All operators drawn, one layer: FLOPs over predicted time, and how near the roof.",
+        )
