@@ -19,7 +19,7 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.drafter import MedusaHeads
 from medusa_sim.latency.remembered import remembered
 from medusa_sim.plan import Drafting, acceptance_of
-from medusa_sim.recommend import Question, Recommendation, recommend
+from medusa_sim.recommend import Question, Recommendation, at_batch, recommend
 from medusa_sim.roofline_points import roofline_points
 from medusa_sim.setup import latency_model, sweep_settings
 from medusa_sim.specs.gpu import load_gpu
@@ -27,6 +27,7 @@ from medusa_sim.specs.model import Model, load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step import Setting, decode_step, verify_step
 from medusa_sim.sweep import Grid
+from medusa_sim.units import US_PER_MS, US_PER_S
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -146,3 +147,33 @@ def best_trees(
     plain = decode_step(setting, batch, set_up.seq_len).time_us
     step = np.where(counts == 1, plain, verify_step(setting, batch, set_up.seq_len, counts).time_us)
     return tokens, tokens * plain / step
+
+
+def by_batch(set_up: SetUp, batches: tuple[int, ...]) -> list[dict[str, float | int | bool | None]]:
+    """What to run at each of these batches, as `recommend --batch b..b` answers."""
+    return _by_batch(set_up, batches, data_version())
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _by_batch(
+    set_up: SetUp, batches: tuple[int, ...], version: float
+) -> list[dict[str, float | int | bool | None]]:
+    answer = _recommendation(set_up, max(batches), "latency", version)
+    rows = [at_batch(answer, batch, set_up.seq_len) for batch in batches]
+    return [
+        {
+            "batch": row.batch_max,
+            "candidates": row.candidates,
+            "speedup": row.speedup,
+            "speedup_low": row.speedup_low,
+            "speedup_high": row.speedup_high,
+            "tokens_per_s": row.tokens_per_s,
+            "plain_tokens_per_s": row.plain_tokens_per_s,
+            "ms_per_token": US_PER_S / US_PER_MS / row.tokens_per_s_per_user,
+            "plain_ms_per_token": US_PER_S / US_PER_MS / row.plain_tokens_per_s_per_user,
+            "max_batch": row.max_batch_with,
+            "fits_memory": row.fits_memory,
+            "break_even_batch": answer.break_even_batch,
+        }
+        for row in rows
+    ]

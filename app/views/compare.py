@@ -1,0 +1,149 @@
+"""Compare: up to four set-ups side by side over batch."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import answers
+import inputs
+import show
+import streamlit as st
+from charts.compare import compare_chart
+
+from medusa_sim.plan import METHODS
+from medusa_sim.report.numbers import times
+
+_MOST = 4
+_BATCHES = (1, 2, 4, 8, 16, 32, 64)
+_OTHERS = ("h100-sxm", "l40s", "h200-sxm")
+_WHAT = {
+    "speedup": "speedup",
+    "tokens_per_s": "tokens/s of the card",
+    "ms_per_token": "time per token of a user",
+}
+_CHAINS = ("draft-model", "mtp", "ngram")
+
+
+def page(set_up: inputs.SetUp) -> None:
+    """The first set-up is the sidebar's; the others differ in what their column says."""
+    st.title("Set-ups side by side", anchor=False)
+    left, right = st.columns(2)
+    count = inputs.whole(left, "setups", "Set-ups", 1, _MOST, 2, "The first is the one of the sidebar.")
+    what = inputs.choice(right, "what", "Show", tuple(_WHAT), "speedup", "What the chart shows.", _WHAT)
+    set_ups = [set_up, *_others(set_up, count)]
+    show.ignored_note()
+    names = _names(set_ups)
+    rows = {name: answers.by_batch(each, _BATCHES) for name, each in zip(names, set_ups, strict=True)}
+    _answer(rows)
+    plain = {"tokens_per_s": "plain_tokens_per_s", "ms_per_token": "plain_ms_per_token"}.get(what)
+    titles = {
+        "speedup": "speedup over plain decoding",
+        "tokens_per_s": "tokens/s",
+        "ms_per_token": "ms a token",
+    }
+    commands = [show.command(["recommend", *each.options, "--candidates-max", "128"]) for each in set_ups]
+    import pyarrow as pa
+
+    table = pa.Table.from_pylist([{"set_up": name, **row} for name, found in rows.items() for row in found])
+    caption = "Each batch with the best count for it; batches that do not fit in memory are left out. "
+    caption += "Bars: 80 % intervals." if plain is None else "Thin lines: plain decoding."
+    show.chart(
+        compare_chart(
+            rows, what, titles[what], plain, ("speedup_low", "speedup_high") if plain is None else None
+        ),
+        name="compare",
+        caption=caption,
+        told="\n".join(commands),
+        rows=table,
+        alt="Lines of the set-ups over batch",
+    )
+    st.dataframe(_table(rows), hide_index=True, key="compared")
+
+
+def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
+    """Set-ups 2 to `count`, a column each."""
+    if count == 1:
+        return []
+    found = []
+    for i, column in enumerate(st.columns(count - 1)):
+        number = i + 2
+        with column:
+            st.markdown(f"**Set-up {number}**")
+            gpu = inputs.gpu_choice(st, f"gpu{number}", default=_OTHERS[i])
+            model = inputs.model_choice(st, f"model{number}", default="vicuna-7b")
+            told = "What proposes the candidates; chains without a shipped profile take the rate below."
+            drafter = inputs.choice(
+                st, f"drafter{number}", "Drafter", METHODS, "medusa", told, inputs.DRAFTER_TITLES
+            )
+            rate = None
+            if drafter in _CHAINS:
+                told = "Probability that a draft is accepted where the one before was."
+                rate = f"{inputs.whole(st, f'rate{number}', 'Acceptance (%)', 5, 100, 70, told) / 100:g}"
+            draft = "llama-68m" if drafter == "draft-model" else None
+        found.append(
+            dataclasses.replace(
+                first, gpu=gpu, model=model, drafter=drafter, draft_model=draft, acceptance=rate, config=None
+            )
+        )
+    return found
+
+
+def _names(set_ups: list[inputs.SetUp]) -> list[str]:
+    """What tells them apart: GPU, model and drafter, numbered where all are equal."""
+    names = [f"{each.gpu}, {each.model}, {inputs.DRAFTER_TITLES[each.drafter]}" for each in set_ups]
+    return [name if names.count(name) == 1 else f"{i + 1}: {name}" for i, name in enumerate(names)]
+
+
+def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:
+    """Which is fastest for one user, and which for the card."""
+    fitting = {name: [row for row in found if row["fits_memory"]] for name, found in rows.items()}
+    fitting = {name: found for name, found in fitting.items() if found}
+    if not fitting:
+        st.error("No set-up fits in memory at any batch shown.")
+        return
+    first = min(fitting, key=lambda name: float(fitting[name][0]["ms_per_token"]))
+    most = max(fitting, key=lambda name: max(float(row["tokens_per_s"]) for row in fitting[name]))
+    gains = max(fitting, key=lambda name: float(fitting[name][0]["speedup"]))
+    one, two, three = st.columns(3)
+    quickest, top = fitting[first][0], max(fitting[most], key=lambda row: float(row["tokens_per_s"]))
+    one.metric(
+        "Fastest for one user",
+        f"{quickest['ms_per_token']:.2f} ms a token",
+        first,
+        delta_color="off",
+        delta_arrow="off",
+    )
+    two.metric(
+        "Most tokens/s",
+        f"{top['tokens_per_s']:,.0f}",
+        f"{most}, batch {top['batch']}",
+        delta_color="off",
+        delta_arrow="off",
+    )
+    three.metric(
+        "Gains most at batch 1",
+        times(float(fitting[gains][0]["speedup"])),
+        gains,
+        delta_color="off",
+        delta_arrow="off",
+    )
+
+
+def _table(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    return [
+        {
+            "set-up": name,
+            "batch": row["batch"],
+            "best count": "off" if row["candidates"] == 1 else str(row["candidates"]),
+            "speedup": times(row["speedup"]),
+            "80 %": f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
+            "tokens/s": f"{row['tokens_per_s']:,.0f}",
+            "plain": f"{row['plain_tokens_per_s']:,.0f}",
+            "ms a token": f"{row['ms_per_token']:.2f}",
+            "largest batch": row["max_batch"],
+            "fits": "yes" if row["fits_memory"] else "no",
+        }
+        for name, found in rows.items()
+        for row in found
+    ]
