@@ -7,6 +7,7 @@ are computed from (`data_version`): a GPU that was measured while the app runs i
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -20,7 +21,9 @@ from medusa_sim.drafter import MedusaHeads
 from medusa_sim.latency.remembered import remembered
 from medusa_sim.plan import Drafting, acceptance_of
 from medusa_sim.recommend import Question, Recommendation, at_batch, recommend
+from medusa_sim.reproduce import Reproduction, reproduction
 from medusa_sim.roofline_points import roofline_points
+from medusa_sim.rows import read_rows
 from medusa_sim.setup import latency_model, sweep_settings
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model, load_model
@@ -28,8 +31,11 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step import Setting, decode_step, verify_step
 from medusa_sim.sweep import Grid
 from medusa_sim.units import US_PER_MS, US_PER_S
+from medusa_sim.validate import compared_rows
+from medusa_sim.validate_decoder import DecoderValidation, validate_decoder
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
     from medusa_sim.acceptance.heads import HeadAccuracy
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
     from medusa_sim.latency.remembered import RememberedLatency
     from medusa_sim.operators import FloatArray
     from medusa_sim.specs.gpu import Gpu
+    from medusa_sim.specs.kernels import Fit
 
 CANDIDATES_MAX = 128
 """Largest tree searched here: a slider must answer at once; the command line searches to 256."""
@@ -177,3 +184,66 @@ def _by_batch(
         }
         for row in rows
     ]
+
+
+def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
+    """`linear fp16` -> how well it was fitted, of one kernel set."""
+    known = load_gpu(gpu).kernels.get(kernels)
+    if known is None:
+        return {}
+    found = {f"linear {dtype}": kernel.fit for dtype, kernel in known.gemm.items()}
+    found |= {kind.replace("_", " "): kernel.fit for kind, kernel in known.attention.items()}
+    if known.unfused is not None:
+        found["QK and PV"] = known.unfused.fit
+    return found | {kind.replace("_", " "): kernel.fit for kind, kernel in known.elementwise.items()}
+
+
+def profile_files(gpu: str) -> dict[str, Path]:
+    """Files of measured rows of a GPU, by name: shipped, or the user's own."""
+    folder = data.find("profiles/operators", gpu)
+    return {} if folder is None else {path.name: path for path in sorted(folder.glob("*.csv"))}
+
+
+def rows_of(path: Path) -> pd.DataFrame:
+    """Checked rows with measured times."""
+    return _rows_of(str(path), path.stat().st_mtime)
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _rows_of(path: str, version: float) -> pd.DataFrame:
+    del version
+    return read_rows(path, need_time=True)
+
+
+def compared(frame: pd.DataFrame, gpu: str, kernels: str) -> pd.DataFrame:
+    """Rows with their predictions, as `validate` makes them."""
+    return _compared(frame, gpu, kernels, data_version())
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _compared(frame: pd.DataFrame, gpu: str, kernels: str, version: float) -> pd.DataFrame:
+    del version
+    runtime = load_runtime("paper" if kernels == "paper" else "kernel")
+    return compared_rows(frame, load_gpu(gpu), runtime, kernels=kernels)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def reproduced(name: str) -> Reproduction:
+    """A table or figure of the papers, predicted beside published."""
+    return reproduction(name)
+
+
+def decoder_folder(gpu: str) -> Path | None:
+    """Measured steps of the decoder on this device, if there are any."""
+    return data.find("profiles/decoder", gpu)
+
+
+def decoder_validation(gpu: str, folder: str) -> DecoderValidation:
+    """The simulator against those steps."""
+    return _decoder_validation(gpu, folder, data_version())
+
+
+@st.cache_data(max_entries=8, show_spinner=False)
+def _decoder_validation(gpu: str, folder: str, version: float) -> DecoderValidation:
+    del version
+    return validate_decoder(Path(folder), load_gpu(gpu), latency="measured", outside="calibrated")

@@ -1,0 +1,199 @@
+"""Predicted against measured, and against what papers print."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from charts.style import NEUTRAL, SHADES, Spec, base, category, dashes, quantity, shades
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from medusa_sim.specs.kernels import Fit
+
+_MOST_POINTS = 1500
+
+
+def scatter_chart(
+    frame: pd.DataFrame, measured: str, predicted: str, title: str, names: Sequence[str]
+) -> Spec:
+    """Predicted over measured, log-log, with the line of no error and the band of 10 %.
+
+    names: columns told in the tooltip. Of many points every n-th is drawn.
+    """
+    kept = frame[(frame[measured] > 0) & (frame[predicted] > 0)]
+    kept = kept.iloc[:: max(1, -(-len(kept) // _MOST_POINTS))]
+    columns = [name for name in names if name in kept]
+    points: list[Spec] = [
+        {
+            "measured": float(row[measured]),
+            "predicted": float(row[predicted]),
+            "error": float(row[predicted] / row[measured] - 1.0),
+            **{name: str(row[name]) for name in columns},
+        }
+        for row in kept.to_dict("records")
+    ]
+    low = min(min(p["measured"], p["predicted"]) for p in points) * 0.9
+    high = max(max(p["measured"], p["predicted"]) for p in points) * 1.1
+    lines = [
+        {"measured": x, "predicted": x * factor, "line": name}
+        for name, factor in (("no error", 1.0), ("10 % too long", 1.1), ("10 % too short", 0.9))
+        for x in (low, high)
+    ]
+    x = quantity("measured", f"measured: {title}", scale={"type": "log", "nice": False})
+    y = quantity("predicted", f"predicted: {title}", scale={"type": "log", "nice": False})
+    group = columns[0] if columns else None
+    colour = {"value": SHADES[0]} if group is None else category(group, None, scale={"range": shades(9)})
+    shape = {"value": "circle"} if group is None else category(group, None)
+    return base(
+        380,
+        layer=[
+            {
+                "data": {"values": lines},
+                "mark": {"type": "line", "color": NEUTRAL, "strokeWidth": 1},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "strokeDash": category(
+                        "line",
+                        None,
+                        legend=None,
+                        scale={
+                            "domain": ["no error", "10 % too long", "10 % too short"],
+                            "range": [[1, 0], [4, 4], [4, 4]],
+                        },
+                    ),
+                },
+            },
+            {
+                "data": {"values": points},
+                "mark": {"type": "point", "size": 42, "strokeWidth": 1.6},
+                "encoding": {
+                    "x": x,
+                    "y": y,
+                    "color": colour,
+                    "shape": shape,
+                    "tooltip": [
+                        *(category(name, name) for name in columns),
+                        quantity("measured", "measured", format=".4~g"),
+                        quantity("predicted", "predicted", format=".4~g"),
+                        quantity("error", "error", format="+.1%"),
+                    ],
+                },
+            },
+        ],
+    )
+
+
+def band_chart(fits: Mapping[str, Fit]) -> Spec:
+    """Where 80 % of measurements lie around the prediction, by kernel and size."""
+    values = [
+        {
+            "kernel": name,
+            "to": f"to {residual.size_max:,.0f}",
+            "size_max": residual.size_max,
+            "low": residual.low,
+            "high": residual.high,
+        }
+        for name, fit in fits.items()
+        for residual in fit.residuals
+    ]
+    y = category("kernel", None, sort=list(fits))
+    return base(
+        60 + 46 * len(fits),
+        data={"values": values},
+        layer=[
+            {
+                "data": {"values": [{"one": 1.0}]},
+                "mark": {"type": "rule", "color": NEUTRAL},
+                "encoding": {"x": quantity("one", "measured / predicted on shapes kept back (80 % of rows)")},
+            },
+            {
+                "mark": {"type": "bar", "height": 5, "cornerRadius": 2},
+                "encoding": {
+                    "y": y,
+                    "yOffset": {"field": "size_max", "type": "ordinal"},
+                    "x": quantity(
+                        "low",
+                        "measured / predicted on shapes kept back (80 % of rows)",
+                        scale={"zero": False},
+                    ),
+                    "x2": {"field": "high"},
+                    "color": quantity(
+                        "size_max",
+                        "size to (m, or queries x batch)",
+                        scale={"type": "log", "scheme": "cividis"},
+                    ),
+                    "tooltip": [
+                        category("kernel", "kernel"),
+                        category("to", "size"),
+                        quantity("low", "low", format=".2f"),
+                        quantity("high", "high", format=".2f"),
+                    ],
+                },
+            },
+        ],
+    )
+
+
+def published_chart(frame: pd.DataFrame, column: str, baseline: str) -> Spec:
+    """Speedup by candidates: lines predicted, open marks published, a line each value of `column`."""
+    names = [f"{column} {value}" for value in sorted(set(frame[column]))]
+    values = [
+        {
+            "series": f"{column} {row[column]}",
+            "candidates": int(row["candidates"]),
+            "predicted": float(row[baseline]),
+            "published": None
+            if row["published_speedup"] != row["published_speedup"]
+            else float(row["published_speedup"]),
+        }
+        for row in frame.to_dict("records")
+    ]
+    x = quantity("candidates", "candidates (lines: predicted, open marks: published)")
+    stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5}
+    colour = category(
+        "series", None, scale={"domain": names, "range": shades(len(names))}, sort=names, legend=stroke
+    )
+    dash = category(
+        "series", None, scale={"domain": names, "range": dashes(len(names))}, sort=names, legend=stroke
+    )
+    tips = [
+        category("series", "line"),
+        quantity("candidates", "candidates"),
+        quantity("predicted", "predicted", format=".2f"),
+        quantity("published", "published", format=".2f"),
+    ]
+    return base(
+        360,
+        data={"values": values},
+        layer=[
+            {
+                "mark": {"type": "line", "strokeWidth": 2},
+                "encoding": {
+                    "x": x,
+                    "y": quantity("predicted", "speedup"),
+                    "color": colour,
+                    "strokeDash": dash,
+                    "tooltip": tips,
+                },
+            },
+            {
+                "transform": [{"filter": "isValid(datum.published)"}],
+                "mark": {"type": "point", "size": 60, "strokeWidth": 2, "filled": False},
+                "encoding": {"x": x, "y": quantity("published", "speedup"), "color": colour, "tooltip": tips},
+            },
+        ],
+    )
+
+
+def pairs(columns: Iterable[str]) -> list[tuple[str, str]]:
+    """(published, predicted) columns that belong together."""
+    known = set(columns)
+    return [
+        (name, predicted)
+        for name in sorted(known)
+        if name.startswith("published_")
+        and (predicted := "predicted_" + name.removeprefix("published_")) in known
+    ]

@@ -1,0 +1,231 @@
+"""Validation: predicted against measured for a GPU, and against what the papers print."""
+
+from __future__ import annotations
+
+import io
+from typing import TYPE_CHECKING
+
+import answers
+import inputs
+import show
+import streamlit as st
+import uploads
+from charts import validation as charts
+
+from medusa_sim.report.numbers import percent
+from medusa_sim.report.score_tables import score_table
+from medusa_sim.errors import MedusaSimError
+from medusa_sim.reproduce import TARGETS
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.validate import scores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from medusa_sim.specs.kernels import Fit
+
+_UPLOAD = "my rows (CSV)"
+_BASELINES = ("fixed", "same")
+_LARGEST = 1_500_000
+_MOST_ROWS = 20_000
+_TOLD = (
+    "op",
+    "m",
+    "n",
+    "k",
+    "batch",
+    "q_len",
+    "kv_len",
+    "candidates",
+    "model",
+    "pair",
+    "decoder",
+    "seq_len",
+    "gamma",
+)
+
+
+def page(set_up: inputs.SetUp) -> None:
+    """What the fits are worth first, then rows, then the papers."""
+    st.title("How right are the predictions?", anchor=False)
+    sets = tuple(load_gpu(set_up.gpu).kernels) or ("none",)
+    kernels = inputs.choice(st, "kernels", "Kernels", sets, sets[0], "The fitted kernel set that is judged.")
+    _fits(set_up.gpu, kernels)
+    _measured(set_up.gpu, kernels)
+    _decoder(set_up.gpu)
+    _published()
+    show.ignored_note()
+
+
+def _fits(gpu: str, kernels: str) -> None:
+    fits = answers.fits_of(gpu, kernels)
+    if not fits:
+        st.info(f"{gpu} has no fitted kernels: measure it (`medusa-sim measure`, `medusa-sim calibrate`).")
+        return
+    lenders = sorted({fit.inherited_from for fit in fits.values() if fit.inherited_from})
+    if lenders:
+        st.warning(
+            f"Not measured for every kernel: some are borrowed from {', '.join(lenders)}, with wider bands.",
+            icon=":material/warning:",
+        )
+    own = {name: fit for name, fit in fits.items() if not fit.inherited_from} or fits
+    for column, (name, fit) in zip(st.columns(4), list(own.items())[:4], strict=False):
+        column.metric(
+            name,
+            percent(fit.heldout_error),
+            f"{percent(fit.fit_error)} on {fit.rows:,} rows fitted",
+            delta_color="off",
+            delta_arrow="off",
+            help="Mean error of time on shapes that were left out of a refit.",
+        )
+    st.dataframe(_fit_rows(fits), hide_index=True, key="fits")
+    show.chart(
+        charts.band_chart(fits),
+        name="bands",
+        caption="Bars: where 80 % of measurements lie around the prediction, small sizes above large ones.",
+        told=show.command(["specs", gpu, "--kernels"]),
+        alt="Bands of measured over predicted by kernel and size",
+    )
+
+
+def _fit_rows(fits: dict[str, Fit]) -> list[dict[str, object]]:
+    return [
+        {
+            "kernel": name,
+            "held out": percent(fit.heldout_error),
+            "fit": percent(fit.fit_error),
+            "rows": fit.rows,
+            "borrowed from": fit.inherited_from or "-",
+            "source": fit.source,
+        }
+        for name, fit in fits.items()
+    ]
+
+
+def _measured(gpu: str, kernels: str) -> None:
+    st.subheader("Predicted against measured rows", anchor=False)
+    files = answers.profile_files(gpu)
+    names = (*files, _UPLOAD)
+    name = inputs.choice(
+        st, "rows", "Rows", names, names[0], "Shipped or measured rows of this GPU, or your own."
+    )
+    if name == _UPLOAD:
+        frame = _uploaded()
+        if frame is None:
+            return
+        path = "rows.csv"
+    else:
+        frame, path = answers.rows_of(files[name]), str(files[name])
+    try:
+        rows = answers.compared(frame, gpu, kernels)
+    except MedusaSimError as error:  # the other sections of the page do not depend on it
+        st.info(str(error))
+        return
+    found = scores(rows, load_gpu(gpu))
+    whole = [score for score in found if score.size == "all"]
+    for column, score in zip(st.columns(4), whole, strict=False):
+        column.metric(
+            f"{score.op} {score.dtype}",
+            percent(score.mean),
+            f"worst {percent(score.worst, 0)}; {percent(score.within_band, 0)} in band",
+            delta_color="off",
+            delta_arrow="off",
+            help=f"Mean error of {score.rows} rows. Worst: {score.worst_at}",
+        )
+    import pyarrow as pa
+
+    runtime = ["--runtime", "paper"] if kernels == "paper" else ["--kernels", kernels]
+    show.chart(
+        charts.scatter_chart(rows, "time_us", "predicted_us", "time (us)", _TOLD),
+        name="rows",
+        caption="A point a row; dashed: 10 % off. Rows timed alone may have left operands in the cache, and "
+        "are predicted so.",
+        told=show.command(["validate", "--gpu", gpu, *runtime, "--measured", path, "--cache", "as-measured"]),
+        rows=pa.Table.from_pandas(rows, preserve_index=False),
+        alt="Predicted over measured times",
+    )
+    table = score_table(found, name)
+    st.dataframe(
+        [dict(zip(table.headers, cells, strict=True)) for cells in table.rows], hide_index=True, key="scores"
+    )
+
+
+def _uploaded() -> pd.DataFrame | None:
+    given = st.file_uploader(
+        "CSV of operator rows with time_us", type=["csv"], help="Columns: docs/cli.md, time."
+    )
+    if given is None:
+        st.info("Upload rows: op, m, n, k, batch, q_len, kv_len, heads, kv_heads, head_dim, dtype, time_us.")
+        return None
+    import pandas as pd
+
+    from medusa_sim.errors import DataError
+    from medusa_sim.rows import check_rows
+
+    text = uploads.text(given.name, uploads.checked(given.name, given.getvalue(), _LARGEST))
+    try:
+        frame = pd.read_csv(io.StringIO(text))
+    except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"{given.name}: not a CSV table ({str(error).splitlines()[0][:80]})") from None
+    if len(frame) > _MOST_ROWS:
+        raise DataError(
+            f"{given.name}: {len(frame):,} rows; at most {_MOST_ROWS:,} here, more on the command line"
+        )
+    return check_rows(frame, given.name, need_time=True)
+
+
+def _decoder(gpu: str) -> None:
+    folder = answers.decoder_folder(gpu)
+    if folder is None:
+        return
+    st.subheader("Steps of the decoder on this device", anchor=False)
+    from medusa_sim.report.decoder_tables import choice_table, comparison_table
+
+    found = answers.decoder_validation(gpu, str(folder))
+    for table in (comparison_table(found), choice_table(found.choices)):
+        st.dataframe([dict(zip(table.headers, cells, strict=True)) for cells in table.rows], hide_index=True)
+    told = [
+        "validate",
+        "--gpu",
+        gpu,
+        "--kernels",
+        "torch",
+        "--latency",
+        "measured",
+        "--outside",
+        "calibrated",
+    ]
+    st.code(show.command([*told, "--decoder", str(folder)]), language="sh", wrap_lines=True)
+
+
+def _published() -> None:
+    st.subheader("Published against predicted", anchor=False)
+    left, right = st.columns(2)
+    name = inputs.choice(left, "target", "Table or figure", tuple(TARGETS), "figure22", "Of the two papers.")
+    told = "fixed: over one plain step at batch 1, length 1024, as plotted; same: at equal batch and length."
+    baseline = inputs.choice(right, "baseline", "Baseline", _BASELINES, "fixed", told)
+    with st.spinner("Predicting what the paper prints"):
+        target = answers.reproduced(name)
+    frame = target.frame
+    import pyarrow as pa
+
+    shown = {"name": name, "told": show.command(["reproduce", name, "--format", "csv"])}
+    rows = pa.Table.from_pandas(frame, preserve_index=False)
+    caption = f"{target.source}. {target.caveat}"
+    if "speedup_fixed" in frame:
+        column = "seq_len" if len(set(frame["seq_len"])) > 1 else "batch"
+        spec = charts.published_chart(frame, column, f"speedup_{baseline}")
+    else:
+        pairs = charts.pairs(frame.columns)
+        frame = frame.dropna(subset=list(pairs[0])) if pairs else frame
+        if not pairs or frame.empty:
+            st.info(f"{target.title}: the paper prints no numbers for it, or they are kept out as a test.")
+            st.dataframe(target.frame.head(200), hide_index=True)
+            return
+        published, predicted = pairs[0]
+        quantity = published.removeprefix("published_").replace("_", " ")
+        spec = charts.scatter_chart(frame, published, predicted, quantity, _TOLD)
+    st.markdown(f"**{target.title}**")
+    show.chart(spec, caption=caption, rows=rows, alt=f"{target.title}, predicted and published", **shown)
+    with st.expander("Every cell"):
+        st.dataframe(target.frame.head(500), hide_index=True, key="cells")
