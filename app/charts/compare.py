@@ -17,13 +17,16 @@ def compare_chart(
     plain: str | None = None,
     band: tuple[str, str] | None = None,
 ) -> Spec:
-    """A line a set-up, labelled at its end; batches that do not fit in memory are left out.
+    """A line a set-up, numbered where it begins; batches that do not fit in memory are left out.
 
     plain: the field of plain decoding, drawn thin; band: fields of the 80 % interval, drawn as bars.
     """
     names = list(set_ups)
     values = [{**row, "set_up": name} for name, rows in set_ups.items() for row in rows if row["fits_memory"]]
-    ends = [{**rows[-1], "set_up": name} for name, rows in _fitting(set_ups).items()]
+    ends = [
+        {**rows[0], "set_up": name, "label": str(names.index(name) + 1)}
+        for name, rows in _fitting(set_ups).items()
+    ]
     x = quantity(
         "batch",
         "batch",
@@ -87,8 +90,8 @@ def compare_chart(
         },
         {
             "data": {"values": ends},
-            "mark": {"type": "text", "align": "right", "dy": -11, "fontSize": 11, "fontWeight": "bold"},
-            "encoding": {**same, "y": y, "text": {"field": "set_up"}},
+            "mark": {"type": "text", "align": "right", "dx": -7, "fontSize": 12, "fontWeight": "bold"},
+            "encoding": {**same, "y": y, "text": {"field": "label"}},
         },
     ]
     return base(340, layer=layers)

@@ -89,31 +89,30 @@ def roofline_chart(points: pa.Table, gpus: Sequence[Gpu], dtype: str) -> Spec:
                     "detail": {"field": "gpu"},
                 },
             },
-            {
-                "data": {"values": ridges},
-                "mark": {"type": "text", "dy": -9, "align": "center", "fontSize": 11, "color": NEUTRAL},
-                "encoding": {"x": x, "y": y, "text": {"field": "text"}},
-            },
-            {
-                "data": {"values": values},
-                "mark": {"type": "point", "size": 75, "strokeWidth": 1.8},
-                "encoding": {
-                    "x": x,
-                    "y": y,
-                    "shape": category("phase", "phase", scale=marks, sort=phases),
-                    "color": category(
-                        "phase", "phase", scale={"domain": phases, "range": shades(3)}, sort=phases
-                    ),
-                    "fillOpacity": {
-                        "condition": {"test": f"datum.gpu == '{names[0]}'", "value": 0.75},
-                        "value": 0,
+            *(
+                {
+                    "data": {"values": [ridge]},
+                    "mark": {"type": "text", "dy": dy, "align": align, "fontSize": 11, "color": NEUTRAL},
+                    "encoding": {"x": x, "y": y, "text": {"field": "text"}},
+                }
+                for ridge, dy, align in zip(ridges, (-10, 14), ("right", "left"), strict=False)
+            ),
+            *(
+                {
+                    "data": {"values": [row for row in values if row["gpu"] == name]},
+                    "mark": {"type": "point", "size": 75, "strokeWidth": 1.8, "filled": name == names[0]},
+                    "encoding": {
+                        "x": x,
+                        "y": y,
+                        "shape": category("phase", "phase", scale=marks, sort=phases),
+                        "color": category(
+                            "phase", "phase", scale={"domain": phases, "range": shades(3)}, sort=phases
+                        ),
+                        "tooltip": tips,
                     },
-                    "fill": category(
-                        "phase", None, scale={"domain": phases, "range": shades(3)}, legend=None
-                    ),
-                    "tooltip": tips,
-                },
-            },
+                }
+                for name in reversed(names)
+            ),
         ],
     )
 

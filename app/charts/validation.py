@@ -87,51 +87,34 @@ def scatter_chart(
 
 
 def band_chart(fits: Mapping[str, Fit]) -> Spec:
-    """Where 80 % of measurements lie around the prediction, by kernel and size."""
+    """Where 80 % of measurements lie around the prediction, a bar each kernel and range of sizes."""
+    title = "measured / predicted on shapes kept back (80 % of rows)"
     values = [
-        {
-            "kernel": name,
-            "to": f"to {residual.size_max:,.0f}",
-            "size_max": residual.size_max,
-            "low": residual.low,
-            "high": residual.high,
-        }
+        {"what": f"{name}, to {residual.size_max:,.0f}", "low": residual.low, "high": residual.high}
         for name, fit in fits.items()
         for residual in fit.residuals
     ]
-    y = category("kernel", None, sort=list(fits))
     return base(
-        60 + 46 * len(fits),
-        data={"values": values},
+        30 + 17 * len(values),
         layer=[
             {
-                "data": {"values": [{"one": 1.0}]},
-                "mark": {"type": "rule", "color": NEUTRAL},
-                "encoding": {"x": quantity("one", "measured / predicted on shapes kept back (80 % of rows)")},
-            },
-            {
-                "mark": {"type": "bar", "height": 5, "cornerRadius": 2},
+                "data": {"values": values},
+                "mark": {"type": "bar", "height": 7, "cornerRadius": 2, "color": SHADES[0]},
                 "encoding": {
-                    "y": y,
-                    "yOffset": {"field": "size_max", "type": "ordinal"},
-                    "x": quantity(
-                        "low",
-                        "measured / predicted on shapes kept back (80 % of rows)",
-                        scale={"zero": False},
-                    ),
+                    "y": category("what", None, sort=None, axis={"labelLimit": 240}),
+                    "x": quantity("low", title, scale={"zero": False}),
                     "x2": {"field": "high"},
-                    "color": quantity(
-                        "size_max",
-                        "size to (m, or queries x batch)",
-                        scale={"type": "log", "scheme": "cividis"},
-                    ),
                     "tooltip": [
-                        category("kernel", "kernel"),
-                        category("to", "size"),
+                        category("what", "kernel and size"),
                         quantity("low", "low", format=".2f"),
                         quantity("high", "high", format=".2f"),
                     ],
                 },
+            },
+            {
+                "data": {"values": [{"one": 1.0}]},
+                "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1.5},
+                "encoding": {"x": quantity("one", title)},
             },
         ],
     )

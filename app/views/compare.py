@@ -66,7 +66,7 @@ def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
     if count == 1:
         return []
     found = []
-    for i, column in enumerate(st.columns(count - 1)):
+    for i, column in enumerate(st.columns(_MOST - 1)[: count - 1]):
         number = i + 2
         with column:
             st.markdown(f"**Set-up {number}**")
@@ -90,9 +90,11 @@ def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
 
 
 def _names(set_ups: list[inputs.SetUp]) -> list[str]:
-    """What tells them apart: GPU, model and drafter, numbered where all are equal."""
-    names = [f"{each.gpu}, {each.model}, {inputs.DRAFTER_TITLES[each.drafter]}" for each in set_ups]
-    return [name if names.count(name) == 1 else f"{i + 1}: {name}" for i, name in enumerate(names)]
+    """Number, GPU, model and drafter."""
+    return [
+        f"{i + 1}: {each.gpu}, {each.model}, {inputs.DRAFTER_TITLES[each.drafter]}"
+        for i, each in enumerate(set_ups)
+    ]
 
 
 def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:

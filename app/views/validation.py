@@ -12,9 +12,9 @@ import streamlit as st
 import uploads
 from charts import validation as charts
 
+from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.score_tables import score_table
-from medusa_sim.errors import MedusaSimError
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.validate import scores
@@ -43,6 +43,9 @@ _TOLD = (
     "seq_len",
     "gamma",
 )
+
+
+_ELEMENTWISE = ("rms norm", "rope", "activation", "residual", "embedding", "next token")
 
 
 def page(set_up: inputs.SetUp) -> None:
@@ -80,7 +83,7 @@ def _fits(gpu: str, kernels: str) -> None:
         )
     st.dataframe(_fit_rows(fits), hide_index=True, key="fits")
     show.chart(
-        charts.band_chart(fits),
+        charts.band_chart({name: fit for name, fit in fits.items() if name not in _ELEMENTWISE}),
         name="bands",
         caption="Bars: where 80 % of measurements lie around the prediction, small sizes above large ones.",
         told=show.command(["specs", gpu, "--kernels"]),
