@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo app test test-fast lint bench accuracy measure-gpu docs clean
+.PHONY: help demo app test test-fast lint bench accuracy validate measure-gpu docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -61,6 +61,9 @@ bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help
 
 accuracy: $(VENV)/stamp-run  ## write docs/accuracy.md from measured rows (MEDUSA_SIM_DATA, else ../shared/data)
 	$(BIN)/python benchmarks/accuracy.py
+
+validate: $(VENV)/stamp-test  ## measure this CPU, fit, predict and compare with the decoder, nine minutes, to out/validate
+	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/cpu_ground_truth.sh out/validate
 
 measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes (PYTHON with a CUDA torch)
 	PYTHON=$(PYTHON) benchmarks/gpu_ground_truth.sh out/gpu
