@@ -41,12 +41,12 @@ M_LEVELS = _levels(
 """Rows of linear layers: multiples of 8 and one past where tiles end, 1..512, then coarser to 4096."""
 
 ELEMENTWISE_M_LEVELS = _levels(
-    (1, 16, 64, 128), (4, 8, 32, 96, 256, 512), (2, 24, 48, 80, 112, 160, 192, 384, 1024, 2048, M_MAX)
+    (1, 16, 64, 128), (2, 4, 8, 24, 32, 48, 80, 96, 112, 160, 192, 256, 384, 512, 1024), (2048, M_MAX)
 )
 Q_LEVELS = _levels((1, 64), (4, 16, 32, 128), (8, 48, 80, 96), (2, 24, 112))
 CONTEXT_LEVELS = _levels((1024,), (), (128, 4096), (512, 2048, 8192), (256,))
 BATCH_LEVELS = _levels((1, 4), (2, 8), (16,), (32,), (64,))
-PREFILL_LEVELS = _levels((512,), (128, 2048), (256, 1024), (64,))
+PREFILL_LEVELS = _levels((512,), (128,), (64, 256, 1024), (), (2048,))
 PREFILL_BATCH_LEVELS = _levels((1,), (4,), (2, 8))
 UNFUSED_Q_LEVELS = _levels((1, 64), (16, 128), (32, 48, 80, 96))
 _WRITTEN_HIDDEN, _WRITTEN_INNER = 24, 4

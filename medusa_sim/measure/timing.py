@@ -18,6 +18,7 @@ from medusa_sim.units import US_PER_MS, US_PER_S
 
 _WARMUP_ROUNDS = 2
 _WARMUP_CALLS = 3
+_WARMUP_S = 0.02
 _SAMPLE_US = 500.0
 """A sample lasts at least this long: many calls of a short kernel, so that the clock does not count."""
 _MOST_CALLS = 256
@@ -45,12 +46,19 @@ class CpuBench:
         """Times of one launch of the case."""
         rotation = itertools.cycle(calls(case, self.pool))
         results: deque[object] = deque(maxlen=results_kept(case, next(rotation)()))
-        for call in itertools.islice(rotation, _WARMUP_CALLS + (results.maxlen or 0)):
-            results.append(call())
+        self._warm_up(rotation, results)
         once_us = self._sample_us(rotation, 1, results)
         block = min(max(1, round(_SAMPLE_US / max(once_us, 0.1))), _MOST_CALLS)
         repeats = _repeats(once_us * block)
         return timing_of([self._sample_us(rotation, block, results) for _ in range(repeats)])
+
+    def _warm_up(self, rotation: itertools.cycle[Call], results: deque[object]) -> None:
+        """A few calls, and as many more as fill the results where that is soon done."""
+        began = self.clock()
+        for number, call in enumerate(itertools.islice(rotation, _WARMUP_CALLS + (results.maxlen or 0)), 1):
+            results.append(call())
+            if number >= _WARMUP_CALLS and self.clock() - began > _WARMUP_S:
+                return
 
     def _sample_us(self, rotation: itertools.cycle[Call], block: int, results: deque[object]) -> float:
         started = self.clock()
