@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo app test test-fast lint bench accuracy validate measure-gpu docs clean
+.PHONY: help demo app test test-fast test-browser lint bench accuracy validate measure-gpu docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -45,10 +45,20 @@ app: $(VENV)/stamp-app  ## the app in a browser (PORT, 8501)
 	$(BIN)/medusa-sim app --port $(or $(PORT),8501)
 
 test: $(VENV)/stamp-test  ## everything, on JOBS processes (2)
-	$(BIN)/python -m pytest -n $(JOBS)
+	$(BIN)/python -m pytest -n $(JOBS) -m "not browser"
 
 test-fast: $(VENV)/stamp-test  ## without the tests marked slow
-	$(BIN)/python -m pytest -n $(JOBS) -m "not slow"
+	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not browser"
+
+$(VENV)/stamp-browser: pyproject.toml constraints.txt $(VENV)/stamp-test
+	$(PIP) --editable '.[app,browser,decoder,test]'
+	@touch $@
+
+# Debian's own packages; elsewhere install Chromium and its driver yourself.
+test-browser: $(VENV)/stamp-browser  ## the app in a real browser; installs Chromium and its driver
+	@command -v chromedriver >/dev/null && command -v chromium >/dev/null || \
+		{ apt-get update -q && apt-get install -y -q --no-install-recommends chromium chromium-driver fonts-dejavu-core; }
+	$(BIN)/python -m pytest -m browser tests/browser
 
 lint: $(VENV)/stamp-lint  ## ruff, formatting, mypy --strict
 	$(BIN)/ruff check

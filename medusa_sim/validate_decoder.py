@@ -167,7 +167,7 @@ def validate_decoder(
     fitted: dict[str, Gaps] = {}
     for name in dict.fromkeys(row.model for row in rows):
         mine = [row for row in rows if row.model == name]
-        model = _model(folder, name, mine[0].dtype)
+        model = decoder_model(folder, name, mine[0].dtype)
         fitted[name], found = _cells(model, mine, model_of, gaps, graphed=meta.launched == GRAPHED)
         cells += found
     return DecoderValidation(
@@ -202,7 +202,8 @@ def profile_meta(name: str, data_dir: DataDir = None) -> Meta | None:
     return read_meta(folder)
 
 
-def _model(folder: Path, name: str, dtype: str) -> Model:
+def decoder_model(folder: Path, name: str, dtype: str) -> Model:
+    """The model that a folder of steps or runs describes, in the dtype of its rows."""
     model = model_from_config(folder / name / "config.json")
     return dataclasses.replace(
         model, name=name, dtype=dtype, weight_dtype=dtype, kv_dtype=dtype, activation_dtype=dtype
@@ -297,8 +298,8 @@ def _comparisons(cells: Sequence[StepCell]) -> list[Comparison]:
         chosen = [cell for cell in scored if (cell.candidates == 1) == keep]
         if chosen:
             ratio = np.asarray([cell.predicted_us / cell.measured_us for cell in chosen])
-            floors = [_disagreement(cell.passes_us) for cell in chosen]
-            found.append(_comparison(quantity, ratio, floors, [cell.where for cell in chosen]))
+            floors = [disagreement(cell.passes_us) for cell in chosen]
+            found.append(comparison(quantity, ratio, floors, [cell.where for cell in chosen]))
     pairs = [(_baseline(cells, cell), cell) for cell in scored if cell.candidates > 1]
     if pairs:
         ratio = np.asarray(
@@ -308,16 +309,15 @@ def _comparisons(cells: Sequence[StepCell]) -> list[Comparison]:
             ]
         )
         floors = [
-            _disagreement(tuple(b / c for b, c in zip(base.passes_us, cell.passes_us, strict=True)))
+            disagreement(tuple(b / c for b, c in zip(base.passes_us, cell.passes_us, strict=True)))
             for base, cell in pairs
         ]
-        found.append(_comparison("speedup", ratio, floors, [cell.where for _, cell in pairs]))
+        found.append(comparison("speedup", ratio, floors, [cell.where for _, cell in pairs]))
     return found
 
 
-def _comparison(
-    quantity: str, ratio: FloatArray, floors: Sequence[float], where: Sequence[str]
-) -> Comparison:
+def comparison(quantity: str, ratio: FloatArray, floors: Sequence[float], where: Sequence[str]) -> Comparison:
+    """Errors of predicted / measured. floors: disagreement of the passes, where: words, for each cell."""
     error = np.abs(ratio - 1.0)
     worst = int(np.argmax(error))
     floor = float(np.mean(floors))
@@ -333,7 +333,7 @@ def _comparison(
     )
 
 
-def _disagreement(passes: tuple[float, ...]) -> float:
+def disagreement(passes: tuple[float, ...]) -> float:
     """(largest - smallest) / mean of the passes; 0 for one pass."""
     return (max(passes) - min(passes)) / float(np.mean(passes))
 
@@ -356,17 +356,29 @@ def _choices(cells: Sequence[StepCell]) -> list[Choice]:
         )
         if len(grid) < 2:
             continue
-        measured = np.asarray([cell.tokens_per_step / cell.measured_us for cell in grid])
-        predicted = np.asarray([cell.tokens_per_step / cell.predicted_us for cell in grid])
-        best, chosen = int(np.argmax(measured)), int(np.argmax(predicted))
+        tokens = np.asarray([cell.tokens_per_step for cell in grid])
         found.append(
-            Choice(
-                model=place[0],
-                batch=place[1],
-                predicted=grid[chosen].candidates,
-                measured=grid[best].candidates,
-                grid_steps=abs(best - chosen),
-                regret=1.0 - float(measured[chosen] / measured[best]),
+            choice_of(
+                place[0],
+                place[1],
+                [cell.candidates for cell in grid],
+                tokens / np.asarray([cell.measured_us for cell in grid]),
+                tokens / np.asarray([cell.predicted_us for cell in grid]),
             )
         )
     return found
+
+
+def choice_of(
+    model: str, batch: int, candidates: Sequence[int], measured: FloatArray, predicted: FloatArray
+) -> Choice:
+    """The best count by predicted and by measured gain, for counts in ascending order."""
+    best, chosen = int(np.argmax(measured)), int(np.argmax(predicted))
+    return Choice(
+        model=model,
+        batch=batch,
+        predicted=candidates[chosen],
+        measured=candidates[best],
+        grid_steps=abs(best - chosen),
+        regret=1.0 - float(measured[chosen] / measured[best]),
+    )

@@ -44,7 +44,7 @@ LAYERS = (
     ("decoder",),
     ("measure",),
     ("calibrate",),
-    ("validate", "validate_decoder"),
+    ("validate", "validate_decoder", "validate_runs"),
     ("reproduce",),
     ("report", "figures"),
     ("cli",),

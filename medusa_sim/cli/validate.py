@@ -56,7 +56,8 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     default=None,
     metavar="FOLDER",
-    help="Measured steps of the decoder (benchmarks/decoder_steps.py), predicted from --gpu and --kernels.",
+    help="Measured steps or runs of the decoder (benchmarks/decoder_steps.py and decoder_runs.py), predicted "
+    "from --gpu and --kernels.",
 )
 @click.option(
     "--allow-different",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import itertools
 import time
 from collections import deque
@@ -16,6 +18,9 @@ from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import Timing, timing_of
 from medusa_sim.units import US_PER_MS, US_PER_S
 
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+"""Options of mallopt(3)."""
+_KEPT_BYTES = 1 << 30
 _WARMUP_ROUNDS = 2
 _WARMUP_CALLS = 3
 _WARMUP_S = 0.02
@@ -38,6 +43,7 @@ class CpuBench:
     """Wall time on the CPU; a sample is a run of calls on rotating operands."""
 
     def __init__(self, pool: Pool, clock: Callable[[], float] = time.perf_counter) -> None:
+        keep_memory()
         self.pool = pool
         self.clock = clock
 
@@ -65,6 +71,17 @@ class CpuBench:
         for call in itertools.islice(rotation, block):
             results.append(call())
         return US_PER_S * (self.clock() - started) / block
+
+
+def keep_memory() -> None:
+    """Let glibc keep what is freed, as a decoder's process does after its first steps.
+
+    Otherwise large results are mapped anew by every call, and their page faults are most of its time.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL("libc.so.6")
+        for option in (_M_MMAP_THRESHOLD, _M_TRIM_THRESHOLD):
+            libc.mallopt(option, _KEPT_BYTES)
 
 
 def results_kept(case: Case, result: object) -> int:

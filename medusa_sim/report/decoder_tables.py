@@ -6,10 +6,16 @@ from collections.abc import Sequence
 
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable
-from medusa_sim.validate_decoder import ALLOWANCE, Choice, DecoderValidation
+from medusa_sim.validate_decoder import ALLOWANCE, Choice, Comparison, DecoderValidation
 
 
 def comparison_table(found: DecoderValidation) -> TextTable:
+    """Steps: one line a quantity, errors in per cent of the measured value."""
+    title = f"{found.meta.environment.device} ({found.meta.launched}): error of the prediction"
+    return comparisons_table(found.comparisons, title)
+
+
+def comparisons_table(comparisons: Sequence[Comparison], title: str) -> TextTable:
     """One line a quantity, errors in per cent of the measured value."""
     rows = [
         (
@@ -22,7 +28,7 @@ def comparison_table(found: DecoderValidation) -> TextTable:
             percent(each.within, 0),
             each.worst_at,
         )
-        for each in found.comparisons
+        for each in comparisons
     ]
     return TextTable(
         headers=(
@@ -37,7 +43,7 @@ def comparison_table(found: DecoderValidation) -> TextTable:
         ),
         rows=tuple(rows),
         right=(False, True, True, True, True, True, True, False),
-        title=f"{found.meta.environment.device} ({found.meta.launched}): error of the prediction",
+        title=title,
     )
 
 

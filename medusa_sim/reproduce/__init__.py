@@ -17,6 +17,7 @@ from medusa_sim.reproduce.scores import scores
 from medusa_sim.reproduce.simulation import figure21, figure22, figure23
 from medusa_sim.reproduce.tables import table6, table7, table8
 from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.reproduce.token_rates import figure7b, rsd_token_rates, table1_rates, table4
 from medusa_sim.setup import DataDir
 
 __all__ = ["TARGETS", "Reproduction", "reproduction", "scores"]
@@ -34,9 +35,13 @@ TARGETS: dict[str, Callable[[DataDir], Reproduction]] = {
     "figure23": figure23,
     "table1": table1,
     "table3": table3,
+    "table1-rates": table1_rates,
+    "table4": table4,
+    "figure7b": figure7b,
     "rsd-figure1": rsd_figure1,
     "rsd-figure4": rsd_figure4,
     "rsd-figure5": rsd_figure5,
+    "rsd-token-rates": rsd_token_rates,
 }
 
 

@@ -1,0 +1,235 @@
+"""Writes docs/validation.md: the simulator against a decoder on this project's own machines, and against papers.
+
+Everything comes from files that are part of the project: profiles/operators and profiles/decoder hold what was
+measured, profiles/published what papers print. `make docs` runs this.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pandas as pd
+
+from medusa_sim import data
+from medusa_sim.report.decoder_tables import choice_table, comparison_table
+from medusa_sim.report.files import write_text
+from medusa_sim.report.numbers import percent
+from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.reproduce import reproduction
+from medusa_sim.setup import LatencyName
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.validate_decoder import DecoderValidation, profile_meta, validate_decoder
+
+DECODER = "profiles/decoder"
+PAGE = """# Validation
+
+Written by `python benchmarks/validation.py`. [accuracy.md](accuracy.md) has the errors on measured operators; here the
+simulator is compared with whole steps of a real decoder, and with what papers print.
+
+{sections}"""
+CPU = """## Steps and choices against the decoder on a CPU
+
+`make validate` does this anew on your machine, in nine minutes: it measures operators (`medusa-sim measure`), fits
+them, predicts steps, runs the decoder with random weights, and compares. Kept here is one run on an otherwise idle
+machine ({device}, {threads} thread, torch {torch}, fp32, context 1024). *passes differ* is the floor: how far two
+passes over the grid in one run disagree. A cell counts as within if its error is at most the floor and 10 %. Steps
+are predicted twice: from the measured operators themselves (`--latency measured`), and from the kernel model that is
+fitted to them (`--latency calibrated`). Two numbers a model, the time beside kernels of a plain and of a speculative
+step, are fitted to one cell each, which are left out of every score.
+
+{tables}
+Speculation pays little on one thread: its cost grows with every candidate, so that the best count is a handful, and
+often the right answer at larger batches is the smallest tree of the grid. The fitted kernel model misses what decides
+here, products of 2 to 16 rows and attention of a few queries: it was made for GPU tiles. On a CPU, use
+`--latency measured --outside calibrated`.
+
+"""
+GPU = """## On a GPU
+
+Still to come: no GPU was at hand. `make measure-gpu` (benchmarks/gpu_ground_truth.sh) measures a card in under ten
+minutes: the operators of Llama-7B, 13B and Llama-3-8B, and CUDA-graphed steps of the decoder at batch 1, 4 and 16.
+Its parts are tested on the CPU and on a fake device; captured graphs and CUDA events have not run.
+
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    target = (
+        Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "docs/validation.md"
+    )
+    write_text(target, page())
+
+
+def page() -> str:
+    """The whole page."""
+    return PAGE.format(sections=_cpu() + GPU + _published()).rstrip("\n") + "\n"
+
+
+def _cpu() -> str:
+    root = data.shipped_dir() / DECODER
+    folders = sorted(root.iterdir(), key=_size) if root.is_dir() else []
+    if not folders:
+        return ""
+    tables = []
+    for folder in folders:
+        meta = profile_meta(folder.name)
+        rows = "" if meta is None else f"{_rows(folder.name):,} measured operators"
+        tables.append(f"### {folder.name}\n\n{rows}\n")
+        for latency in ("measured", "calibrated"):
+            found = _validated(folder, latency)
+            gaps = next(iter(found.gaps.values()))
+            tables.append(
+                f"From {latency} operators; beside kernels {gaps.plain_us:.0f} us a plain step and "
+                f"{gaps.speculative_us:.0f} us a speculative one:\n"
+            )
+            tables += [_plain(comparison_table(found)), _plain(choice_table(found.choices))]
+    environment = _validated(folders[0], "measured").meta.environment
+    return CPU.format(
+        device=environment.device,
+        threads=environment.threads,
+        torch=environment.torch,
+        tables="\n".join(tables),
+    )
+
+
+def _size(folder: Path) -> float:
+    """Parameters in the name: `...-3m`."""
+    return float(folder.name.rsplit("-", 1)[-1].rstrip("mb"))
+
+
+def _rows(name: str) -> int:
+    found = data.find("profiles/operators", name)
+    return 0 if found is None else sum(len(pd.read_csv(path)) for path in found.glob("*.csv"))
+
+
+def _validated(folder: Path, latency: LatencyName) -> DecoderValidation:
+    return validate_decoder(folder, load_gpu(folder.name), latency=latency, outside="calibrated")
+
+
+def _plain(table: TextTable) -> str:
+    """Markdown without the title, which a sentence above says."""
+    return markdown(TextTable(headers=table.headers, rows=table.rows, right=table.right, title="")) + "\n"
+
+
+def _published() -> str:
+    parts = [
+        "## Against the published\n\nErrors are predicted / published - 1.\n\n",
+        _baselines(),
+        _figure7b(),
+        _rsd(),
+    ]
+    return "".join(parts)
+
+
+def _baselines() -> str:
+    tables = []
+    for name in ("table1-rates", "table4"):
+        target = reproduction(name)
+        rows = [
+            (
+                row["model"],
+                f"{row['published_tokens_per_s']:.1f}",
+                f"{row['predicted_tokens_per_s']:.1f}",
+                f"{100 * row['error']:+.1f} %",
+                "yes" if row["is_fitted"] else "",
+                f"{row['device_us'] / 1e3:.1f}",
+                f"{row['published_overhead']:.2f}",
+                f"{row['predicted_overhead']:.2f}",
+            )
+            for row in target.frame.to_dict("records")
+        ]
+        left = target.frame[~target.frame["is_fitted"]]["error"].abs()
+        table = TextTable(
+            headers=(
+                "model", "published tokens/s", "predicted", "error", "fitted", "device (ms)",
+                "published overhead", "predicted",
+            ),
+            rows=tuple(rows),
+            right=(False, True, True, True, False, True, True, True),
+            title="",
+        )  # fmt: skip
+        tables.append(
+            f"### {target.title}\n\n`medusa-sim reproduce {name}`. host_us_per_launch "
+            f"{target.frame['host_us_per_launch'].iloc[0]:.1f}, {target.caveat}; rows left out: mean "
+            f"{percent(left.mean())}, worst {percent(left.max())}.\n\n{markdown(table)}\n"
+        )
+    return "".join(tables) + (
+        "What explains the misses: Vicuna-33B is slower than both the host (launches) and the device (reading 65 GB) "
+        "account for, by 17 % in Table 1 and 9 % in Table 4; its device time is near its host time, so that the "
+        "two stop overlapping cleanly, and the rate of Table 1 is read off a plot (18, to about 0.5). The tables "
+        "disagree with each other by 20 % on the same baselines, which is why nothing is fitted across them. "
+        "Overheads: [method.md](method.md) has the parts that are missing; Table 4's differ from Table 1's by up to "
+        "0.2 for the same models, so that no one prediction meets both.\n\n"
+    )
+
+
+def _figure7b() -> str:
+    target = reproduction("figure7b")
+    rows = []
+    for draft, found in target.frame.groupby("draft"):
+        left = found[~found["is_fitted"]]["error"]
+        best = found.loc[found["published_tokens_per_s"].idxmax()]
+        chosen = found.loc[found["predicted_tokens_per_s"].idxmax()]
+        rows.append(
+            (
+                str(draft),
+                f"{found['acceptance_rate'].iloc[0]:.3f}",
+                percent(left.abs().mean()),
+                percent(left.abs().max()),
+                f"{best['gamma']}: {best['published_tokens_per_s']:.1f}",
+                f"{chosen['gamma']}: {chosen['predicted_tokens_per_s']:.1f}",
+            )
+        )
+    table = TextTable(
+        headers=("draft", "acceptance rate", "mean error", "worst", "best length, published", "predicted"),
+        rows=tuple(rows),
+        right=(False, True, True, True, True, True),
+        title="",
+    )
+    return (
+        f"### {target.title}\n\n`medusa-sim reproduce figure7b`. {target.caveat}; errors are those of the other "
+        f"twelve lengths.\n\n{markdown(table)}\nLong chains are predicted up to 8 % too slow: one acceptance rate "
+        "for every position cannot hold both easy and hard stretches of a text, and easy ones carry long chains. "
+        "Llama-1B and Vicuna-1B drafts are left out, their sizes are not public.\n\n"
+    )
+
+
+def _rsd() -> str:
+    target = reproduction("rsd-token-rates")
+    frame = target.frame
+    left = frame[~frame["is_fitted"]]
+    rows = [
+        (
+            str(name),
+            str(decoder),
+            str(len(found)),
+            percent(found["error"].abs().mean()),
+            percent(found["error"].abs().max()),
+            f"{100 * found['error'].mean():+.1f} %",
+        )
+        for (name, decoder), found in left.groupby(["target", "decoder"])
+    ]
+    times = [
+        f"{name} {found['target_step_us'].iloc[0] / 1e3:.1f} and {found['draft_step_us'].iloc[0] / 1e3:.1f} ms"
+        for name, found in frame.groupby("target")
+    ]
+    table = TextTable(
+        headers=("target", "method", "rows", "mean error", "worst", "bias"),
+        rows=tuple(rows),
+        right=(False, False, True, True, True, True),
+        title="",
+    )
+    return (
+        f"### {target.title}\n\n`medusa-sim reproduce rsd-token-rates`. {target.caveat}. Target and draft step: "
+        f"{'; '.join(times)}.\n\n{markdown(table)}\n"
+        "AR rows are predicted 15 to 20 % too slow: plain decoding does not pay for what the speculative loop does "
+        "beside its forward passes (5 to 7 ms a step here), which the fit to chains puts into the target step. RSD-S "
+        "of the Chat model is predicted too fast: its beams cost time that grows with their width, which a time per "
+        "draft step leaves out.\n"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,218 @@
+"""Published tokens/s of host-bound code at batch 1, predicted from a few of its own rows.
+
+Hugging Face's eager code waits for its host: a step takes launches x host_us_per_launch, or what the device
+needs where that is longer. How fast a host is differs from table to table (Tables 1 and 4 of the Medusa paper
+disagree by 20 % on one baseline), so the runtime's number is fitted to some rows of a table and the others of
+the same table are predicted. What is fitted is marked in the column `is_fitted`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from medusa_sim.drafter import NoDrafter
+from medusa_sim.operators import FloatArray
+from medusa_sim.reproduce.decoding import CONTEXT, overhead_of
+from medusa_sim.reproduce.published import PAPER_GPU, cited, published
+from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.setup import DataDir, sweep_settings
+from medusa_sim.step import Setting, decode_step
+from medusa_sim.units import US_PER_S
+
+FITTED_MODELS = ("vicuna-7b", "vicuna-13b")
+FITTED_GAMMAS = (1, 3, 8)
+FITTED_DEPTHS = (2, 4)
+"""Rows that parameters are fitted to: the two smaller Vicunas, three draft lengths, chains of two depths."""
+_RSD_COLUMNS = ("target", "task", "experiment", "decoder", "spec", "depth")
+_RATES = np.linspace(0.02, 0.98, 193)
+
+
+@dataclass(frozen=True, slots=True)
+class PlainStep:
+    """A plain step at batch 1: what the device needs, and how many kernels the host launches."""
+
+    device_us: float
+    launches: float
+
+    def time_us(self, host_us_per_launch: float) -> float:
+        """max(device, host)."""
+        return max(self.device_us, self.launches * host_us_per_launch)
+
+
+def plain_step(model: str, data_dir: DataDir = None) -> PlainStep:
+    """A plain step of a model under `hf-eager` on the paper's GPU, with one microsecond a launch."""
+    setting = _setting(model, data_dir)
+    step = decode_step(setting, 1, CONTEXT)
+    return PlainStep(float(step.device_us), float(step.host_us) / setting.runtime.host_us_per_launch)
+
+
+def _setting(model: str, data_dir: DataDir) -> Setting:
+    found = sweep_settings((PAPER_GPU,), (model,), runtime="hf-eager", data_dir=data_dir)[0].setting
+    return replace(found, drafter=NoDrafter())
+
+
+def host_us_per_launch(steps: Sequence[PlainStep], measured_us: Sequence[float]) -> float:
+    """The launch time that meets these steps best (relative least squares); the host is the slower."""
+    ratio = np.asarray([step.launches for step in steps]) / np.asarray(measured_us)
+    return float(ratio.sum() / (ratio**2).sum())
+
+
+def baseline_rates(name: str, title: str, table: str, column: str, data_dir: DataDir = None) -> Reproduction:
+    """Tokens/s of plain decoding in a table of the Medusa paper.
+
+    Columns: model, published_tokens_per_s, predicted_tokens_per_s, error, is_fitted, launches, device_us,
+    host_us_per_launch; then published_overhead (acceleration rate over speedup) and predicted_overhead.
+    """
+    import pandas as pd
+
+    printed = published(table)
+    steps = {model: plain_step(model, data_dir) for model in printed["model"]}
+    rate = dict(zip(printed["model"], printed[column].astype(float), strict=True))
+    fitted = host_us_per_launch(
+        [steps[model] for model in FITTED_MODELS], [US_PER_S / rate[model] for model in FITTED_MODELS]
+    )
+    speedup = "speedup" if "speedup" in printed else "speedup_medusa2"
+    rows = []
+    for row in printed.to_dict("records"):
+        model = row["model"]
+        predicted = US_PER_S / steps[model].time_us(fitted)
+        published_overhead = row["acc_rate"] / row[speedup]
+        rows.append(
+            {
+                "model": model,
+                "published_tokens_per_s": rate[model],
+                "predicted_tokens_per_s": predicted,
+                "error": predicted / rate[model] - 1.0,
+                "is_fitted": model in FITTED_MODELS,
+                "launches": steps[model].launches,
+                "device_us": steps[model].device_us,
+                "host_us_per_launch": fitted,
+                "published_overhead": published_overhead,
+                "predicted_overhead": overhead_of(model, float(row["acc_rate"]), fitted, data_dir),
+            }
+        )
+    return Reproduction(
+        name=name,
+        title=title,
+        source=cited(table),
+        caveat="one number, host_us_per_launch, is fitted to the rates of Vicuna-7B and 13B of this table",
+        frame=pd.DataFrame(rows),
+    )
+
+
+def table1_rates(data_dir: DataDir = None) -> Reproduction:
+    """Baselines of Table 1, which are read off Figure 3; see `baseline_rates`."""
+    title = "Medusa Table 1: tokens/s of plain decoding, batch 1"
+    return baseline_rates("table1-rates", title, "medusa_table1", "baseline_tokens_per_s_approx", data_dir)
+
+
+def table4(data_dir: DataDir = None) -> Reproduction:
+    """Baselines of Table 4 (AlpacaEval); see `baseline_rates`."""
+    title = "Medusa Table 4: tokens/s of plain decoding, batch 1"
+    return baseline_rates("table4", title, "medusa_table4", "baseline_tokens_per_s", data_dir)
+
+
+def figure7b(data_dir: DataDir = None) -> Reproduction:
+    """Figure 7b: Vicuna-13B with a draft model, tokens/s by draft length gamma.
+
+    Columns: draft, gamma, published_tokens_per_s, predicted_tokens_per_s, error, is_fitted, acceptance_rate,
+    draft_launches, host_us_per_launch. tokens/s = E(alpha, gamma) / (target + gamma x draft step), with
+    E = (1 - alpha^(gamma + 1)) / (1 - alpha) (Leviathan et al. 2023, equation 1) and both steps bound by the
+    host of Table 1. alpha is fitted to three of fifteen lengths; drafts of unknown sizes are left out.
+    """
+    import pandas as pd
+
+    rates = published("medusa_table1")
+    measured = dict(zip(rates["model"], rates["baseline_tokens_per_s_approx"].astype(float), strict=True))
+    target = plain_step("vicuna-13b", data_dir)
+    host = host_us_per_launch([target], [US_PER_S / measured["vicuna-13b"]])
+    printed = published("medusa_figure7b")
+    gamma = printed["gamma"].to_numpy(dtype=np.float64)
+    chosen = np.isin(gamma, FITTED_GAMMAS)
+    rows: list[dict[str, object]] = []
+    for draft in ("llama-68m", "llama-160m"):
+        step = plain_step(draft, data_dir)
+        published_rate = printed[draft].to_numpy(dtype=np.float64)
+        step_us = target.time_us(host) + gamma * step.time_us(host)
+        curves = chain_tokens(_RATES[:, None], gamma) / step_us * US_PER_S
+        errors = np.abs(curves[:, chosen] / published_rate[chosen] - 1.0).mean(axis=1)
+        best = int(np.argmin(errors))
+        rows += [
+            {
+                "draft": draft,
+                "gamma": int(gamma[i]),
+                "published_tokens_per_s": float(published_rate[i]),
+                "predicted_tokens_per_s": float(curves[best, i]),
+                "error": float(curves[best, i] / published_rate[i]) - 1.0,
+                "is_fitted": bool(chosen[i]),
+                "acceptance_rate": float(_RATES[best]),
+                "draft_launches": step.launches,
+                "host_us_per_launch": host,
+            }
+            for i in range(gamma.size)
+        ]
+    return Reproduction(
+        name="figure7b",
+        title="Medusa Figure 7b: Vicuna-13B with a draft model, tokens/s by draft length",
+        source=cited("medusa_figure7b"),
+        caveat="the acceptance rate of each draft is fitted to 3 of 15 lengths; the host is that of Table 1",
+        frame=pd.DataFrame(rows),
+    )
+
+
+def chain_tokens(rate: FloatArray, gamma: FloatArray) -> FloatArray:
+    """Tokens per step of a chain of gamma drafts, each accepted with the same probability below 1."""
+    tokens: FloatArray = (1.0 - rate ** (gamma + 1.0)) / (1.0 - rate)
+    return tokens
+
+
+def rsd_token_rates(data_dir: DataDir = None) -> Reproduction:
+    """Token rates of the RSD paper, A100: every method, draft shape and task.
+
+    Columns: target, task, experiment, decoder, spec, depth, published_tokens_per_s, predicted_tokens_per_s,
+    error, is_fitted, target_step_us, draft_step_us. tokens/s = block efficiency / (target step + depth x
+    draft step): the two times are fitted, for each target, to the chains (SD) of depth 2 and 4 of one task,
+    and predict the other tasks, depths and methods. Block efficiencies are the published ones, so that this
+    tests the times alone; `rsd-figure4` and `rsd-figure5` test block efficiencies.
+    """
+    import pandas as pd
+
+    del data_dir
+    printed = published("rsd_block_efficiency")
+    printed = printed[printed["tokens_per_s"].notna()]
+    frames = []
+    for _, mine in printed.groupby("target", sort=True):
+        step_us = (mine["block_efficiency"] / mine["tokens_per_s"] * US_PER_S).to_numpy(dtype=np.float64)
+        depth = mine["depth"].to_numpy(dtype=np.float64)
+        task = mine["task"].iloc[0]
+        chosen = (
+            (mine["decoder"] == "SD") & mine["depth"].isin(FITTED_DEPTHS) & (mine["task"] == task)
+        ).to_numpy()
+        slope, base = np.polyfit(depth[chosen], step_us[chosen], 1)
+        rate = mine["block_efficiency"].to_numpy(dtype=np.float64) / (base + slope * depth) * US_PER_S
+        frames.append(
+            pd.DataFrame(
+                {
+                    **{
+                        name: mine[name]
+                        for name in ("target", "task", "experiment", "decoder", "spec", "depth")
+                    },
+                    "published_tokens_per_s": mine["tokens_per_s"],
+                    "predicted_tokens_per_s": rate,
+                    "error": rate / mine["tokens_per_s"] - 1.0,
+                    "is_fitted": chosen,
+                    "target_step_us": base,
+                    "draft_step_us": slope,
+                }
+            )
+        )
+    return Reproduction(
+        name="rsd-token-rates",
+        title="RSD token rates on an A100: SD, SpecTr, RSD-C, RSD-S",
+        source=cited("rsd_block_efficiency"),
+        caveat="two times a target, fitted to chains of depth 2 and 4 of one task; efficiencies as published",
+        frame=pd.concat(frames, ignore_index=True),
+    )

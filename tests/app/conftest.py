@@ -1,0 +1,68 @@
+"""Pages run by Streamlit's own test runner; values are compared with direct calls of the package."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+from click.testing import CliRunner
+from streamlit.testing.v1 import AppTest
+
+APP = Path(__file__).resolve().parents[2] / "app"
+
+Opened = Callable[..., AppTest]
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
+    """Opens a page as main.py does, with parameters in its URL."""
+    monkeypatch.setenv("MEDUSA_SIM_DATA_DIR", str(tmp_path / "own"))
+
+    def run(view: str, **url: Any) -> AppTest:
+        script = (
+            "import importlib, inputs, show, streamlit as st\n"
+            "with show.errors():\n"
+            f"    importlib.import_module('views.{view}').page(inputs.set_up(st.sidebar))\n"
+        )
+        page = AppTest.from_string(script, default_timeout=60)
+        for name, value in url.items():
+            page.query_params[name] = str(value)
+        page.run()
+        assert not page.exception, page.exception
+        return page
+
+    return run
+
+
+def metrics(page: AppTest) -> dict[str, str]:
+    return {metric.label: metric.value for metric in page.metric}
+
+
+def printed(command: str) -> str:
+    """What the command that a page prints gives."""
+    from medusa_sim.cli import cli
+
+    program, *words = shlex.split(command)
+    assert program == "medusa-sim"
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    import csv
+
+    return list(csv.DictReader(text.splitlines()))
+
+
+def charts(page: AppTest) -> list[dict[str, Any]]:
+    """Specifications of the charts on a page."""
+    import json
+
+    return [json.loads(each.proto.spec) for each in page.get("arrow_vega_lite_chart")]

@@ -1,0 +1,219 @@
+"""Roofline, Tree, Compare, Validation, Method: no exception, the package's values, changes followed."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+import answers
+import notes
+import pandas as pd
+import pyarrow as pa
+import show
+import uploads
+from charts import compare, roofline, tree, validation
+from charts.style import Spec
+from conftest import Opened, csv_rows, metrics, printed
+from test_choose import set_up
+
+from medusa_sim.acceptance.heads import expected_tokens_per_step, node_probabilities
+from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.errors import DataError
+from medusa_sim.recommend import at_batch
+from medusa_sim.reproduce import TARGETS
+from medusa_sim.specs.gpu import load_gpu
+
+VIEWS = ("choose", "roofline", "tree", "compare", "validation", "method")
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("gpu", ["h100-sxm", "l40s", "rtx-4090"])
+def test_every_page_opens_for_every_kind_of_gpu(opened: Opened, view: str, gpu: str) -> None:
+    page = opened(view, gpu=gpu)
+    assert page.title
+    assert all("\n" not in error.value for error in page.error)
+
+
+def test_roofline_points_are_the_commands(opened: Opened) -> None:
+    page = opened("roofline", batch=8, candidates=48, gpu="a40", against="l40s")
+    for line in page.code[0].value.splitlines():
+        rows = csv_rows(printed(line))
+        gpu = rows[0]["gpu"]
+        table = answers.roofline(set_up(gpu="a40"), gpu, 8, (48,))
+        assert [float(row["time_us"]) for row in rows] == pytest.approx(table.column("time_us").to_pylist())
+    page.slider(key="candidates").set_value(200).run()
+    assert metrics(page) != metrics(opened("roofline", batch=8, candidates=48, gpu="a40"))
+
+
+def test_roofline_can_show_attention_alone(opened: Opened) -> None:
+    whole, attention = opened("roofline"), opened("roofline", which="attention")
+    assert metrics(whole) != metrics(attention)
+    assert set(metrics(attention)) == {"Prefill", "Decode", "Parallel decode"}
+
+
+def test_tree_figures_are_the_packages(opened: Opened) -> None:
+    page = opened("tree", size=40, depth=3, accuracies="medusa1-vicuna-13b")
+    heads = load_acceptance("medusa1-vicuna-13b").heads
+    assert heads is not None
+    best = optimal_order(heads.first(3), 40).tree(40)
+    assert metrics(page)["Tokens per step"] == f"{expected_tokens_per_step(best, heads):.2f}"
+    assert metrics(page)["Candidates"] == "40"
+    command = next(code.value for code in page.code if "tree build" in code.value)
+    told = json.loads(printed(f"{command} --format json"))
+    assert sorted(map(tuple, told["paths"])) == sorted(best.paths)
+
+
+def test_the_curve_of_tree_sizes_is_the_sweeps(opened: Opened) -> None:
+    page = opened("tree", size=16, batch=2)
+    command = next(code.value for code in page.code if "medusa-sim sweep" in code.value)
+    rows = csv_rows(printed(f"{command} --format csv"))
+    heads = load_acceptance("medusa1-vicuna-7b").heads
+    assert heads is not None
+    tokens, speedups = answers.best_trees(set_up(), heads, 2, 64)
+    assert [float(row["tokens_per_step"]) for row in rows] == pytest.approx(tokens.tolist())
+    assert [float(row["speedup"]) for row in rows] == pytest.approx(speedups.tolist())
+
+
+def test_own_paths_and_widths(opened: Opened) -> None:
+    page = opened("tree", kind="my paths", paths="[[0], [1], [0, 0]]")
+    assert metrics(page)["Candidates"] == "4"
+    assert metrics(page)["Depth"] == "2"
+    page = opened("tree", kind="my paths", paths="[[0, 0]]")
+    assert "\n" not in page.error[0].value
+    page = opened("tree", kind="my paths", paths="__import__('os')")
+    assert page.error
+    page = opened("tree", kind="widths per head", w1=3, w2=2, w3=0)
+    assert metrics(page)["Candidates"] == "10"
+    page = opened("tree", kind="widths per head", w1=16, w2=16, w3=16)
+    assert "at most 256" in page.error[0].value
+    page = opened("tree", kind="widths per head", w1=0)
+    assert "at least one guess" in page.error[0].value
+
+
+def test_compare_shows_each_set_up_as_recommend_answers(opened: Opened) -> None:
+    page = opened("compare", setups=3, gpu2="h200-sxm", drafter3="ngram", rate3=60, model3="llama-3-8b")
+    table = page.dataframe[0].value
+    assert len(set(table["set-up"])) == 3
+    other = set_up(gpu="h200-sxm")
+    row = at_batch(answers.recommendation(other, 64), 8, 1024)
+    mine = table[(table["set-up"].str.contains("h200-sxm")) & (table["batch"] == 8)].iloc[0]
+    assert mine["speedup"] == f"{row.speedup:.2f}x"
+    assert mine["best count"] == str(row.candidates)
+    page.selectbox(key="gpu2").set_value("a40").run()
+    assert not page.exception
+    assert not page.dataframe[0].value["set-up"].str.contains("h200-sxm").any()
+
+
+@pytest.mark.parametrize("what", ["speedup", "tokens_per_s", "ms_per_token"])
+def test_compare_charts_every_quantity(opened: Opened, what: str) -> None:
+    opened("compare", what=what)
+    rows = {"1: a": answers.by_batch(set_up(), (1, 8)), "2: b": answers.by_batch(set_up(gpu="l40s"), (1, 8))}
+    spec = compare.compare_chart(rows, what, "t", "plain_tokens_per_s", ("speedup_low", "speedup_high"))
+    drawn(spec)
+
+
+def test_validation_scores_are_the_commands(opened: Opened) -> None:
+    page = opened("validation", kernels="paper", rows="medusa_table8.csv")
+    command = next(code.value for code in page.code if "validate" in code.value)
+    rows = csv_rows(printed(f"{command} --format csv"))
+    whole = [row for row in rows if row["size"] == "all"]
+    for row in whole:
+        assert metrics(page)[f"{row['op']} {row['dtype']}"] == f"{100 * float(row['mean']):.1f} %"
+
+
+@pytest.mark.parametrize("target", [*TARGETS])
+def test_every_target_of_the_papers_is_shown(opened: Opened, target: str) -> None:
+    page = opened("validation", target=target, kernels="paper")
+    assert not page.error
+
+
+def test_baselines_differ(opened: Opened) -> None:
+    frame = answers.reproduced("figure22").frame
+    fixed = validation.published_chart(frame, "batch", "speedup_fixed")
+    same = validation.published_chart(frame, "batch", "speedup_same")
+    assert fixed["data"] != same["data"]
+    assert [row["published"] for row in fixed["data"]["values"]] == [
+        row["published"] for row in same["data"]["values"]
+    ]
+
+
+def test_borrowed_kernels_are_told(opened: Opened) -> None:
+    page = opened("validation", gpu="rtx-4090")
+    assert any("borrowed" in warning.value for warning in page.warning)
+    setting = answers.setting_of(set_up(gpu="rtx-4090"))
+    assert "was not measured" in notes.accuracy(load_gpu("rtx-4090"), setting)
+
+
+def test_method_shows_numbers_with_sources(opened: Opened) -> None:
+    page = opened("method")
+    table = page.dataframe[0].value
+    assert (table["source"].str.len() > 0).all()
+    assert {"gpu a100-80gb-pcie", "model vicuna-7b", "runtime cuda-graph"} <= set(table["what"])
+    fewer = opened("method", find="bandwidth").dataframe[0].value
+    assert 0 < len(fewer) < len(table)
+    assert len(opened("method", kernels="false").dataframe[0].value) < len(table)
+
+
+def test_method_is_the_document(opened: Opened) -> None:
+    from views.method import method_text
+
+    page = opened("method", view="method")
+    shown = "".join(part.value for part in page.markdown)
+    assert len(shown) > 0.9 * len(method_text())
+    section = opened("method", view="method", section="Latency models")
+    assert len(section.markdown) == 1
+
+
+def test_uploads_are_read_as_data() -> None:
+    assert uploads.text("a", b"[[0]]") == "[[0]]"
+    with pytest.raises(DataError, match="UTF-8"):
+        uploads.text("a", b"\xff\xfe")
+    with pytest.raises(DataError, match="at most"):
+        uploads.checked("a", b"x" * 10, 5)
+
+
+def drawn(spec: Spec) -> bytes:
+    """The chart as a picture: the specification is valid and everything that it needs is in it."""
+    picture = show.picture(spec, "png")
+    assert isinstance(picture, bytes)
+    assert picture.startswith(b"\x89PNG")
+    assert len(picture) > 4000
+    return picture
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_charts_are_valid_specifications() -> None:
+    gpus = [load_gpu("a40"), load_gpu("l40s")]
+    points = pa.concat_tables([answers.roofline(set_up(), gpu.name, 4, (16,)) for gpu in gpus])
+    drawn(roofline.roofline_chart(points, gpus, "fp16"))
+    heads = load_acceptance("medusa1-vicuna-7b").heads
+    assert heads is not None
+    for size in (2, 64, 256):
+        best = optimal_order(heads, size).tree(size)
+        drawn(tree.tree_chart(best, node_probabilities(best, heads)))
+    drawn(tree.mask_chart(CandidateTree.chain(5)))
+    drawn(tree.budget_chart([1.0, 1.5], [1.0, 1.4], (2, 1.5, 1.4)))
+    drawn(validation.band_chart(answers.fits_of("h100-sxm", "sglang")))
+    frame = pd.DataFrame({"time_us": [1.0, 2.0], "predicted_us": [1.1, 1.9], "op": ["a", "b"]})
+    drawn(validation.scatter_chart(frame, "time_us", "predicted_us", "us", ("op",)))
+    svg = show.picture(tree.mask_chart(CandidateTree.chain(3)), "svg")
+    assert isinstance(svg, str)
+    assert svg.startswith("<svg")
+
+
+def test_downloads_are_the_command_lines_formats() -> None:
+    table = pa.table({"batch": [1, 2], "speedup": [1.5, None]})
+    assert show.csv_bytes(table) == b"batch,speedup\n1,1.5\n2,\n"
+    assert json.load(io.BytesIO(show.json_bytes(table, "medusa-sim x", "rows")))["rows"][1]["speedup"] is None
+
+
+def test_the_report_is_a_page() -> None:
+    text = notes.report_html(set_up(seq_len=512))
+    assert text.startswith("<!doctype html>") or "<html" in text[:200]
+    assert "a100-80gb-pcie" in text

@@ -1,0 +1,135 @@
+"""What only a browser shows: pages draw, links reproduce them, files go in and out, the console is clean."""
+
+from __future__ import annotations
+
+import csv
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("selenium")
+
+from conftest import Browser
+from selenium.webdriver.common.keys import Keys
+
+pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
+PAGES = ("", "roofline", "tree", "compare", "validation", "method")
+FIRST_ANSWER_S, SLIDER_S = 6.0, 2.0
+"""Three and seven times what is asked of a quiet machine (benchmarks/app_feel.py measures that)."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+@pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
+def test_page_opens_and_fits(browser: Browser, page: str, width: int, dark: bool) -> None:
+    browser.size(width, 900, dark=dark)
+    browser.open(f"/{page}")
+    assert browser.text("h1")[0]
+    assert not browser.text("[data-testid=stException]")
+    assert browser.errors() == []
+    overflow = "return document.querySelector('[data-testid=stMain]').scrollWidth - window.innerWidth"
+    assert browser.driver.execute_script(overflow) <= 0
+    if page != "method":
+        browser.until("return document.querySelectorAll('[data-testid=stVegaLiteChart] canvas').length > 0")
+
+
+def test_slider_moves_the_answer_and_the_link(browser: Browser) -> None:
+    browser.open("/")
+    before = browser.metrics()
+    thumb = browser.driver.find_elements("css selector", "[role=slider]")
+    batch = next(each for each in thumb if each.get_attribute("aria-valuemax") == "64")
+    began = time.monotonic()
+    batch.send_keys(Keys.ARROW_RIGHT * 3)
+    browser.until("return location.search.includes('batch=4')")
+    browser.settled()
+    assert time.monotonic() - began < SLIDER_S * 3
+    after = browser.metrics()
+    assert after != before
+    link = browser.driver.current_url
+    browser.driver.get("about:blank")
+    browser.driver.get(link)
+    browser.settled()
+    assert browser.metrics() == after
+    assert browser.errors() == []
+
+
+def test_shared_inputs_stay_from_page_to_page(browser: Browser) -> None:
+    browser.open("/?gpu=l40s&seq_len=2048")
+    for name in ("Roofline", "Compare", "Choose"):
+        browser.driver.find_element("link text", name).click()
+        browser.until(f"return document.querySelector('[aria-current=page]')?.innerText.includes('{name}')")
+        browser.settled()
+        assert "l40s" in browser.driver.find_element("css selector", "[data-testid=stSidebar]").get_attribute(
+            "innerHTML"
+        )
+    assert browser.errors() == []
+
+
+def test_a_bad_link_is_noted_and_the_page_stands(browser: Browser) -> None:
+    browser.open("/?gpu=nope&batch=0&what=ever")
+    note = " ".join(browser.text("[data-testid=stAlert]"))
+    assert "gpu=nope" in note
+    assert "batch=0" in note
+    assert "what" in note
+    assert browser.metrics()["Speedup"].endswith("x")
+
+
+def test_first_answer_comes_soon(browser: Browser) -> None:
+    browser.open("/")  # the server has imported everything
+    began = time.monotonic()
+    browser.driver.get(browser.server)
+    browser.until("return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5")
+    assert time.monotonic() - began < FIRST_ANSWER_S
+
+
+def _downloaded(browser: Browser, suffix: str) -> Path:
+    for _ in range(300):
+        found = [path for path in browser.downloads.glob(f"*.{suffix}") if path.stat().st_size]
+        if found:
+            return found[0]
+        time.sleep(0.1)
+    raise AssertionError(f"no {suffix} came: {list(browser.downloads.iterdir())}")
+
+
+def test_downloads(browser: Browser) -> None:
+    browser.open("/?batch_max=8")
+    for suffix in ("CSV", "PNG", "SVG"):
+        buttons = browser.driver.find_elements("css selector", "[data-testid=stDownloadButton] button")
+        button = next(each for each in buttons if each.text.strip().endswith(suffix))
+        browser.driver.execute_script(
+            "arguments[0].scrollIntoView({block: 'center'}); arguments[0].click()", button
+        )
+        path = _downloaded(browser, suffix.lower())
+        if suffix == "CSV":
+            rows = list(csv.DictReader(path.read_text().splitlines()))
+            assert {row["batch"] for row in rows} == {str(batch) for batch in range(1, 9)}
+        elif suffix == "PNG":
+            assert path.read_bytes().startswith(b"\x89PNG")
+        else:
+            assert path.read_text().startswith("<svg")
+
+
+def test_a_bad_config_is_one_line_and_a_good_one_answers(browser: Browser, tmp_path: Path) -> None:
+    browser.open("/?model=my+config.json")
+    bad = tmp_path / "bad.json"
+    bad.write_text("{", encoding="utf-8")
+    upload = "[data-testid=stFileUploader] input[type=file]"
+    browser.driver.find_element("css selector", upload).send_keys(str(bad))
+    browser.until(
+        "return [...document.querySelectorAll('[data-testid=stAlert]')].some(e => /json/.test(e.innerText))"
+    )
+    assert not browser.text("[data-testid=stException]")
+    good = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
+    browser.open("/?model=my+config.json")
+    browser.driver.find_element("css selector", upload).send_keys(str(good))
+    browser.until("return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5")
+    assert browser.errors() == []
+
+
+def test_nothing_is_fetched_from_elsewhere(browser: Browser) -> None:
+    for page in PAGES:
+        browser.open(f"/{page}")
+        fetched = browser.driver.execute_script(
+            "return performance.getEntriesByType('resource').map(e => e.name)"
+        )
+        assert [url for url in fetched if url.startswith("http") and not url.startswith(browser.server)] == []
