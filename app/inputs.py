@@ -6,7 +6,7 @@ that a widget does not allow; `ignored` finds them, so that the page can say so.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,13 +23,6 @@ SHIPPED = "as shipped for the model"
 OWN_MODEL = "my config.json"
 _SEEN = "url_as_opened"
 _LARGEST_SEQ_LEN = 131_072
-DRAFTER_TITLES = {
-    "medusa": "Medusa heads",
-    "draft-model": "draft model",
-    "eagle": "EAGLE layer",
-    "mtp": "MTP module",
-    "ngram": "n-gram look-up",
-}
 
 
 def _opened() -> dict[str, str]:
@@ -63,9 +56,8 @@ def choice(
     options: Sequence[str],
     default: str,
     help_: str,
-    titles: Mapping[str, str] | None = None,
 ) -> str:
-    """One of several, as a list to pick from."""
+    """One of several, as a list to pick from; what is shown is what the link holds."""
     _checked(name, lambda given: given in options, f"known are {', '.join(options[:4])}, ...")
     chosen: str = where.selectbox(
         label,
@@ -74,7 +66,6 @@ def choice(
         key=name,
         help=help_,
         bind="query-params",
-        format_func=(lambda option: titles.get(option, option)) if titles else str,
     )
     return chosen
 
@@ -176,9 +167,7 @@ def set_up(where: Any) -> SetUp:
     seq_len = number(
         where, "seq_len", "Context (tokens)", 1, _LARGEST_SEQ_LEN, 1024, "Committed tokens before the step."
     )
-    drafter = choice(
-        where, "drafter", "Drafter", METHODS, "medusa", "What proposes the candidates.", DRAFTER_TITLES
-    )
+    drafter = choice(where, "drafter", "Drafter", METHODS, "medusa", "What proposes the candidates.")
     heads, draft_model = DEFAULT_HEADS, None
     if drafter == "medusa":
         heads = whole(where, "heads", "Medusa heads", 1, 5, DEFAULT_HEADS, "Trained heads; fewer may be run.")

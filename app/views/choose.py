@@ -28,13 +28,6 @@ if TYPE_CHECKING:
     from medusa_sim.step import StepTime
 
 _BATCHES = (8, 16, 32, 64, 128, 256)
-_ENGINE_TITLES = {
-    "vllm": "vLLM",
-    "sglang": "SGLang",
-    "tensorrt-llm": "TensorRT-LLM",
-    "tgi": "TGI",
-    "json": "JSON",
-}
 
 
 def page(set_up: inputs.SetUp) -> None:
@@ -215,7 +208,7 @@ def _schedule(answer: Recommendation, told: list[str], set_up: inputs.SetUp) -> 
 def _launch(answer: Recommendation, told: list[str]) -> None:
     st.subheader("Launch settings", anchor=False)
     engine = inputs.choice(
-        st, "engine", "Engine", ENGINES, "vllm", "Settings to copy into your serving engine.", _ENGINE_TITLES
+        st, "engine", "Engine", ENGINES, "vllm", "Settings to copy into your serving engine."
     )
     try:
         settings = exported(answer, engine)

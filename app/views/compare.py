@@ -17,11 +17,7 @@ from medusa_sim.report.numbers import times
 _MOST = 4
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _OTHERS = ("h100-sxm", "l40s", "h200-sxm")
-_WHAT = {
-    "speedup": "speedup",
-    "tokens_per_s": "tokens/s of the card",
-    "ms_per_token": "time per token of a user",
-}
+_WHAT = ("speedup", "tokens_per_s", "ms_per_token")
 _CHAINS = ("draft-model", "mtp", "ngram")
 
 
@@ -30,7 +26,7 @@ def page(set_up: inputs.SetUp) -> None:
     st.title("Set-ups side by side", anchor=False)
     left, right = st.columns(2)
     count = inputs.whole(left, "setups", "Set-ups", 1, _MOST, 2, "The first is the one of the sidebar.")
-    what = inputs.choice(right, "what", "Show", tuple(_WHAT), "speedup", "What the chart shows.", _WHAT)
+    what = inputs.choice(right, "what", "Show", _WHAT, "speedup", "What the chart shows.")
     set_ups = [set_up, *_others(set_up, count)]
     show.ignored_note()
     names = _names(set_ups)
@@ -73,9 +69,7 @@ def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
             gpu = inputs.gpu_choice(st, f"gpu{number}", default=_OTHERS[i])
             model = inputs.model_choice(st, f"model{number}", default="vicuna-7b")
             told = "What proposes the candidates; chains without a shipped profile take the rate below."
-            drafter = inputs.choice(
-                st, f"drafter{number}", "Drafter", METHODS, "medusa", told, inputs.DRAFTER_TITLES
-            )
+            drafter = inputs.choice(st, f"drafter{number}", "Drafter", METHODS, "medusa", told)
             rate = None
             if drafter in _CHAINS:
                 told = "Probability that a draft is accepted where the one before was."
@@ -91,10 +85,7 @@ def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
 
 def _names(set_ups: list[inputs.SetUp]) -> list[str]:
     """Number, GPU, model and drafter."""
-    return [
-        f"{i + 1}: {each.gpu}, {each.model}, {inputs.DRAFTER_TITLES[each.drafter]}"
-        for i, each in enumerate(set_ups)
-    ]
+    return [f"{i + 1}: {each.gpu}, {each.model}, {each.drafter}" for i, each in enumerate(set_ups)]
 
 
 def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:

@@ -23,7 +23,8 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 1 << 30
 _WARMUP_ROUNDS = 2
 _WARMUP_CALLS = 3
-_WARMUP_S = 0.02
+_WARMUP_ROTATIONS = 6
+_WARMUP_S = 0.06
 _SAMPLE_US = 500.0
 """A sample lasts at least this long: many calls of a short kernel, so that the clock does not count."""
 _MOST_CALLS = 256
@@ -50,18 +51,20 @@ class CpuBench:
     @torch.inference_mode()
     def timing(self, case: Case) -> Timing:
         """Times of one launch of the case."""
-        rotation = itertools.cycle(calls(case, self.pool))
+        operands = calls(case, self.pool)
+        rotation = itertools.cycle(operands)
         results: deque[object] = deque(maxlen=results_kept(case, next(rotation)()))
-        self._warm_up(rotation, results)
+        self._warm_up(rotation, results, _WARMUP_ROTATIONS * len(operands))
         once_us = self._sample_us(rotation, 1, results)
         block = min(max(1, round(_SAMPLE_US / max(once_us, 0.1))), _MOST_CALLS)
         repeats = _repeats(once_us * block)
         return timing_of([self._sample_us(rotation, block, results) for _ in range(repeats)])
 
-    def _warm_up(self, rotation: itertools.cycle[Call], results: deque[object]) -> None:
-        """A few calls, and as many more as fill the results where that is soon done."""
+    def _warm_up(self, rotation: itertools.cycle[Call], results: deque[object], most: int) -> None:
+        """A few calls, and more where that is soon done: caches take rounds to hold what they will hold."""
         began = self.clock()
-        for number, call in enumerate(itertools.islice(rotation, _WARMUP_CALLS + (results.maxlen or 0)), 1):
+        most = max(most, _WARMUP_CALLS, results.maxlen or 0)
+        for number, call in enumerate(itertools.islice(rotation, most), 1):
             results.append(call())
             if number >= _WARMUP_CALLS and self.clock() - began > _WARMUP_S:
                 return

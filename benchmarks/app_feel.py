@@ -1,0 +1,172 @@
+"""Seconds from opening the app to its first answer, and from a slider move to the new one, in Chromium.
+
+    python benchmarks/app_feel.py [repeats]
+    python benchmarks/app_feel.py --pictures docs/images
+
+Asked: 2 s and 300 ms, medians. The server has served one page before; every opening is a fresh window.
+Needs Chromium and its driver (`make test-browser` installs them). --pictures writes a screenshot of each
+page instead.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+)
+ANSWERED = "return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5"
+SPEEDUP = "return document.querySelectorAll('[data-testid=stMetricValue]')[1].innerText"
+IDLE = "return document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'"
+PICTURES = {
+    "choose": ("?batch=4", 1500),
+    "roofline": ("roofline?against=l40s", 1000),
+    "tree": ("tree?size=32", 1300),
+    "compare": ("compare?setups=3", 1250),
+    "validation": ("validation?kernels=paper", 1600),
+    "method": ("method", 1000),
+}
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    """A running app."""
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    code = "from medusa_sim.cli import main; main()"
+    with tempfile.TemporaryDirectory() as folder:
+        environment = {**os.environ, "MEDUSA_SIM_DATA_DIR": f"{folder}/none", "OMP_NUM_THREADS": "1"}
+        command = [sys.executable, "-c", code, "app", "--no-browser", "--port", str(port)]
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        address = f"http://localhost:{port}"
+        try:
+            for _ in range(200):
+                try:
+                    urllib.request.urlopen(f"{address}/_stcore/health", timeout=1).close()  # noqa: S310
+                    break
+                except OSError:
+                    time.sleep(0.1)
+            yield address
+        finally:
+            process.terminate()
+            process.wait()
+
+
+@contextmanager
+def window(width: int = 1280, height: int = 1000) -> Iterator[webdriver.Chrome]:
+    """A fresh browser window."""
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
+        options = webdriver.ChromeOptions()
+        for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={width},{height}"):
+            options.add_argument(flag)
+        options.binary_location = "/usr/bin/chromium"
+        driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        try:
+            yield driver
+        finally:
+            driver.quit()
+
+
+def until(driver: webdriver.Chrome, script: str) -> None:
+    """Wait for a script to say true, looking every 5 ms."""
+    WebDriverWait(driver, 60, poll_frequency=0.005).until(lambda d: d.execute_script(script))
+
+
+def first_answer_s(address: str) -> float:
+    """From asking for the page to the metrics on it."""
+    with window() as driver:
+        began = time.monotonic()
+        driver.get(address)
+        until(driver, ANSWERED)
+        return time.monotonic() - began
+
+
+def slider_s(address: str, repeats: int) -> tuple[list[float], list[float]]:
+    """From a key on the batch slider, and on the context field, to a changed speedup."""
+    sliders: list[float] = []
+    fields: list[float] = []
+    with window() as driver:
+        driver.get(address)
+        until(driver, ANSWERED)
+        until(driver, IDLE)
+        handle = next(
+            each
+            for each in driver.find_elements("css selector", "[role=slider]")
+            if each.get_attribute("aria-valuemax") == "64"
+        )
+        sliders += [_changed_s(driver, lambda: handle.send_keys(Keys.ARROW_RIGHT)) for _ in range(repeats)]
+        more = driver.find_element("css selector", "[data-testid=stNumberInputStepUp]")
+        fields += [_changed_s(driver, more.click, "return location.search") for _ in range(repeats)]
+    return sliders, fields
+
+
+def _changed_s(driver: webdriver.Chrome, act: object, watched: str = SPEEDUP) -> float:
+    before = driver.execute_script(watched)
+    began = time.monotonic()
+    act()  # type: ignore[operator]
+    until(driver, f"return (function(){{{watched}}})() !== {before!r}")
+    until(driver, IDLE)
+    taken = time.monotonic() - began
+    time.sleep(0.3)
+    return taken
+
+
+def pictures(address: str, folder: Path) -> None:
+    """A screenshot of each page."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, (path, height) in PICTURES.items():
+        with window(1280, height) as driver:
+            driver.get(f"{address}/{path}")
+            until(driver, "return !!document.querySelector('h1')")
+            time.sleep(4)
+            driver.save_screenshot(str(folder / f"{name}.png"))
+        print(f"wrote {folder / name}.png")
+
+
+def main() -> None:
+    """Time, or take pictures."""
+    with server() as address:
+        if "--pictures" in sys.argv:
+            pictures(address, Path(sys.argv[sys.argv.index("--pictures") + 1]))
+            return
+        repeats = int(sys.argv[1]) if len(sys.argv) > 1 else 7
+        cold = first_answer_s(address)
+        warm = [first_answer_s(address) for _ in range(repeats)]
+        sliders, fields = slider_s(address, repeats)
+    told = statistics.median(warm)
+    print(f"first answer: {told:.2f} s, median of {repeats} (2 asked); {cold:.2f} s the very first")
+    for name, times in (("batch slider", sliders), ("context field, a new search each", fields)):
+        ms = [1e3 * each for each in times]
+        print(f"{name}: {statistics.median(ms):.0f} ms median (300 asked), worst {max(ms):.0f}")
+
+
+if __name__ == "__main__":
+    main()
