@@ -78,7 +78,7 @@ validate: $(VENV)/stamp-test  ## measure this CPU, fit, predict and compare with
 measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes (PYTHON with a CUDA torch)
 	PYTHON=$(PYTHON) benchmarks/gpu_ground_truth.sh out/gpu
 
-docs: $(VENV)/stamp-run  ## write docs/cli.md, the outputs in README.md and docs/speedup.png
+docs: $(VENV)/stamp-run  ## write docs/cli.md, docs/validation.md, the outputs in README.md, docs/speedup.png
 	$(BIN)/python benchmarks/refresh_docs.py
 
 clean:  ## remove out/, caches and .venv

@@ -2,7 +2,8 @@
 # The whole claim on this CPU, in at most ten minutes: measure operators, fit, predict, run the decoder, compare.
 #
 #   benchmarks/cpu_ground_truth.sh OUT              three models: 3M, 50M and 300M parameters, fp32, one thread
-#   BUDGET=0.1 SIZES=3m benchmarks/cpu_ground_truth.sh OUT      a rehearsal: a tenth of the time, one model
+#   SIZES=1m benchmarks/cpu_ground_truth.sh OUT     the trained decoder: tokens per step and wall clock, four minutes
+#   BUDGET=0.5 SIZES=3m benchmarks/cpu_ground_truth.sh OUT      half the time for operators, one model
 #
 # Each model is a device of its own, since a small one lies in the last-level cache and a large one does not.
 # OUT/data holds hardware/ and profiles/ as a --data-dir; OUT/validation.md the comparisons. Leave the machine alone
@@ -23,20 +24,27 @@ rm -rf "$out/data"
 : > "$out/validation.md"
 failed=0
 for size in ${SIZES:-3m 50m 300m}; do
+    trained=
     case $size in
+        1m) seconds=75 trained=$root/profiles/checkpoints/python-stdlib-medusa-1 ;;
         3m) seconds=75 batches=1,2,4,8 candidates=4,8,16,32,48,64,96,128 repeats=6 ;;
         50m) seconds=110 batches=1,2,4,8 candidates=4,8,16,32,48,64,96,128 repeats=3 ;;
         *) seconds=120 batches=1,4 candidates=4,8,16,32,48,64 repeats=3 ;;
     esac
     seconds=$(echo "$seconds $share" | awk '{print $1 * $2}')
     device=$name-$size
-    model=$root/benchmarks/models/llama-$size
+    model=${trained:-$root/benchmarks/models/llama-$size}
     steps=$out/data/profiles/decoder/$device
     rows=$out/data/profiles/operators/$device
     sim measure --device cpu --dtype fp32 --threads 1 --models "$model/config.json" --budget "$seconds" \
         --name "$device" --data-dir "$out/data" > "$out/measure-$size.log" 2>&1 || { tail -3 "$out/measure-$size.log" >&2; exit 1; }
-    "$python" "$root/benchmarks/decoder_steps.py" "$steps" --device cpu --name "$device" --dtype fp32 --models "$model" \
-        --batches "$batches" --candidates "$candidates" --repeats "$repeats" > "$out/steps-$size.log" 2>&1
+    if [ -n "$trained" ]; then
+        "$python" "$root/benchmarks/decoder_runs.py" "$steps" --checkpoints "$trained" > "$out/steps-$size.log" 2>&1
+    else
+        "$python" "$root/benchmarks/decoder_steps.py" "$steps" --device cpu --name "$device" --dtype fp32 \
+            --models "$model" --batches "$batches" --candidates "$candidates" --repeats "$repeats" \
+            > "$out/steps-$size.log" 2>&1
+    fi
     tail -1 "$out/steps-$size.log"
     sim calibrate --gpu "$device" --kernels torch --rows "$rows"/*.csv --data-dir "$out/data" -o "$out/fit-$size.md"
     for latency in measured calibrated; do

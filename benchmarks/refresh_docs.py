@@ -1,7 +1,7 @@
 """Writes what the documentation shows of the program: `make docs`.
 
-docs/cli.md from the help pages, docs/speedup.png from the default report, and in README.md every ```text
-block that follows a ```sh block, from the output of that block's commands.
+docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, and in README.md
+every ```text block that follows a ```sh block, from the output of that block's commands.
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ def output_of(commands: str, folder: Path) -> str:
 def main() -> None:
     """Write the pages."""
     write_text(ROOT / "docs" / "cli.md", reference())
+    subprocess.run([sys.executable, str(ROOT / "benchmarks" / "validation.py")], check=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for shared in ("profiles", "docs"):

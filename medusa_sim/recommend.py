@@ -20,7 +20,7 @@ from medusa_sim.schedule import SWITCHING_GAIN, BatchRange, merged
 from medusa_sim.schedule_row import ScheduleRow, free_candidates, schedule_row, speaking
 from medusa_sim.search import PLAIN, Surface, searched
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.step import Setting
+from medusa_sim.step import Setting, StepTime, decode_step, verify_step
 from medusa_sim.units import US_PER_MS
 
 IntArray: TypeAlias = npt.NDArray[np.int64]
@@ -262,6 +262,40 @@ def at_batch(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
     Unlike a row of the schedule it gives up nothing for sharing a configuration with other batches.
     Raises UsageError for a batch or length that was not searched.
     """
+    surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
+    fits = surface.fits[i, j]
+    best = int(np.argmax(np.where(fits, surface.speedup[i, j], -np.inf))) if fits.any() else PLAIN
+    return _row(surface, j, BatchRange(first=i, last=i, configuration=best), answer.question)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoSteps:
+    """A plain step and the best speculative one at a batch and length, part by part."""
+
+    candidates: int
+    plain: StepTime
+    speculative: StepTime
+
+
+def steps_at(answer: Recommendation, batch: int, seq_len: int) -> TwoSteps:
+    """Both steps at one batch and length of the question, whether speculating pays there or not.
+
+    Raises UsageError for a batch or length that was not searched.
+    """
+    surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
+    best = speaking(surface, i, j, PLAIN)
+    option = surface.option_of(best)
+    assert option is not None  # noqa: S101  # `speaking` gives a configuration that speculates
+    setting = replace(answer.setting, scope="model", drafter=option.drafter, depth=max(option.depth, 1))
+    count = int(surface.candidates[best])
+    return TwoSteps(
+        candidates=count,
+        plain=decode_step(setting, batch, seq_len),
+        speculative=verify_step(setting, batch, seq_len, count),
+    )
+
+
+def _place(answer: Recommendation, batch: int, seq_len: int) -> tuple[int, int]:
     surface = answer.surface
     at, s = np.flatnonzero(surface.batch == batch), np.flatnonzero(surface.seq_len == seq_len)
     if not at.size or not s.size:
@@ -269,10 +303,7 @@ def at_batch(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
             f"batch {batch}, length {seq_len} was not searched; ask for batches {surface.batch[0]}.."
             f"{surface.batch[-1]} at lengths {', '.join(map(str, surface.seq_len))}"
         )
-    i, j = int(at[0]), int(s[0])
-    fits = surface.fits[i, j]
-    best = int(np.argmax(np.where(fits, surface.speedup[i, j], -np.inf))) if fits.any() else PLAIN
-    return _row(surface, j, BatchRange(first=i, last=i, configuration=best), answer.question)
+    return int(at[0]), int(s[0])
 
 
 def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import shlex
 from pathlib import Path
@@ -71,3 +72,13 @@ def test_links_lead_somewhere(page: Path) -> None:
 def test_no_page_names_a_machine_path() -> None:
     for path in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/*.md")):
         assert not re.findall(r"/(?:work|home|root|tmp)/", path.read_text(encoding="utf-8")), path
+
+
+def test_the_validation_page_is_current() -> None:
+    """What benchmarks/validation.py writes from the files that are part of the project."""
+    spec = importlib.util.spec_from_file_location("validation_page", ROOT / "benchmarks" / "validation.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert (ROOT / "docs" / "validation.md").read_text(encoding="utf-8") == module.page(), "run `make docs`"

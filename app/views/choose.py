@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING
 
 import answers
@@ -15,12 +14,11 @@ from charts import choose as charts
 from medusa_sim.by_count import count_table
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES, exported
-from medusa_sim.recommend import at_batch
+from medusa_sim.recommend import at_batch, steps_at
 from medusa_sim.report.numbers import duration, times, with_prefix
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.recommend_warnings import warnings
-from medusa_sim.step import decode_step, verify_step
 
 if TYPE_CHECKING:
     from medusa_sim.recommend import Recommendation
@@ -62,7 +60,7 @@ def page(set_up: inputs.SetUp) -> None:
         told += ["--objective", objective]
     searched = [*told, "--candidates-max", str(answers.CANDIDATES_MAX), "--batch", f"1..{batch_max}"]
     _curves(answer, row, searched, batch_max)
-    _breakdown(answer, row, set_up)
+    _breakdown(answer, row, set_up, [*told, "--candidates-max", str(answers.CANDIDATES_MAX)])
     _map(answer, searched, batch_max)
     _schedule(answer, searched, set_up)
     _launch(answer, searched)
@@ -139,19 +137,10 @@ def _curves(answer: Recommendation, row: ScheduleRow, told: list[str], batch_max
     )
 
 
-def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: inputs.SetUp) -> None:
+def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: inputs.SetUp, told: list[str]) -> None:
     st.subheader("Where the time of a step goes", anchor=False)
-    count = row.speculative_candidates
-    surface = answer.surface
-    at = [i for i in range(surface.candidates.size) if int(surface.candidates[i]) == count and i > 0]
-    place = int(row.batch_max - surface.batch[0])
-    chosen = max(at, key=lambda j: float(surface.speedup[place, 0, j]))
-    option = surface.option_of(chosen)
-    if option is None:
-        return
-    setting = dataclasses.replace(answer.setting, drafter=option.drafter, depth=max(option.depth, 1))
-    plain = decode_step(setting, row.batch_max, set_up.seq_len)
-    speculative = verify_step(setting, row.batch_max, set_up.seq_len, count)
+    both = steps_at(answer, row.batch_max, set_up.seq_len)
+    plain, speculative, count = both.plain, both.speculative, both.candidates
     rows = charts.breakdown_rows(plain, speculative)
     waits = [f"{name} {_waits(step)}" for name, step in (("plain", plain), ("speculative", speculative))]
     show.chart(
@@ -159,7 +148,7 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: inputs.SetUp) -
         name="breakdown",
         caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
         f"{duration(float(speculative.time_us))} with {count} candidates. Waiting for: {'; '.join(waits)}.",
-        told=show.command(["recommend", *set_up.options, "--batch", str(row.batch_max), "--format", "json"]),
+        told=show.command([*told, "--batch", str(row.batch_max), "--format", "json"]),
         rows=rows,
         alt="Stacked bars of the parts of a plain and a speculative step",
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.breakeven import BreakEven
 from medusa_sim.capacity import Capacity
-from medusa_sim.recommend import Recommendation
+from medusa_sim.recommend import Recommendation, steps_at
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.request import RequestLatency
@@ -58,11 +58,30 @@ def recommendation_values(answer: Recommendation, kernels: str) -> dict[str, Any
         "schedule": [row_values(row) for row in answer.schedule],
         "schedule_all_lengths": [row_values(row) for row in answer.schedule_all_lengths],
         "by_drafts": [dataclasses.asdict(entry) for entry in answer.by_drafts],
+        "steps": _steps_values(answer),
         "best_with_speculation": _maybe(answer.best_with),
         "best_without_speculation": _maybe(answer.best_without),
         "memory": [_capacity_values(capacity) for capacity in answer.capacities],
         "requests": [_request_values(request) for request in answer.requests],
         "warnings": warnings(answer),
+    }
+
+
+def _steps_values(answer: Recommendation) -> dict[str, Any]:
+    """Where the time goes at the smallest batch and the first length: microseconds by part of both steps."""
+    batch, seq_len = answer.question.batch_min, answer.question.seq_len[0]
+    both = steps_at(answer, batch, seq_len)
+    return {
+        "batch": batch,
+        "seq_len": seq_len,
+        "candidates": both.candidates,
+        **{
+            f"{name}_us": {
+                "step": float(step.time_us),
+                **{part: float(us) for part, us in step.parts_us.items()},
+            }
+            for name, step in (("plain", both.plain), ("speculative", both.speculative))
+        },
     }
 
 

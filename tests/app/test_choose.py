@@ -17,7 +17,7 @@ from conftest import Opened, csv_rows, metrics, printed
 
 from medusa_sim.by_count import count_table
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
-from medusa_sim.recommend import at_batch
+from medusa_sim.recommend import at_batch, steps_at
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 
@@ -149,6 +149,17 @@ def test_charts_hold_the_search(opened: Opened) -> None:
     cells = charts.speedup_map(table, 16)["data"]["values"]
     assert {cell["batch"] for cell in cells} == {1, 2, 4, 8, 16}
     assert sum(cell["text"].endswith("*") for cell in cells) == 5
+
+
+def test_the_breakdown_is_the_commands(opened: Opened) -> None:
+    page = opened("choose", batch=4)
+    command = next(code.value for code in page.code if "--format json" in code.value)
+    told = json.loads(printed(command))["steps"]
+    both = steps_at(answers.recommendation(set_up(), 64), 4, 1024)
+    assert told["candidates"] == both.candidates
+    for name, step in (("plain_us", both.plain), ("speculative_us", both.speculative)):
+        assert told[name]["step"] == pytest.approx(float(step.time_us))
+        assert told[name]["mlp"] == pytest.approx(float(step.parts_us["mlp"]))
 
 
 def test_the_breakdown_adds_up() -> None:
