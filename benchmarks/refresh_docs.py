@@ -1,6 +1,6 @@
 """Writes what the documentation shows of the program: `make docs`.
 
-docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, and in README.md
+docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, and in the README
 every ```text block that follows a ```sh block, from the output of that block's commands.
 """
 

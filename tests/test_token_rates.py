@@ -1,4 +1,4 @@
-"""Published tokens/s: rows that nothing was fitted to; the project's goal is the tolerance where it is met."""
+"""Published tokens/s: rows that nothing was fitted to, within the goal of the project where it is met."""
 
 from __future__ import annotations
 
