@@ -117,11 +117,7 @@ def slider_s(address: str, repeats: int) -> tuple[list[float], list[float]]:
         driver.get(address)
         until(driver, ANSWERED)
         until(driver, IDLE)
-        handle = next(
-            each
-            for each in driver.find_elements("css selector", "[role=slider]")
-            if each.get_attribute("aria-valuemax") == "64"
-        )
+        handle = driver.find_element("css selector", "input[type=range][aria-label='Batch to look at']")
         sliders += [_changed_s(driver, lambda: handle.send_keys(Keys.ARROW_RIGHT)) for _ in range(repeats)]
         more = driver.find_element("css selector", "[data-testid=stNumberInputStepUp]")
         fields += [_changed_s(driver, more.click, "return location.search") for _ in range(repeats)]

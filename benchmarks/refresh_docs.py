@@ -1,7 +1,7 @@
 """Writes what the documentation shows of the program: `make docs`.
 
-docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, and in the README
-every ```text block that follows a ```sh block, from the output of that block's commands.
+docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, and in the
+README every ```text block that follows a ```sh block, from the output of that block's commands.
 """
 
 from __future__ import annotations

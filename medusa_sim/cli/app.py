@@ -44,6 +44,7 @@ def app(port: int, address: str, *, browser: bool) -> None:
         "server.maxUploadSize": 2,
         "browser.gatherUsageStats": False,
         "client.toolbarMode": "minimal",
+        "client.showErrorLinks": False,
     }
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in options.items()})
     bootstrap.run(str(main_script()), False, sys.argv[1:], {})

@@ -24,7 +24,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
     """Opens a page as main.py does, with parameters in its URL."""
     monkeypatch.setenv("MEDUSA_SIM_DATA_DIR", str(tmp_path / "own"))
 
-    def run(view: str, **url: Any) -> AppTest:
+    def run(view: str, /, **url: Any) -> AppTest:
         script = (
             "import importlib, inputs, show, streamlit as st\n"
             "with show.errors():\n"

@@ -34,7 +34,7 @@ FLAGS = (
     "--disable-sync",
     "--disable-dev-shm-usage",
 )
-WAIT_S = 60.0
+WAIT_S = 20.0
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
