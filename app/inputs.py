@@ -13,6 +13,7 @@ from typing import Any
 import streamlit as st
 
 from medusa_sim.acceptance.profile import acceptance_names
+from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan import METHODS
 from medusa_sim.setup import DEFAULT_GPU, DEFAULT_HEADS, DEFAULT_MODEL, DEFAULT_RUNTIME
 from medusa_sim.specs.gpu import gpu_names
@@ -207,7 +208,13 @@ def _own_config(where: Any) -> bytes | None:
     given = where.file_uploader(
         "config.json", type=["json"], key="config", help="Hugging Face config of your model; read, never run."
     )
+    # On the page: the sidebar is folded away on a narrow screen.
     if given is None:
-        where.info("Upload the config.json of your model, or pick another model.")
+        st.title("Your own model", anchor=False)
+        st.info("Upload its config.json in the sidebar, or pick another model there.")
         st.stop()
-    return uploads.config_bytes(given.name, given.getvalue())
+    try:
+        return uploads.config_bytes(given.name, given.getvalue())
+    except MedusaSimError:
+        st.title("Your own model", anchor=False)
+        raise

@@ -20,6 +20,7 @@ pytest.importorskip("selenium")
 
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
 CHROMIUM, DRIVER = shutil.which("chromium"), shutil.which("chromedriver")
@@ -92,6 +93,17 @@ class Browser:
             "return document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'"
         )
 
+    def answer(self) -> dict[str, str]:
+        """The metrics of the first page, once all of them are drawn."""
+        self.until("return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5")
+        self.settled()
+        return self.metrics()
+
+    def find(self, selector: str) -> WebElement:
+        """The first such element, as soon as it is there; parts of a page come after its script has ended."""
+        wait = WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02)
+        return wait.until(lambda d: next(iter(d.find_elements("css selector", selector)), None))
+
     def until(self, script: str) -> Any:
         return WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02).until(
             lambda d: d.execute_script(script)
@@ -135,7 +147,9 @@ def browser(server: str, tmp_path: Path) -> Iterator[Browser]:
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
     downloads = tmp_path / "downloads"
     downloads.mkdir()
-    options.add_experimental_option("prefs", {"download.default_directory": str(downloads)})
+    # Without a person's click Chromium asks before a second download.
+    asked = {"profile.default_content_setting_values.automatic_downloads": 1}
+    options.add_experimental_option("prefs", {"download.default_directory": str(downloads), **asked})
     driver = webdriver.Chrome(options=options, service=Service(DRIVER))
     found = Browser(driver, server, downloads)
     found.size(1280, 1000)

@@ -35,32 +35,30 @@ def test_page_opens_and_fits(browser: Browser, page: str, width: int, dark: bool
 
 def test_slider_moves_the_answer_and_the_link(browser: Browser) -> None:
     browser.open("/")
-    before = browser.metrics()
-    batch = browser.driver.find_element("css selector", "input[type=range][aria-label='Batch to look at']")
+    before = browser.answer()
+    batch = browser.find("input[type=range][aria-label='Batch to look at']")
     began = time.monotonic()
     batch.send_keys(Keys.ARROW_RIGHT * 3)
     browser.until("return location.search.includes('batch=4')")
     browser.settled()
     assert time.monotonic() - began < SLIDER_S * 3
-    after = browser.metrics()
+    after = browser.answer()
     assert after != before
     link = browser.driver.current_url
     browser.driver.get("about:blank")
     browser.driver.get(link)
-    browser.settled()
-    assert browser.metrics() == after
+    assert browser.answer() == after
     assert browser.errors() == []
 
 
 def test_shared_inputs_stay_from_page_to_page(browser: Browser) -> None:
     browser.open("/?gpu=l40s&seq_len=2048")
     for name in ("Roofline", "Compare", "Choose"):
-        browser.driver.find_element("link text", name).click()
+        links = browser.driver.find_elements("css selector", "[data-testid=stSidebarNavLink]")
+        next(each for each in links if name in each.text).click()
         browser.until(f"return document.querySelector('[aria-current=page]')?.innerText.includes('{name}')")
         browser.settled()
-        assert "l40s" in browser.driver.find_element("css selector", "[data-testid=stSidebar]").get_attribute(
-            "innerHTML"
-        )
+        assert "l40s" in browser.find("[data-testid=stSidebar]").get_attribute("innerHTML")
     assert browser.errors() == []
 
 
@@ -70,7 +68,7 @@ def test_a_bad_link_is_noted_and_the_page_stands(browser: Browser) -> None:
     assert "gpu=nope" in note
     assert "batch=0" in note
     assert "what" in note
-    assert browser.metrics()["Speedup"].endswith("x")
+    assert browser.answer()["Speedup"].endswith("x")
 
 
 def test_first_answer_comes_soon(browser: Browser) -> None:
@@ -92,6 +90,7 @@ def _downloaded(browser: Browser, suffix: str) -> Path:
 
 def test_downloads(browser: Browser) -> None:
     browser.open("/?batch_max=8")
+    browser.answer()
     for suffix in ("CSV", "PNG", "SVG"):
         buttons = browser.driver.find_elements("css selector", "[data-testid=stDownloadButton] button")
         button = next(each for each in buttons if each.text.strip().endswith(suffix))
@@ -113,14 +112,14 @@ def test_a_bad_config_is_one_line_and_a_good_one_answers(browser: Browser, tmp_p
     bad = tmp_path / "bad.json"
     bad.write_text("{", encoding="utf-8")
     upload = "[data-testid=stFileUploader] input[type=file]"
-    browser.driver.find_element("css selector", upload).send_keys(str(bad))
+    browser.find(upload).send_keys(str(bad))
     browser.until(
         "return [...document.querySelectorAll('[data-testid=stAlert]')].some(e => /json/.test(e.innerText))"
     )
     assert not browser.text("[data-testid=stException]")
     good = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
     browser.open("/?model=my+config.json")
-    browser.driver.find_element("css selector", upload).send_keys(str(good))
+    browser.find(upload).send_keys(str(good))
     browser.until("return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5")
     assert browser.errors() == []
 
