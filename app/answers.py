@@ -18,6 +18,7 @@ from inputs import SetUp
 from medusa_sim import data
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.drafter import MedusaHeads
+from medusa_sim.export import exported
 from medusa_sim.latency.remembered import remembered
 from medusa_sim.plan import Drafting, acceptance_of
 from medusa_sim.recommend import Question, Recommendation, at_batch, recommend
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.acceptance.heads import HeadAccuracy
     from medusa_sim.acceptance.profile import AcceptanceProfile
+    from medusa_sim.export.settings import EngineSettings
     from medusa_sim.latency.remembered import RememberedLatency
     from medusa_sim.operators import FloatArray
     from medusa_sim.specs.gpu import Gpu
@@ -53,7 +55,7 @@ def data_version() -> float:
     """Changes when a file of hardware or profiles does, the user's own folder included."""
     newest = 0.0
     for root in data.data_roots():
-        for kind in ("hardware", "profiles/acceptance", "profiles/operators"):
+        for kind in ("hardware", "profiles/acceptance", "profiles/operators", "profiles/decoder"):
             folder = root / kind
             if folder.is_dir():
                 newest = max([newest, *(path.stat().st_mtime for path in (folder, *folder.iterdir()))])
@@ -91,6 +93,21 @@ def _recommendation(set_up: SetUp, batch_max: int, objective: str, version: floa
         candidates_max=CANDIDATES_MAX,
     )
     return recommend(gpu, setting, drafting_of(set_up), profile_of(set_up), question)
+
+
+def launch_settings(
+    set_up: SetUp, batch_max: int, objective: str, engine: str, draft_path: str | None
+) -> EngineSettings:
+    """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
+    return _launch_settings(set_up, batch_max, objective, engine, draft_path, data_version())
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _launch_settings(
+    set_up: SetUp, batch_max: int, objective: str, engine: str, draft_path: str | None, version: float
+) -> EngineSettings:
+    answer = _recommendation(set_up, batch_max, objective, version)
+    return exported(answer, engine, draft_path=draft_path)
 
 
 def drafting_of(set_up: SetUp) -> Drafting:

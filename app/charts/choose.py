@@ -37,26 +37,30 @@ _MAP_COUNTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 80, 96, 112, 128)
 
 
 def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
-    """Speedup against candidates, a line a batch; the best count is a ring, cliffs are ticks below."""
+    """Speedup against candidates, a line a batch; the best count is a ring, cliffs are ticks.
+
+    The legend tells the best count of each line: labels beside the rings would collide.
+    """
     values: list[Spec] = []
     best: list[Spec] = []
     steps: list[Spec] = []
+    names = []
     for batch in batches:
         line = _rows_of(counts, batch)
+        top = int(np.argmax(line["speedup"]))
+        names.append(f"batch {batch}: {line['candidates'][top]} ({line['speedup'][top]:.2f}x)")
         points = [
             {
-                "batch": f"batch {batch}",
+                "batch": names[-1],
                 "candidates": int(line["candidates"][i]),
                 **{name: _rounded(line[name][i]) for name in ("speedup", "tokens_per_step", "overhead")},
             }
             for i in range(line["candidates"].size)
         ]
         values += points
-        top = points[int(np.argmax(line["speedup"]))]
-        best.append({**top, "text": f"{top['candidates']}: {top['speedup']:.2f}x"})
+        best.append(points[top])
         if len(points) > _FEW:
             steps += [points[place] for place in cliffs(line["verify_step_us"]) - 1]
-    names = [f"batch {batch}" for batch in batches]
     x = quantity(
         "candidates",
         "candidates verified in one step (root included)",
@@ -64,10 +68,17 @@ def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
         axis={"values": TICKS, "format": "d"},
     )
     y = quantity("speedup", "speedup over plain decoding", scale={"zero": False})
-    stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5}
+    stroke = {
+        "symbolType": "stroke",
+        "symbolSize": 500,
+        "symbolStrokeWidth": 2.5,
+        "columns": 2,
+        "labelLimit": 300,
+    }
+    title = "best count (its speedup)"
     look = {"sort": names, "legend": stroke}
-    colour = category("batch", None, scale={"domain": names, "range": shades(len(names))}, **look)
-    dash = category("batch", None, scale={"domain": names, "range": dashes(len(names))}, **look)
+    colour = category("batch", title, scale={"domain": names, "range": shades(len(names))}, **look)
+    dash = category("batch", title, scale={"domain": names, "range": dashes(len(names))}, **look)
     tips = [
         category("batch", "batch"),
         quantity("candidates", "candidates"),
@@ -100,13 +111,8 @@ def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
             },
             {
                 "data": {"values": best},
-                "mark": {"type": "point", "size": 90, "strokeWidth": 2.5},
+                "mark": {"type": "point", "size": 110, "strokeWidth": 2.5},
                 "encoding": {"x": x, "y": y, "color": colour},
-            },
-            {
-                "data": {"values": best},
-                "mark": {"type": "text", "dy": -12, "fontSize": 11, "fontWeight": "bold"},
-                "encoding": {"x": x, "y": y, "text": {"field": "text"}, "color": colour},
             },
         ],
     )
@@ -137,7 +143,7 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
     y = {"field": "batch", "type": "ordinal", "title": "batch", "sort": "descending"}
     middle = {"condition": {"test": "datum.speedup > 1.75", "value": "black"}, "value": "white"}
     return base(
-        40 + 30 * len(batches),
+        30 * len(batches),
         data={"values": values},
         encoding={"x": {**x, "axis": {"labelAngle": 0, "labelOverlap": True}}, "y": y},
         layer=[
@@ -202,10 +208,10 @@ def breakdown_chart(rows: pa.Table) -> Spec:
         sort=present,
         legend={"columns": 4, "symbolType": "square"},
     )
-    y = {"field": "step", "type": "nominal", "title": None}
+    y = {"field": "step", "type": "nominal", "title": None, "axis": {"labelOverlap": False}}
     title = "time of one step (ms)"
     return base(
-        150,
+        110,
         data={"values": values},
         layer=[
             {

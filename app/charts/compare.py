@@ -17,20 +17,20 @@ def compare_chart(
     plain: str | None = None,
     band: tuple[str, str] | None = None,
 ) -> Spec:
-    """A line a set-up, numbered where it begins; batches that do not fit in memory are left out.
+    """A line a set-up, numbered where it ends; batches that do not fit in memory are left out.
 
     plain: the field of plain decoding, drawn thin; band: fields of the 80 % interval, drawn as bars.
     """
     names = list(set_ups)
     values = [{**row, "set_up": name} for name, rows in set_ups.items() for row in rows if row["fits_memory"]]
     ends = [
-        {**rows[0], "set_up": name, "label": str(names.index(name) + 1)}
+        {**rows[-1], "set_up": name, "label": str(names.index(name) + 1)}
         for name, rows in _fitting(set_ups).items()
     ]
     x = quantity(
         "batch",
         "batch",
-        scale={"type": "log", "base": 2, "nice": False, "padding": 12},
+        scale={"type": "log", "base": 2, "nice": False, "padding": 16},
         axis={"values": [1, 2, 4, 8, 16, 32, 64, 128, 256], "format": "d"},
     )
     y = quantity(field, title, scale={"zero": False} if field == "speedup" else {"type": "log"})
@@ -90,7 +90,7 @@ def compare_chart(
         },
         {
             "data": {"values": ends},
-            "mark": {"type": "text", "align": "right", "dx": -7, "fontSize": 12, "fontWeight": "bold"},
+            "mark": {"type": "text", "align": "left", "dx": 8, "fontSize": 12, "fontWeight": "bold"},
             "encoding": {**same, "y": y, "text": {"field": "label"}},
         },
     ]

@@ -13,12 +13,13 @@ Spec = dict[str, Any]
 
 
 def base(height: int = 320, **more: Any) -> Spec:
-    """What every chart starts from."""
+    """What every chart starts from; height: of the plot alone, the legend comes below it."""
     return {
         "$schema": "https://vega.github.io/schema/vega-lite/v6.json",
         "height": height,
         "width": "container",
-        "config": {"axis": {"grid": True, "gridOpacity": 0.35}, "legend": {"orient": "bottom"}},
+        "autosize": {"type": "fit-x", "contains": "padding"},
+        "config": {"axis": {"grid": True, "gridOpacity": 0.35}, "legend": {"orient": "bottom", "offset": 8}},
         **more,
     }
 

@@ -55,7 +55,7 @@ def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
         quantity("p", "accepted with probability", format=".3f"),
     ]
     text = {
-        "mark": {"type": "text", "fontSize": 10, "dy": -13},
+        "mark": {"type": "text", "fontSize": 10, "dy": -13, "color": NEUTRAL},
         "encoding": {"x": x, "y": y, "text": {"field": "label"}, "tooltip": tips},
     }
     return base(

@@ -95,13 +95,13 @@ def band_chart(fits: Mapping[str, Fit]) -> Spec:
         for residual in fit.residuals
     ]
     return base(
-        30 + 17 * len(values),
+        18 * len(values),
         layer=[
             {
                 "data": {"values": values},
                 "mark": {"type": "bar", "height": 7, "cornerRadius": 2, "color": SHADES[0]},
                 "encoding": {
-                    "y": category("what", None, sort=None, axis={"labelLimit": 240}),
+                    "y": category("what", None, sort=None, axis={"labelLimit": 240, "labelOverlap": False}),
                     "x": quantity("low", title, scale={"zero": False}),
                     "x2": {"field": "high"},
                     "tooltip": [
@@ -172,11 +172,12 @@ def published_chart(frame: pd.DataFrame, column: str, baseline: str) -> Spec:
 
 
 def pairs(columns: Iterable[str]) -> list[tuple[str, str]]:
-    """(published, predicted) columns that belong together."""
+    """(published, predicted) columns that belong together, in their order."""
+    columns = list(columns)
     known = set(columns)
     return [
         (name, predicted)
-        for name in sorted(known)
+        for name in columns
         if name.startswith("published_")
         and (predicted := "predicted_" + name.removeprefix("published_")) in known
     ]

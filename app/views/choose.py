@@ -13,7 +13,7 @@ from charts import choose as charts
 
 from medusa_sim.by_count import count_table
 from medusa_sim.errors import UsageError
-from medusa_sim.export import ENGINES, exported
+from medusa_sim.export import ENGINES
 from medusa_sim.recommend import at_batch, steps_at
 from medusa_sim.report.numbers import duration, times, with_prefix
 from medusa_sim.report.recommend_reason import reason
@@ -30,7 +30,7 @@ _BATCHES = (8, 16, 32, 64, 128, 256)
 
 def page(set_up: inputs.SetUp) -> None:
     """The answer first, what it rests on below."""
-    st.title("How many candidates, and what do they gain?", anchor=False)
+    st.title("How many candidates?", anchor=False)
     left, middle, right = st.columns(3)
     batch_max = inputs.step_of(
         left,
@@ -63,7 +63,7 @@ def page(set_up: inputs.SetUp) -> None:
     _breakdown(answer, row, set_up, [*told, "--candidates-max", str(answers.CANDIDATES_MAX)])
     _map(answer, searched, batch_max)
     _schedule(answer, searched, set_up)
-    _launch(answer, searched)
+    _launch(set_up, batch_max, objective, searched)
 
 
 def _verdict(answer: Recommendation, row: ScheduleRow) -> None:
@@ -194,18 +194,30 @@ def _schedule(answer: Recommendation, told: list[str], set_up: inputs.SetUp) -> 
         st.markdown("\n".join(f"- {line}" for line in findings(answer)))
 
 
-def _launch(answer: Recommendation, told: list[str]) -> None:
+def _launch(set_up: inputs.SetUp, batch_max: int, objective: str, told: list[str]) -> None:
     st.subheader("Launch settings", anchor=False)
+    left, right = st.columns(2)
     engine = inputs.choice(
-        st, "engine", "Engine", ENGINES, "vllm", "Settings to copy into your serving engine."
+        left, "engine", "Engine", ENGINES, "vllm", "Settings to copy into your serving engine."
+    )
+    draft_path = inputs.text(
+        right,
+        "draft_path",
+        "Draft checkpoint",
+        "PATH_OF_THE_DRAFT",
+        "Folder or id, to be named in the settings.",
     )
     try:
-        settings = exported(answer, engine)
+        settings = answers.launch_settings(set_up, batch_max, objective, engine, draft_path or None)
     except UsageError as error:  # what an engine cannot do is an answer here, and the rest of the page stands
         st.info(str(error))
         return
     st.code(settings.text, language="json" if engine == "json" else "sh", wrap_lines=True)
     for note in settings.notes:
         st.caption(f"{settings.engine} {settings.version}: {note}")
-    st.code(show.command([*told, "--export", engine]), language="sh", wrap_lines=True)
+    st.code(
+        show.command([*told, "--export", engine, *(["--draft-path", draft_path] if draft_path else [])]),
+        language="sh",
+        wrap_lines=True,
+    )
     show.download_row("launch", [("txt", "text/plain", lambda: settings.text)])

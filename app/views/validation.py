@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import answers
@@ -118,12 +120,15 @@ def _measured(gpu: str, kernels: str) -> None:
             return
         path = "rows.csv"
     else:
-        frame, path = answers.rows_of(files[name]), str(files[name])
+        frame, path = answers.rows_of(files[name]), _from_here(files[name])
     try:
-        rows = answers.compared(frame, gpu, kernels)
+        rows, used = _compared(frame, gpu, kernels)
     except MedusaSimError as error:  # the other sections of the page do not depend on it
         st.info(str(error))
         return
+    if used != kernels:
+        st.caption(f"These rows are of the kernel set {used}; {kernels} has no such kernels.")
+        kernels = used
     found = scores(rows, load_gpu(gpu))
     whole = [score for score in found if score.size == "all"]
     for column, score in zip(st.columns(4), whole, strict=False):
@@ -151,6 +156,23 @@ def _measured(gpu: str, kernels: str) -> None:
     st.dataframe(
         [dict(zip(table.headers, cells, strict=True)) for cells in table.rows], hide_index=True, key="scores"
     )
+
+
+def _from_here(path: Path) -> str:
+    """As one would type it in the folder that the app was started in."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
+
+
+def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
+    """Predicted beside measured by the chosen kernel set, or by the first that has such kernels."""
+    try:
+        return answers.compared(frame, gpu, kernels), kernels
+    except MedusaSimError:
+        for other in load_gpu(gpu).kernels:
+            with contextlib.suppress(MedusaSimError):
+                return answers.compared(frame, gpu, other), other
+        raise
 
 
 def _uploaded() -> pd.DataFrame | None:
