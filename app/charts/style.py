@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-SHADES = ("#2f6fde", "#e07b00", "#16a085", "#a0459b", "#7f8c8d", "#c0392b", "#b8860b", "#5d6d7e", "#27ae60")
+SHADES = (
+    "#2f6fde",
+    "#e07b00",
+    "#16a085",
+    "#a0459b",
+    "#7f8c8d",
+    "#c0392b",
+    "#b8860b",
+    "#5d6d7e",
+    "#27ae60",
+    "#34495e",
+)
 DASHES = ([1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 3], [10, 2, 2, 2], [6, 6])
 SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke")
 NEUTRAL = "#8a8a8a"

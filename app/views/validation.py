@@ -85,7 +85,7 @@ def _fits(gpu: str, kernels: str) -> None:
         )
     st.dataframe(_fit_rows(fits), hide_index=True, key="fits")
     show.chart(
-        charts.band_chart({name: fit for name, fit in fits.items() if name not in _ELEMENTWISE}),
+        charts.band_chart({name: fit for name, fit in own.items() if name not in _ELEMENTWISE}),
         name="bands",
         caption="Bars: where 80 % of measurements lie around the prediction, small sizes above large ones.",
         told=show.command(["specs", gpu, "--kernels"]),

@@ -142,10 +142,12 @@ def test_charts_hold_the_search(opened: Opened) -> None:
     table = count_table(answer.surface)
     spec = charts.speedup_chart(table, [1, 16])
     line = spec["layer"][1]["data"]["values"]
-    assert {row["batch"] for row in line} == {"batch 1", "batch 16"}
+    assert {row["batch"].partition(":")[0] for row in line} == {"batch 1", "batch 16"}
     rings = spec["layer"][4]["data"]["values"]
     for batch, ring in zip((1, 16), rings, strict=True):
-        assert ring["candidates"] == at_batch(answer, batch, 1024).candidates
+        best = at_batch(answer, batch, 1024)
+        assert ring["candidates"] == best.candidates
+        assert ring["batch"] == f"batch {batch}: {best.candidates} ({best.speedup:.2f}x)"
     cells = charts.speedup_map(table, 16)["data"]["values"]
     assert {cell["batch"] for cell in cells} == {1, 2, 4, 8, 16}
     assert sum(cell["text"].endswith("*") for cell in cells) == 5
