@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def accuracy(gpu: Gpu, setting: Setting) -> str:
     """How wrong linear layers of this GPU are predicted, and who lent them."""
     kernels = gpu.kernel_set(setting.runtime.kernel_set(setting.model.dtype))
-    kernel = kernels.gemm.get(setting.model.dtype)
+    kernel = kernels.linear.get(setting.model.dtype)
     if kernel is None:
         return f"{gpu.name} has no fitted linear layers of its own for {setting.model.dtype}."
     fit = kernel.fit

@@ -75,8 +75,8 @@ GPU_OF_FILE = {
 def heldout(gpu: Gpu, score: Score) -> float:
     """Leave-shape-out error that was stored with the fit; NaN where the kernel is borrowed."""
     chosen = gpu.kernel_set(load_runtime("kernel").kernel_set(score.dtype))
-    kernels = {**chosen.attention, **chosen.elementwise}
-    kernel = chosen.gemm.get(score.dtype) if score.op == "linear" else kernels.get(score.op)
+    kernels = {**chosen.fused_attention, **chosen.elementwise}
+    kernel = chosen.linear.get(score.dtype) if score.op == "linear" else kernels.get(score.op)
     return float("nan") if kernel is None or kernel.fit.inherited_from else kernel.fit.heldout_error
 
 

@@ -15,8 +15,6 @@ from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
 _COMMON_TILES = tuple(
     GemmTile(m=m, n=n) for m in (16, 32, 64, 128, 256) for n in (64, 128, 256) if (m, n) != (256, 256)
 )
-_CPU_TILES = tuple(GemmTile(m=m, n=n) for m in (1, 2, 4, 8, 16, 32, 64) for n in (16, 64))
-"""Rows of a register block, and vectors of columns: one row does not pay for sixteen."""
 _HOPPER_FP8_TILES = (
     GemmTile(m=64, n=64, m_max=64),
     GemmTile(m=64, n=128, cluster=2, loads_padding=True, m_min=65, m_max=128),
@@ -40,14 +38,12 @@ def gemm_start(kernel_set: str, dtype: str, gpu: Gpu) -> GemmKernel:
     """Tiles, splits and starting values for `fit_gemm` (its `fit` is empty).
 
     kernel_set: `torch`, `sglang` or `paper`. The fp8 kernels of `sglang` include the quantisation of the
-    activations, never split k and have tiles that are known; a CPU has tiles of its own; everything else
-    gets the common tiles.
+    activations, never split k and have tiles that are known; everything else gets the
+    common tiles.
     """
     nothing = Fit(source="", rows=0, fit_error=0.0, heldout_error=0.0, residuals=(_NO_BAND,))
     has_fixed_tiles = kernel_set == "sglang" and dtype == "fp8" and gpu.architecture in _FIXED_FP8_TILES
     is_ada = gpu.architecture == "ada"
-    if gpu.architecture == "cpu":
-        return _cpu_start(nothing)
     return GemmKernel(
         ramp_us=3.0,
         bandwidth_fraction=0.85,
@@ -69,24 +65,6 @@ def gemm_start(kernel_set: str, dtype: str, gpu: Gpu) -> GemmKernel:
         quantise_ratio=0.6 if has_fixed_tiles else 0.0,
         padding_ratio=1.5 if has_fixed_tiles and not is_ada else 0.0,
         resident_share=0.9 if has_fixed_tiles and is_ada else 0.0,
-    )
-
-
-def _cpu_start(fit: Fit) -> GemmKernel:
-    """Cores that share out blocks evenly, never split k, and hide little of memory behind arithmetic."""
-    return GemmKernel(
-        ramp_us=3.0,
-        bandwidth_fraction=0.8,
-        peak_fraction=0.8,
-        load_ratio=8.0,
-        tile_k=20.0,
-        memory_norm=1.5,
-        step_norm=5.0,
-        split_us=0.0,
-        splits=(1,),
-        tiles=_CPU_TILES,
-        fit=fit,
-        wave_rounding=0.1,
     )
 
 

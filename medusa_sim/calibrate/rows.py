@@ -14,14 +14,15 @@ from medusa_sim.calibrate.attention import fit_attention
 from medusa_sim.calibrate.elementwise import fit_elementwise
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_rows
 from medusa_sim.calibrate.gemm_start import gemm_start
-from medusa_sim.calibrate.store import Kernel, Section, write_kernel
+from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
+from medusa_sim.calibrate.store import Section, write_kernel
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import UnfusedRows, fit_unfused
 from medusa_sim.errors import DataError, OutputError, UsageError
 from medusa_sim.operators import Attention, Elementwise, FloatArray, Gemm, Operator
 from medusa_sim.rows import operators_of
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel
+from medusa_sim.specs.kernels import GemmKernel, Kernel
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -91,7 +92,15 @@ def _left_out(error: DataError, leave_out: Callable[[str], object] | None) -> No
 def _fitted(
     operator: Operator, time_us: FloatArray, gpu: Gpu, source: str, ramp_us: float | None, kernel_set: str
 ) -> FittedKernel:
+    is_serial = gpu.architecture == "cpu"
     match operator:
+        case Gemm() if is_serial:
+            linear_rows = gemm_rows(*_sizes(operator), time_us, operator.dtype)
+            serial = fit_serial_gemm(linear_rows, gpu, source=source)
+            return FittedKernel(section="serial_gemm", key=operator.dtype, kernel=serial)
+        case Attention() if is_serial:
+            walk = fit_serial_attention(operator, time_us, gpu, source=source)
+            return FittedKernel(section="serial_attention", key=operator.kind, kernel=walk)
         case Gemm():
             begin = gemm_start(kernel_set, operator.dtype, gpu)
             linear = _fitted_gemm(operator, time_us, gpu, source, ramp_us, begin)
@@ -107,13 +116,17 @@ def _fitted(
 def _fitted_gemm(
     operator: Gemm, time_us: FloatArray, gpu: Gpu, source: str, ramp_us: float | None, begin: GemmKernel
 ) -> GemmKernel:
-    m, n, k = (np.asarray(size, dtype=np.float64) for size in (operator.m, operator.n, operator.k))
-    rows = gemm_rows(m, n, k, time_us, operator.dtype)
+    rows = gemm_rows(*_sizes(operator), time_us, operator.dtype)
     start = _measured_gemm(gpu, operator.dtype)
     if rows.shape.max() > 0 or start is None:
         return fit_gemm(rows, gpu, source=source, start=begin)
     ramp = start.ramp_us if ramp_us is None else ramp_us
     return fit_transferred_gemm(rows, gpu, start=start, ramp_us=ramp, source=source)
+
+
+def _sizes(operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
+    m, n, k = (np.asarray(size, dtype=np.float64) for size in (operator.m, operator.n, operator.k))
+    return m, n, k
 
 
 def _measured_gemm(gpu: Gpu, dtype: str) -> GemmKernel | None:

@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 
 from medusa_sim.errors import OutputError, SpecError
-from medusa_sim.specs.kernels import AttentionKernel, ElementwiseKernel, GemmKernel, UnfusedKernel
+from medusa_sim.specs.kernels import Kernel
 
 if TYPE_CHECKING:
     from tomlkit.items import Array, InlineTable, Table
 
-Kernel = GemmKernel | AttentionKernel | ElementwiseKernel | UnfusedKernel
-Section = Literal["gemm", "attention", "elementwise", "unfused"]
+Section = Literal["gemm", "attention", "elementwise", "unfused", "serial_gemm", "serial_attention"]
 _SIGNIFICANT_DIGITS = 6
 
 

@@ -9,10 +9,11 @@ from medusa_sim.latency.attention import attention_time, verify_attention_time
 from medusa_sim.latency.base import OperatorTime
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.operators import Attention, Gemm, Operator
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import AttentionKernel, GemmKernel, KernelSet
+from medusa_sim.specs.kernels import AttentionKernel, GemmKernel, KernelSet, SerialGemm
 
 Kernel = TypeVar("Kernel")
 
@@ -39,7 +40,10 @@ class CalibratedLatency:
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""
         if isinstance(operator, Gemm):
-            return gemm_time(self.gpu, self._gemm(operator.dtype), operator, cold=self.cold)
+            linear = self._linear(operator.dtype)
+            if isinstance(linear, SerialGemm):
+                return serial_gemm_time(self.gpu, linear, operator)
+            return gemm_time(self.gpu, linear, operator, cold=self.cold)
         if isinstance(operator, Attention):
             return self._attention_time(operator)
         kind: str = operator.kind
@@ -48,17 +52,21 @@ class CalibratedLatency:
         kernel = self._found(self._set.elementwise, kind, "elementwise")
         return elementwise_time(self.gpu, kernel, operator, cold=self.cold)
 
-    def _gemm(self, dtype: str) -> GemmKernel:
+    def _linear(self, dtype: str) -> GemmKernel | SerialGemm:
+        known = self._set.linear
         twin = _SAME_SPEED.get(dtype, dtype)
-        if dtype not in self._set.gemm and twin in self._set.gemm:
-            return self._set.gemm[twin]
-        return self._found(self._set.gemm, dtype, "gemm")
+        if dtype not in known and twin in known:
+            return known[twin]
+        return self._found(known, dtype, "gemm")
 
     def _attention_time(self, operator: Attention) -> OperatorTime:
         if not operator.is_fused:
             if self._set.unfused is None:
                 raise self._missing("unfused", operator.kind, ())
             return unfused_attention_time(self.gpu, self._set.unfused, operator, cold=self.cold)
+        serial = self._set.serial_attention.get(operator.kind)
+        if serial is not None:
+            return serial_attention_time(self.gpu, serial, operator)
         if operator.kind != "verify_attention" or operator.kind in self._set.attention:
             return attention_time(self.gpu, self._attention(operator.kind), operator, cold=self.cold)
         decode, prefill = self._attention("decode_attention"), self._attention("prefill_attention")

@@ -77,8 +77,8 @@ def used_fits(item: SweepSetting) -> dict[str, Fit]:
     model = item.setting.model
     dtypes = {model.dtype, model.activation_dtype}
     return {
-        **{f"gemm.{key}": kernel.fit for key, kernel in chosen.gemm.items() if key in dtypes},
-        **{f"attention.{key}": kernel.fit for key, kernel in chosen.attention.items()},
+        **{f"gemm.{key}": kernel.fit for key, kernel in chosen.linear.items() if key in dtypes},
+        **{f"attention.{key}": kernel.fit for key, kernel in chosen.fused_attention.items()},
         **{f"elementwise.{key}": kernel.fit for key, kernel in chosen.elementwise.items()},
     }
 

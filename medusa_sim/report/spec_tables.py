@@ -9,6 +9,7 @@ from medusa_sim.report.numbers import NOTHING, cell, significant, with_prefix
 from medusa_sim.report.text import TextTable
 from medusa_sim.setup import DataDir
 from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.rows import SpecRow
 from medusa_sim.units import GIGA, TERA
@@ -98,11 +99,7 @@ def _kernel_sets(gpu: Gpu) -> str:
 
 
 def _origin(kernels: KernelSet) -> str:
-    fits = [
-        kernel.fit
-        for section in (kernels.gemm, kernels.attention, kernels.elementwise)
-        for kernel in section.values()
-    ]
+    fits = [kernel.fit for kernel in fitted_kernels(kernels).values()]
     lenders = sorted({fit.inherited_from.split(":")[0] for fit in fits if fit.inherited_from})
     fitted = any(not fit.inherited_from for fit in fits)
     if not fits:

@@ -26,6 +26,7 @@ from medusa_sim.specs.kernels import (
     ElementwiseKernel,
     Fit,
     GemmKernel,
+    Kernel,
     KernelSet,
     Residual,
     UnfusedKernel,
@@ -38,7 +39,6 @@ UNFUSED = "unfused"
 MAX_WIDEN = 10.0
 EVERY_ENTRY = "*"
 
-Kernel: TypeAlias = GemmKernel | AttentionKernel | ElementwiseKernel | UnfusedKernel
 _KernelT = TypeVar("_KernelT", GemmKernel, AttentionKernel, ElementwiseKernel, UnfusedKernel)
 
 
@@ -124,6 +124,8 @@ def completed(own: KernelSet, borrowed: Inheritance, lookup: Lookup) -> KernelSe
         unfused=_section(_unfused(own), UNFUSED, borrowed, lambda gpu, name: _unfused(lookup(gpu, name))).get(
             UNFUSED
         ),
+        serial_gemm=own.serial_gemm,
+        serial_attention=own.serial_attention,
     )
 
 
@@ -137,6 +139,8 @@ def fitted_kernels(held: KernelSet) -> dict[str, Kernel]:
         "gemm": held.gemm,
         "attention": held.attention,
         "elementwise": held.elementwise,
+        "serial_gemm": held.serial_gemm,
+        "serial_attention": held.serial_attention,
     }
     tables = {
         f"{section}.{entry}": kernel

@@ -7,6 +7,8 @@ was never measured can borrow those of a relative. `medusa_sim.latency` turns th
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import msgspec
 
 
@@ -160,6 +162,49 @@ class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     fit: Fit
 
 
+class SerialLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Rates of one of a CPU library's kernels, as fractions of the device's bandwidth and peak.
+
+    m_max: the largest m that it serves (0: any); attention takes the faster of its two instead. Fractions
+    may exceed 1: a kernel that packs weights reads them from a cache as well.
+    """
+
+    bandwidth_fraction: float
+    peak_fraction: float
+    m_max: int = 0
+
+
+class SerialGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Linear layers on a device that overlaps nothing (see `medusa_sim.latency.serial`, equation S1).
+
+    ranges: by ascending m_max, the last open. activation_ratio: rate of reading activations and writing
+    results, in units of the device's bandwidth.
+    """
+
+    ramp_us: float
+    activation_ratio: float
+    ranges: tuple[SerialLine, ...]
+    fit: Fit
+
+
+class SerialAttention(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Fused attention on a device that overlaps nothing (see `medusa_sim.latency.serial`, equation S2).
+
+    few, many: the library's kernels for few and for many queries. head_us, query_us: fixed time of each
+    head of each sequence, and of each of its queries. cached_bytes, cached_ratio: K and V of at most so many
+    bytes are read so many times as fast.
+    """
+
+    ramp_us: float
+    head_us: float
+    query_us: float
+    few: SerialLine
+    many: SerialLine
+    cached_bytes: float = 0.0
+    cached_ratio: float = 1.0
+    fit: Fit
+
+
 class UnfusedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """QK^T or PV as a batch of small GEMMs (see `medusa_sim.latency.unfused`; its equations use these names).
 
@@ -207,14 +252,32 @@ class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     fit: Fit
 
 
+Kernel: TypeAlias = (
+    GemmKernel | AttentionKernel | ElementwiseKernel | UnfusedKernel | SerialGemm | SerialAttention
+)
+
+
 class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """All kernels of one library on one GPU: TOML `[kernels.<set>.gemm.<dtype>]` and so on.
 
     gemm by dtype; attention by fused operator kind (`decode_attention`, ...); unfused: both products, QK^T
-    and PV; elementwise by operator kind (`rms_norm`, `rope`, ...).
+    and PV; elementwise by operator kind (`rms_norm`, `rope`, ...). serial_gemm, serial_attention: the same
+    for a device that overlaps nothing, and first where both are there.
     """
 
     gemm: dict[str, GemmKernel] = {}
     attention: dict[str, AttentionKernel] = {}
     elementwise: dict[str, ElementwiseKernel] = {}
     unfused: UnfusedKernel | None = None
+    serial_gemm: dict[str, SerialGemm] = {}
+    serial_attention: dict[str, SerialAttention] = {}
+
+    @property
+    def linear(self) -> dict[str, GemmKernel | SerialGemm]:
+        """Linear layers by dtype, of either form."""
+        return {**self.gemm, **self.serial_gemm}
+
+    @property
+    def fused_attention(self) -> dict[str, AttentionKernel | SerialAttention]:
+        """Fused attention by kind, of either form."""
+        return {**self.attention, **self.serial_attention}

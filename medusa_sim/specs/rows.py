@@ -10,7 +10,8 @@ from collections.abc import Iterator
 import msgspec
 
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.inheritance import Kernel, fitted_kernels
+from medusa_sim.specs.inheritance import fitted_kernels
+from medusa_sim.specs.kernels import Kernel
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 
