@@ -6,18 +6,14 @@ are computed from (`data_version`): a GPU that was measured while the app runs i
 
 from __future__ import annotations
 
-import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
 import streamlit as st
 import uploads
 from inputs import SetUp
 
 from medusa_sim import data
-from medusa_sim.acceptance.optimise import optimal_order
-from medusa_sim.drafter import MedusaHeads
 from medusa_sim.export import exported
 from medusa_sim.latency.remembered import remembered
 from medusa_sim.plan import Drafting, acceptance_of
@@ -29,7 +25,9 @@ from medusa_sim.setup import latency_model, sweep_settings
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model, load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step import Setting, decode_step, verify_step
+from medusa_sim.speedup import BestTrees, best_tree_speedups
+from medusa_sim.speedup import tree_speedup as speedup_of_tree
+from medusa_sim.step import Setting
 from medusa_sim.sweep import Grid
 from medusa_sim.units import US_PER_MS, US_PER_S
 from medusa_sim.validate import compared_rows
@@ -41,9 +39,9 @@ if TYPE_CHECKING:
 
     from medusa_sim.acceptance.heads import HeadAccuracy
     from medusa_sim.acceptance.profile import AcceptanceProfile
+    from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.settings import EngineSettings
     from medusa_sim.latency.remembered import RememberedLatency
-    from medusa_sim.operators import FloatArray
     from medusa_sim.specs.gpu import Gpu
     from medusa_sim.specs.kernels import Fit
 
@@ -159,18 +157,28 @@ def _roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...], 
     return roofline_points(latency, load_gpu(gpu), model, runtime, grid)
 
 
-def best_trees(
-    set_up: SetUp, accuracy: HeadAccuracy, batch: int, largest: int
-) -> tuple[FloatArray, FloatArray]:
-    """Tokens per step and speedup of the best tree of 1, 2, ... `largest` candidates with all heads."""
-    setting = dataclasses.replace(
-        setting_of(set_up), drafter=MedusaHeads(heads=accuracy.heads), depth=accuracy.heads
-    )
-    counts = np.arange(1, largest + 1)
-    tokens = optimal_order(accuracy, largest).tokens_per_step[:largest]
-    plain = decode_step(setting, batch, set_up.seq_len).time_us
-    step = np.where(counts == 1, plain, verify_step(setting, batch, set_up.seq_len, counts).time_us)
-    return tokens, tokens * plain / step
+def best_trees(set_up: SetUp, accuracy: HeadAccuracy, batch: int, largest: int) -> BestTrees:
+    """Best tree of every size to `largest` candidates, charged as many Medusa heads as it is deep."""
+    return _best_trees(set_up, accuracy, batch, largest, data_version())
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _best_trees(set_up: SetUp, accuracy: HeadAccuracy, batch: int, largest: int, version: float) -> BestTrees:
+    _, setting = _setting(set_up, version)
+    return best_tree_speedups(setting, accuracy, batch, set_up.seq_len, largest)
+
+
+def tree_speedup(set_up: SetUp, tree: CandidateTree, accuracy: HeadAccuracy, batch: int) -> float:
+    """Of this tree over plain decoding, charged in the same way."""
+    return _tree_speedup(set_up, tree, accuracy, batch, data_version())
+
+
+@st.cache_data(max_entries=128, show_spinner=False)
+def _tree_speedup(
+    set_up: SetUp, tree: CandidateTree, accuracy: HeadAccuracy, batch: int, version: float
+) -> float:
+    _, setting = _setting(set_up, version)
+    return speedup_of_tree(setting, accuracy, tree, batch, set_up.seq_len)
 
 
 def by_batch(set_up: SetUp, batches: tuple[int, ...]) -> list[dict[str, float | int | bool | None]]:
@@ -208,8 +216,8 @@ def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
     known = load_gpu(gpu).kernels.get(kernels)
     if known is None:
         return {}
-    found = {f"linear {dtype}": kernel.fit for dtype, kernel in known.gemm.items()}
-    found |= {kind.replace("_", " "): kernel.fit for kind, kernel in known.attention.items()}
+    found = {f"linear {dtype}": kernel.fit for dtype, kernel in known.linear.items()}
+    found |= {kind.replace("_", " "): kernel.fit for kind, kernel in known.fused_attention.items()}
     if known.unfused is not None:
         found["QK and PV"] = known.unfused.fit
     return found | {kind.replace("_", " "): kernel.fit for kind, kernel in known.elementwise.items()}

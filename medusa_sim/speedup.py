@@ -1,16 +1,22 @@
-"""Step times and tokens per step -> overhead, speedup and throughput."""
+"""Step times and tokens per step -> overhead, speedup and throughput; what trees of candidates gain."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.drafter import MedusaHeads
 from medusa_sim.operators import FloatArray, Size
 from medusa_sim.step import Setting, StepTime, decode_step, verify_step
 from medusa_sim.units import US_PER_S
 
+IntArray: TypeAlias = npt.NDArray[np.int64]
 Baseline = Literal["same", "fixed"]
 FIXED_BASELINE_BATCH = 1
 FIXED_BASELINE_SEQ_LEN = 1024
@@ -86,3 +92,78 @@ def speedup_band(
 def tokens_per_s(batch: Size, tokens_per_step: FloatArray, verify_us: FloatArray) -> FloatArray:
     """Tokens per second of the whole batch."""
     return np.asarray(batch) * tokens_per_step / verify_us * US_PER_S
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class BestTrees:
+    """The trees with the most tokens per step. Entry c - 1 of each array is the tree of c candidates.
+
+    depth: levels below the root, which is the number of Medusa heads charged. speedup: over plain
+    decoding at the same batch and length; 1 for the root alone.
+    """
+
+    depth: IntArray
+    tokens_per_step: FloatArray
+    speedup: FloatArray
+
+    def by_depth(self) -> tuple[tuple[int, int, int], ...]:
+        """(depth, smallest, largest count) of each depth; the root alone goes with depth 1.
+
+        A larger tree is never shallower, so these ranges cover every count once.
+        """
+        levels = np.maximum(self.depth, 1)
+        return tuple(
+            (
+                int(depth),
+                int(np.searchsorted(levels, depth)) + 1,
+                int(np.searchsorted(levels, depth, side="right")),
+            )
+            for depth in np.unique(levels)
+        )
+
+
+def best_tree_speedups(
+    setting: Setting, accuracy: HeadAccuracy, batch: int, seq_len: int, candidates_max: int
+) -> BestTrees:
+    """Best trees of 1, 2, ... candidates with Medusa heads of these accuracies.
+
+    Ends before `candidates_max` where the accuracies describe no larger tree. Each tree is charged as
+    `tree_speedup` charges it. seq_len: committed tokens of each sequence.
+    Raises CoverageError where the accuracies are no probabilities along a path; SpecError or
+    CoverageError from the latency model.
+    """
+    order = optimal_order(accuracy, candidates_max)
+    deepest = np.maximum.accumulate([0, *(len(path) for path in order.paths)])
+    depth = deepest.astype(np.int64)
+    tokens = order.tokens_per_step
+    counts = np.arange(1, depth.size + 1)
+    gain = _with_heads(setting, batch, seq_len, counts, depth, tokens)
+    return BestTrees(depth=depth, tokens_per_step=tokens, speedup=gain)
+
+
+def tree_speedup(
+    setting: Setting, accuracy: HeadAccuracy, tree: CandidateTree, batch: int, seq_len: int
+) -> float:
+    """Speedup of Medusa heads with this tree over plain decoding at the same batch and length.
+
+    As many heads are charged as the tree is deep, however many were trained; the drafter of `setting`
+    plays no part. seq_len: committed tokens of each sequence.
+    Raises CoverageError where the accuracies do not cover the tree; SpecError or CoverageError from the
+    latency model.
+    """
+    tokens = np.asarray([expected_tokens_per_step(tree, accuracy)])
+    counts, depth = np.asarray([tree.candidates]), np.asarray([tree.depth])
+    return float(_with_heads(setting, batch, seq_len, counts, depth, tokens)[0])
+
+
+def _with_heads(
+    setting: Setting, batch: int, seq_len: int, candidates: IntArray, depth: IntArray, tokens: FloatArray
+) -> FloatArray:
+    """Speedup of each tree, entry by entry, each with as many heads as it is deep."""
+    found = np.empty(candidates.shape)
+    for levels in np.unique(depth):
+        alike = depth == levels
+        heads = max(int(levels), 1)
+        timed = replace(setting, drafter=MedusaHeads(heads=heads), depth=heads)
+        found[alike] = speedup(tokens[alike], steps(timed, batch, seq_len, candidates[alike]).overhead)
+    return found

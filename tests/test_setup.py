@@ -35,7 +35,7 @@ def test_the_kernel_set_follows_the_dtype() -> None:
     assert sweep_settings(latency="roofline")[0].kernels == "none"
 
 
-@pytest.mark.parametrize("gpu", gpu_names())
+@pytest.mark.parametrize("gpu", [name for name in gpu_names() if not name.startswith("cpu-")])
 @pytest.mark.parametrize("dtype", ["fp16", "bf16"])
 def test_every_gpu_sweeps_by_default(gpu: str, dtype: str) -> None:
     from medusa_sim.sweep import Grid, sweep
@@ -44,6 +44,17 @@ def test_every_gpu_sweeps_by_default(gpu: str, dtype: str) -> None:
     table = next(sweep(settings, Grid.of([1, 8], [1024], [1, 64])))
     assert (table.numbers["verify_step_us"] >= table.numbers["decode_step_us"] * 0.999).all()
     assert (table.numbers["verify_low_us"] <= table.numbers["verify_step_us"]).all()
+
+
+@pytest.mark.parametrize("gpu", [name for name in gpu_names() if name.startswith("cpu-")])
+def test_every_cpu_sweeps_in_the_dtype_that_it_was_measured_in(gpu: str) -> None:
+    from medusa_sim.sweep import Grid, sweep
+
+    settings = sweep_settings(gpus=(gpu,), dtype="fp32", runtime="kernel")
+    table = next(sweep(settings, Grid.of([1, 8], [1024], [1, 64])))
+    assert (table.numbers["verify_step_us"] >= table.numbers["decode_step_us"] * 0.999).all()
+    with pytest.raises(SpecError, match="no gemm kernel for 'fp16'"):
+        next(sweep(sweep_settings(gpus=(gpu,)), Grid.of([1], [1024], [1])))
 
 
 @pytest.mark.parametrize("model", model_names())

@@ -11,11 +11,15 @@ from charts.style import NEUTRAL, SHADES, Spec, base, category, quantity
 from medusa_sim.acceptance.draw import node_columns
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.operators import FloatArray
 
-_LABELS = 64
-"""Nodes up to which each carries its rank."""
+LABELLED = 64
+"""Candidates up to which each node carries its rank."""
+MASK_DRAWN = 128
+"""Candidates up to which the mask is drawn: one mark for each pair that sees each other."""
 
 
 def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
@@ -81,7 +85,7 @@ def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
                     "tooltip": tips,
                 },
             },
-            *([{"data": {"values": nodes}, **text}] if tree.candidates <= _LABELS else []),
+            *([{"data": {"values": nodes}, **text}] if tree.candidates <= LABELLED else []),
         ],
     )
 
@@ -104,6 +108,14 @@ def mask_chart(tree: CandidateTree) -> Spec:
             "tooltip": [quantity("row", "query"), quantity("column", "sees")],
         },
     )
+
+
+def mask_table(tree: CandidateTree) -> pa.Table:
+    """The same as rows of 0 and 1: `query`, then a column for each candidate."""
+    import pyarrow as pa
+
+    seen = {str(j): tree.mask[:, j].astype(np.int8) for j in range(tree.candidates)}
+    return pa.table({"query": np.arange(tree.candidates), **seen})
 
 
 def budget_chart(

@@ -11,10 +11,12 @@ import show
 import streamlit as st
 
 from medusa_sim import data
+from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import SpecError
 from medusa_sim.report.spec_tables import spec_rows
 
 _VIEWS = ("numbers in use", "method")
+_CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?://|#)[^()]*\)")
 
 
 def page(set_up: inputs.SetUp) -> None:
@@ -35,12 +37,9 @@ def _numbers(set_up: inputs.SetUp) -> None:
     kernels = inputs.on_off(right, "kernels", "Fitted parameters", True, "With those of the GPU's kernels.")
     show.ignored_note()
     profile = answers.profile_of(set_up).name
-    chosen = [
-        ("gpu", set_up.gpu),
-        ("model", set_up.model),
-        ("runtime", set_up.runtime),
-        ("acceptance", profile),
-    ]
+    chosen = [("gpu", set_up.gpu), ("model", set_up.model), ("runtime", set_up.runtime)]
+    if profile in acceptance_names():  # one rate for every draft is no file
+        chosen.append(("acceptance", profile))
     rows = []
     for kind, name in chosen:
         if kind == "model" and set_up.config is not None:
@@ -48,10 +47,7 @@ def _numbers(set_up: inputs.SetUp) -> None:
 
             found = model_rows(answers.model_of(set_up))
         else:
-            try:
-                found = spec_rows(kind, name, kernels=kernels)
-            except SpecError:  # one rate for every draft is no file
-                continue
+            found = spec_rows(kind, name, kernels=kernels)
         rows += [
             {
                 "what": f"{kind} {name}",
@@ -69,10 +65,10 @@ def _numbers(set_up: inputs.SetUp) -> None:
     import pyarrow as pa
 
     table = pa.Table.from_pylist([{**row, "value": str(row["value"])} for row in shown]) if shown else None
-    names = [name for kind, name in chosen[:2] if kind != "model" or set_up.config is None]
-    told = show.command(["specs", *names, set_up.runtime, *(["--kernels"] if kernels else [])])
+    told = show.command(["specs", *(name for _, name in chosen), *(["--kernels"] if kernels else [])])
     st.code(told, language="sh", wrap_lines=True)
-    files = [("toml", "application/toml", lambda: _file("hardware", f"{set_up.gpu}.toml"))]
+    hardware = found_file("hardware", f"{set_up.gpu}.toml")
+    files = [("toml", "application/toml", hardware.read_bytes)]
     if table is not None:
         files.insert(0, ("csv", "text/csv", lambda: show.csv_bytes(table)))
     show.download_row("numbers", files)
@@ -82,15 +78,23 @@ def _value(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)
 
 
-def _file(kind: str, name: str) -> bytes:
+def found_file(kind: str, name: str) -> Path:
+    """A file of the data folders, the user's own first. Raises SpecError where there is none."""
     path = data.find(kind, name)
-    return b"" if path is None else path.read_bytes()
+    if path is None:
+        suffix = Path(name).suffix
+        known = ", ".join(f"{stem}{suffix}" for stem in data.stems(kind, [suffix]))
+        raise SpecError(
+            f"{kind}/{name} is in no data folder (there are: {known}); choose one of these, "
+            "or put the file there"
+        )
+    return path
 
 
 def _method() -> None:
     show.ignored_note()
     text = method_text()
-    parts = re.split(r"(?m)^## ", text)
+    parts = re.split(r"(?m)^## ", without_relative_links(text))
     titles = [part.partition("\n")[0] for part in parts[1:]]
     chosen = inputs.choice(
         st, "section", "Section", ("everything", *titles), "everything", "Jump to a section."
@@ -99,6 +103,11 @@ def _method() -> None:
     for i, part in enumerate(shown):
         st.markdown(part if chosen == "everything" and i == 0 else f"## {part}")
     show.download_row("method", [("md", "text/markdown", lambda: text)])
+
+
+def without_relative_links(text: str) -> str:
+    """Links to files beside the document as plain text: here they lead nowhere. Code stays as it is."""
+    return _CODE_OR_RELATIVE_LINK.sub(lambda found: found[2] or found[0], text)
 
 
 def method_text() -> str:

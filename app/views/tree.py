@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from collections.abc import Callable
 
@@ -25,12 +24,12 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
-from medusa_sim.drafter import MedusaHeads
 from medusa_sim.errors import UsageError
 from medusa_sim.operators import FloatArray
 from medusa_sim.report.numbers import times
+from medusa_sim.setup import DEFAULT_RUNTIME
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.step import decode_step, verify_step
+from medusa_sim.speedup import BestTrees
 
 _KINDS = ("best of a size", "widths per head", "my paths", "a file")
 _FORMS = ("paths", "leaves", "json", "tensorrt-llm", "successors")
@@ -58,17 +57,17 @@ def page(set_up: inputs.SetUp) -> None:
     batch = inputs.whole(right, "batch", "Batch", 1, 64, 1, "For the speedup on the GPU of the sidebar.")
     tree, told = _tree(kind, accuracy, name)
     show.ignored_note()
-    if tree.ranks_used > accuracy.ranks:
+    extended = tree.ranks_used > accuracy.ranks
+    if extended:
         accuracy = accuracy.with_tail(tree.ranks_used)
     probability = node_probabilities(tree, accuracy)
-    speedup = _speedup(set_up, tree, accuracy, batch)
-    best = expected_tokens_per_step(optimal_order(accuracy, tree.candidates).tree(tree.candidates), accuracy)
+    speedup = answers.tree_speedup(set_up, tree, accuracy, batch)
+    best = answers.best_trees(set_up, accuracy, batch, min(max(64, 2 * tree.candidates), _LARGEST))
     _figures(tree, accuracy, probability, speedup, best)
     show.chart(
         charts.tree_chart(tree, probability),
         name="tree",
-        caption=f"Area and shade: probability that a node is accepted ({name}). Numbers: its rank. "
-        "Probabilities treat heads as independent, or as correlated where the profile says so.",
+        caption=_tree_caption(tree, accuracy, name),
         told=told,
         alt="The candidate tree, likelier nodes larger",
     )
@@ -79,15 +78,9 @@ def page(set_up: inputs.SetUp) -> None:
             for form in _FORMS
         ],
     )
-    _budget(set_up, tree, accuracy, name, batch, speedup)
-    with st.expander("Attention mask"):
-        show.chart(
-            charts.mask_chart(tree),
-            name="mask",
-            caption="Each candidate sees the whole committed context, itself and its ancestors.",
-            told=told,
-            alt="The tree attention mask",
-        )
+    here = (tree.candidates, expected_tokens_per_step(tree, accuracy), speedup)
+    _budget(set_up, best, here, name, batch, extended=extended)
+    _mask(tree, told)
 
 
 def _profiles() -> tuple[str, ...]:
@@ -148,42 +141,40 @@ def _text_of(tree: CandidateTree, form: str) -> Callable[[], str]:
     return lambda: json.dumps(json.loads(tree_text(tree, form)))  # type: ignore[arg-type]
 
 
-def _speedup(set_up: inputs.SetUp, tree: CandidateTree, accuracy: HeadAccuracy, batch: int) -> float:
-    """Of this tree on the set-up's GPU, with as many heads as it is deep."""
-    setting = answers.setting_of(set_up)
-    timed = dataclasses.replace(
-        setting, drafter=MedusaHeads(heads=max(tree.depth, 1)), depth=max(tree.depth, 1)
-    )
-    plain = decode_step(timed, batch, set_up.seq_len).time_us
-    step = verify_step(timed, batch, set_up.seq_len, tree.candidates).time_us
-    return float(expected_tokens_per_step(tree, accuracy) * plain / step)
+def _tree_caption(tree: CandidateTree, accuracy: HeadAccuracy, name: str) -> str:
+    ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""
+    heads = "correlated" if accuracy.correlation else "independent"
+    return f"Area and shade: probability that a node is accepted ({name}, heads {heads}). {ranks}".strip()
 
 
 def _figures(
-    tree: CandidateTree, accuracy: HeadAccuracy, probability: FloatArray, speedup: float, best: float
+    tree: CandidateTree, accuracy: HeadAccuracy, probability: FloatArray, speedup: float, best: BestTrees
 ) -> None:
-    tokens = float(probability.sum())
+    tokens = expected_tokens_per_step(tree, accuracy)
+    most = float(best.tokens_per_step[: tree.candidates][-1])
     error = tokens_per_step_error(tree, accuracy)
     first, second, third, fourth, fifth = st.columns(5)
     first.metric(
         "Tokens per step",
         f"{tokens:.2f}",
-        f"labels: +- {error:.2f}" if error else None,
+        f"+- {error:.2f} (80 %)" if error else None,
         delta_color="off",
         delta_arrow="off",
-        help="1 + the probabilities of all nodes. The interval is that of the label counts alone.",
+        help="1 + the probabilities of all nodes. 80 % interval from the label counts alone; model "
+        "error is not in it.",
     )
     second.metric("Candidates", str(tree.candidates), help="Nodes of the tree and the root.")
     third.metric("Depth", str(tree.depth), help="Heads that draft.")
     fourth.metric(
         "Speedup here",
         times(speedup),
-        help="On the GPU, model, batch and context of this page, with as many heads as the tree is deep.",
+        help="Over plain decoding with the GPU, model, batch and context of this page; as many Medusa heads "
+        "are charged as the tree is deep.",
     )
     fifth.metric(
         "Of the best tree",
-        f"{tokens / best:.0%}",
-        f"best of this size: {best:.2f}",
+        f"{tokens / most:.0%}",
+        f"best of this size: {most:.2f}",
         delta_color="off",
         delta_arrow="off",
         help="Tokens per step against the optimal tree of as many candidates.",
@@ -195,40 +186,56 @@ def _figures(
 
 
 def _budget(
-    set_up: inputs.SetUp, tree: CandidateTree, accuracy: HeadAccuracy, name: str, batch: int, speedup: float
+    set_up: inputs.SetUp,
+    best: BestTrees,
+    here: tuple[int, float, float],
+    name: str,
+    batch: int,
+    *,
+    extended: bool,
 ) -> None:
+    """Best trees of every size, and the one at hand. extended: accuracies end in a fitted tail."""
     st.subheader("What a larger tree would bring", anchor=False)
-    largest = min(max(64, 2 * tree.candidates), _LARGEST)
-    tokens, speedups = answers.best_trees(set_up, accuracy, batch, largest)
-    about = [
-        "--gpu",
-        set_up.gpu,
-        "--model",
-        set_up.model,
-        "--batch",
-        str(batch),
-        "--seq",
-        str(set_up.seq_len),
-    ]
-    told = show.command(
-        [
-            "sweep",
-            *about,
-            "--candidates",
-            f"1..{largest}",
-            "--heads",
-            str(accuracy.heads),
-            "--acceptance",
-            name,
-        ]
+    told = "\n".join(
+        _sweep_command(set_up, batch, name, heads, f"{first}..{last}")
+        for heads, first, last in best.by_depth()
     )
-    here = (tree.candidates, expected_tokens_per_step(tree, accuracy), speedup)
+    tail = "Ranks beyond the measured ones: a fitted tail, which `sweep` leaves out. " if extended else ""
     show.chart(
-        charts.budget_chart(tokens.tolist(), speedups.tolist(), here),
+        charts.budget_chart(best.tokens_per_step.tolist(), best.speedup.tolist(), here),
         name="budget",
-        caption=f"Best tree of every size with {accuracy.heads} heads, on {set_up.gpu}, {set_up.model}, "
-        f"batch {batch}, length {set_up.seq_len}. "
+        caption="Best tree of every size, charged as many heads as it is deep (`sweep` charges a fixed "
+        f"number: one command a depth), on {set_up.gpu}, {set_up.model}, batch {batch}, "
+        f"length {set_up.seq_len}. "
+        + tail
         + notes.accuracy(load_gpu(set_up.gpu), answers.setting_of(set_up)),
         told=told,
         alt="Tokens per step and speedup by candidates",
     )
+
+
+def _sweep_command(set_up: inputs.SetUp, batch: int, profile: str, heads: int, candidates: str) -> str:
+    words = ["sweep", "--gpu", set_up.gpu, "--model", set_up.model]
+    words += ["--batch", str(batch), "--seq", str(set_up.seq_len)]
+    if set_up.runtime != DEFAULT_RUNTIME:
+        words += ["--runtime", set_up.runtime]
+    words += ["--candidates", candidates, "--heads", str(heads), "--acceptance", profile]
+    return show.command([*words, "--format", "csv"])
+
+
+def _mask(tree: CandidateTree, told: str) -> None:
+    with st.expander("Attention mask"):
+        if tree.candidates <= charts.MASK_DRAWN:
+            show.chart(
+                charts.mask_chart(tree),
+                name="mask",
+                caption="Each candidate sees the whole committed context, itself and its ancestors.",
+                told=told,
+                alt="The tree attention mask",
+            )
+        else:
+            st.markdown(
+                f"The mask of {tree.candidates} candidates is not drawn (at most {charts.MASK_DRAWN} are): "
+                "download it as CSV, 1 where a row's candidate sees a column's."
+            )
+        show.download_row("mask-rows", [("csv", "text/csv", lambda: show.csv_bytes(charts.mask_table(tree)))])

@@ -16,6 +16,8 @@ Command = Callable[..., Any]
 
 DEFAULT_GPU = "a100-80gb-pcie"
 DEFAULT_MODEL = "vicuna-7b"
+DTYPE = click.Choice(("fp16", "bf16", "fp32", "fp8", "int8"))
+"""Of a model's linear layers."""
 DEFAULT_SEQ_LEN = "1024"
 DEFAULT_CANDIDATES = "1,16..112:16"
 

@@ -11,7 +11,7 @@ import click
 from medusa_sim.cli.grids import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import ACCEPTANCE, GPU, MODEL, RUNTIME
-from medusa_sim.cli.options import DEFAULT_GPU, DEFAULT_MODEL, latency_options, output_options
+from medusa_sim.cli.options import DEFAULT_GPU, DEFAULT_MODEL, DTYPE, latency_options, output_options
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import UsageError
 
@@ -136,6 +136,7 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
 )
 @click.option("--draft-path", default=None, help="Draft checkpoint to name in the engine's settings.")
 @click.option("--runtime", type=RUNTIME, default="cuda-graph", show_default=True, help="How kernels launch.")
+@click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of model and draft model [their own].")
 @latency_options
 @output_options
 def recommend(
@@ -162,7 +163,7 @@ def recommend(
         (names["gpu"],),
         (names["model"],),
         drafter="ngram",
-        **{key: names[key] for key in ("runtime", "latency", "kernels", "outside", "data_dir")},
+        **{key: names[key] for key in ("runtime", "dtype", "latency", "kernels", "outside", "data_dir")},
     )[0]
     answer = answered(base.gpu, base.setting, drafting, profile, question)
     if by_count:
@@ -198,14 +199,14 @@ def _question(names: dict[str, Any]) -> Question:
 
 def _drafting(names: dict[str, Any]) -> Drafting:
     from medusa_sim.plan import Drafting
-    from medusa_sim.specs.model import load_model
+    from medusa_sim.specs.model import load_model, with_dtypes
     from medusa_sim.specs.runtime import load_runtime
 
     draft, runtime = names["draft_model"], names["draft_runtime"]
     return Drafting(
         method=names["drafter"],
         heads=names["heads"],
-        draft=None if draft is None else load_model(draft),
+        draft=None if draft is None else with_dtypes(load_model(draft), names["dtype"]),
         draft_runtime=None if runtime is None else load_runtime(runtime),
         draft_vocab=names["draft_vocab"],
         depth_max=names["max_drafts"],

@@ -16,6 +16,7 @@ from medusa_sim.cli.options import (
     DEFAULT_GPU,
     DEFAULT_MODEL,
     DEFAULT_SEQ_LEN,
+    DTYPE,
     latency_options,
     output_options,
 )
@@ -25,7 +26,6 @@ from medusa_sim.errors import UsageError
 if TYPE_CHECKING:
     from medusa_sim.sweep import Grid, SweepSetting
 
-_DTYPES = click.Choice(("fp16", "bf16", "fp8", "int8"))
 _MOST_ROWS_SHOWN = 20_000
 _MOST_CASES_SHOWN = 2_000
 
@@ -88,14 +88,16 @@ _MOST_CASES_SHOWN = 2_000
     show_default=True,
     help="Divide by plain decoding at the same batch and length, or (as the paper's plots) at batch 1, 1024.",
 )
-@click.option("--dtype", type=_DTYPES, default=None, help="Arithmetic of the linear layers [the model's].")
+@click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's].")
 @click.option(
     "--weight-dtype",
-    type=click.Choice(("fp16", "bf16", "fp8", "int8", "int4")),
+    type=click.Choice(("fp16", "bf16", "fp32", "fp8", "int8", "int4")),
     default=None,
     help="Stored weights [as --dtype]; int4 is weight-only.",
 )
-@click.option("--kv-dtype", type=click.Choice(("fp16", "bf16", "fp8")), default=None, help="KV cache.")
+@click.option(
+    "--kv-dtype", type=click.Choice(("fp16", "bf16", "fp32", "fp8")), default=None, help="KV cache."
+)
 @click.option("--all-rows", is_flag=True, help="With --format table: every row, not the best of each batch.")
 @click.option(
     "--report",

@@ -55,10 +55,11 @@ _LEARNED_OFFSET = 2  # OPT's position table keeps two rows for padding (arXiv 22
 _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
     "fp16": ("fp16", "int4"),
     "bf16": ("bf16", "int4"),
+    "fp32": ("fp32",),
     "fp8": ("fp8",),
     "int8": ("int8",),
 }
-_ACTIVATION_DTYPES = ("fp16", "bf16")
+_ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,7 +163,7 @@ def with_dtypes(
     """The model in other dtypes; None keeps what it has, except that weights follow a new `dtype`.
 
     Allowed: dtype fp16 or bf16 with weights of the same dtype or int4 (weight-only, as AWQ and GPTQ
-    store them); fp8 or int8 arithmetic with weights of that dtype. The KV cache takes the activation
+    store them); fp32, fp8 or int8 arithmetic with weights of that dtype. The KV cache takes the activation
     dtype or fp8. Raises SpecError for any other combination.
     """
     chosen = dtype or model.dtype

@@ -65,4 +65,4 @@ def charts(page: AppTest) -> list[dict[str, Any]]:
     """Specifications of the charts on a page."""
     import json
 
-    return [json.loads(each.proto.spec) for each in page.get("arrow_vega_lite_chart")]
+    return [json.loads(each.proto.spec) for each in page.get("vega_lite_chart")]

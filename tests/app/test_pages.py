@@ -69,17 +69,6 @@ def test_tree_figures_are_the_packages(opened: Opened) -> None:
     assert sorted(map(tuple, told["paths"])) == sorted(best.paths)
 
 
-def test_the_curve_of_tree_sizes_is_the_sweeps(opened: Opened) -> None:
-    page = opened("tree", size=16, batch=2)
-    command = next(code.value for code in page.code if "medusa-sim sweep" in code.value)
-    rows = csv_rows(printed(f"{command} --format csv"))
-    heads = load_acceptance("medusa1-vicuna-7b").heads
-    assert heads is not None
-    tokens, speedups = answers.best_trees(set_up(), heads, 2, 64)
-    assert [float(row["tokens_per_step"]) for row in rows] == pytest.approx(tokens.tolist())
-    assert [float(row["speedup"]) for row in rows] == pytest.approx(speedups.tolist())
-
-
 def test_own_paths_and_widths(opened: Opened) -> None:
     page = opened("tree", kind="my paths", paths="[[0], [1], [0, 0]]")
     assert metrics(page)["Candidates"] == "4"
