@@ -23,7 +23,7 @@ from medusa_sim.roofline_points import roofline_points
 from medusa_sim.rows import read_rows
 from medusa_sim.setup import latency_model, sweep_settings
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import Model, load_model
+from medusa_sim.specs.model import Model, load_model, with_dtypes
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.speedup import BestTrees, best_tree_speedups
 from medusa_sim.speedup import tree_speedup as speedup_of_tree
@@ -61,8 +61,9 @@ def data_version() -> float:
 
 
 def model_of(set_up: SetUp) -> Model:
-    """The model by name, or the uploaded one."""
-    return load_model(set_up.model) if set_up.config is None else uploads.model_of(set_up.config)
+    """The model by name, or the uploaded one, in the set-up's dtype."""
+    found = load_model(set_up.model) if set_up.config is None else uploads.model_of(set_up.config)
+    return with_dtypes(found, set_up.dtype)
 
 
 def profile_of(set_up: SetUp) -> AcceptanceProfile:
@@ -110,7 +111,7 @@ def _launch_settings(
 
 def drafting_of(set_up: SetUp) -> Drafting:
     """How the set-up drafts."""
-    draft = None if set_up.draft_model is None else load_model(set_up.draft_model)
+    draft = None if set_up.draft_model is None else with_dtypes(load_model(set_up.draft_model), set_up.dtype)
     return Drafting(method=set_up.drafter, heads=set_up.heads, draft=draft)  # type: ignore[arg-type]
 
 

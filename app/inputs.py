@@ -22,6 +22,8 @@ from medusa_sim.specs.runtime import runtime_names
 
 SHIPPED = "as shipped for the model"
 OWN_MODEL = "my config.json"
+PUBLISHED = "as published"
+DTYPES = (PUBLISHED, "fp16", "bf16", "fp32", "fp8", "int8")
 _SEEN = "url_as_opened"
 _LARGEST_SEQ_LEN = 131_072
 
@@ -142,13 +144,13 @@ class SetUp:
     draft_model: str | None
     acceptance: str | None
     config: bytes | None = None
+    dtype: str | None = None
 
     @property
     def options(self) -> list[str]:
         """The same set-up as options of `medusa-sim recommend`."""
         given = ["--gpu", self.gpu, "--model", self.model, "--seq", str(self.seq_len)]
-        if self.runtime != DEFAULT_RUNTIME:
-            given += ["--runtime", self.runtime]
+        given += self.launch_options
         if self.drafter != "medusa":
             given += ["--drafter", self.drafter]
         elif self.heads != DEFAULT_HEADS:
@@ -158,6 +160,17 @@ class SetUp:
         if self.acceptance is not None:
             given += ["--acceptance", self.acceptance]
         return given
+
+    @property
+    def launch_options(self) -> list[str]:
+        """Runtime and dtype as options, where they are not the default."""
+        given = [] if self.runtime == DEFAULT_RUNTIME else ["--runtime", self.runtime]
+        return given + self.dtype_options
+
+    @property
+    def dtype_options(self) -> list[str]:
+        """The dtype as an option, where it is not the model's own."""
+        return [] if self.dtype is None else ["--dtype", self.dtype]
 
 
 def set_up(where: Any) -> SetUp:
@@ -179,6 +192,8 @@ def set_up(where: Any) -> SetUp:
     told = "How kernels are launched: CUDA graphs as serving engines do, or eager as Hugging Face does."
     with where.expander("More"):
         runtime = choice(st, "runtime", "Runtime", runtime_names(), DEFAULT_RUNTIME, told)
+        told = "Arithmetic of the linear layers; what was measured decides what a GPU has."
+        dtype = choice(st, "dtype", "Dtype", DTYPES, PUBLISHED, told)
     return SetUp(
         gpu=gpu,
         model=model if config is None else "config.json",
@@ -189,6 +204,7 @@ def set_up(where: Any) -> SetUp:
         draft_model=draft_model,
         acceptance=acceptance,
         config=config,
+        dtype=None if dtype == PUBLISHED else dtype,
     )
 
 

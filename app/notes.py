@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from typing import TYPE_CHECKING
 
 from inputs import SetUp
@@ -60,7 +61,10 @@ def report_html(set_up: SetUp) -> str:
     from medusa_sim.sweep import Grid
 
     grid = Grid.of((1, 2, 4, 8, 16, 32, 64), (set_up.seq_len,), (1, *range(16, 129, 16)))
-    settings = sweep_settings((set_up.gpu,), (set_up.model,), runtime=set_up.runtime, heads=set_up.heads)
+    settings = sweep_settings(
+        (set_up.gpu,), (set_up.model,), runtime=set_up.runtime, heads=set_up.heads, dtype=set_up.dtype
+    )
     about = f"--gpu {set_up.gpu} --model {set_up.model} --seq {set_up.seq_len}"
-    told = f"medusa-sim sweep {about} --batch 1..64 --report out"
+    launch = shlex.join([*set_up.launch_options, "--batch", "1..64", "--report", "out"])
+    told = f"medusa-sim sweep {about} {launch}"
     return html_page(f"medusa-sim: {set_up.gpu}, {set_up.model}", report_blocks(settings, grid, told))

@@ -24,10 +24,10 @@ rm -rf "$out/data"
 : > "$out/validation.md"
 failed=0
 for size in ${SIZES:-3m 50m 300m}; do
-    trained=
+    trained= passes=2
     case $size in
         1m) seconds=75 trained=$root/profiles/checkpoints/python-stdlib-medusa-1 ;;
-        3m) seconds=75 batches=1,2,4,8 candidates=4,8,16,32,48,64,96,128 repeats=6 ;;
+        3m) seconds=95 batches=1,2,4,8 candidates=4,8,16,32,48,64,96,128 repeats=6 passes=3 ;;
         50m) seconds=110 batches=1,2,4,8 candidates=4,8,16,32,48,64,96,128 repeats=3 ;;
         *) seconds=120 batches=1,4 candidates=4,8,16,32,48,64 repeats=3 ;;
     esac
@@ -42,7 +42,7 @@ for size in ${SIZES:-3m 50m 300m}; do
         "$python" "$root/benchmarks/decoder_runs.py" "$steps" --checkpoints "$trained" > "$out/steps-$size.log" 2>&1
     else
         "$python" "$root/benchmarks/decoder_steps.py" "$steps" --device cpu --name "$device" --dtype fp32 \
-            --models "$model" --batches "$batches" --candidates "$candidates" --repeats "$repeats" \
+            --models "$model" --batches "$batches" --candidates "$candidates" --repeats "$repeats" --passes "$passes" \
             > "$out/steps-$size.log" 2>&1
     fi
     tail -1 "$out/steps-$size.log"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -37,6 +38,34 @@ def roofline_points(latency: LatencyModel, gpu: Gpu, model: Model, runtime: Runt
         for columns in _phase_columns(latency, gpu, model, runtime, grid, phase)
     ]
     return pa.concat_tables(tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpeed:
+    """Operators of one phase together. of_roof: the time that the roofline allows over the predicted one.
+
+    mostly: what most of them wait for (`memory`, `compute`, `latency`).
+    """
+
+    flops_per_s: float
+    of_roof: float
+    mostly: str
+
+
+def phase_speeds(points: pa.Table) -> dict[str, PhaseSpeed]:
+    """Phase -> its speed, over all operators in a table of `roofline_points`; an empty phase is left out."""
+    found: dict[str, PhaseSpeed] = {}
+    for phase in PHASES:
+        rows = [row for row in points.to_pylist() if row["phase"] == phase]
+        if rows:
+            flops = sum(row["flops"] for row in rows)
+            time_s = sum(row["time_us"] for row in rows) / US_PER_S
+            ideal_s = sum(row["flops"] / row["roofline_flops_per_s"] for row in rows)
+            waits = [row["bound"] for row in rows]
+            found[phase] = PhaseSpeed(
+                flops_per_s=flops / time_s, of_roof=ideal_s / time_s, mostly=max(set(waits), key=waits.count)
+            )
+    return found
 
 
 def _phase_columns(

@@ -33,7 +33,7 @@ from medusa_sim.validate_decoder import (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsCell:
-    """One cell: means over the passes, and predictions. speedup: tokens/s over plain decoding, same batch."""
+    """One cell: the fastest pass, and predictions. speedup: tokens/s over plain decoding, same batch."""
 
     model: str
     batch: int
@@ -102,7 +102,7 @@ def _cells(
 ) -> list[RunsCell]:
     keys = sorted({(row.batch, row.candidates) for row in rows})
     passes = {key: [row for row in rows if (row.batch, row.candidates) == key] for key in keys}
-    step_us = {key: float(np.mean([row.step_us for row in found])) for key, found in passes.items()}
+    step_us = {key: min(row.step_us for row in found) for key, found in passes.items()}
     first = {kind: next(key for key in keys if (key[1] > 1) == kind) for kind in (False, True)}
     beside = {kind: max(0.0, step_us[key] - kernels_us[key]) for kind, key in first.items()}
     order = optimal_order(heads, max(count for _, count in keys))
@@ -112,6 +112,7 @@ def _cells(
         batch, count = key
         tokens = expected_tokens_per_step(order.tree(count), heads) if count > 1 else 1.0
         plain = passes[batch, 1]
+        measured_tokens = float(np.mean([row.tokens_per_step for row in passes[key]]))
         speedups = tuple(
             row.tokens_per_step * base.step_us / row.step_us
             for row, base in zip(passes[key], plain, strict=True)
@@ -121,11 +122,11 @@ def _cells(
                 model=rows[0].model,
                 batch=batch,
                 candidates=count,
-                tokens_per_step=float(np.mean([row.tokens_per_step for row in passes[key]])),
+                tokens_per_step=measured_tokens,
                 predicted_tokens_per_step=tokens,
                 step_us=step_us[key],
                 predicted_step_us=predicted_us[key],
-                speedup=float(np.mean(speedups)),
+                speedup=measured_tokens * step_us[batch, 1] / step_us[key],
                 speedups=speedups,
                 predicted_speedup=tokens * predicted_us[batch, 1] / predicted_us[key],
                 is_fitted=key in first.values(),

@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from medusa_sim.cli import cli
+from medusa_sim.specs.runtime import load_runtime
 
 HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us,source,remark"
 ROWS = (
@@ -80,7 +81,7 @@ def test_a_host_bound_runtime_waits_for_its_host(ops: Path) -> None:
     ).stdout  # fmt: skip
     rows = json.loads(text)["rows"]
     assert rows[2]["bound"] == "host"
-    assert rows[2]["predicted_us"] == 50.0
+    assert rows[2]["predicted_us"] == load_runtime("hf-eager").host_us_per_launch
 
 
 @pytest.mark.parametrize(

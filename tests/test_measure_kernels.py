@@ -285,9 +285,9 @@ def test_measure_calibrate_time_round_trip(tmp_path: Path) -> None:
         invoke("calibrate", "--gpu", "tiny-cpu", "--kernels", "torch", "--format", "json", *data, *files)
     )
     places = {(row["section"], row["key"]) for row in fitted["rows"]}
-    assert ("gemm", "fp32") in places
+    assert ("serial_gemm", "fp32") in places
     assert {
-        ("attention", kind) for kind in ("decode_attention", "verify_attention", "prefill_attention")
+        ("serial_attention", kind) for kind in ("decode_attention", "verify_attention", "prefill_attention")
     } <= places
     assert ("unfused", "") in places
     for latency in ("measured", "calibrated"):

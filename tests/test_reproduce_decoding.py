@@ -20,14 +20,15 @@ SETUP = "SGLang H100 Llama-3.1-8B chain3"
 def test_table_1_from_below_and_in_its_parts() -> None:
     frame = table1().frame
     # Nothing is fitted to the overheads. Every part that is modelled adds to them, and all stay below the
-    # published ones by up to 0.1 (docs/method.md, Table 1), one within the 0.06 that were hoped for.
+    # published ones by up to 0.12 (docs/method.md, Table 1), two within the 0.06 that were hoped for.
     assert (frame["step_overhead"] < frame["serial_overhead"]).all()
     assert (frame["serial_overhead"] < frame["predicted_overhead"]).all()
-    assert frame["difference"].abs().max() < 0.11
+    assert frame["difference"].abs().max() < 0.12
+    assert frame["difference"].abs().mean() < 0.07
     assert frame["host_bound"].tolist() == [True, True, True, False]
-    # The baseline rates, read to two digits, are what hf-eager was fitted to; 33B is the device's.
+    # The baseline rates of 7B and 13B, read to two digits, are what hf-eager was fitted to.
     rate = 1e6 / frame["decode_step_us"]
-    assert rate.to_numpy() == pytest.approx(frame["published_tokens_per_s"].to_numpy(), rel=0.25)
+    assert rate.to_numpy() == pytest.approx(frame["published_tokens_per_s"].to_numpy(), rel=0.1)
 
 
 def test_table_3_in_its_order() -> None:

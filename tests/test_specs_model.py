@@ -400,7 +400,7 @@ def test_allowed_dtypes() -> None:
 @pytest.mark.parametrize(
     ("dtypes", "told"),
     [
-        ({"dtype": "fp32"}, "dtype 'fp32'; allowed: fp16, bf16, fp8, int8"),
+        ({"dtype": "fp64"}, "dtype 'fp64'; allowed: fp16, bf16, fp32, fp8, int8"),
         ({"dtype": "int4"}, "dtype 'int4'"),
         ({"weight_dtype": "fp8"}, "bf16 with bf16 or int4"),
         ({"dtype": "fp8", "weight_dtype": "int4"}, "fp8 with fp8"),

@@ -11,6 +11,7 @@ import pytest
 import tomlkit
 
 from medusa_sim.errors import SpecError
+from medusa_sim.reproduce.token_rates import plain_step
 from medusa_sim.specs import runtime as runtime_module
 from medusa_sim.specs.model import load_model
 from medusa_sim.specs.rows import runtime_rows
@@ -64,9 +65,10 @@ def test_the_host_bound_estimate_follows_from_table_1_of_the_medusa_paper() -> N
     # 45 and 35 tokens/s (read to two digits, so 2-3 %) at 14 launches a layer and 4 outside
     eager = load_runtime("hf-eager")
     for name, tokens_per_s in (("vicuna-7b", 45.0), ("vicuna-13b", 35.0)):
-        launches = 14 * load_model(name).layers + 4
-        host_us = launches * eager.host_us_per_launch + eager.host_us_per_step
-        assert host_us == pytest.approx(1e6 / tokens_per_s, rel=0.03)
+        step = plain_step(name)
+        assert step.launches == pytest.approx(14 * load_model(name).layers + 4)
+        assert eager.host_us_per_step == 0.0
+        assert step.time_us(eager.host_us_per_launch) == pytest.approx(1e6 / tokens_per_s, rel=0.03)
 
 
 def test_an_unknown_runtime_suggests_the_nearest() -> None:

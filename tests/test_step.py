@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,7 +17,15 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import load_model, with_dtypes
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.speedup import steps
-from medusa_sim.step import Setting, decode_step, drafting_steps, prefill_step, verification_step, verify_step
+from medusa_sim.step import (
+    HOST_OVERLAP,
+    Setting,
+    decode_step,
+    drafting_steps,
+    prefill_step,
+    verification_step,
+    verify_step,
+)
 from medusa_sim.workload import PARTS, decode, prefill, step_launches, verify
 
 GPU = load_gpu("a100-80gb-pcie")
@@ -119,14 +129,18 @@ def test_parts_and_launches_add_up_to_the_step() -> None:
     assert sum(step.parts_us.values()) + step.launch_us == pytest.approx(float(step.device_us), rel=1e-12)
 
 
-def test_a_host_bound_runtime_takes_the_longer_of_device_and_host() -> None:
+def test_a_host_bound_runtime_takes_a_smooth_maximum_of_device_and_host() -> None:
     eager = setting(runtime="hf-eager")
     step = decode_step(eager, 1, 128)
     assert step.host_us > step.device_us
-    assert step.time_us == step.host_us
+    assert step.host_us < step.time_us < step.host_us + step.device_us
     assert step.bound == Bound.HOST
     big = verify_step(eager, 64, 4096, 112)
-    assert big.time_us == big.device_us
+    assert big.time_us == pytest.approx(float(big.device_us), rel=1e-2)
+    even = dataclasses.replace(step, host_us=float(step.device_us))
+    assert even.time_us == pytest.approx(2.0 ** (1.0 / HOST_OVERLAP) * float(step.device_us))
+    assert dataclasses.replace(step, host_us=0.0).time_us == step.device_us
+    assert step.low_us <= step.time_us <= step.high_us
 
 
 def test_heads_cost_what_they_read() -> None:

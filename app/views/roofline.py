@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import answers
 import inputs
 import notes
@@ -9,7 +11,12 @@ import show
 import streamlit as st
 from charts.roofline import is_attention, roofline_chart
 
+from medusa_sim.report.numbers import with_prefix
+from medusa_sim.roofline_points import phase_speeds
 from medusa_sim.specs.gpu import gpu_names, load_gpu
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _NOBODY = "none"
 _WHICH = ("all", "linear layers", "attention")
@@ -42,6 +49,7 @@ def page(set_up: inputs.SetUp) -> None:
     _answer(points.filter(pa.array([gpu == set_up.gpu for gpu in points.column("gpu").to_pylist()])))
     model = answers.model_of(set_up)
     options = ["--model", set_up.model, "--batch", str(batch), "--seq", str(set_up.seq_len)]
+    options += set_up.dtype_options
     commands = [
         show.command(["roofline", "--gpu", gpu, *options, "--candidates", str(candidates), "--format", "csv"])
         for gpu in gpus
@@ -61,21 +69,18 @@ def page(set_up: inputs.SetUp) -> None:
         st.dataframe(points.select(_SHOWN).to_pylist(), hide_index=True, key="points")
 
 
-def _answer(points: object) -> None:
-    """Mean share of the roof by phase."""
-    rows = points.to_pylist()  # type: ignore[attr-defined]
+def _answer(points: pa.Table) -> None:
+    """Speed and share of the roof by phase."""
+    speeds = phase_speeds(points)
     titles = {"prefill": "Prefill", "decode": "Decode", "verify": "Parallel decode"}
     for column, (phase, title) in zip(st.columns(3), titles.items(), strict=True):
-        mine = [row for row in rows if row["phase"] == phase]
-        flops = sum(row["flops"] for row in mine)
-        busy = sum(row["time_us"] for row in mine)
-        ideal = sum(row["flops"] / row["roofline_flops_per_s"] * 1e6 for row in mine)
-        waits = [row["bound"] for row in mine]
-        most = max(set(waits), key=waits.count) if waits else "nothing"
+        if phase not in speeds:
+            continue
+        speed = speeds[phase]
         column.metric(
             title,
-            f"{flops / max(busy, 1e-9) / 1e6:,.1f} TFLOP/s",
-            f"{ideal / max(busy, 1e-9):.0%} of the roof; most wait for {most}",
+            with_prefix(speed.flops_per_s, "FLOP/s"),
+            f"{speed.of_roof:.0%} of the roof; most wait for {speed.mostly}",
             delta_color="off",
             delta_arrow="off",
             help="All operators drawn, one layer: FLOPs over predicted time, and how near the roof.",

@@ -27,7 +27,6 @@ from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
 from medusa_sim.errors import UsageError
 from medusa_sim.operators import FloatArray
 from medusa_sim.report.numbers import times
-from medusa_sim.setup import DEFAULT_RUNTIME
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.speedup import BestTrees
 
@@ -217,8 +216,7 @@ def _budget(
 def _sweep_command(set_up: inputs.SetUp, batch: int, profile: str, heads: int, candidates: str) -> str:
     words = ["sweep", "--gpu", set_up.gpu, "--model", set_up.model]
     words += ["--batch", str(batch), "--seq", str(set_up.seq_len)]
-    if set_up.runtime != DEFAULT_RUNTIME:
-        words += ["--runtime", set_up.runtime]
+    words += set_up.launch_options
     words += ["--candidates", candidates, "--heads", str(heads), "--acceptance", profile]
     return show.command([*words, "--format", "csv"])
 

@@ -13,6 +13,7 @@ from medusa_sim.cli.names import MODEL, RUNTIME
 from medusa_sim.cli.options import (
     DEFAULT_CANDIDATES,
     DEFAULT_MODEL,
+    DTYPE,
     gpu_option,
     latency_options,
     output_options,
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="What is fused; paper has the separate operators of the Medusa paper's Table 5.",
 )
+@click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's].")
 @latency_options
 @click.option(
     "--plot", type=click.Path(path_type=Path), default=None, help="Also draw it: FILE.png, .svg or .pdf."
@@ -54,6 +56,7 @@ def roofline(
     seq_len: tuple[int, ...],
     candidates: tuple[int, ...],
     runtime: str,
+    dtype: str | None,
     latency: LatencyName,
     outside: Outside,
     kernels: str | None,
@@ -68,7 +71,7 @@ def roofline(
     from medusa_sim.roofline_points import roofline_points
     from medusa_sim.setup import latency_model
     from medusa_sim.specs.gpu import load_gpu
-    from medusa_sim.specs.model import load_model
+    from medusa_sim.specs.model import load_model, with_dtypes
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.sweep import Grid
 
@@ -76,7 +79,8 @@ def roofline(
         from medusa_sim.figures import check_plot_path
 
         check_plot_path(plot)
-    card, sizes, launched = load_gpu(gpu, data_dir), load_model(model), load_runtime(runtime)
+    card, launched = load_gpu(gpu, data_dir), load_runtime(runtime)
+    sizes = with_dtypes(load_model(model), dtype)
     timing = latency_model(
         card, latency, kernels or launched.kernel_set(sizes.dtype), outside=outside, data_dir=data_dir
     )

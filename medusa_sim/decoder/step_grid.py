@@ -25,7 +25,8 @@ from medusa_sim.units import US_PER_S
 
 _IN_A_ROW = 3
 """Timed steps of one turn."""
-_SETTLE_S = 0.05
+_SETTLE_S = 0.2
+"""Some 20 steps of a small model: the last-level cache keeps its K and V only after that many."""
 
 Step = Callable[[], object]
 

@@ -1,9 +1,9 @@
 """Table 1's overheads and Table 3's ablation of the Medusa paper, predicted beside published.
 
 The paper decodes with Hugging Face code that the host launches, at batch 1. The step model of runtime
-`hf-eager` takes max(device, host) over a step. The public code, however, waits for the device in the
-middle of accepting (`if accept_length == 0`), so that the heads and the posterior on the device and the
-bookkeeping on the host come one after the other: that serial tail is added here. Nothing is fitted to
+`hf-eager` takes a smooth maximum of device and host over a step. The public code, however, waits for the
+device in the middle of accepting (`if accept_length == 0`), so that the heads and the posterior on the device
+and the bookkeeping on the host come one after the other: that serial tail is added here. Nothing is fitted to
 the published overheads.
 """
 
@@ -53,7 +53,7 @@ OUTPUT_TOKENS, PROMPT_TOKENS = 300, 200
 class Overhead:
     """One model's overhead at 64 candidates, from the plain step model to all that is accounted for.
 
-    device: kernels alone. step: max(device, host) over the step. serial: with the tail after the wait.
+    device: kernels alone. step: device and host over the step. serial: with the tail after the wait.
     counted: as acceleration rate / end-to-end speedup gives it, prompt and last step included.
     """
 

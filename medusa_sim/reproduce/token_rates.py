@@ -1,7 +1,7 @@
 """Published tokens/s of host-bound code at batch 1, predicted from a few of its own rows.
 
-Hugging Face's eager code waits for its host: a step takes launches x host_us_per_launch, or what the device
-needs where that is longer. How fast a host is differs from table to table (Tables 1 and 4 of the Medusa paper
+Hugging Face's eager code waits for its host: a step takes a smooth maximum of launches x host_us_per_launch
+and what the device needs. How fast a host is differs from table to table (Tables 1 and 4 of the Medusa paper
 disagree by 20 % on one baseline), so the runtime's number is fitted to some rows of a table and the others of
 the same table are predicted. What is fitted is marked in the column `is_fitted`.
 """
@@ -19,7 +19,7 @@ from medusa_sim.reproduce.decoding import CONTEXT, overhead_of
 from medusa_sim.reproduce.published import PAPER_GPU, cited, published
 from medusa_sim.reproduce.target import Reproduction
 from medusa_sim.setup import DataDir, sweep_settings
-from medusa_sim.step import Setting, decode_step
+from medusa_sim.step import Setting, decode_step, overlapped_us
 from medusa_sim.units import US_PER_S
 
 FITTED_MODELS = ("vicuna-7b", "vicuna-13b")
@@ -27,6 +27,7 @@ FITTED_GAMMAS = (1, 3, 8)
 FITTED_DEPTHS = (2, 4)
 """Rows that parameters are fitted to: the two smaller Vicunas, three draft lengths, chains of two depths."""
 _RSD_COLUMNS = ("target", "task", "experiment", "decoder", "spec", "depth")
+_SLOWEST_LAUNCH_US = 1000.0
 _RATES = np.linspace(0.02, 0.98, 193)
 
 
@@ -38,8 +39,8 @@ class PlainStep:
     launches: float
 
     def time_us(self, host_us_per_launch: float) -> float:
-        """max(device, host)."""
-        return max(self.device_us, self.launches * host_us_per_launch)
+        """Device and host together (`step.overlapped_us`)."""
+        return float(overlapped_us(np.asarray(self.device_us), self.launches * host_us_per_launch))
 
 
 def plain_step(model: str, data_dir: DataDir = None) -> PlainStep:
@@ -55,9 +56,14 @@ def _setting(model: str, data_dir: DataDir) -> Setting:
 
 
 def host_us_per_launch(steps: Sequence[PlainStep], measured_us: Sequence[float]) -> float:
-    """The launch time that meets these steps best (relative least squares); the host is the slower."""
-    ratio = np.asarray([step.launches for step in steps]) / np.asarray(measured_us)
-    return float(ratio.sum() / (ratio**2).sum())
+    """The launch time that meets these steps best (relative least squares)."""
+    from scipy.optimize import minimize_scalar
+
+    def miss(host_us: float) -> float:
+        pairs = zip(steps, measured_us, strict=True)
+        return float(sum((step.time_us(host_us) / measured - 1.0) ** 2 for step, measured in pairs))
+
+    return float(minimize_scalar(miss, bounds=(0.0, _SLOWEST_LAUNCH_US), method="bounded").x)
 
 
 def baseline_rates(name: str, title: str, table: str, column: str, data_dir: DataDir = None) -> Reproduction:
