@@ -199,6 +199,7 @@ def generate(
         kept = _emit(sequences, active, draft, verdict, ends, settings.max_new_tokens)
         counts = torch.tensor(kept, device=roots.device)
         rows = torch.cat((torch.zeros_like(verdict.nodes[:, :1]), verdict.nodes), dim=1)
+        rows = rows[:, : max(kept)]  # a path is padded to the size of its tree
         cache.compact(rows, counts)
         drafter.commit(rows, counts)
         hidden = states[torch.arange(len(prompts), device=roots.device), verdict.last]
