@@ -23,7 +23,7 @@ from medusa_sim.rows import operators_of, read_rows
 from medusa_sim.specs.gpu import load_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
-CPUS = [f"cpu-emerald-rapids-{size}" for size in ("3m", "50m", "300m")]
+CPUS = [f"cpu-emerald-rapids-{size}" for size in ("1m", "3m", "50m", "300m")]
 cpus = st.sampled_from(CPUS)
 
 
@@ -125,11 +125,11 @@ def test_too_few_rows_are_refused() -> None:
 
 @pytest.mark.parametrize("cpu", CPUS)
 def test_shipped_rows_are_met(cpu: str) -> None:
-    """Shapes kept back: linear layers within 5 %, attention within 11 % (prefill of the largest)."""
+    """Shapes kept back: linear layers within 5.4 %, attention 7.6 % (decode of the largest)."""
     gpu = load_gpu(cpu)
     kernels = gpu.kernel_set("torch")
-    assert kernels.serial_gemm["fp32"].fit.heldout_error < 0.05
-    assert all(kernel.fit.heldout_error < 0.11 for kernel in kernels.serial_attention.values())
+    assert kernels.serial_gemm["fp32"].fit.heldout_error < 0.06
+    assert all(kernel.fit.heldout_error < 0.08 for kernel in kernels.serial_attention.values())
     for file in ("gemm", "attention"):
         frame = read_rows(ROOT / "profiles" / "operators" / cpu / f"{file}_fp32.csv", need_time=True)
         measured = frame["time_us"].to_numpy(dtype=float)
@@ -137,7 +137,7 @@ def test_shipped_rows_are_met(cpu: str) -> None:
             if isinstance(operator, Attention) and not operator.is_fused:
                 continue
             predicted = CalibratedLatency(gpu, "torch").time(operator).time_us
-            assert np.mean(np.abs(predicted / measured[index] - 1.0)) < 0.09
+            assert np.mean(np.abs(predicted / measured[index] - 1.0)) < 0.06
 
 
 def test_a_cpu_gets_serial_kernels_and_a_gpu_does_not() -> None:

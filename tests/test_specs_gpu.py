@@ -54,7 +54,7 @@ def _no_user_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 
 def test_the_shipped_gpus_are_the_listed_ones() -> None:
     measured = {name for name in gpu_names() if load_gpu(name).architecture == "cpu"}
-    assert measured == {f"cpu-emerald-rapids-{size}" for size in ("3m", "50m", "300m")}
+    assert measured == {f"cpu-emerald-rapids-{size}" for size in ("1m", "3m", "50m", "300m")}
     assert set(DATASHEET) == set(NAMES) == set(gpu_names()) - measured
 
 
