@@ -16,6 +16,7 @@ from inputs import SetUp
 from medusa_sim import data
 from medusa_sim.export import exported
 from medusa_sim.latency.remembered import remembered
+from medusa_sim.measure.steps import STEPS
 from medusa_sim.plan import Drafting, acceptance_of
 from medusa_sim.recommend import Question, Recommendation, at_batch, recommend
 from medusa_sim.reproduce import Reproduction, reproduction
@@ -31,7 +32,8 @@ from medusa_sim.step import Setting
 from medusa_sim.sweep import Grid
 from medusa_sim.units import US_PER_MS, US_PER_S
 from medusa_sim.validate import compared_rows
-from medusa_sim.validate_decoder import DecoderValidation, validate_decoder
+from medusa_sim.validate_decoder import DecoderValidation, StepCell, validate_decoder
+from medusa_sim.validate_runs import RunsCell, RunsValidation, validate_runs
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -264,12 +266,47 @@ def decoder_folder(gpu: str) -> Path | None:
     return data.find("profiles/decoder", gpu)
 
 
-def decoder_validation(gpu: str, folder: str) -> DecoderValidation:
-    """The simulator against those steps."""
-    return _decoder_validation(gpu, folder, data_version())
+def decoder_validation(gpu: str, folder: str, latency: str) -> DecoderValidation:
+    """The simulator against the steps of a folder, as `validate --decoder` compares them."""
+    return _decoder_validation(gpu, folder, latency, data_version())
 
 
-@st.cache_data(max_entries=8, show_spinner=False)
-def _decoder_validation(gpu: str, folder: str, version: float) -> DecoderValidation:
+@st.cache_data(max_entries=16, show_spinner=False)
+def _decoder_validation(gpu: str, folder: str, latency: str, version: float) -> DecoderValidation:
     del version
-    return validate_decoder(Path(folder), load_gpu(gpu), latency="measured", outside="calibrated")
+    return validate_decoder(Path(folder), load_gpu(gpu), latency=latency, outside="calibrated")  # type: ignore[arg-type]
+
+
+def runs_validation(gpu: str, folder: str, latency: str) -> RunsValidation:
+    """The simulator against whole generations of a trained decoder."""
+    return _runs_validation(gpu, folder, latency, data_version())
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _runs_validation(gpu: str, folder: str, latency: str, version: float) -> RunsValidation:
+    del version
+    return validate_runs(Path(folder), load_gpu(gpu), latency=latency, outside="calibrated")  # type: ignore[arg-type]
+
+
+def decoder_cells(gpu: str, folder: str, latency: str) -> pd.DataFrame:
+    """Every cell of either: model, batch, candidates, measured_us, predicted_us, is_fitted."""
+    import pandas as pd
+
+    pairs: list[tuple[StepCell | RunsCell, float, float]]
+    if (Path(folder) / STEPS).exists():
+        steps = decoder_validation(gpu, folder, latency).cells
+        pairs = [(cell, cell.measured_us, cell.predicted_us) for cell in steps]
+    else:
+        runs = runs_validation(gpu, folder, latency).cells
+        pairs = [(cell, cell.step_us, cell.predicted_step_us) for cell in runs]
+    return pd.DataFrame(
+        {
+            "model": cell.model,
+            "batch": cell.batch,
+            "candidates": cell.candidates,
+            "measured_us": measured_us,
+            "predicted_us": predicted_us,
+            "is_fitted": cell.is_fitted,
+        }
+        for cell, measured_us, predicted_us in pairs
+    )

@@ -15,6 +15,8 @@ import uploads
 from charts import validation as charts
 
 from medusa_sim.errors import MedusaSimError
+from medusa_sim.measure.steps import STEPS
+from medusa_sim.report.decoder_tables import choice_table, comparison_table, comparisons_table
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.score_tables import score_table
 from medusa_sim.reproduce import TARGETS
@@ -22,12 +24,17 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.validate import scores
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import pandas as pd
 
+    from medusa_sim.report.text import TextTable
     from medusa_sim.specs.kernels import Fit
+    from medusa_sim.validate_decoder import Choice
 
 _UPLOAD = "my rows (CSV)"
 _BASELINES = ("fixed", "same")
+_LATENCIES = ("measured", "calibrated")
 _LARGEST = 1_500_000
 _MOST_ROWS = 20_000
 _TOLD = (
@@ -203,24 +210,43 @@ def _decoder(gpu: str) -> None:
     folder = answers.decoder_folder(gpu)
     if folder is None:
         return
-    st.subheader("Steps of the decoder on this device", anchor=False)
-    from medusa_sim.report.decoder_tables import choice_table, comparison_table
+    st.subheader("The decoder on this device", anchor=False)
+    latency = inputs.choice(
+        st,
+        "latency",
+        "Operators",
+        _LATENCIES,
+        _LATENCIES[0],
+        "Predicted from the measured operators themselves, or from the kernels fitted to them.",
+    )
+    if (folder / STEPS).exists():
+        steps = answers.decoder_validation(gpu, str(folder), latency)
+        _decoder_tables(comparison_table(steps), steps.choices)
+    else:
+        runs = answers.runs_validation(gpu, str(folder), latency)
+        _decoder_tables(comparisons_table(runs.comparisons, ""), runs.choices)
+    cells = answers.decoder_cells(gpu, str(folder), latency)
+    words = ["validate", "--gpu", gpu, "--kernels", "torch", "--latency", latency]
+    words += ["--outside", "calibrated"] if latency == "measured" else []
+    import pyarrow as pa
 
-    found = answers.decoder_validation(gpu, str(folder))
-    for table in (comparison_table(found), choice_table(found.choices)):
+    show.chart(
+        charts.scatter_chart(
+            cells, "measured_us", "predicted_us", "step (us)", ("candidates", "batch", "model")
+        ),
+        name="steps",
+        caption="A point a batch and count: whole steps of the decoder, the fastest pass; dashed: 10 % off. "
+        "The first cells gave the time beside kernels.",
+        told=show.command([*words, "--decoder", _from_here(folder)]),
+        rows=pa.Table.from_pandas(cells, preserve_index=False),
+        alt="Predicted over measured steps of the decoder",
+    )
+
+
+def _decoder_tables(compared: TextTable, choices: Sequence[Choice]) -> None:
+    """How far off, and the counts that follow."""
+    for table in (compared, choice_table(choices)):
         st.dataframe([dict(zip(table.headers, cells, strict=True)) for cells in table.rows], hide_index=True)
-    told = [
-        "validate",
-        "--gpu",
-        gpu,
-        "--kernels",
-        "torch",
-        "--latency",
-        "measured",
-        "--outside",
-        "calibrated",
-    ]
-    st.code(show.command([*told, "--decoder", str(folder)]), language="sh", wrap_lines=True)
 
 
 def _published() -> None:

@@ -18,8 +18,10 @@ import uploads
 from charts import compare, roofline, tree, validation
 from charts.style import Spec
 from conftest import Opened, csv_rows, metrics, printed
+from conftest import charts as chart_specs
 from test_choose import set_up
 
+from medusa_sim import data
 from medusa_sim.acceptance.heads import expected_tokens_per_step, node_probabilities
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
@@ -206,3 +208,28 @@ def test_the_report_is_a_page() -> None:
     text = notes.report_html(set_up(seq_len=512))
     assert text.startswith("<!doctype html>") or "<html" in text[:200]
     assert "a100-80gb-pcie" in text
+
+
+@pytest.mark.parametrize("size", ["1m", "3m"])
+def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, size: str) -> None:
+    gpu = f"cpu-emerald-rapids-{size}"
+    pages = {
+        latency: opened("validation", gpu=gpu, latency=latency) for latency in ("measured", "calibrated")
+    }
+    for latency, page in pages.items():
+        assert not page.exception
+        told = next(code.value for code in page.code if "--decoder" in code.value)
+        assert f"--latency {latency}" in told
+        folder = data.find("profiles/decoder", gpu)
+        assert folder is not None
+        cells = answers.decoder_cells(gpu, str(folder), latency)
+        assert set(cells["batch"]) == {1, 2, 4, 8}
+        assert (cells["predicted_us"] > 0).all()
+        spec = next(spec for spec in chart_specs(page) if "step (us)" in json.dumps(spec))
+        assert len(spec["layer"][1]["data"]["values"]) == len(cells)
+    tables = {
+        latency: [frame.value.to_csv() for frame in page.dataframe if "quantity" in frame.value]
+        for latency, page in pages.items()
+    }
+    assert len(tables["measured"]) == 1
+    assert tables["measured"] != tables["calibrated"]
