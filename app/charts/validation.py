@@ -44,8 +44,12 @@ def scatter_chart(
     x = quantity("measured", f"measured: {title}", scale={"type": "log", "nice": False})
     y = quantity("predicted", f"predicted: {title}", scale={"type": "log", "nice": False})
     group = columns[0] if columns else None
-    colour = {"value": SHADES[0]} if group is None else category(group, None, scale={"range": shades(9)})
-    shape = {"value": "circle"} if group is None else category(group, None)
+    colour: Spec = {"value": SHADES[0]}
+    shape: Spec = {"value": "circle"}
+    if group is not None:
+        names_in_order = [str(name) for name in sorted(kept[group].unique())]
+        colour = category(group, group, scale={"range": shades(len(names_in_order))}, sort=names_in_order)
+        shape = category(group, group, sort=names_in_order)
     return base(
         380,
         layer=[

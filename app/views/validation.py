@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 _UPLOAD = "my rows (CSV)"
 _BASELINES = ("fixed", "same")
+_UNFUSED = ("qk", "pv")
 _LATENCIES = ("measured", "calibrated")
 _LARGEST = 1_500_000
 _MOST_ROWS = 20_000
@@ -133,6 +134,10 @@ def _measured(gpu: str, kernels: str) -> None:
     except MedusaSimError as error:  # the other sections of the page do not depend on it
         st.info(str(error))
         return
+    if len(rows) < len(frame):
+        st.caption(
+            f"{len(frame) - len(rows)} rows of unfused attention are left out: no kernel is fitted to them."
+        )
     if used != kernels:
         st.caption(f"These rows are of the kernel set {used}; {kernels} has no such kernels.")
         kernels = used
@@ -172,14 +177,17 @@ def _from_here(path: Path) -> str:
 
 
 def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
-    """Predicted beside measured by the chosen kernel set, or by the first that has such kernels."""
-    try:
-        return answers.compared(frame, gpu, kernels), kernels
-    except MedusaSimError:
-        for other in load_gpu(gpu).kernels:
+    """Predicted beside measured by the chosen kernel set, or by the first that has such kernels.
+
+    Unfused attention beside other operators is left out where no set has a kernel for it.
+    """
+    sets = (kernels, *(other for other in load_gpu(gpu).kernels if other != kernels))
+    fused = frame[~frame["op"].isin(_UNFUSED)]
+    for rows in (frame, fused) if 0 < len(fused) < len(frame) else (frame,):
+        for each in sets:
             with contextlib.suppress(MedusaSimError):
-                return answers.compared(frame, gpu, other), other
-        raise
+                return answers.compared(rows, gpu, each), each
+    return answers.compared(frame, gpu, kernels), kernels  # says why not
 
 
 def _uploaded() -> pd.DataFrame | None:
