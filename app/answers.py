@@ -252,7 +252,7 @@ def compared(frame: pd.DataFrame, gpu: str, kernels: str) -> pd.DataFrame:
 def _compared(frame: pd.DataFrame, gpu: str, kernels: str, version: float) -> pd.DataFrame:
     del version
     runtime = load_runtime("paper" if kernels == "paper" else "kernel")
-    return compared_rows(frame, load_gpu(gpu), runtime, kernels=kernels)
+    return compared_rows(frame, load_gpu(gpu), runtime, leave_out=lambda line: None, kernels=kernels)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 _UPLOAD = "my rows (CSV)"
 _BASELINES = ("fixed", "same")
-_UNFUSED = ("qk", "pv")
 _LATENCIES = ("measured", "calibrated")
 _LARGEST = 1_500_000
 _MOST_ROWS = 20_000
@@ -136,7 +135,7 @@ def _measured(gpu: str, kernels: str) -> None:
         return
     if len(rows) < len(frame):
         st.caption(
-            f"{len(frame) - len(rows)} rows of unfused attention are left out: no kernel is fitted to them."
+            f"{len(frame) - len(rows)} rows are left out: the set has no kernel that was fitted to such rows."
         )
     if used != kernels:
         st.caption(f"These rows are of the kernel set {used}; {kernels} has no such kernels.")
@@ -177,17 +176,14 @@ def _from_here(path: Path) -> str:
 
 
 def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
-    """Predicted beside measured by the chosen kernel set, or by the first that has such kernels.
-
-    Unfused attention beside other operators is left out where no set has a kernel for it.
-    """
-    sets = (kernels, *(other for other in load_gpu(gpu).kernels if other != kernels))
-    fused = frame[~frame["op"].isin(_UNFUSED)]
-    for rows in (frame, fused) if 0 < len(fused) < len(frame) else (frame,):
-        for each in sets:
+    """Predicted beside measured by the chosen kernel set, or by the first that has such kernels."""
+    try:
+        return answers.compared(frame, gpu, kernels), kernels
+    except MedusaSimError:
+        for other in load_gpu(gpu).kernels:
             with contextlib.suppress(MedusaSimError):
-                return answers.compared(rows, gpu, each), each
-    return answers.compared(frame, gpu, kernels), kernels  # says why not
+                return answers.compared(frame, gpu, other), other
+        raise
 
 
 def _uploaded() -> pd.DataFrame | None:

@@ -129,6 +129,7 @@ def validate(
             read_rows(path, need_time=True),
             card,
             load_runtime(runtime),
+            leave_out=lambda line: click.echo(f"left out: {line}", err=True),
             cold=cache == "cold",
             data_dir=data_dir,
             **names,
