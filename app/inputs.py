@@ -16,13 +16,15 @@ from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan import METHODS
 from medusa_sim.setup import DEFAULT_GPU, DEFAULT_HEADS, DEFAULT_MODEL, DEFAULT_RUNTIME
-from medusa_sim.specs.gpu import gpu_names
+from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.model import model_names
 from medusa_sim.specs.runtime import runtime_names
 
 SHIPPED = "as shipped for the model"
 OWN_MODEL = "my config.json"
 PUBLISHED = "as published"
+RUNTIMES = tuple(name for name in runtime_names() if name != "paper")
+"""`paper` has no kernels for a whole step; its figures are on the page Validation."""
 DTYPES = (PUBLISHED, "fp16", "bf16", "fp32", "fp8", "int8")
 _SEEN = "url_as_opened"
 _LARGEST_SEQ_LEN = 131_072
@@ -74,7 +76,11 @@ def choice(
 
 
 def whole(where: Any, name: str, label: str, low: int, high: int, default: int, help_: str) -> int:
-    """A whole number on a slider."""
+    """A whole number on a slider; the only one where there is no other."""
+    if low == high:
+        _opened().pop(name, None)
+        where.caption(f"{label}: {low}")
+        return low
     _checked(name, lambda given: _between(given, low, high), f"whole numbers {low} to {high}")
     return int(where.slider(label, low, high, default, key=name, help=help_, bind="query-params"))
 
@@ -123,6 +129,20 @@ def model_choice(
     options = (*model_names(), OWN_MODEL) if own else model_names()
     told = "Sizes decide the time of a step. Your own Hugging Face config.json: the last entry."
     return choice(where, name, label, options, default, told)
+
+
+def dtype_choice(where: Any, name: str = "dtype") -> str:
+    """A dtype, or the model's own."""
+    told = "Arithmetic of the linear layers. A device that was measured in one dtype alone takes that one."
+    return choice(where, name, "Dtype", DTYPES, PUBLISHED, told)
+
+
+def dtype_for(gpu: str, chosen: str) -> str | None:
+    """The chosen dtype; where none is chosen, the one that a device was measured in, if it is only one."""
+    if chosen != PUBLISHED:
+        return chosen
+    measured = {dtype for kernels in load_gpu(gpu).kernels.values() for dtype in kernels.linear}
+    return measured.pop() if len(measured) == 1 else None
 
 
 def acceptance_choice(where: Any, name: str = "acceptance", default: str = SHIPPED) -> str:
@@ -191,9 +211,8 @@ def set_up(where: Any) -> SetUp:
     acceptance = _acceptance(where, drafter)
     told = "How kernels are launched: CUDA graphs as serving engines do, or eager as Hugging Face does."
     with where.expander("More"):
-        runtime = choice(st, "runtime", "Runtime", runtime_names(), DEFAULT_RUNTIME, told)
-        told = "Arithmetic of the linear layers; what was measured decides what a GPU has."
-        dtype = choice(st, "dtype", "Dtype", DTYPES, PUBLISHED, told)
+        runtime = choice(st, "runtime", "Runtime", RUNTIMES, DEFAULT_RUNTIME, told)
+        dtype = dtype_choice(st)
     return SetUp(
         gpu=gpu,
         model=model if config is None else "config.json",
@@ -204,7 +223,7 @@ def set_up(where: Any) -> SetUp:
         draft_model=draft_model,
         acceptance=acceptance,
         config=config,
-        dtype=None if dtype == PUBLISHED else dtype,
+        dtype=dtype_for(gpu, dtype),
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from inputs import SetUp
@@ -53,18 +54,33 @@ def whole_json(answer: Recommendation, told: str) -> str:
     return json.dumps({**head, **recommendation_values(answer, kernels)}, indent=1, allow_nan=False) + "\n"
 
 
+def report_file(set_up: SetUp) -> list[tuple[str, str, Callable[[], str]]]:
+    """The report as a download, where `sweep` can ask the same question: Medusa heads, a known model."""
+    if set_up.drafter != "medusa" or set_up.config is not None:
+        return []
+    return [("html", "text/html", lambda: report_html(set_up))]
+
+
 def report_html(set_up: SetUp) -> str:
     """What `sweep --report` writes, in one page."""
+    import answers
+
     from medusa_sim.report.document import html_page
     from medusa_sim.report.sweep_report import report_blocks
     from medusa_sim.setup import sweep_settings
     from medusa_sim.sweep import Grid
 
-    grid = Grid.of((1, 2, 4, 8, 16, 32, 64), (set_up.seq_len,), (1, *range(16, 129, 16)))
+    acceptance = answers.profile_of(set_up).name
+    grid = Grid.of((1, 2, 4, 8, 16, 32, 64), (set_up.seq_len,), (1, *range(16, 113, 16)))
     settings = sweep_settings(
-        (set_up.gpu,), (set_up.model,), runtime=set_up.runtime, heads=set_up.heads, dtype=set_up.dtype
+        (set_up.gpu,),
+        (set_up.model,),
+        runtime=set_up.runtime,
+        heads=set_up.heads,
+        dtype=set_up.dtype,
+        acceptance=acceptance,
     )
-    about = f"--gpu {set_up.gpu} --model {set_up.model} --seq {set_up.seq_len}"
-    launch = shlex.join([*set_up.launch_options, "--batch", "1..64", "--report", "out"])
-    told = f"medusa-sim sweep {about} {launch}"
+    words = ["sweep", "--gpu", set_up.gpu, "--model", set_up.model, "--seq", str(set_up.seq_len)]
+    words += ["--heads", str(set_up.heads), "--acceptance", acceptance, *set_up.launch_options]
+    told = shlex.join(["medusa-sim", *words, "--batch", "1..64", "--report", "out"])
     return html_page(f"medusa-sim: {set_up.gpu}, {set_up.model}", report_blocks(settings, grid, told))

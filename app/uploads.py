@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from medusa_sim.errors import DataError
+from medusa_sim.errors import DataError, SpecError
 from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.model import Model
 
@@ -32,7 +32,10 @@ def model_of(content: bytes) -> Model:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "config.json"
         path.write_bytes(content)
-        return model_from_config(path)
+        try:
+            return model_from_config(path)
+        except SpecError as error:  # the path is ours, the name the user's
+            raise SpecError(str(error).replace(str(path), "config.json")) from None
 
 
 def text(name: str, content: bytes) -> str:

@@ -51,10 +51,10 @@ def page(set_up: inputs.SetUp) -> None:
         "latency",
         "latency: the best at every batch. throughput: the most tokens/s of any batch that fits.",
     )
-    show.ignored_note()
+    note = st.container()  # above the answer, filled once every input is known
     answer = answers.recommendation(set_up, batch_max, objective)
     row = at_batch(answer, batch, set_up.seq_len)
-    _verdict(answer, row)
+    _verdict(set_up, answer, row)
     told = ["recommend", *set_up.options]
     if objective != "latency":
         told += ["--objective", objective]
@@ -64,17 +64,25 @@ def page(set_up: inputs.SetUp) -> None:
     _map(answer, searched, batch_max)
     _schedule(answer, searched, set_up)
     _launch(set_up, batch_max, objective, searched)
+    with note:
+        show.ignored_note()
 
 
-def _verdict(answer: Recommendation, row: ScheduleRow) -> None:
+def _verdict(set_up: inputs.SetUp, answer: Recommendation, row: ScheduleRow) -> None:
     """The answer in one sentence and five figures."""
     plain = row.candidates == 1
     if not row.fits_memory:
         st.error(f"**Batch {row.batch_max} does not fit in memory**, with or without speculation.")
     elif plain:
+        best = f"{times(row.speculative_speedup)} with {row.speculative_candidates} candidates"
+        gain = answer.question.switching_gain
+        why = f"The best of it would give {best}."
+        if row.speculative_speedup > 1.0 + gain:
+            why = f"It would give {best}, but its drafter leaves no room in memory."
+        elif row.speculative_speedup > 1.0:
+            why = f"The best of it would give {best}, less than the {gain:.0%} that count as a gain."
         st.error(
-            f"**Do not enable speculation at batch {row.batch_max}.** The best of it would give "
-            f"{times(row.speculative_speedup)} with {row.speculative_candidates} candidates.",
+            f"**Do not enable speculation at batch {row.batch_max}.** {why}",
             icon=":material/do_not_disturb_on:",
         )
     else:
@@ -91,8 +99,8 @@ def _verdict(answer: Recommendation, row: ScheduleRow) -> None:
     )
     second.metric(
         "Speedup",
-        times(row.speedup),
-        f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
+        times(row.speedup) if row.fits_memory else "-",
+        None if plain else f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
         delta_color="off",
         delta_arrow="off",
         help="Tokens/s over plain decoding at the same batch and length, with an 80 % interval.",
@@ -100,8 +108,8 @@ def _verdict(answer: Recommendation, row: ScheduleRow) -> None:
     loses = answer.break_even_batch
     third.metric(
         "Loses from batch",
-        str(loses) if loses is not None else "none",
-        help="The smallest batch from which no count pays any more; none: it pays at every batch that fits.",
+        "-" if not answer.enable else str(loses) if loses is not None else "none",
+        help="The smallest batch from which no count pays any more, memory apart; none: it always pays.",
     )
     fourth.metric(
         "Free token budget",
@@ -118,7 +126,8 @@ def _verdict(answer: Recommendation, row: ScheduleRow) -> None:
     )
     st.markdown(reason(answer))
     st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
-    for line in warnings(answer)[:4]:
+    borrowed = answers.another_models_acceptance(set_up)
+    for line in [*([borrowed] if borrowed else []), *warnings(answer)][:4]:
         st.warning(line, icon=":material/warning:")
 
 
@@ -187,7 +196,7 @@ def _schedule(answer: Recommendation, told: list[str], set_up: inputs.SetUp) -> 
         [
             ("csv", "text/csv", lambda: show.csv_bytes(notes.schedule(answer))),
             ("json", "application/json", lambda: notes.whole_json(answer, show.command(told))),
-            ("html", "text/html", lambda: notes.report_html(set_up)),
+            *notes.report_file(set_up),
         ],
     )
     with st.expander("What follows from it"):

@@ -11,6 +11,7 @@ import show
 import streamlit as st
 from charts.compare import compare_chart
 
+from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan import METHODS
 from medusa_sim.report.numbers import times
 
@@ -29,8 +30,9 @@ def page(set_up: inputs.SetUp) -> None:
     what = inputs.choice(right, "what", "Show", _WHAT, "speedup", "What the chart shows.")
     set_ups = [set_up, *_others(set_up, count)]
     show.ignored_note()
-    names = _names(set_ups)
-    rows = {name: answers.by_batch(each, _BATCHES) for name, each in zip(names, set_ups, strict=True)}
+    rows = _rows(set_ups)
+    if not rows:
+        return
     _answer(rows)
     plain = {"tokens_per_s": "plain_tokens_per_s", "ms_per_token": "plain_ms_per_token"}.get(what)
     titles = {
@@ -38,7 +40,8 @@ def page(set_up: inputs.SetUp) -> None:
         "tokens_per_s": "tokens/s",
         "ms_per_token": "ms a token",
     }
-    commands = [show.command(["recommend", *each.options, "--candidates-max", "128"]) for each in set_ups]
+    searched = ["--candidates-max", str(answers.CANDIDATES_MAX), "--batch", "1..64", "--by-count"]
+    commands = [show.command(["recommend", *each.options, *searched, "--format", "csv"]) for each in set_ups]
     import pyarrow as pa
 
     table = pa.Table.from_pylist([{"set_up": name, **row} for name, found in rows.items() for row in found])
@@ -55,6 +58,21 @@ def page(set_up: inputs.SetUp) -> None:
         alt="Lines of the set-ups over batch",
     )
     st.dataframe(_table(rows), hide_index=True, key="compared")
+
+
+def _rows(set_ups: list[inputs.SetUp]) -> dict[str, list[dict[str, Any]]]:
+    """Answers by name; a set-up without one says why and leaves the others alone."""
+    found = {}
+    for name, each in zip(_names(set_ups), set_ups, strict=True):
+        try:
+            found[name] = answers.by_batch(each, _BATCHES)
+        except MedusaSimError as error:
+            st.error(f"{name}: {error}", icon=":material/error:")
+            continue
+        borrowed = answers.another_models_acceptance(each)
+        if borrowed is not None:
+            st.warning(f"{name}: {borrowed}", icon=":material/warning:")
+    return found
 
 
 def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
@@ -75,9 +93,17 @@ def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
                 told = "Probability that a draft is accepted where the one before was."
                 rate = f"{inputs.whole(st, f'rate{number}', 'Acceptance (%)', 5, 100, 70, told) / 100:g}"
             draft = "llama-68m" if drafter == "draft-model" else None
+            dtype = inputs.dtype_for(gpu, inputs.dtype_choice(st, f"dtype{number}"))
         found.append(
             dataclasses.replace(
-                first, gpu=gpu, model=model, drafter=drafter, draft_model=draft, acceptance=rate, config=None
+                first,
+                gpu=gpu,
+                model=model,
+                drafter=drafter,
+                draft_model=draft,
+                acceptance=rate,
+                config=None,
+                dtype=dtype,
             )
         )
     return found
@@ -106,6 +132,7 @@ def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:
         first,
         delta_color="off",
         delta_arrow="off",
+        help="Least time a token and user at the smallest batch that fits.",
     )
     two.metric(
         "Most tokens/s",
@@ -113,6 +140,7 @@ def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:
         f"{most}, batch {top['batch']}",
         delta_color="off",
         delta_arrow="off",
+        help="Largest throughput of any batch shown that fits.",
     )
     three.metric(
         "Gains most at batch 1",
@@ -120,6 +148,7 @@ def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:
         gains,
         delta_color="off",
         delta_arrow="off",
+        help="Largest speedup over plain decoding at the smallest batch that fits.",
     )
 
 

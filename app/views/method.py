@@ -22,6 +22,7 @@ _CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?:
 def page(set_up: inputs.SetUp) -> None:
     """Numbers of the set-up in the sidebar, or the method."""
     st.title("Method and sources", anchor=False)
+    note = st.container()
     view = inputs.choice(
         st, "view", "Show", _VIEWS, _VIEWS[0], "The numbers behind the answer, or the equations."
     )
@@ -29,13 +30,14 @@ def page(set_up: inputs.SetUp) -> None:
         _numbers(set_up)
     else:
         _method()
+    with note:
+        show.ignored_note()
 
 
 def _numbers(set_up: inputs.SetUp) -> None:
     left, right = st.columns([3, 1])
     wanted = inputs.text(left, "find", "Find", "", "Only rows that hold this text.").lower()
-    kernels = inputs.on_off(right, "kernels", "Fitted parameters", True, "With those of the GPU's kernels.")
-    show.ignored_note()
+    kernels = inputs.on_off(right, "fitted", "Fitted parameters", True, "With those of the GPU's kernels.")
     profile = answers.profile_of(set_up).name
     chosen = [("gpu", set_up.gpu), ("model", set_up.model), ("runtime", set_up.runtime)]
     if profile in acceptance_names():  # one rate for every draft is no file
@@ -92,7 +94,6 @@ def found_file(kind: str, name: str) -> Path:
 
 
 def _method() -> None:
-    show.ignored_note()
     text = method_text()
     parts = re.split(r"(?m)^## ", without_relative_links(text))
     titles = [part.partition("\n")[0] for part in parts[1:]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING
 
 import answers
@@ -11,6 +12,7 @@ import show
 import streamlit as st
 from charts.roofline import is_attention, roofline_chart
 
+from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import with_prefix
 from medusa_sim.roofline_points import phase_speeds
 from medusa_sim.specs.gpu import gpu_names, load_gpu
@@ -41,7 +43,15 @@ def page(set_up: inputs.SetUp) -> None:
     import pyarrow as pa
 
     gpus = [set_up.gpu] + ([other] if other not in (_NOBODY, set_up.gpu) else [])
-    tables = [answers.roofline(set_up, gpu, batch, (candidates,)) for gpu in gpus]
+    tables = []
+    for gpu in list(gpus):
+        try:
+            tables.append(answers.roofline(set_up, gpu, batch, (candidates,)))
+        except MedusaSimError as error:
+            if gpu == set_up.gpu:
+                raise
+            gpus.remove(gpu)  # the first stands without its neighbour
+            st.warning(f"{gpu}: {error}", icon=":material/warning:")
     points = pa.concat_tables(tables)
     if which != "all":
         wanted = [is_attention(op) == (which == "attention") for op in points.column("op").to_pylist()]
@@ -54,7 +64,7 @@ def page(set_up: inputs.SetUp) -> None:
         show.command(["roofline", "--gpu", gpu, *options, "--candidates", str(candidates), "--format", "csv"])
         for gpu in gpus
     ]
-    setting = answers.setting_of(set_up)
+    setting = answers.setting_of(dataclasses.replace(set_up, runtime="kernel"))
     show.chart(
         roofline_chart(points, [load_gpu(gpu) for gpu in gpus], model.dtype),
         name="roofline",

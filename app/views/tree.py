@@ -94,7 +94,11 @@ def _tree(kind: str, accuracy: HeadAccuracy, profile: str) -> tuple[CandidateTre
         heads = inputs.whole(
             right, "depth", "Heads", 1, accuracy.heads, accuracy.heads, "The first heads only."
         )
-        tree = optimal_order(accuracy.first(heads), size).tree(size)
+        order = optimal_order(accuracy.first(heads), size)
+        if order.tokens_per_step.size < size:
+            size = order.tokens_per_step.size
+            st.caption(f"{profile} describes trees of at most {size} candidates with {heads} heads.")
+        tree = order.tree(size)
         words = ["tree", "build", "--head-accuracy", profile, "--candidates", str(tree.candidates)]
         if heads < accuracy.heads:
             words += ["--heads", str(heads)]

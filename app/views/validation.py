@@ -121,17 +121,14 @@ def _measured(gpu: str, kernels: str) -> None:
     name = inputs.choice(
         st, "rows", "Rows", names, names[0], "Shipped or measured rows of this GPU, or your own."
     )
-    if name == _UPLOAD:
-        frame = _uploaded()
+    path = "rows.csv" if name == _UPLOAD else _from_here(files[name])
+    try:
+        frame = _uploaded() if name == _UPLOAD else answers.rows_of(files[name])
         if frame is None:
             return
-        path = "rows.csv"
-    else:
-        frame, path = answers.rows_of(files[name]), _from_here(files[name])
-    try:
         rows, used = _compared(frame, gpu, kernels)
     except MedusaSimError as error:  # the other sections of the page do not depend on it
-        st.info(str(error))
+        (st.error if name == _UPLOAD else st.info)(str(error))
         return
     if len(rows) < len(frame):
         st.caption(

@@ -30,6 +30,10 @@ def _shown(path: Sequence[object]) -> str:
     return f"[{items}{', ...' if len(path) > SHOWN_PATH_ITEMS else ''}]"
 
 
+MOST_RANK = 4095
+"""No head is asked for more guesses; a file with a larger rank is wrong, and its tables would fill memory."""
+
+
 def _checked_path(path: object, where: str) -> Path:
     if not isinstance(path, list | tuple) or not path:
         raise SpecError(
@@ -40,6 +44,8 @@ def _checked_path(path: object, where: str) -> Path:
             raise SpecError(
                 f"{where}: path {_shown(path)} must hold whole ranks from 0, given {str(rank)[:20]}"
             )
+        if rank > MOST_RANK:
+            raise SpecError(f"{where}: rank {str(rank)[:20]}; at most {MOST_RANK:,} is allowed")
     return tuple(int(rank) for rank in path)
 
 

@@ -20,7 +20,9 @@ SCHEMA = 1
 PATH_KEYS = ("paths", "medusa_choices", "eagle_choices", "choices")
 TreeFormat = Literal["paths", "leaves", "json", "tensorrt-llm", "successors"]
 
-_ASSIGNMENT = re.compile(r"^\s*(\w+)\s*=\s*(\[\s*\[.*?\]\s*,?\s*\])", re.DOTALL | re.MULTILINE)
+_ASSIGNMENT = re.compile(
+    r"^\s*(\w+)\s*=\s*(\[\s*\[.*?\]\s*,?\s*\])\s*(?:#[^\n]*)?$", re.DOTALL | re.MULTILINE
+)
 
 
 def paths_from_successors(successors: Sequence[Sequence[int]], where: str = "tree") -> list[tuple[int, ...]]:
@@ -50,6 +52,10 @@ def _pick(named: dict[str, Any], name: str | None, where: str) -> Any:
         return named[name]
     if len(named) == 1:
         return next(iter(named.values()))
+    if not named:
+        raise SpecError(
+            f"{where}: an empty object holds no tree; give a list of paths such as [[0], [1], [0, 0]]"
+        )
     raise SpecError(f"{where}: holds {len(named)} trees, name one of: {', '.join(sorted(named))[:200]}")
 
 

@@ -214,7 +214,7 @@ def _drafting(names: dict[str, Any]) -> Drafting:
 
 
 def _acceptance(names: dict[str, Any]) -> AcceptanceProfile:
-    from medusa_sim.plan import acceptance_of
+    from medusa_sim.plan import acceptance_of, another_models
 
     profile = acceptance_of(
         names["acceptance"],
@@ -224,8 +224,9 @@ def _acceptance(names: dict[str, Any]) -> AcceptanceProfile:
         workload=names["workload"],
         lossless=names["lossless"],
     )
-    if names["acceptance"] is None and not profile.name.endswith(names["model"]):
-        click.echo(f"acceptance {profile.name} is of another model; give yours with --acceptance", err=True)
+    told = another_models(profile, names["acceptance"], names["model"])
+    if told is not None:
+        click.echo(told, err=True)
     return profile
 
 

@@ -61,6 +61,13 @@ def acceptance_of(
     return profile
 
 
+def another_models(profile: AcceptanceProfile, given: str | None, model_name: str) -> str | None:
+    """A line that says so where nothing was given and the profile in use was measured on another model."""
+    if given is not None or profile.name.endswith(model_name):
+        return None
+    return f"acceptance {profile.name} is of another model; give yours with --acceptance"
+
+
 def _loaded(
     given: str | None, method: Method, data_dir: str | os.PathLike[str] | None, model_name: str
 ) -> AcceptanceProfile:

@@ -7,6 +7,9 @@ from medusa_sim.recommend import Recommendation
 from medusa_sim.report.numbers import times, with_prefix
 from medusa_sim.report.recommend_reason import span
 
+_PADDED_VOCAB = 0.01
+"""Share by which vocabularies of one family differ, since they are padded."""
+
 
 def warnings(answer: Recommendation) -> list[str]:
     """Places where speculation loses, does not fit or is uncertain, then what the answer rests on."""
@@ -47,6 +50,13 @@ def _model_warnings(answer: Recommendation) -> list[str]:
         told.append(
             f"acceptance {answer.profile.name} is teacher-forced agreement with a text, not what a running "
             "system accepts; measure it on the model's own output"
+        )
+    draft = answer.drafting.draft
+    if draft is not None and abs(draft.vocab / answer.setting.model.vocab - 1.0) > _PADDED_VOCAB:
+        told.append(
+            f"draft model {draft.name} has a vocabulary of {draft.vocab:,} tokens, "
+            f"{answer.setting.model.name} one of {answer.setting.model.vocab:,}: such a pair cannot "
+            "speculate; take a draft of its family"
         )
     if answer.setting.latency.name == "roofline":
         told.append(

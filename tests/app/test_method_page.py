@@ -21,7 +21,7 @@ from medusa_sim.errors import SpecError
     "url",
     [
         {},
-        {"kernels": "false", "gpu": "h100-sxm", "model": "llama-3-8b", "runtime": "hf-eager"},
+        {"fitted": "false", "gpu": "h100-sxm", "model": "llama-3-8b", "runtime": "hf-eager"},
         {"acceptance": "paper-fig4-sparse"},
         {"drafter": "ngram", "rate": 60},
     ],
@@ -33,7 +33,7 @@ def test_the_command_lists_what_the_page_shows(opened: Opened, url: dict[str, An
     table = page.dataframe[0].value
     listed = [(f"{row['kind']} {row['name']}", row["key"]) for row in rows]
     assert listed == list(zip(table["what"], table["number"], strict=True))
-    assert ("--kernels" in told) == (url.get("kernels") != "false")
+    assert ("--kernels" in told) == (url.get("fitted") != "false")
     if "rate" not in url:
         assert any(what.startswith("acceptance ") for what, _ in listed)
 

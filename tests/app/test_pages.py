@@ -148,7 +148,7 @@ def test_method_shows_numbers_with_sources(opened: Opened) -> None:
     assert {"gpu a100-80gb-pcie", "model vicuna-7b", "runtime cuda-graph"} <= set(table["what"])
     fewer = opened("method", find="bandwidth").dataframe[0].value
     assert 0 < len(fewer) < len(table)
-    assert len(opened("method", kernels="false").dataframe[0].value) < len(table)
+    assert len(opened("method", fitted="false").dataframe[0].value) < len(table)
 
 
 def test_method_is_the_document(opened: Opened) -> None:
@@ -233,3 +233,76 @@ def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, 
     }
     assert len(tables["measured"]) == 1
     assert tables["measured"] != tables["calibrated"]
+
+
+def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
+    gpu = "cpu-emerald-rapids-50m"
+    page = opened("choose", gpu=gpu, model="llama-68m", runtime="kernel", batch_max=8)
+    assert not page.exception
+    assert not any("dtype" in error.value for error in page.error)
+    command = next(code.value for code in page.code if "--by-count" in code.value)
+    assert "--dtype fp32" in command
+    assert printed(command)
+
+
+def test_one_set_up_without_an_answer_leaves_the_others(opened: Opened) -> None:
+    page = opened("compare", setups=2, dtype2="fp32", gpu2="h100-sxm")
+    assert page.error[0].value.startswith("2: h100-sxm")
+    assert chart_specs(page)
+    alone = opened("roofline", against="cpu-emerald-rapids-50m")
+    assert any("cpu-emerald-rapids-50m" in warning.value for warning in alone.warning)
+    assert chart_specs(alone)
+
+
+def test_compare_prints_commands_with_its_numbers(opened: Opened) -> None:
+    page = opened("compare", setups=1)
+    command = next(code.value for code in page.code if code.value.startswith("medusa-sim recommend"))
+    curve = [row for row in csv_rows(printed(command)) if row["batch"] == "4"]
+    best = max(curve, key=lambda row: float(row["speedup"]))
+    shown = page.dataframe[-1].value.set_index("batch").loc[4]
+    assert shown["best count"] == best["candidates"]
+    assert shown["speedup"] == f"{float(best['speedup']):.2f}x"
+
+
+def test_acceptance_of_another_model_is_told(opened: Opened) -> None:
+    told = "acceptance medusa1-vicuna-7b is of another model"
+    assert any(told in warning.value for warning in opened("choose", model="qwen3-8b").warning)
+    assert any(told in warning.value for warning in opened("compare", model2="qwen3-8b").warning)
+    assert not any(told in warning.value for warning in opened("choose").warning)
+
+
+def test_chain_profiles_draw_a_smaller_tree(opened: Opened) -> None:
+    page = opened("tree", accuracies="eagle1-vicuna-7b")
+    assert not page.exception
+    assert not page.error
+    assert int(metrics(page)["Candidates"]) <= 6
+
+
+@pytest.mark.parametrize("text", ["[[300000000]]", "[[0],[0,0],[99999999999]]", "{}"])
+def test_trees_that_would_fill_memory_are_refused(opened: Opened, text: str) -> None:
+    page = opened("tree", kind="my paths", paths=text)
+    assert not page.exception
+    assert len(page.error) == 1
+    assert "\n" not in page.error[0].value
+
+
+def test_the_report_is_of_the_set_up_shown() -> None:
+    other = notes.report_html(set_up(acceptance="python-stdlib-medusa-1", heads=3))
+    assert "--acceptance python-stdlib-medusa-1" in other
+    assert "--heads 3" in other
+    assert other != notes.report_html(set_up())
+    assert notes.report_file(set_up())
+    assert not notes.report_file(set_up(drafter="eagle"))
+
+
+def test_inputs_that_a_page_has_are_not_called_ignored(opened: Opened) -> None:
+    for page in (
+        opened("choose", engine="sglang", drafter="eagle", draft_path="x"),
+        opened("method", view="method", section="Memory"),
+    ):
+        assert not any("Ignored" in warning.value for warning in page.warning)
+
+
+def test_drafts_of_another_vocabulary_are_told(opened: Opened) -> None:
+    page = opened("choose", model="qwen3-8b", drafter="draft-model", draft_model="llama-68m")
+    assert any("cannot speculate" in warning.value for warning in page.warning)
