@@ -133,7 +133,7 @@ def test_leaf_lists_only_when_asked() -> None:
     ("text", "message"),
     [
         ("", "neither JSON"),
-        ("{}", "holds 0 trees"),
+        ("{}", "holds no tree"),
         ('{"a": [[0]], "b": [[1]]}', "holds 2 trees"),
         ('{"schema": 9, "paths": [[0]]}', "schema 9"),
         ('"text"', "a list of paths is needed"),
@@ -194,3 +194,11 @@ def test_png_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be written"):
         write_png(CandidateTree.chain(1), tmp_path / "nowhere" / "tree.png")
     assert [path.name for path in tmp_path.iterdir()] == ["tree.png"]
+
+
+def test_ranks_have_a_limit_and_text_behind_a_list_is_refused() -> None:
+    with pytest.raises(SpecError, match="rank 300000000; at most 4,095"):
+        parsed_tree("[[300000000]]")
+    with pytest.raises(SpecError, match="neither JSON nor"):
+        parsed_tree("a=[[0]]*99999999")
+    assert parsed_tree("a = [[0], [1]]  # two\n").candidates == 3
