@@ -103,6 +103,8 @@ def sweep_settings(
     launched = load_runtime(runtime)
     profile = load_acceptance(acceptance, data_dir)
     drafting = drafter_of(drafter, heads)
+    if drafter == "medusa":
+        profile = profile.of_heads(heads)
     loaded = [with_dtypes(load_model(name), dtype, weight_dtype, kv_dtype) for name in models]
     settings = []
     for gpu_name in gpus:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from hypothesis import HealthCheck, settings
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 os.environ.setdefault("MPLBACKEND", "Agg")
+# Names are listed while tests are collected, before the fixture below applies.
+os.environ["MEDUSA_SIM_DATA_DIR"] = str(Path(tempfile.gettempdir()) / "medusa-sim-tests-have-no-user-data")
 
 ROOT = Path(__file__).resolve().parents[1]
 

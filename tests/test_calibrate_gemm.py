@@ -7,15 +7,18 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 
 from medusa_sim.calibrate.gemm import RANGES_OF_M, GemmRows, fit_gemm, gemm_rows
 from medusa_sim.calibrate.gemm_start import gemm_start
+from medusa_sim.calibrate.rows import fitted_kernels
 from medusa_sim.calibrate.scores import choice_regret, mape, ratio_mape
 from medusa_sim.calibrate.store import write_kernel
 from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators import Gemm
+from medusa_sim.rows import REQUIRED_COLUMNS, check_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
 
@@ -191,3 +194,10 @@ def test_the_stored_kernels_keep_their_error_on_the_rows_they_were_fitted_to(
     small = rows.m <= 512
     assert mape(predicted, rows.time_us) < all_m
     assert mape(predicted[small], rows.time_us[small]) < small_m
+
+
+def test_a_single_row_does_not_replace_what_was_measured() -> None:
+    frame = pd.DataFrame([{"op": "up_proj", "m": 1, "n": 4096, "k": 4096, "dtype": "fp16", "time_us": 20.0}])
+    rows = check_rows(frame.reindex(columns=[*REQUIRED_COLUMNS, "time_us"]), "one.csv")
+    with pytest.raises(DataError, match="1 fp16 GEMM rows; a fit needs 20"):
+        list(fitted_kernels(rows, load_gpu("a100-80gb-pcie"), "one.csv"))

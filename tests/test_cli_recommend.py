@@ -167,3 +167,8 @@ def test_bad_acceptance_files_are_one_line(text: str, told: str, tmp_path: Path)
     assert result.exit_code == 1
     assert told in result.stderr
     assert result.stderr.count("\n") == 1
+
+
+def test_a_limit_that_nothing_meets_is_said_first() -> None:
+    text = run(*FAST, "--acceptance", "medusa1-vicuna-7b", "--max-latency-ms", "0.001").stdout
+    assert "No batch stays within 0.001 ms a token" in text.splitlines()[2]

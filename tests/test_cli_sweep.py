@@ -5,6 +5,8 @@ from __future__ import annotations
 import io
 import json
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +15,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from medusa_sim.cli import cli
+from medusa_sim.errors import UsageError
+from medusa_sim.setup import sweep_settings
 
 COLUMNS = [
     "gpu",
@@ -193,3 +197,46 @@ def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
     result = run("--candidates", "1,64,1024", "-o", str(tmp_path / "x.parquet"))
     assert result.exit_code == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_heads_decide_what_is_accepted() -> None:
+    with pytest.raises(UsageError, match="curve measured with 5 heads"):
+        sweep_settings(heads=1)
+    few, every = (
+        json.loads(
+            run(
+                *("--batch", "1", "--candidates", "8", "--format", "json"),
+                *("--acceptance", "medusa1-vicuna-7b", "--heads", str(heads)),
+            ).stdout
+        )["rows"][0]["tokens_per_step"]
+        for heads in (1, 5)
+    )
+    assert few < 2.0 < every
+    assert "needs --acceptance" in run("--drafter", "ngram").output
+
+
+def test_batches_that_pay_are_told_where_small_ones_do_not() -> None:
+    model = Path(__file__).resolve().parents[1] / "benchmarks" / "models" / "llama-50m" / "config.json"
+    text = run(
+        *("--gpu", "cpu-emerald-rapids-50m", "--runtime", "kernel", "--dtype", "fp32"),
+        *("--model", str(model), "--batch", "8"),
+        latency="calibrated",
+    ).stdout
+    assert "Pays at batch" in text
+
+
+def test_what_cannot_be_written_is_one_line() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    with full.open("w") as out:
+        found = subprocess.run(
+            [sys.executable, "-c", "from medusa_sim.cli import main; main()", "sweep"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1].startswith("Error: the output cannot be written")
+    assert "Traceback" not in found.stderr

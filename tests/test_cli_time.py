@@ -137,6 +137,8 @@ def test_validate_fails_above_a_threshold_with_exit_3(ops: Path) -> None:
     assert result.exit_code == 3
     assert "is above 5 %" in result.stderr
     assert run(*args, "100").exit_code == 0
+    for gate in ("nan", "inf", "0"):  # a gate that lets everything pass is none
+        assert run(*args, gate).exit_code == 2
 
 
 def test_validate_needs_times_and_files(ops: Path, tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import importlib.util
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -135,6 +137,9 @@ def test_decode_reads_a_tree_file_and_head_files(folder: Path, tmp_path: Path) -
         (("--prompt", "x " * 600), "positions", 2),
         (("--prompt", "x", "--device", "cuda:9"), "--device cuda:9", 2),
         (("--prompt", ""), "empty", 2),
+        (("--prompt", "x", "--tree", "100000"), "1 to 1024", 2),
+        (("--prompt", "x", "--method", "rsd-c", "--tree", "100-100-100"), "at most 1024", 2),
+        (("--prompt", "x", "--method", "rsd-s", "--tree", "99999x99999"), "more than 1024 nodes", 2),
     ],
 )
 def test_decode_refuses_in_one_line(folder: Path, arguments: tuple[str, ...], told: str, kind: int) -> None:
@@ -216,3 +221,21 @@ def test_train_writes_a_checkpoint_that_decode_runs(tmp_path: Path) -> None:
     )
     assert result.exit_code == 0, result.output
     assert not list(tmp_path.glob("*.state.safetensors"))
+
+
+def test_csv_holds_lists_as_json(folder: Path) -> None:
+    result = _run(
+        *("decode", "--checkpoint", folder / "target", "--prompt", "x", "--max-new-tokens", "4"),
+        *("--format", "csv"),
+    )
+    assert result.exit_code == 0, result.stderr
+    row = next(csv.DictReader(io.StringIO(result.stdout)))
+    assert len(json.loads(row["token_ids"])) == int(row["new_tokens"])
+
+
+def test_a_prompt_file_that_is_no_text_is_one_line(folder: Path, tmp_path: Path) -> None:
+    path = tmp_path / "prompt"
+    path.write_bytes(b"\xff\xfe\x00")
+    result = _run("decode", "--checkpoint", folder / "target", "--prompt-file", path)
+    assert result.exit_code == 1
+    assert "not a text file in UTF-8" in result.stderr

@@ -46,7 +46,7 @@ class TreeOrder:
         """
         if not 1 <= candidates <= self.candidates_max:
             raise CoverageError(
-                f"{candidates} candidates asked for, this order holds 1..{self.candidates_max}"
+                f"{candidates} candidates asked for, these accuracies allow trees of 1..{self.candidates_max}"
             )
         return CandidateTree(tuple(sorted(self.paths[: candidates - 1], key=lambda p: (len(p), p))))
 

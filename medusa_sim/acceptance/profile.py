@@ -36,6 +36,10 @@ FOLDER = "profiles/acceptance"
 AcceptanceModel = LogCurve | TableCurve | ShapedAcceptance
 
 
+CURVE_HEADS = 5
+"""Heads that the curves of the Medusa paper were measured with."""
+
+
 @dataclass(frozen=True)
 class AcceptanceProfile:
     """A profile with its name, kind and source; `model` does the arithmetic.
@@ -61,6 +65,23 @@ class AcceptanceProfile:
     def heads(self) -> HeadAccuracy | None:
         """Accuracies per depth and rank; None for a curve, which knows no shapes."""
         return self.model.heads if isinstance(self.model, ShapedAcceptance) else None
+
+    def of_heads(self, heads: int) -> AcceptanceProfile:
+        """The profile with its first heads alone.
+
+        Raises:
+            UsageError: fewer heads than a curve was measured with; it does not say what each gives.
+        """
+        if not isinstance(self.model, ShapedAcceptance):
+            if heads < CURVE_HEADS:
+                raise UsageError(
+                    f"acceptance {self.name} is a curve measured with {CURVE_HEADS} heads, not "
+                    f"{heads}; give accuracies per head with --acceptance (medusa-sim specs lists profiles)"
+                )
+            return self
+        if heads >= self.model.heads.heads:
+            return self
+        return replace(self, model=replace(self.model, heads=self.model.heads.first(heads)))
 
     def tokens_per_step(self, candidates: npt.ArrayLike) -> FloatArray:
         """Mean tokens emitted per step, of the shape of `candidates` (root included, from 1).

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 _UNFUSED = ("qk", "pv")
 _START_SET = "torch"
+_LEAST_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,6 +118,10 @@ def _fitted_gemm(
     operator: Gemm, time_us: FloatArray, gpu: Gpu, source: str, ramp_us: float | None, begin: GemmKernel
 ) -> GemmKernel:
     rows = gemm_rows(*_sizes(operator), time_us, operator.dtype)
+    if len(rows.m) < _LEAST_ROWS:
+        raise DataError(
+            f"{source}: {len(rows.m)} {operator.dtype} GEMM rows; a fit needs {_LEAST_ROWS} or more"
+        )
     start = _measured_gemm(gpu, operator.dtype)
     if rows.shape.max() > 0 or start is None:
         return fit_gemm(rows, gpu, source=source, start=begin)

@@ -6,6 +6,9 @@ usage. 3: a check ran and missed its threshold. 130: interrupted.
 
 from __future__ import annotations
 
+import signal
+import sys
+
 import click
 
 from medusa_sim.cli.group import LazyGroup, examples
@@ -27,4 +30,6 @@ def cli() -> None:
 
 def main() -> None:
     """Entry point of the `medusa-sim` script."""
+    # As Ctrl-C does it: half-written files are taken away before the process ends.
+    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
     cli.main(prog_name="medusa-sim")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +13,7 @@ from medusa_sim.cli.decoder_extra import require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
-from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.errors import DataError, SpecError, UsageError
 
 if TYPE_CHECKING:
     from medusa_sim.decoder.checkpoint import Checkpoint
@@ -62,7 +63,7 @@ it saves (a hundredfold on a machine that is busy otherwise)."""
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ...")
 @click.option(
     "--threads",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 1024),
     default=None,
     help="CPU threads [default: 1 for a small model, whose products are too small to share; else all].",
 )
@@ -96,10 +97,15 @@ def decode(
 
     from medusa_sim.report.text import TextTable
 
-    texts = [*prompts, *([prompt_file.read_text(encoding="utf-8")] if prompt_file else [])]
+    texts = [*prompts, *([_text(prompt_file)] if prompt_file else [])]
     if not texts:
         raise UsageError('decode needs a prompt: --prompt "def " or --prompt-file FILE')
     records = _decoded(texts, options, data_dir, baseline=baseline)
+    if output.form == "csv":  # which has no lists
+        records = [
+            {name: json.dumps(value) if isinstance(value, list) else value for name, value in record.items()}
+            for record in records
+        ]
     if output.form != "table":
         output.rows(pd.DataFrame(records), "decode")
         return
@@ -138,6 +144,15 @@ def _folder(name_or_path: str, data_dir: Path | None) -> Path:
             f"checkpoint {name_or_path!r}: no such folder, and no shipped checkpoint of that name"
         )
     return found
+
+
+def _text(path: Path) -> str:
+    """A prompt file. Raises DataError where it is no text."""
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = "not a text file in UTF-8" if isinstance(error, UnicodeDecodeError) else error.strerror
+        raise DataError(f"--prompt-file {path}: {reason}; give a text file") from None
 
 
 def _decoded(

@@ -6,6 +6,7 @@ A command `foo` is the object `foo` of module `medusa_sim.cli.foo`; nothing else
 from __future__ import annotations
 
 import difflib
+import errno
 import functools
 import importlib
 import importlib.util
@@ -38,6 +39,7 @@ COMMANDS = (
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
 
 
 def examples(*commands: str) -> str:
@@ -111,6 +113,11 @@ class LazyGroup(click.Group):
         except BrokenPipeError:
             _forget_stdout()
             sys.exit(BROKEN_PIPE)
+        except OSError as error:
+            if error.errno not in _NO_ROOM or error.filename is not None:
+                raise
+            _forget_stdout()
+            _fail(f"the output cannot be written ({error.strerror}); free some room or choose -o FILE", 1)
         sys.exit(code if isinstance(code, int) else 0)
 
 

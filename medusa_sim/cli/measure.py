@@ -12,7 +12,8 @@ import click
 from medusa_sim.cli.decoder_extra import require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import MODELS
-from medusa_sim.errors import UsageError
+from medusa_sim.cli.options import PositiveFloat
+from medusa_sim.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from medusa_sim.measure.environment import Environment
@@ -46,7 +47,7 @@ _METHODS = {
 )
 @click.option(
     "--budget",
-    type=click.FloatRange(min=0.0, min_open=True),
+    type=PositiveFloat(),
     default=None,
     metavar="SECONDS",
     help="Stop after this many seconds; the most informative shapes come first [default: all of them].",
@@ -144,6 +145,8 @@ def measure(
         click.echo(f"interrupted; {record.rows} rows are kept in {folder}; go on with --resume", err=True)
         raise
     bar.end()
+    if record.rows == 0:
+        raise DataError(f"no shape was measured within {budget:g} s; give a larger --budget")
     final = hardware.with_rows(meta.rates, outcome.best_flops_per_s, outcome.best_bytes_per_s)
     write_meta(folder, _with_rates(meta, final))
     written = hardware.write_hardware(home, seen, final)

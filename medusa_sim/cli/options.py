@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,22 @@ Command = Callable[..., Any]
 
 DEFAULT_GPU = "a100-80gb-pcie"
 DEFAULT_MODEL = "vicuna-7b"
+
+
+class PositiveFloat(click.FloatRange):
+    """A finite number above 0; click's own range lets nan pass."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0.0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The number. Fails for nan and infinity as for what is out of range."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number above 0", param, ctx)
+        return number
+
+
 DTYPE = click.Choice(("fp16", "bf16", "fp32", "fp8", "int8"))
 """Of a model's linear layers."""
 DEFAULT_SEQ_LEN = "1024"

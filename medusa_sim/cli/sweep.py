@@ -123,13 +123,17 @@ def sweep(
     A table shows the best count of each batch and length; --format csv, json, md and parquet carry
     every row, written as they are computed.
     """
-    from medusa_sim.setup import sweep_settings
+    from medusa_sim.setup import DEFAULT_ACCEPTANCE, sweep_settings
     from medusa_sim.sweep import Grid
 
     if report_dir is not None:
         from medusa_sim.report.files import check_folder
 
         check_folder(report_dir)
+    if names["drafter"] != "medusa" and names["acceptance"] == DEFAULT_ACCEPTANCE:
+        raise UsageError(
+            f"sweep --drafter {names['drafter']} needs --acceptance: the default is of Medusa heads"
+        )
     grid = Grid.of(batch, seq_len, candidates)
     settings = sweep_settings(gpus, models, **names)
     if output.form == "table" and not all_rows:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import output_options, row_options
+from medusa_sim.cli.options import PositiveFloat, output_options, row_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 
@@ -66,7 +66,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--fail-above",
-    type=click.FloatRange(min=0.0, min_open=True),
+    type=PositiveFloat(),
     default=None,
     metavar="PCT",
     help="Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "

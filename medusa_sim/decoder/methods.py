@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -132,15 +133,22 @@ def profile_of(checkpoint: Path) -> str:
     return checkpoint.name if checkpoint.name in acceptance_names() else SHIPPED_CHECKPOINT
 
 
+_MOST_NODES = 1024
+"""Of a tree: engines stop at a few hundred, and a mask of more fills memory."""
+
+
 def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise UsageError(f"--tree {text!r}: a whole number from 1 is needed here")
+    if not text.isdecimal() or not 1 <= int(text[:9]) <= _MOST_NODES:
+        raise UsageError(f"--tree {text[:40]!r}: a whole number from 1 to {_MOST_NODES} is needed here")
     return int(text)
 
 
 def _branching(text: str) -> list[int]:
     if not _BRANCHING.fullmatch(text) or 0 in (parts := [int(part) for part in text.split("-")]):
         raise UsageError(f"--tree {text!r}: branching factors like 2-2-1 are needed here")
+    nodes = math.prod(parts) * len(parts)
+    if nodes > _MOST_NODES:
+        raise UsageError(f"--tree {text!r}: up to {nodes} nodes; at most {_MOST_NODES} are decoded here")
     return parts
 
 
@@ -148,4 +156,6 @@ def _beam(text: str) -> tuple[int, int]:
     match = _BEAM.fullmatch(text)
     if match is None or int(match[1]) < 1 or int(match[2]) < 1:
         raise UsageError(f"--tree {text!r}: paths or beams x depth, like 4x3, is needed here")
+    if int(match[1][:9]) * int(match[2][:9]) > _MOST_NODES:
+        raise UsageError(f"--tree {text!r}: more than {_MOST_NODES} nodes; take fewer paths or levels")
     return int(match[1]), int(match[2])

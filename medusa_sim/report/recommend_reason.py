@@ -18,6 +18,9 @@ def span(first: int, last: int) -> str:
 def reason(answer: Recommendation) -> str:
     """Two or three sentences: whether, with what, how far."""
     told = [_decision(answer)]
+    limit = answer.question.max_latency_ms
+    if limit is not None and answer.best_with is None and answer.best_without is None:
+        told.insert(0, f"No batch stays within {limit:g} ms a token, with or without speculation. Else:")
     if answer.enable:
         told.append(_gain(answer))
     else:

@@ -167,6 +167,9 @@ def _pays_up_to(paying: Paying) -> tuple[str, str]:
     last, searched = int(paying.last[0]), int(paying.searched[0])
     if searched == 0:
         return "does not fit", "two candidates at batch 1 exceed the memory"
+    if last == 0 and paying.spans[0]:
+        first, end = paying.spans[0][0]
+        return f"batch {first} to {end}", "below, the best of any count loses"
     if last == 0:
         return "no batch", "it does not even pay at batch 1"
     if last < searched:

@@ -116,10 +116,14 @@ def _at_length(found: Answer, case: int) -> str:
 
 
 def paying_ranges(paying: Paying) -> list[str]:
-    """For each length: `up to batch 52`, or that it pays wherever it fits."""
+    """For each length: `up to batch 52`, `at batch 4..64`, or that it pays wherever it fits."""
     parts = []
-    for last, searched in zip(paying.last.tolist(), paying.searched.tolist(), strict=True):
-        if searched == 0:
+    for last, searched, spans in zip(
+        paying.last.tolist(), paying.searched.tolist(), paying.spans, strict=True
+    ):
+        if searched and (len(spans) > 1 or (spans and last == 0)):
+            parts.append("at batch " + ", ".join(_span(first, end) for first, end in spans))
+        elif searched == 0:
             parts.append("nowhere: two candidates at batch 1 do not fit in memory")
         elif last == 0:
             parts.append("at no batch")
@@ -130,6 +134,10 @@ def paying_ranges(paying: Paying) -> list[str]:
         else:
             parts.append(f"at every batch to {searched}")
     return parts
+
+
+def _span(first: int, last: int) -> str:
+    return str(first) if first == last else f"{first}..{last}"
 
 
 def _free(found: Answer) -> str:

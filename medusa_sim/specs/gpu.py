@@ -93,8 +93,10 @@ class Gpu:
             return self.kernels[name]
         except KeyError:
             sets = ", ".join(self.kernels) or "none"
+            dtypes = sorted({dtype for kernels in self.kernels.values() for dtype in kernels.linear})
+            other = f"choose --dtype {' or '.join(dtypes)}, " if dtypes else ""
             raise SpecError(
-                f"{self.name} has no kernel set {name!r} (it has: {sets}); calibrate it with "
+                f"{self.name} has no kernel set {name!r} (it has: {sets}); {other}calibrate it with "
                 f"`medusa-sim calibrate --gpu {self.name} --kernels {name}` or use --latency roofline"
             ) from None
 
