@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, Source
 from medusa_sim.rows import SIZE_COLUMNS, operators_of
 from medusa_sim.setup import DataDir, LatencyName, Outside, latency_model
@@ -31,26 +33,37 @@ def predicted_rows(
     cold: bool = True,
     outside: Outside = "refuse",
     data_dir: DataDir = None,
+    leave_out: Callable[[str], object] | None = None,
 ) -> pd.DataFrame:
     """A copy of checked rows (`medusa_sim.rows.read_rows`) with PREDICTED_COLUMNS, in the same order.
 
     Each row is one launch: kernel time plus the runtime's gap, or the host's time where that is longer.
-    kernels None: the runtime's set for the row's dtype. cold: whether operands come from HBM.
+    kernels None: the runtime's set for the row's dtype. cold: whether operands come from HBM. leave_out: told
+    one line of each operator that there is no kernel for; its rows are left out.
 
     Raises:
-        SpecError: no kernel set, or no kernel in it, for a row's operator and dtype.
+        SpecError: no kernel set, or no kernel in it, for a row's operator and dtype; with `leave_out` only
+            where no row is left.
         CoverageError: `latency="measured"` and a shape that was not recorded.
     """
     models: dict[str, LatencyModel] = {}
     time_us, low_us, high_us = (np.empty(len(frame)) for _ in range(3))
-    bound, source = (np.empty(len(frame), dtype=np.int8) for _ in range(2))
+    bound, source = (np.zeros(len(frame), dtype=np.int8) for _ in range(2))
+    is_kept = np.ones(len(frame), dtype=np.bool_)
     for index, operator in operators_of(frame):
-        chosen = kernels or runtime.kernel_set(operator.dtype)
-        if chosen not in models:
-            models[chosen] = latency_model(
-                gpu, latency, chosen, cold=cold, outside=outside, data_dir=data_dir
-            )
-        found = models[chosen].time(operator)
+        try:
+            chosen = kernels or runtime.kernel_set(operator.dtype)
+            if chosen not in models:
+                models[chosen] = latency_model(
+                    gpu, latency, chosen, cold=cold, outside=outside, data_dir=data_dir
+                )
+            found = models[chosen].time(operator)
+        except SpecError as error:
+            is_kept[index] = False
+            if leave_out is None or not is_kept.any():
+                raise
+            leave_out(str(error))
+            continue
         host_us = runtime.host_us_per_launch
         device_us = found.time_us + runtime.launch_us
         time_us[index] = np.maximum(device_us, host_us)
@@ -60,7 +73,7 @@ def predicted_rows(
         bound[index] = np.where(host_us > device_us, np.int8(Bound.HOST), waits)
         source[index] = found.source
     kept = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in PREDICTED_COLUMNS})
-    return kept.assign(
+    whole = kept.assign(
         **{column: _whole_numbers(kept[column]) for column in SIZE_COLUMNS},
         predicted_us=time_us,
         low_us=low_us,
@@ -68,6 +81,7 @@ def predicted_rows(
         bound=_labels(bound, tuple(code.name.lower() for code in Bound)),
         source=_labels(source, tuple(code.name.lower() for code in Source)),
     )
+    return whole if is_kept.all() else whole[is_kept].reset_index(drop=True)
 
 
 def _whole_numbers(column: pd.Series[float]) -> pd.Series[int]:

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.calibrate.scores import choice_regret, mape, ratio_mape
-from medusa_sim.errors import SpecError
 from medusa_sim.operators import Attention, Elementwise, FloatArray, Gemm, Operator
 from medusa_sim.predict import predicted_rows
 from medusa_sim.rows import operators_of
@@ -87,33 +86,19 @@ def compared_rows(
 ) -> pd.DataFrame:
     """Checked measured rows with their predictions; rows timed alone may have left operands in L2.
 
-    leave_out: told one line of each operator that the device has no kernel for; its rows are left out.
-    Raises SpecError where no row is left, otherwise as `predicted_rows`.
+    leave_out and what is raised: as `predicted_rows`.
     """
-    import pandas as pd
-
-    parts = []
-    refused: SpecError | None = None
-    for index, _ in operators_of(frame):
-        try:
-            part = predicted_rows(
-                frame.iloc[index],
-                gpu,
-                runtime,
-                latency=latency,
-                kernels=kernels,
-                cold=cold,
-                outside=outside,
-                data_dir=data_dir,
-            )
-        except SpecError as error:
-            refused = error
-            leave_out(str(error))
-        else:
-            parts.append(part.set_axis(frame.index[index]))
-    if refused is not None and not parts:
-        raise refused
-    return pd.concat(parts).sort_index().reset_index(drop=True)
+    return predicted_rows(
+        frame,
+        gpu,
+        runtime,
+        latency=latency,
+        kernels=kernels,
+        cold=cold,
+        outside=outside,
+        data_dir=data_dir,
+        leave_out=leave_out,
+    )
 
 
 def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
