@@ -17,7 +17,7 @@ from medusa_sim import data
 from medusa_sim.export import exported
 from medusa_sim.latency.remembered import remembered
 from medusa_sim.measure.steps import STEPS
-from medusa_sim.plan import Drafting, acceptance_of, another_models
+from medusa_sim.plan import Drafting, acceptance_of, is_another_models
 from medusa_sim.recommend import Question, Recommendation, at_batch, recommend
 from medusa_sim.reproduce import Reproduction, reproduction
 from medusa_sim.roofline_points import roofline_points
@@ -75,8 +75,10 @@ def profile_of(set_up: SetUp) -> AcceptanceProfile:
 
 def another_models_acceptance(set_up: SetUp) -> str | None:
     """A line that says so where the acceptance in use was measured on another model."""
-    told = another_models(profile_of(set_up), set_up.acceptance, set_up.model)
-    return None if told is None else told.replace("give yours with --acceptance", "choose or measure yours")
+    profile = profile_of(set_up)
+    if not is_another_models(profile, set_up.acceptance, set_up.model):
+        return None
+    return f"acceptance {profile.name} is of another model; choose or measure yours"
 
 
 def kernels_of(set_up: SetUp) -> str:

@@ -146,15 +146,18 @@ def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int
 class Paying:
     """Up to which batch speculation pays, one entry per length.
 
-    last: the largest batch up to which some count of more than one token has a speedup above 1 at the
-    same batch and length; 0 where none does at batch 1. searched: the largest batch looked at, which
-    is the largest that fits in memory or BATCHES_SEARCHED; 0 where batch 1 does not fit. spans: for each
-    length every range of batches where some count pays, as far as it was searched.
+    searched: the largest batch looked at, which is the largest that fits in memory or BATCHES_SEARCHED; 0
+    where batch 1 does not fit. spans: every range of those batches where some count of more than one token
+    has a speedup above 1 at the same batch and length.
     """
 
-    last: IntArray
     searched: IntArray
     spans: tuple[tuple[tuple[int, int], ...], ...]
+
+    @property
+    def last(self) -> IntArray:
+        """The largest batch up to which it pays from batch 1 on; 0 where it does not at batch 1."""
+        return np.asarray([spans[0][1] if spans and spans[0][0] == 1 else 0 for spans in self.spans])
 
 
 def paying_batches(sweep_setting: SweepSetting, seq_len: IntArray) -> Paying:
@@ -166,16 +169,14 @@ def paying_batches(sweep_setting: SweepSetting, seq_len: IntArray) -> Paying:
     fits = _fits(sweep_setting, batches[:, None], seq_len[None, :])
     searched = np.where(fits, batches[:, None], 0).max(axis=0)
     if counts.size == 0:
-        return Paying(last=np.zeros_like(seq_len), searched=searched, spans=((),) * seq_len.size)
+        return Paying(searched=searched, spans=((),) * seq_len.size)
     setting = sweep_setting.setting
     grid = steps(setting, batches[:, None, None], seq_len[None, :, None], counts[None, None, :])
     tokens = sweep_setting.acceptance.tokens_per_step(counts)
     pays = (speedup(tokens, grid.verify_us / grid.decode.time_us) > 1.0).any(axis=-1)
-    stops = np.where((~pays).any(axis=0), np.argmax(~pays, axis=0), batches.size)
-    last = np.where(stops > 0, batches[np.maximum(stops, 1) - 1], 0)
     within = pays & (batches[:, None] <= searched)
     spans = tuple(_spans(batches, within[:, i]) for i in range(seq_len.size))
-    return Paying(last=np.minimum(last, searched), searched=searched, spans=spans)
+    return Paying(searched=searched, spans=spans)
 
 
 def _spans(batches: IntArray, chosen: npt.NDArray[np.bool_]) -> tuple[tuple[int, int], ...]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from charts.style import NEUTRAL, Spec, base, category, dashes, quantity, shades
+from charts.style import NEUTRAL, Spec, base, category, quantity, series, shades
 from medusa_sim.answer import cliffs
 from medusa_sim.units import US_PER_MS
 from medusa_sim.workload import PARTS
@@ -68,17 +68,7 @@ def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
         axis={"values": TICKS, "format": "d"},
     )
     y = quantity("speedup", "speedup over plain decoding", scale={"zero": False})
-    stroke = {
-        "symbolType": "stroke",
-        "symbolSize": 500,
-        "symbolStrokeWidth": 2.5,
-        "columns": 2,
-        "labelLimit": 300,
-    }
-    title = "best count (its speedup)"
-    look = {"sort": names, "legend": stroke}
-    colour = category("batch", title, scale={"domain": names, "range": shades(len(names))}, **look)
-    dash = category("batch", title, scale={"domain": names, "range": dashes(len(names))}, **look)
+    colour, dash = series("batch", names, "best count (its speedup)", columns=2, labelLimit=300)
     tips = [
         category("batch", "batch"),
         quantity("candidates", "candidates"),
@@ -153,7 +143,7 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
                     "color": quantity(
                         "speedup",
                         "speedup",
-                        scale={"scheme": "cividis", "domain": [0.25, 3.0], "clamp": True},
+                        scale=_MAP_SCALE,
                     ),
                     "tooltip": [
                         quantity("batch", "batch"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from charts.style import NEUTRAL, Spec, base, category, dashes, quantity, shades
+from charts.style import NEUTRAL, Spec, base, category, quantity, series
 
 Rows = Sequence[Mapping[str, Any]]
 
@@ -34,19 +34,7 @@ def compare_chart(
         axis={"values": [1, 2, 4, 8, 16, 32, 64, 128, 256], "format": "d"},
     )
     y = quantity(field, title, scale={"zero": False} if field == "speedup" else {"type": "log"})
-    stroke = {
-        "symbolType": "stroke",
-        "symbolSize": 500,
-        "symbolStrokeWidth": 2.5,
-        "labelLimit": 400,
-        "columns": 1,
-    }
-    colour = category(
-        "set_up", None, scale={"domain": names, "range": shades(len(names))}, sort=names, legend=stroke
-    )
-    dash = category(
-        "set_up", None, scale={"domain": names, "range": dashes(len(names))}, sort=names, legend=stroke
-    )
+    colour, dash = series("set_up", names, labelLimit=400, columns=1)
     tips = [
         category("set_up", "set-up"),
         quantity("batch", "batch"),

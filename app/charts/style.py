@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 SHADES = (
@@ -17,9 +18,7 @@ SHADES = (
     "#34495e",
 )
 DASHES = ([1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 3], [10, 2, 2, 2], [6, 6])
-SHAPES = ("circle", "square", "triangle-up", "diamond", "cross", "triangle-down", "stroke")
 NEUTRAL = "#8a8a8a"
-SOURCE_DASHES = {"measured": [1, 0], "interpolated": [1, 0], "calibrated": [1, 0], "roofline": [3, 3]}
 Spec = dict[str, Any]
 
 
@@ -53,3 +52,14 @@ def dashes(count: int) -> list[list[int]]:
 def shades(count: int) -> list[str]:
     """So many colours that differ in brightness as well."""
     return [SHADES[i % len(SHADES)] for i in range(count)]
+
+
+def series(field: str, names: Sequence[str], title: str | None = None, **legend: Any) -> tuple[Spec, Spec]:
+    """(colour, dash) channels of a line each name, in that order, with one legend of strokes."""
+    stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5, **legend}
+    order = list(names)
+    colour, dash = (
+        category(field, title, scale={"domain": order, "range": looks}, sort=order, legend=stroke)
+        for looks in (shades(len(order)), dashes(len(order)))
+    )
+    return colour, dash

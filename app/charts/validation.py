@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from charts.style import NEUTRAL, SHADES, Spec, base, category, dashes, quantity, shades
+from charts.style import NEUTRAL, SHADES, Spec, base, category, quantity, series, shades
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -139,13 +139,7 @@ def published_chart(frame: pd.DataFrame, column: str, baseline: str) -> Spec:
         for row in frame.to_dict("records")
     ]
     x = quantity("candidates", "candidates (lines: predicted, open marks: published)")
-    stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5}
-    colour = category(
-        "series", None, scale={"domain": names, "range": shades(len(names))}, sort=names, legend=stroke
-    )
-    dash = category(
-        "series", None, scale={"domain": names, "range": dashes(len(names))}, sort=names, legend=stroke
-    )
+    colour, dash = series("series", names)
     tips = [
         category("series", "line"),
         quantity("candidates", "candidates"),

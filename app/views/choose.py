@@ -21,6 +21,8 @@ from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.recommend_warnings import warnings
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from medusa_sim.recommend import Recommendation
     from medusa_sim.schedule_row import ScheduleRow
     from medusa_sim.step import StepTime
@@ -59,9 +61,10 @@ def page(set_up: inputs.SetUp) -> None:
     if objective != "latency":
         told += ["--objective", objective]
     searched = [*told, "--candidates-max", str(answers.CANDIDATES_MAX), "--batch", f"1..{batch_max}"]
-    _curves(answer, row, searched, batch_max)
+    counts = count_table(answer.surface)
+    _curves(answer, counts, row, searched, batch_max)
     _breakdown(answer, row, set_up, [*told, "--candidates-max", str(answers.CANDIDATES_MAX)])
-    _map(answer, searched, batch_max)
+    _map(answer, counts, searched, batch_max)
     _schedule(answer, searched, set_up)
     _launch(set_up, batch_max, objective, searched)
     with note:
@@ -131,9 +134,10 @@ def _verdict(set_up: inputs.SetUp, answer: Recommendation, row: ScheduleRow) -> 
         st.warning(line, icon=":material/warning:")
 
 
-def _curves(answer: Recommendation, row: ScheduleRow, told: list[str], batch_max: int) -> None:
+def _curves(
+    answer: Recommendation, counts: pa.Table, row: ScheduleRow, told: list[str], batch_max: int
+) -> None:
     st.subheader("Speedup by candidate count", anchor=False)
-    counts = count_table(answer.surface)
     batches = sorted({row.batch_max, *(batch for batch in (1, 4, 16, 64) if batch <= batch_max)})
     show.chart(
         charts.speedup_chart(counts, batches),
@@ -170,10 +174,10 @@ def _waits(step: StepTime) -> str:
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.05)
 
 
-def _map(answer: Recommendation, told: list[str], batch_max: int) -> None:
+def _map(answer: Recommendation, counts: pa.Table, told: list[str], batch_max: int) -> None:
     st.subheader("Every batch and count", anchor=False)
     show.chart(
-        charts.speedup_map(count_table(answer.surface), batch_max),
+        charts.speedup_map(counts, batch_max),
         name="map",
         caption="Speedup over plain decoding at the same batch; below 1 speculation loses. "
         + notes.accuracy(answer.gpu, answer.setting),

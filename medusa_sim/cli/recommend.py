@@ -214,7 +214,7 @@ def _drafting(names: dict[str, Any]) -> Drafting:
 
 
 def _acceptance(names: dict[str, Any]) -> AcceptanceProfile:
-    from medusa_sim.plan import acceptance_of, another_models
+    from medusa_sim.plan import acceptance_of, is_another_models
 
     profile = acceptance_of(
         names["acceptance"],
@@ -224,9 +224,8 @@ def _acceptance(names: dict[str, Any]) -> AcceptanceProfile:
         workload=names["workload"],
         lossless=names["lossless"],
     )
-    told = another_models(profile, names["acceptance"], names["model"])
-    if told is not None:
-        click.echo(told, err=True)
+    if is_another_models(profile, names["acceptance"], names["model"]):
+        click.echo(f"acceptance {profile.name} is of another model; give yours with --acceptance", err=True)
     return profile
 
 

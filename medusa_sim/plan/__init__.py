@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from medusa_sim.plan.acceptance import acceptance_of, another_models, constant_rate
+from medusa_sim.plan.acceptance import acceptance_of, constant_rate, is_another_models
 from medusa_sim.plan.options import CANDIDATES_MAX, METHODS, Drafting, DraftOption, Method, draft_options
 
 __all__ = [
@@ -12,7 +12,7 @@ __all__ = [
     "Drafting",
     "Method",
     "acceptance_of",
-    "another_models",
     "constant_rate",
     "draft_options",
+    "is_another_models",
 ]

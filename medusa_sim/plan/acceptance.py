@@ -61,11 +61,9 @@ def acceptance_of(
     return profile
 
 
-def another_models(profile: AcceptanceProfile, given: str | None, model_name: str) -> str | None:
-    """A line that says so where nothing was given and the profile in use was measured on another model."""
-    if given is not None or profile.name.endswith(model_name):
-        return None
-    return f"acceptance {profile.name} is of another model; give yours with --acceptance"
+def is_another_models(profile: AcceptanceProfile, given: str | None, model_name: str) -> bool:
+    """Whether nothing was given and the profile in use was measured on another model."""
+    return given is None and not profile.name.endswith(model_name)
 
 
 def _loaded(

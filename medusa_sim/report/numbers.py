@@ -26,6 +26,11 @@ def significant(value: float, digits: int = 4) -> str:
     return f"{value:.{decimals}f}"
 
 
+def span(first: int, last: int) -> str:
+    """`1..8`, or `8` alone."""
+    return str(first) if first == last else f"{first}..{last}"
+
+
 def duration(time_us: float) -> str:
     """Microseconds as us, ms or s: `812 us`, `14.2 ms`."""
     if not math.isfinite(time_us):

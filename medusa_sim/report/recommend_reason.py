@@ -6,13 +6,8 @@ from collections.abc import Sequence
 
 from medusa_sim.breakeven import BreakEven
 from medusa_sim.recommend import Recommendation
-from medusa_sim.report.numbers import times
+from medusa_sim.report.numbers import span, times
 from medusa_sim.schedule_row import ScheduleRow
-
-
-def span(first: int, last: int) -> str:
-    """`1..8`, or `8` alone."""
-    return str(first) if first == last else f"{first}..{last}"
 
 
 def reason(answer: Recommendation) -> str:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from medusa_sim.memory import usable_memory_bytes
 from medusa_sim.recommend import Recommendation
-from medusa_sim.report.numbers import times, with_prefix
-from medusa_sim.report.recommend_reason import span
+from medusa_sim.report.numbers import span, times, with_prefix
 
 _PADDED_VOCAB = 0.01
 """Share by which vocabularies of one family differ, since they are padded."""

@@ -9,7 +9,7 @@ import numpy as np
 
 from medusa_sim.answer import BATCHES_SEARCHED, FREE_WITHIN, SEARCHED, Answer, Paying
 from medusa_sim.latency.base import Bound
-from medusa_sim.report.numbers import NOTHING, duration, percent, significant, times
+from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
 from medusa_sim.sweep import SweepSetting
 
@@ -122,7 +122,7 @@ def paying_ranges(paying: Paying) -> list[str]:
         paying.last.tolist(), paying.searched.tolist(), paying.spans, strict=True
     ):
         if searched and (len(spans) > 1 or (spans and last == 0)):
-            parts.append("at batch " + ", ".join(_span(first, end) for first, end in spans))
+            parts.append("at batch " + ", ".join(span(first, end) for first, end in spans))
         elif searched == 0:
             parts.append("nowhere: two candidates at batch 1 do not fit in memory")
         elif last == 0:
@@ -134,10 +134,6 @@ def paying_ranges(paying: Paying) -> list[str]:
         else:
             parts.append(f"at every batch to {searched}")
     return parts
-
-
-def _span(first: int, last: int) -> str:
-    return str(first) if first == last else f"{first}..{last}"
 
 
 def _free(found: Answer) -> str:
