@@ -15,25 +15,28 @@ from inputs import SetUp
 
 from medusa_sim import data
 from medusa_sim.export import exported
+from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.remembered import remembered
 from medusa_sim.measure.steps import STEPS
-from medusa_sim.plan import Drafting, acceptance_of, is_another_models
-from medusa_sim.recommend import Question, Recommendation, at_batch, recommend
+from medusa_sim.operators.table import read_rows
+from medusa_sim.plan.acceptance import acceptance_of, is_another_models
+from medusa_sim.plan.draft_options import Drafting
+from medusa_sim.plan.recommend import Question, Recommendation, at_batch, recommend
+from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.speedup import BestTrees, best_tree_speedups
+from medusa_sim.plan.speedup import tree_speedup as speedup_of_tree
 from medusa_sim.reproduce import Reproduction, reproduction
-from medusa_sim.roofline_points import roofline_points
-from medusa_sim.rows import read_rows
-from medusa_sim.setup import latency_model, sweep_settings
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import Model, load_model, with_dtypes
+from medusa_sim.specs.model import Model, with_dtypes
+from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.speedup import BestTrees, best_tree_speedups
-from medusa_sim.speedup import tree_speedup as speedup_of_tree
-from medusa_sim.step import Setting
-from medusa_sim.sweep import Grid
+from medusa_sim.step.grid import Grid
+from medusa_sim.step.roofline import roofline_points
+from medusa_sim.step.step import Setting
 from medusa_sim.units import US_PER_MS, US_PER_S
-from medusa_sim.validate import compared_rows
-from medusa_sim.validate_decoder import DecoderValidation, StepCell, validate_decoder
-from medusa_sim.validate_runs import RunsCell, RunsValidation, validate_runs
+from medusa_sim.validate.generations import RunsCell, RunsValidation, validate_runs
+from medusa_sim.validate.operators import compared_rows
+from medusa_sim.validate.steps import DecoderValidation, StepCell, validate_decoder
 
 if TYPE_CHECKING:
     import pandas as pd

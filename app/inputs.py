@@ -14,10 +14,10 @@ import streamlit as st
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan import METHODS
-from medusa_sim.setup import DEFAULT_GPU, DEFAULT_HEADS, DEFAULT_MODEL, DEFAULT_RUNTIME
+from medusa_sim.plan.draft_options import METHODS
+from medusa_sim.plan.scenario import DEFAULT_GPU, DEFAULT_HEADS, DEFAULT_MODEL, DEFAULT_RUNTIME
 from medusa_sim.specs.gpu import gpu_names, load_gpu
-from medusa_sim.specs.model import model_names
+from medusa_sim.specs.models import model_names
 from medusa_sim.specs.runtime import runtime_names
 
 SHIPPED = "as shipped for the model"

@@ -15,9 +15,9 @@ from medusa_sim.report.numbers import percent
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from medusa_sim.recommend import Recommendation
+    from medusa_sim.plan.recommend import Recommendation
     from medusa_sim.specs.gpu import Gpu
-    from medusa_sim.step import Setting
+    from medusa_sim.step.step import Setting
 
 
 def accuracy(gpu: Gpu, setting: Setting) -> str:
@@ -65,10 +65,10 @@ def report_html(set_up: SetUp) -> str:
     """What `sweep --report` writes, in one page."""
     import answers
 
+    from medusa_sim.plan.scenario import sweep_settings
     from medusa_sim.report.document import html_page
     from medusa_sim.report.sweep_report import report_blocks
-    from medusa_sim.setup import sweep_settings
-    from medusa_sim.sweep import Grid
+    from medusa_sim.step.grid import Grid
 
     acceptance = answers.profile_of(set_up).name
     grid = Grid.of((1, 2, 4, 8, 16, 32, 64), (set_up.seq_len,), (1, *range(16, 113, 16)))

@@ -23,14 +23,14 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.config import DecoderConfig, config_from_hf, read_config
-from medusa_sim.decoder.step_grid import step_grid
-from medusa_sim.decoder.timing import random_weights
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.measure import hardware
+from medusa_sim.measure.decoder_steps import step_grid
 from medusa_sim.measure.environment import environment, torch_device
 from medusa_sim.measure.kernels import DTYPES
+from medusa_sim.measure.step_timing import random_weights
 from medusa_sim.measure.steps import StepMeta, StepRow, write_steps
-from medusa_sim.specs.model import load_model
+from medusa_sim.specs.models import load_model
 
 ACCEPTED = 2
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 import argparse
 import time
 
-from medusa_sim.plan import Drafting, acceptance_of
-from medusa_sim.recommend import Question, recommend
-from medusa_sim.setup import sweep_settings
+from medusa_sim.plan.acceptance import acceptance_of
+from medusa_sim.plan.draft_options import Drafting
+from medusa_sim.plan.recommend import Question, recommend
+from medusa_sim.plan.scenario import sweep_settings
 
 REPEATS = 5
 

@@ -13,8 +13,9 @@ import resource
 import time
 from typing import TYPE_CHECKING
 
-from medusa_sim.setup import sweep_settings
-from medusa_sim.sweep import Grid, SweepTable, sweep
+from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.sweep import SweepTable, sweep
+from medusa_sim.step.grid import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

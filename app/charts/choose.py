@@ -9,14 +9,14 @@ import numpy as np
 import numpy.typing as npt
 
 from charts.style import NEUTRAL, Spec, base, category, quantity, series, shades
-from medusa_sim.answer import cliffs
+from medusa_sim.plan.insights import cliffs
+from medusa_sim.step.workload import PARTS
 from medusa_sim.units import US_PER_MS
-from medusa_sim.workload import PARTS
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from medusa_sim.step import StepTime
+    from medusa_sim.step.step import StepTime
 
 PART_TITLES = {
     "qkv": "QKV projections",

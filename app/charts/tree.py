@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.acceptance.tree import CandidateTree
-    from medusa_sim.operators import FloatArray
+    from medusa_sim.arrays import FloatArray
 
 LABELLED = 64
 """Candidates up to which each node carries its rank."""

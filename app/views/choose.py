@@ -11,10 +11,10 @@ import show
 import streamlit as st
 from charts import choose as charts
 
-from medusa_sim.by_count import count_table
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES
-from medusa_sim.recommend import at_batch, steps_at
+from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.recommend import at_batch, steps_at
 from medusa_sim.report.numbers import duration, times, with_prefix
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_text import findings, schedule_table
@@ -23,9 +23,9 @@ from medusa_sim.report.recommend_warnings import warnings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from medusa_sim.recommend import Recommendation
-    from medusa_sim.schedule_row import ScheduleRow
-    from medusa_sim.step import StepTime
+    from medusa_sim.plan.recommend import Recommendation
+    from medusa_sim.plan.schedule_row import ScheduleRow
+    from medusa_sim.step.step import StepTime
 
 _BATCHES = (8, 16, 32, 64, 128, 256)
 

@@ -12,7 +12,7 @@ import streamlit as st
 from charts.compare import compare_chart
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan import METHODS
+from medusa_sim.plan.draft_options import METHODS
 from medusa_sim.report.numbers import times
 
 _MOST = 4

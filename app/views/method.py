@@ -45,7 +45,7 @@ def _numbers(set_up: inputs.SetUp) -> None:
     rows = []
     for kind, name in chosen:
         if kind == "model" and set_up.config is not None:
-            from medusa_sim.specs.rows import model_rows
+            from medusa_sim.report.spec_rows import model_rows
 
             found = model_rows(answers.model_of(set_up))
         else:

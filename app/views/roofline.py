@@ -14,8 +14,8 @@ from charts.roofline import is_attention, roofline_chart
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import with_prefix
-from medusa_sim.roofline_points import phase_speeds
 from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.step.roofline import phase_speeds
 
 if TYPE_CHECKING:
     import pyarrow as pa

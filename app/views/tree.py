@@ -24,11 +24,11 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
-from medusa_sim.operators import FloatArray
+from medusa_sim.plan.speedup import BestTrees
 from medusa_sim.report.numbers import times
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.speedup import BestTrees
 
 _KINDS = ("best of a size", "widths per head", "my paths", "a file")
 _FORMS = ("paths", "leaves", "json", "tensorrt-llm", "successors")

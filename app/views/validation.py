@@ -21,7 +21,7 @@ from medusa_sim.report.numbers import percent
 from medusa_sim.report.score_tables import score_table
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.validate import scores
+from medusa_sim.validate.operators import scores
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.report.text import TextTable
     from medusa_sim.specs.kernels import Fit
-    from medusa_sim.validate_decoder import Choice
+    from medusa_sim.validate.comparison import Choice
 
 _UPLOAD = "my rows (CSV)"
 _BASELINES = ("fixed", "same")
@@ -193,7 +193,7 @@ def _uploaded() -> pd.DataFrame | None:
     import pandas as pd
 
     from medusa_sim.errors import DataError
-    from medusa_sim.rows import check_rows
+    from medusa_sim.operators.table import check_rows
 
     text = uploads.text(given.name, uploads.checked(given.name, given.getvalue(), _LARGEST))
     try:

@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, DataError, UsageError
-
-FloatArray: TypeAlias = npt.NDArray[np.float64]
 
 NORMAL_90TH = 1.2815515655446004
 """Standard normal quantile at 0.9: mean +- this many standard errors holds 80 %."""

@@ -7,8 +7,8 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from medusa_sim.acceptance.curve import FloatArray
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import OutputError
 
 COLUMN_PX, ROW_PX, RADIUS_PX, MARGIN_PX = 26, 78, 11, 24

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from medusa_sim.acceptance.curve import FloatArray
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile_file import SCHEMA, Agreement, FittedHeadRow, HeadTopkFile
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
 
 BISECTIONS = 50

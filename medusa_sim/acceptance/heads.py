@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.curve import NORMAL_90TH, FloatArray
+from medusa_sim.acceptance.curve import NORMAL_90TH
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, SpecError
 
 SUM_TOLERANCE = 1e-6

@@ -11,9 +11,9 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.curve import FloatArray
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, UsageError, unknown_name
 
 Scheme = Literal["typical", "greedy", "random-sampling"]

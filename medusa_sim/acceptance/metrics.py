@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.curve import FloatArray
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
 from medusa_sim.units import US_PER_S
 

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.acceptance.curve import FloatArray
 from medusa_sim.acceptance.heads import SUM_TOLERANCE, HeadAccuracy
 from medusa_sim.acceptance.tree import CandidateTree, Path
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError
 
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.curve import FloatArray, LogCurve, TableCurve
+from medusa_sim.acceptance.curve import LogCurve, TableCurve
 from medusa_sim.acceptance.head_table import chain_accuracy, read_accuracies
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile_file import (
@@ -29,6 +29,7 @@ from medusa_sim.acceptance.profile_file import (
 )
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.arrays import FloatArray
 from medusa_sim.data import find, stems
 from medusa_sim.errors import SpecError, UsageError, unknown_name
 

@@ -8,10 +8,11 @@ from functools import cached_property
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.curve import FloatArray, checked_candidates
+from medusa_sim.acceptance.curve import checked_candidates
 from medusa_sim.acceptance.heads import HeadAccuracy, tokens_per_step_error
 from medusa_sim.acceptance.optimise import TreeOrder, chain_tokens_per_step, optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.arrays import FloatArray
 
 CANDIDATES_MAX = 1024
 """Trees are grown to this many candidates; a verification step never pays beyond it."""

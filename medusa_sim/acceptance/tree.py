@@ -13,13 +13,11 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import numpy.typing as npt
 
+from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.errors import SpecError
 
 Path = tuple[int, ...]
-IntArray = npt.NDArray[np.int64]
-BoolArray = npt.NDArray[np.bool_]
 
 SHOWN_PATH_ITEMS = 12
 """A path in an error message is cut after this many ranks so that the message stays one line."""

@@ -14,15 +14,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time
-from medusa_sim.operators import Attention, FloatArray
+from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import AttentionKernel, AttentionPath, Fit, Residual
-
-BoolArray = npt.NDArray[np.bool_]
-IntArray = npt.NDArray[np.int64]
 
 RANGES_OF_SIZE: tuple[int, ...] = (1, 8, 64, 512, 4096, 65536, 4194304)
 """Upper ends of the ranges of q_len x batch for which residual bands are kept."""

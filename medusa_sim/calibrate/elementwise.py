@@ -13,14 +13,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.elementwise import elementwise_time
-from medusa_sim.operators import Elementwise, FloatArray
+from medusa_sim.operators.operator import Elementwise
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, Fit, Residual
-
-IntArray = npt.NDArray[np.int64]
 
 RANGES_OF_M: tuple[int, ...] = (16, 64, 256, 1024, 4096, 65536)
 """Upper ends of the ranges of m for which residual bands are kept."""

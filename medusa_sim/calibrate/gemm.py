@@ -13,16 +13,15 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
-from medusa_sim.operators import FloatArray, Gemm
+from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Fit, GemmKernel
 from medusa_sim.units import US_PER_S
-
-IntArray = npt.NDArray[np.int64]
 
 RANGES_OF_M: tuple[int, ...] = (16, 64, 128, 256, 512, 1024, 4096)
 """Upper ends of the ranges of m for which residual bands are kept."""

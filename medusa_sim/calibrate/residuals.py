@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from medusa_sim.operators import FloatArray
+from medusa_sim.arrays import FloatArray
 from medusa_sim.specs.kernels import Residual
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.attention import fit_attention
 from medusa_sim.calibrate.elementwise import fit_elementwise
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_rows
@@ -19,8 +20,8 @@ from medusa_sim.calibrate.store import Section, write_kernel
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import UnfusedRows, fit_unfused
 from medusa_sim.errors import DataError, OutputError, UsageError
-from medusa_sim.operators import Attention, Elementwise, FloatArray, Gemm, Operator
-from medusa_sim.rows import operators_of
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, Kernel
 

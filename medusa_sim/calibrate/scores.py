@@ -5,11 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-from medusa_sim.operators import FloatArray
-
-IntArray = npt.NDArray[np.int64]
+from medusa_sim.arrays import FloatArray, IntArray
 
 
 def mape(predicted: FloatArray, measured: FloatArray) -> float:

@@ -14,12 +14,13 @@ from typing import TypeVar
 import msgspec
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.attention import RANGES_OF_SIZE, AttentionRows
 from medusa_sim.calibrate.gemm import RANGES_OF_M, GemmRows
 from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
-from medusa_sim.operators import Attention, FloatArray, Gemm
+from medusa_sim.operators.operator import Attention, Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Fit, Residual, SerialAttention, SerialGemm, SerialLine
 from medusa_sim.units import MIB

@@ -20,11 +20,12 @@ from itertools import product
 import msgspec
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.gemm import RANGES_OF_M, GemmRows
 from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_time
-from medusa_sim.operators import FloatArray, Gemm
+from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile
 

@@ -11,16 +11,14 @@ from dataclasses import dataclass, fields
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.errors import DataError
 from medusa_sim.latency.unfused import unfused_attention_time
-from medusa_sim.operators import Attention, FloatArray
+from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Fit, Residual, UnfusedKernel
-
-BoolArray = npt.NDArray[np.bool_]
 
 ROW_TILES = (64, 128)
 """Query rows of the library's tiles: Table 6 steps between 64 and 80 candidates and nowhere else."""

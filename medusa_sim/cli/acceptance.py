@@ -12,7 +12,7 @@ from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import ACCEPTANCE
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
-from medusa_sim.csv_table import read_csv_table
+from medusa_sim.data import read_csv_table
 from medusa_sim.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ def predict(observations: Path, targets: Path, output: Output, data_dir: Path | 
     Decoders: SD, SpecTr, RSD-C, RSD-S. Specs: 4 is a chain of 4 drafts, 2-2-1 are branching factors, 5x4
     are 5 paths (or a beam of 5) of 4 drafts. low and high bound 80 %.
     """
-    from medusa_sim.acceptance.predict import predict_block_efficiency, prediction_band
+    from medusa_sim.acceptance.draft_model.predict import predict_block_efficiency, prediction_band
 
     del data_dir
     seen = _rows(observations, ("decoder", "spec", "block_efficiency"))

@@ -56,8 +56,8 @@ def calibrate(
 
     from medusa_sim.calibrate.rows import check_set_name, fitted_kernels, write_kernels
     from medusa_sim.data import user_data_dir
+    from medusa_sim.operators.table import read_rows
     from medusa_sim.report.files import check_folder
-    from medusa_sim.rows import read_rows
     from medusa_sim.specs.gpu import load_gpu
 
     files = (*rows_files, *more)

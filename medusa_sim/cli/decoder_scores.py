@@ -15,8 +15,9 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 
 if TYPE_CHECKING:
     from medusa_sim.report.text import TextTable
-    from medusa_sim.validate_decoder import Comparison, DecoderValidation
-    from medusa_sim.validate_runs import RunsValidation
+    from medusa_sim.validate.comparison import Comparison
+    from medusa_sim.validate.generations import RunsValidation
+    from medusa_sim.validate.steps import DecoderValidation
 
 
 def score_decoder(
@@ -67,7 +68,7 @@ def _steps(
     folder: Path, card: Gpu, given: dict[str, Any], output: Output, *, allow_different: bool
 ) -> tuple[Comparison, ...]:
     from medusa_sim.report.decoder_tables import comparison_table
-    from medusa_sim.validate_decoder import GRAPHED, validate_decoder
+    from medusa_sim.validate.steps import GRAPHED, validate_decoder
 
     found = validate_decoder(folder, card, allow_different=allow_different, **given)
     more = {"gaps": {model: dataclasses.asdict(gaps) for model, gaps in found.gaps.items()}}
@@ -82,7 +83,7 @@ def _steps(
 
 def _runs(folder: Path, card: Gpu, given: dict[str, Any], output: Output) -> tuple[Comparison, ...]:
     from medusa_sim.report.decoder_tables import comparisons_table
-    from medusa_sim.validate_runs import validate_runs
+    from medusa_sim.validate.generations import validate_runs
 
     found = validate_runs(folder, card, **given)
     title = f"{card.name}: whole runs of the trained decoder, error of the prediction"

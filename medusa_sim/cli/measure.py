@@ -105,7 +105,7 @@ def measure(
     from medusa_sim.measure.shapes import cases
     from medusa_sim.measure.spread import spread_warning
     from medusa_sim.measure.timing import bench_of
-    from medusa_sim.specs.model import load_model
+    from medusa_sim.specs.models import load_model
 
     started = time.monotonic()
     if threads is not None:

@@ -18,7 +18,7 @@ def _gpus(data_dir: str | None) -> Iterable[str]:
 
 def _models(data_dir: str | None) -> Iterable[str]:
     del data_dir
-    from medusa_sim.specs.model import model_names
+    from medusa_sim.specs.models import model_names
 
     return model_names()
 

@@ -17,8 +17,8 @@ from medusa_sim.errors import UsageError
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.profile import AcceptanceProfile
-    from medusa_sim.plan import Drafting
-    from medusa_sim.recommend import Question, Recommendation
+    from medusa_sim.plan.draft_options import Drafting
+    from medusa_sim.plan.recommend import Question, Recommendation
 
 _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
@@ -153,8 +153,8 @@ def recommend(
     The table gives the answer first, then a schedule by batch, then what follows from it; --format json
     carries everything, --format csv the schedule. --export writes launch settings instead.
     """
-    from medusa_sim.recommend import recommend as answered
-    from medusa_sim.setup import sweep_settings
+    from medusa_sim.plan.recommend import recommend as answered
+    from medusa_sim.plan.scenario import sweep_settings
 
     question = _question(names)
     profile = _acceptance(names)
@@ -167,7 +167,7 @@ def recommend(
     )[0]
     answer = answered(base.gpu, base.setting, drafting, profile, question)
     if by_count:
-        from medusa_sim.by_count import count_table
+        from medusa_sim.plan.by_count import count_table
 
         output.rows(count_table(answer.surface), "recommend-by-count")
         return
@@ -178,7 +178,7 @@ def recommend(
 
 
 def _question(names: dict[str, Any]) -> Question:
-    from medusa_sim.recommend import Question
+    from medusa_sim.plan.recommend import Question
 
     prompt, tokens = names["prompt"], names["output_tokens"]
     if (prompt is None) != (tokens is None):
@@ -198,8 +198,9 @@ def _question(names: dict[str, Any]) -> Question:
 
 
 def _drafting(names: dict[str, Any]) -> Drafting:
-    from medusa_sim.plan import Drafting
-    from medusa_sim.specs.model import load_model, with_dtypes
+    from medusa_sim.plan.draft_options import Drafting
+    from medusa_sim.specs.model import with_dtypes
+    from medusa_sim.specs.models import load_model
     from medusa_sim.specs.runtime import load_runtime
 
     draft, runtime = names["draft_model"], names["draft_runtime"]
@@ -214,7 +215,7 @@ def _drafting(names: dict[str, Any]) -> Drafting:
 
 
 def _acceptance(names: dict[str, Any]) -> AcceptanceProfile:
-    from medusa_sim.plan import acceptance_of, is_another_models
+    from medusa_sim.plan.acceptance import acceptance_of, is_another_models
 
     profile = acceptance_of(
         names["acceptance"],

@@ -53,7 +53,7 @@ def reproduce(
     from medusa_sim.reproduce import TARGETS, reproduction, scores
 
     if plot is not None:
-        from medusa_sim.figures import check_plot_path
+        from medusa_sim.report.figures import check_plot_path
 
         if target is None:
             raise UsageError("--plot needs a table or figure, such as `medusa-sim reproduce figure22`")
@@ -69,8 +69,8 @@ def reproduce(
     output.rows(found.frame, "reproduce", target=found.name, title=found.title, source=found.source)
     click.echo(f"{found.title}\nsource: {found.source}\nnote: {found.caveat}", err=True)
     if plot is not None:
-        from medusa_sim.figures import save
-        from medusa_sim.figures.reproduce import reproduction_figure
+        from medusa_sim.report.figures import save
+        from medusa_sim.report.figures.reproduce import reproduction_figure
         from medusa_sim.specs.gpu import load_gpu
 
         names = found.frame.get("gpu", [DEFAULT_GPU])

@@ -21,7 +21,7 @@ from medusa_sim.cli.options import (
 from medusa_sim.cli.output import Output
 
 if TYPE_CHECKING:
-    from medusa_sim.setup import LatencyName, Outside
+    from medusa_sim.latency.by_name import LatencyName, Outside
 
 
 @click.command(
@@ -68,15 +68,16 @@ def roofline(
 
     flops_per_s is what the latency model predicts, roofline_flops_per_s what the datasheet allows.
     """
-    from medusa_sim.roofline_points import roofline_points
-    from medusa_sim.setup import latency_model
+    from medusa_sim.latency.by_name import latency_model
     from medusa_sim.specs.gpu import load_gpu
-    from medusa_sim.specs.model import load_model, with_dtypes
+    from medusa_sim.specs.model import with_dtypes
+    from medusa_sim.specs.models import load_model
     from medusa_sim.specs.runtime import load_runtime
-    from medusa_sim.sweep import Grid
+    from medusa_sim.step.grid import Grid
+    from medusa_sim.step.roofline import roofline_points
 
     if plot is not None:
-        from medusa_sim.figures import check_plot_path
+        from medusa_sim.report.figures import check_plot_path
 
         check_plot_path(plot)
     card, launched = load_gpu(gpu, data_dir), load_runtime(runtime)
@@ -88,8 +89,8 @@ def roofline(
     echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
     output.rows(points, "roofline")
     if plot is not None:
-        from medusa_sim.figures import save
-        from medusa_sim.figures.roofline import roofline_figure
+        from medusa_sim.report.figures import save
+        from medusa_sim.report.figures.roofline import roofline_figure
 
         save(roofline_figure(points, card, sizes.dtype), plot)
         click.echo(f"wrote {plot}", err=True)

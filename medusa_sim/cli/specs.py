@@ -60,7 +60,7 @@ def specs(
 def _known(data_dir: Path | None) -> dict[str, tuple[str, ...]]:
     from medusa_sim.acceptance.profile import acceptance_names
     from medusa_sim.specs.gpu import gpu_names
-    from medusa_sim.specs.model import model_names
+    from medusa_sim.specs.models import model_names
     from medusa_sim.specs.runtime import runtime_names
 
     return {

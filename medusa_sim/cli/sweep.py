@@ -24,7 +24,8 @@ from medusa_sim.cli.output import Output
 from medusa_sim.errors import UsageError
 
 if TYPE_CHECKING:
-    from medusa_sim.sweep import Grid, SweepSetting
+    from medusa_sim.plan.sweep import SweepSetting
+    from medusa_sim.step.grid import Grid
 
 _MOST_ROWS_SHOWN = 20_000
 _MOST_CASES_SHOWN = 2_000
@@ -123,8 +124,8 @@ def sweep(
     A table shows the best count of each batch and length; --format csv, json, md and parquet carry
     every row, written as they are computed.
     """
-    from medusa_sim.setup import DEFAULT_ACCEPTANCE, sweep_settings
-    from medusa_sim.sweep import Grid
+    from medusa_sim.plan.scenario import DEFAULT_ACCEPTANCE, sweep_settings
+    from medusa_sim.step.grid import Grid
 
     if report_dir is not None:
         from medusa_sim.report.files import check_folder
@@ -161,8 +162,8 @@ def _echo(grid: Grid) -> None:
 def _write_rows(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) -> None:
     """Every row, chunk by chunk."""
     from medusa_sim.cli.progress import counted
+    from medusa_sim.plan.sweep import sweep as tables
     from medusa_sim.report.sweep_text import sources
-    from medusa_sim.sweep import sweep as tables
 
     rows = grid.rows * len(settings)
     if output.form == "table" and rows > _MOST_ROWS_SHOWN:
@@ -175,7 +176,7 @@ def _write_rows(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) 
 
 def _show_best(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) -> None:
     """One line per batch and length with the best count, and below it what follows from them."""
-    from medusa_sim.answer import answer
+    from medusa_sim.plan.insights import answer
     from medusa_sim.report.sweep_text import best_table, headline, verdicts
 
     cases = grid.batch.size * grid.seq_len.size * len(settings)

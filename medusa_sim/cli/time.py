@@ -38,10 +38,10 @@ def time(
     high_us hold 80 % of measurements of shapes that the fit has not seen. A column of the file that
     already has one of the new names is kept as given_NAME.
     """
-    from medusa_sim.predict import predicted_rows
-    from medusa_sim.rows import read_rows
+    from medusa_sim.operators.table import read_rows
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.runtime import load_runtime
+    from medusa_sim.step.rows import predicted_rows
 
     found = predicted_rows(
         read_rows(ops),

@@ -103,7 +103,7 @@ def train(plot: Path | None, output: Output, data_dir: Path | None, **values: An
     require_decoder_extra(*(["peft"] if values["method"] == "medusa-2" else []))
     import pandas as pd
 
-    from medusa_sim.decoder.recipe import Recipe, run_recipe
+    from medusa_sim.decoder.training.recipe import Recipe, run_recipe
     from medusa_sim.report.files import check_writable
 
     if plot is not None:

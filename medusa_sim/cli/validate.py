@@ -14,7 +14,7 @@ from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 
 if TYPE_CHECKING:
-    from medusa_sim.validate import Score
+    from medusa_sim.validate.operators import Score
 
 
 @click.command(
@@ -114,10 +114,10 @@ def validate(
     import pandas as pd
 
     from medusa_sim.acceptance.profile import load_acceptance
-    from medusa_sim.rows import read_rows
+    from medusa_sim.operators.table import read_rows
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.runtime import load_runtime
-    from medusa_sim.validate import compared_rows, regrets, scores
+    from medusa_sim.validate.operators import compared_rows, regrets, scores
 
     files = (*measured, *more)
     if not files:
@@ -176,7 +176,7 @@ def _one_comparison(
 
 def _score_trees(vectors: Path, runs: Path, fail_above: float | None, output: Output) -> None:
     """Tokens per step of trees: every run in files, mean errors by kind at a terminal."""
-    from medusa_sim.acceptance.spechub import error_summary, tree_comparison
+    from medusa_sim.validate.trees import error_summary, tree_comparison
 
     comparison = tree_comparison(vectors, runs)
     summary = error_summary(comparison)
@@ -194,7 +194,7 @@ def _score_trees(vectors: Path, runs: Path, fail_above: float | None, output: Ou
 
 def _score_curves(path: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
     """Throughput ratios by batch beside what the engine must add to a step to explain them."""
-    from medusa_sim.reproduce.batch_curves import batch_curves
+    from medusa_sim.validate.throughput import batch_curves
 
     curves = batch_curves(path, data_dir=data_dir)
     output.rows(curves, "validate-batch-curves")

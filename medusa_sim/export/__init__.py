@@ -7,7 +7,7 @@ from collections.abc import Callable
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export import plain_json, sglang, tensorrt_llm, tgi, vllm
 from medusa_sim.export.settings import EngineSettings
-from medusa_sim.recommend import Recommendation
+from medusa_sim.plan.recommend import Recommendation
 
 Writer = Callable[[Recommendation, str | None, str | None], EngineSettings]
 

@@ -6,8 +6,8 @@ import json
 from typing import Any
 
 from medusa_sim.export.settings import EngineSettings, checked_version
-from medusa_sim.recommend import Recommendation
-from medusa_sim.schedule_row import ScheduleRow
+from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.schedule_row import ScheduleRow
 
 ENGINE = "json"
 VERSIONS = ("1",)

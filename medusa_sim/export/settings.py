@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from medusa_sim.errors import UsageError
-from medusa_sim.recommend import Recommendation, recommend
-from medusa_sim.schedule_row import ScheduleRow
+from medusa_sim.plan.recommend import Recommendation, recommend
+from medusa_sim.plan.schedule_row import ScheduleRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

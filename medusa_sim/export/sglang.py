@@ -17,7 +17,7 @@ from medusa_sim.export.settings import (
     one_length_note,
     speculating,
 )
-from medusa_sim.recommend import Recommendation
+from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "sglang"
 VERSIONS = ("0.5",)

@@ -17,8 +17,8 @@ from medusa_sim.export.settings import (
     one_length_note,
     speculating,
 )
-from medusa_sim.recommend import Recommendation
-from medusa_sim.schedule_row import ScheduleRow
+from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.schedule_row import ScheduleRow
 
 ENGINE = "tensorrt-llm"
 VERSIONS = ("1.2", "1.3")

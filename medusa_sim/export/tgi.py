@@ -18,7 +18,7 @@ from medusa_sim.export.settings import (
     one_length_note,
     speculating,
 )
-from medusa_sim.recommend import Recommendation
+from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "tgi"
 VERSIONS = ("3.3",)

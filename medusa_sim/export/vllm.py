@@ -20,7 +20,7 @@ from medusa_sim.export.settings import (
     one_length_note,
     speculating,
 )
-from medusa_sim.recommend import Recommendation
+from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "vllm"
 VERSIONS = ("0.24", "0.26")

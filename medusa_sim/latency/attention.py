@@ -49,11 +49,12 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.band import residual_band
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import l2_hit, waves_us
-from medusa_sim.operators import Attention, FloatArray
+from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import AttentionKernel, AttentionPath
 from medusa_sim.units import US_PER_S

@@ -9,7 +9,8 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.operators import FloatArray, Operator
+from medusa_sim.arrays import FloatArray
+from medusa_sim.operators.operator import Operator
 
 CodeArray: TypeAlias = npt.NDArray[np.int8]
 

@@ -11,7 +11,7 @@ from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.latency.unfused import unfused_attention_time
-from medusa_sim.operators import Attention, Gemm, Operator
+from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import AttentionKernel, GemmKernel, KernelSet, SerialGemm
 

@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.band import residual_band
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.latency.roofline import memory_time_us
 from medusa_sim.latency.waves import l2_hit, waves_us
-from medusa_sim.operators import Elementwise, FloatArray
+from medusa_sim.operators.operator import Elementwise
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel
 from medusa_sim.units import US_PER_S

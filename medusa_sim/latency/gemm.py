@@ -32,15 +32,14 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.latency.band import residual_band
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.latency.waves import norm_max
-from medusa_sim.operators import FloatArray, Gemm
+from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
-
-IntArray = npt.NDArray[np.int64]
 
 _FP32_BYTES = 4.0
 _HALF_BYTES = 2.0

@@ -11,7 +11,7 @@ from medusa_sim.errors import CoverageError
 from medusa_sim.latency.base import Bound, LatencyModel, OperatorTime, Source
 from medusa_sim.latency.profile import Profile, Reading, key_and_axes, reading
 from medusa_sim.latency.roofline import compute_time_us, memory_time_us
-from medusa_sim.operators import Operator
+from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
 
 Flags: TypeAlias = npt.NDArray[np.bool_]

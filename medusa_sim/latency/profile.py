@@ -11,9 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim import data
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
-from medusa_sim.operators import Attention, FloatArray, Gemm, Operator
-from medusa_sim.rows import operators_of, read_rows
+from medusa_sim.operators.operator import Attention, Gemm, Operator
+from medusa_sim.operators.table import operators_of, read_rows
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -7,7 +7,7 @@ from collections.abc import Hashable
 import numpy as np
 
 from medusa_sim.latency.base import LatencyModel, OperatorTime
-from medusa_sim.operators import Gemm, Operator, Size
+from medusa_sim.operators.operator import Gemm, Operator, Size
 
 _FEW = 64
 """Shapes below this many are computed as they are; above it, repeated token counts are merged."""

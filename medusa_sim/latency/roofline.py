@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, OperatorTime, Source
-from medusa_sim.operators import FloatArray, Operator
+from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 

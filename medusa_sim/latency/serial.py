@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.band import residual_band
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.latency.roofline import roofline_time_us
-from medusa_sim.operators import Attention, FloatArray, Gemm, Operator
+from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Fit, SerialAttention, SerialGemm, SerialLine
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S

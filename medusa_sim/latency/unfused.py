@@ -20,10 +20,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.band import residual_band
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.latency.waves import norm_max
-from medusa_sim.operators import Attention, FloatArray
+from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import UnfusedKernel
 from medusa_sim.units import US_PER_S

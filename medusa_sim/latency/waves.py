@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.operators import FloatArray
+from medusa_sim.arrays import FloatArray
 
 _TINY = 1e-9
 _FAR_BEYOND = 1e3

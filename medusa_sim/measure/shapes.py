@@ -11,7 +11,14 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal, cast
 
-from medusa_sim.operators import Attention, AttentionKind, Elementwise, ElementwiseKind, Gemm, Operator
+from medusa_sim.operators.operator import (
+    Attention,
+    AttentionKind,
+    Elementwise,
+    ElementwiseKind,
+    Gemm,
+    Operator,
+)
 from medusa_sim.specs.model import Model
 from medusa_sim.units import BYTES_PER_ELEMENT
 

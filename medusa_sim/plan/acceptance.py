@@ -11,7 +11,7 @@ from medusa_sim.acceptance.knobs import scheme_ratio, workload_ratio
 from medusa_sim.acceptance.profile import AcceptanceProfile, acceptance_names, load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.options import DEPTH_MAX, Method
+from medusa_sim.plan.draft_options import DEPTH_MAX, Method
 
 DEFAULT_ACCEPTANCE: dict[str, tuple[str, ...]] = {"medusa": ("medusa1-",), "eagle": ("eagle3-", "eagle1-")}
 DEFAULT_MODEL = "vicuna-7b"

@@ -1,1 +1,1 @@
-"""Rendering: tables, CSV, JSON, Markdown, HTML. With `medusa_sim.figures` the only place that rounds."""
+"""Rendering: tables, CSV, JSON, Markdown, HTML. The only place that rounds."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from medusa_sim.plan.sweep import SweepSetting
 from medusa_sim.report.numbers import percent
 from medusa_sim.specs.kernels import Fit
-from medusa_sim.sweep import Grid, SweepSetting
+from medusa_sim.step.grid import Grid
 
 
 def caveats(settings: Sequence[SweepSetting], grid: Grid) -> Iterator[str]:

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable
-from medusa_sim.validate_decoder import ALLOWANCE, Choice, Comparison, DecoderValidation
+from medusa_sim.validate.comparison import ALLOWANCE, Choice, Comparison
+from medusa_sim.validate.steps import DecoderValidation
 
 
 def comparison_table(found: DecoderValidation) -> TextTable:

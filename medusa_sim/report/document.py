@@ -150,7 +150,7 @@ def _inline(text: str) -> str:
 
 
 def _svg(figure: Figure, caption: str) -> str:
-    from medusa_sim.figures import rendered
+    from medusa_sim.report.figures import rendered
 
     drawn = rendered(figure, ".svg").decode("utf-8")
     picture = drawn[drawn.index("<svg") :]

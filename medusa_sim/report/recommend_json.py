@@ -7,13 +7,13 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
-from medusa_sim.breakeven import BreakEven
-from medusa_sim.capacity import Capacity
-from medusa_sim.recommend import Recommendation, steps_at
+from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.capacity import Capacity
+from medusa_sim.plan.recommend import Recommendation, steps_at
+from medusa_sim.plan.request import RequestLatency
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_warnings import warnings
-from medusa_sim.request import RequestLatency
-from medusa_sim.schedule_row import ScheduleRow
 
 if TYPE_CHECKING:
     import pyarrow as pa

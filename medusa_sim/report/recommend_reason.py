@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medusa_sim.breakeven import BreakEven
-from medusa_sim.recommend import Recommendation
+from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.numbers import span, times
-from medusa_sim.schedule_row import ScheduleRow
 
 
 def reason(answer: Recommendation) -> str:

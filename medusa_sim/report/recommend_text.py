@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medusa_sim.recommend import Recommendation
+from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
-from medusa_sim.schedule_row import ScheduleRow
 from medusa_sim.units import US_PER_S
 
 _HEADERS = (

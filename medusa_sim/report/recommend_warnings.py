@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from medusa_sim.memory import usable_memory_bytes
-from medusa_sim.recommend import Recommendation
+from medusa_sim.plan.recommend import Recommendation
 from medusa_sim.report.numbers import span, times, with_prefix
+from medusa_sim.step.memory import usable_memory_bytes
 
 _PADDED_VOCAB = 0.01
 """Share by which vocabularies of one family differ, since they are padded."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from medusa_sim.report.numbers import NOTHING, percent
 from medusa_sim.report.text import TextTable
-from medusa_sim.validate import Regret, Score
+from medusa_sim.validate.operators import Regret, Score
 
 if TYPE_CHECKING:
     import pandas as pd

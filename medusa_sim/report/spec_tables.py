@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from medusa_sim.data import DataDir
 from medusa_sim.report.numbers import NOTHING, cell, significant, with_prefix
+from medusa_sim.report.spec_rows import SpecRow
 from medusa_sim.report.text import TextTable
-from medusa_sim.setup import DataDir
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import KernelSet
-from medusa_sim.specs.rows import SpecRow
 from medusa_sim.units import GIGA, TERA
 
 _PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}
@@ -140,7 +140,7 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
 
     Raises SpecError or DataError from loading.
     """
-    from medusa_sim.specs import rows
+    from medusa_sim.report import spec_rows as rows
 
     match kind:
         case "gpu":
@@ -149,7 +149,7 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
             gpu = load_gpu(name, data_dir)
             return rows.gpu_rows(gpu) + (rows.kernel_rows(gpu) if kernels else [])
         case "model":
-            from medusa_sim.specs.model import load_model
+            from medusa_sim.specs.models import load_model
 
             return rows.model_rows(load_model(name))
         case "runtime":

@@ -8,9 +8,8 @@ from pathlib import Path
 import numpy as np
 
 from medusa_sim import __version__
-from medusa_sim.answer import BATCHES_SEARCHED, Answer, Paying, answer
-from medusa_sim.figures import rendered
-from medusa_sim.figures.sweep import breakdown_figure, heat_figure, speedup_figure
+from medusa_sim.plan.insights import BATCHES_SEARCHED, Answer, Paying, answer
+from medusa_sim.plan.sweep import SweepSetting, sweep
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.document import (
     Block,
@@ -24,12 +23,14 @@ from medusa_sim.report.document import (
     markdown_page,
     pictures,
 )
+from medusa_sim.report.figures import rendered
+from medusa_sim.report.figures.sweep import breakdown_figure, heat_figure, speedup_figure
 from medusa_sim.report.files import atomic, write_text
 from medusa_sim.report.numbers import percent, times
 from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
 from medusa_sim.report.sweep_views import LengthView, evenly, length_view
 from medusa_sim.report.text import TextTable
-from medusa_sim.sweep import Grid, SweepSetting, sweep
+from medusa_sim.step.grid import Grid
 
 _MOST_LENGTHS = 3
 _MOST_BATCHES = 8

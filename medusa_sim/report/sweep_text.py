@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from medusa_sim.answer import BATCHES_SEARCHED, FREE_WITHIN, SEARCHED, Answer, Paying
 from medusa_sim.latency.base import Bound
+from medusa_sim.plan.insights import BATCHES_SEARCHED, FREE_WITHIN, SEARCHED, Answer, Paying
+from medusa_sim.plan.sweep import SweepSetting
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
-from medusa_sim.sweep import SweepSetting
 
 _EXPENDABLE = ("plain step", "verify step", "plain", "waits for", "tokens/step", "tokens/s", "any count")
 """Columns that a narrow terminal leaves out, the first one first."""

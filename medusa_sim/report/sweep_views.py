@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.answer import IntArray, cliffs, every_count
-from medusa_sim.operators import FloatArray
-from medusa_sim.speedup import speedup, speedup_band
-from medusa_sim.step import StepTime
-from medusa_sim.sweep import Grid, SweepSetting
-from medusa_sim.workload import PARTS
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.plan.insights import cliffs, every_count
+from medusa_sim.plan.speedup import speedup, speedup_band
+from medusa_sim.plan.sweep import SweepSetting
+from medusa_sim.step.grid import Grid
+from medusa_sim.step.step import StepTime
+from medusa_sim.step.workload import PARTS
 
 MOST_BATCHES = 64
 LAUNCH_PART = "launch gaps"

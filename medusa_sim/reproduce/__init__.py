@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 
+from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.reproduce.decoding import table1, table3
 from medusa_sim.reproduce.recursive import rsd_figure1, rsd_figure4, rsd_figure5
@@ -18,7 +19,6 @@ from medusa_sim.reproduce.simulation import figure21, figure22, figure23
 from medusa_sim.reproduce.tables import table6, table7, table8
 from medusa_sim.reproduce.target import Reproduction
 from medusa_sim.reproduce.token_rates import figure7b, rsd_token_rates, table1_rates, table4
-from medusa_sim.setup import DataDir
 
 __all__ = ["TARGETS", "Reproduction", "reproduction", "scores"]
 

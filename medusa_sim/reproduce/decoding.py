@@ -18,13 +18,21 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import chain_tokens_per_step, optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.drafter import DraftWork, MedusaHeads
+from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
+from medusa_sim.plan.scenario import sweep_settings
 from medusa_sim.reproduce.published import PAPER_GPU, cited, published
 from medusa_sim.reproduce.target import Reproduction
-from medusa_sim.setup import DataDir, sweep_settings
-from medusa_sim.step import Setting, decode_step, drafting_steps, prefill_step, verification_step, work_time
-from medusa_sim.workload import decode, elementwise_launch, model_launches
+from medusa_sim.step.drafter import DraftWork, MedusaHeads
+from medusa_sim.step.step import (
+    Setting,
+    decode_step,
+    drafting_steps,
+    prefill_step,
+    verification_step,
+    work_time,
+)
+from medusa_sim.step.workload import decode, elementwise_launch, model_launches
 
 if TYPE_CHECKING:
     import pandas as pd

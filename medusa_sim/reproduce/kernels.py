@@ -6,10 +6,10 @@ import dataclasses
 
 import msgspec
 
+from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.reproduce.published import PAPER_GPU
-from medusa_sim.setup import DataDir
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import KernelSet
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from medusa_sim import data
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.profile import OPERATOR_PROFILES
-from medusa_sim.rows import read_rows
+from medusa_sim.operators.table import read_rows
 
 if TYPE_CHECKING:
     import pandas as pd

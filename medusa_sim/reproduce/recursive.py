@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from medusa_sim.data import DataDir
 from medusa_sim.reproduce.target import Reproduction
-from medusa_sim.setup import DataDir
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,7 +25,7 @@ def rsd_figure1(data_dir: DataDir = None) -> Reproduction:
     """
     import pandas as pd
 
-    from medusa_sim.acceptance.methods.bernoulli import bernoulli_acceptance
+    from medusa_sim.acceptance.draft_model.bernoulli import bernoulli_acceptance
 
     del data_dir
     drafts, targets = np.meshgrid(BERNOULLI_DRAFTS, BERNOULLI_TARGETS, indexing="ij")
@@ -62,7 +62,7 @@ def rsd_figure5(data_dir: DataDir = None) -> Reproduction:
 @functools.lru_cache(maxsize=1)
 def _comparison() -> pd.DataFrame:
     """Every row of the paper's table, predicted once: both figures and their scores are read off it."""
-    from medusa_sim.acceptance.rsd_table import pair_comparison, published_table
+    from medusa_sim.reproduce.rsd_pairs import pair_comparison, published_table
 
     return pair_comparison(published_table())
 
@@ -72,7 +72,7 @@ def _block_efficiencies(figure: Literal[4, 5], data_dir: DataDir) -> Reproductio
 
     Each (target, draft, task) is predicted from its own chains of length 2 to 5 alone.
     """
-    from medusa_sim.acceptance.rsd_table import figure_rows
+    from medusa_sim.reproduce.rsd_pairs import figure_rows
 
     del data_dir
     frame = figure_rows(_comparison(), figure).rename(

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from medusa_sim.data import DataDir
 from medusa_sim.reproduce.recursive import rsd_figure4, rsd_figure5
 from medusa_sim.reproduce.simulation import figure21, figure22
 from medusa_sim.reproduce.tables import table6, table8
-from medusa_sim.setup import DataDir
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medusa_sim.operators import FloatArray
+from medusa_sim.arrays import FloatArray
+from medusa_sim.data import DataDir
+from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.speedup import Baseline, speedup, steps
 from medusa_sim.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, cited, published
 from medusa_sim.reproduce.target import Reproduction
-from medusa_sim.setup import DataDir, sweep_settings
-from medusa_sim.speedup import Baseline, speedup, steps
-from medusa_sim.workload import Part
+from medusa_sim.step.workload import Part
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

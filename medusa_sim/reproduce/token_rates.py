@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from medusa_sim.drafter import NoDrafter
-from medusa_sim.operators import FloatArray
+from medusa_sim.arrays import FloatArray
+from medusa_sim.data import DataDir
+from medusa_sim.plan.scenario import sweep_settings
 from medusa_sim.reproduce.decoding import CONTEXT, overhead_of
 from medusa_sim.reproduce.published import PAPER_GPU, cited, published
 from medusa_sim.reproduce.target import Reproduction
-from medusa_sim.setup import DataDir, sweep_settings
-from medusa_sim.step import Setting, decode_step, overlapped_us
+from medusa_sim.step.drafter import NoDrafter
+from medusa_sim.step.step import Setting, decode_step, overlapped_us
 from medusa_sim.units import US_PER_S
 
 FITTED_MODELS = ("vicuna-7b", "vicuna-13b")

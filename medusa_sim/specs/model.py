@@ -1,26 +1,19 @@
 """A decoder-only language model as a list of sizes: what decides how much a step computes and moves.
 
-Named models live in `models.toml` beside this file, each with its source. Any Hugging Face
-`config.json` of the Llama, Mistral, Qwen2, Qwen3 or OPT family works too (`hf_config.py`).
+Where models come from: `models.py` (by name), `hf_config.py` (a Hugging Face `config.json`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-import os
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Literal
 
-from medusa_sim.errors import SpecError, unknown_name
-from medusa_sim.specs.sourced import FileState, Table, file_state, read_toml
+from medusa_sim.errors import SpecError
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Norm = Literal["rms", "layer"]
 Positions = Literal["rope", "learned"]
-
-MODELS_FILE = Path(__file__).with_name("models.toml")
 
 LAYERS = (1, 1_000)
 WIDTH = (1, 1_000_000)
@@ -59,7 +52,7 @@ _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
     "fp8": ("fp8",),
     "int8": ("int8",),
 }
-_ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
+ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,73 +166,10 @@ def with_dtypes(
     if weights not in _WEIGHT_DTYPES[chosen]:
         allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
         raise SpecError(f"{model.name}: dtype {chosen} with weight dtype {weights!r}; allowed: {allowed}")
-    activations = chosen if chosen in _ACTIVATION_DTYPES else model.activation_dtype
+    activations = chosen if chosen in ACTIVATION_DTYPES else model.activation_dtype
     cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
     if cache not in (activations, "fp8"):
         raise SpecError(f"{model.name}: KV cache dtype {cache!r}; allowed: {activations} or fp8")
     return dataclasses.replace(
         model, dtype=chosen, weight_dtype=weights, kv_dtype=cache, activation_dtype=activations
     )
-
-
-def model_names() -> tuple[str, ...]:
-    """Names in `models.toml`, sorted."""
-    return tuple(sorted(_named_models(file_state(MODELS_FILE))))
-
-
-def load_model(name_or_path: str | os.PathLike[str]) -> Model:
-    """A model by name, or by the path of a Hugging Face `config.json` (or of its folder).
-
-    Whatever holds a slash or ends in `.json` is a path. Raises SpecError for an unknown name (with the
-    nearest), or for a config of another architecture.
-    """
-    given = os.fspath(name_or_path)
-    if given.endswith(".json") or "/" in given or os.sep in given:
-        from medusa_sim.specs.hf_config import model_from_config
-
-        return model_from_config(Path(given))
-    try:
-        entry = _named_models(file_state(MODELS_FILE))[given]
-    except KeyError:
-        known = unknown_name("model", given, model_names())
-        raise SpecError(f"{known}; or give the path of a Hugging Face config.json") from None
-    return _named_model(given, entry)
-
-
-@lru_cache(maxsize=4)
-def _named_models(state: FileState) -> dict[str, object]:
-    return read_toml(state.path)
-
-
-def _named_model(name: str, entry: object) -> Model:
-    table = Table(MODELS_FILE.name, entry, name)
-    family = table.choice("architecture", ARCHITECTURES)
-    source = table.text("source", what="the paper or published config that gives the sizes")
-    notes = (table.text("note", what="a remark"),) if "note" in table else ()
-    tied = table.flag("tied_embeddings") if "tied_embeddings" in table else family == "opt"
-    dtype = table.choice("dtype", _ACTIVATION_DTYPES)
-    heads = table.integer("heads", *WIDTH)
-    model = Model(
-        name=name,
-        architecture=family,
-        layers=table.integer("layers", *LAYERS),
-        hidden=table.integer("hidden", *WIDTH),
-        intermediate=table.integer("intermediate", *WIDTH),
-        heads=heads,
-        kv_heads=table.integer("kv_heads", *WIDTH),
-        head_dim=table.integer("head_dim", *WIDTH),
-        vocab=table.integer("vocab", *VOCAB),
-        max_seq_len=table.integer("max_seq_len", *LENGTH),
-        tied_embeddings=tied,
-        dtype=dtype,
-        weight_dtype=dtype,
-        kv_dtype=dtype,
-        activation_dtype=dtype,
-        source=source,
-        notes=notes,
-        **dataclasses.asdict(ARCHITECTURES[family]),
-    )
-    if heads % model.kv_heads:
-        table.fail("kv_heads", f"given {model.kv_heads}; it must divide heads = {heads}")
-    table.finish()
-    return model

@@ -15,9 +15,9 @@ import uploads
 from charts import choose as charts
 from conftest import Opened, csv_rows, metrics, printed
 
-from medusa_sim.by_count import count_table
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
-from medusa_sim.recommend import at_batch, steps_at
+from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.recommend import at_batch, steps_at
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 
@@ -165,7 +165,7 @@ def test_the_breakdown_is_the_commands(opened: Opened) -> None:
 
 
 def test_the_breakdown_adds_up() -> None:
-    from medusa_sim.step import decode_step, verify_step
+    from medusa_sim.step.step import decode_step, verify_step
 
     setting = answers.setting_of(set_up())
     plain, speculative = decode_step(setting, 4, 1024), verify_step(setting, 4, 1024, 16)

@@ -1,0 +1,197 @@
+"""The three trainings: a backbone from scratch, Medusa-1 (heads only) and Medusa-2 (heads and adapter).
+
+Medusa paper, sections 2.2.1, 2.2.2 and 2.3.2, appendix B. A batch is (tokens, loss_mask); where it
+comes from is the caller's business (`corpus.window_batch`, `distill.response_batch`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+
+from medusa_sim.decoder.heads import MedusaHeads
+from medusa_sim.decoder.model import Llama
+from medusa_sim.decoder.training.losses import (
+    combined_weight,
+    distillation_loss,
+    head_losses,
+    language_model_loss,
+    medusa_1_loss,
+)
+from medusa_sim.decoder.training.trainer import Trainer, TrainSettings, trainable
+
+Batches: TypeAlias = Callable[[int], tuple[Tensor, Tensor]]
+Report: TypeAlias = Callable[[int, dict[str, float]], None]
+LORA_RANK, LORA_ALPHA, LORA_DROPOUT = 32, 16, 0.05
+LORA_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
+HEAD_RATE = 4.0
+"""Head learning rate over the backbone's (appendix B.2)."""
+
+
+def _compiled(function: Callable[..., Tensor], *, enabled: bool) -> Callable[..., Tensor]:
+    return torch.compile(function) if enabled else function
+
+
+def train_backbone(
+    model: Llama,
+    batches: Batches,
+    settings: TrainSettings,
+    *,
+    state_path: Path | None = None,
+    compiled: bool = False,
+    report: Report | None = None,
+    stop_after: int | None = None,
+) -> list[dict[str, float]]:
+    """Next-token training of every weight, in place. Returns the loss history."""
+    model.train().requires_grad_(requires_grad=True)
+
+    def loss(tokens: Tensor, mask: Tensor) -> Tensor:
+        return language_model_loss(model.logits(model(tokens)), tokens, mask)
+
+    run = _compiled(loss, enabled=compiled)
+    trainer = Trainer([trainable(model)], lambda step: (run(*batches(step)), {}), settings, state_path)
+    trainer.run(report, stop_after)
+    model.eval().requires_grad_(requires_grad=False)
+    return trainer.history
+
+
+def train_medusa_1(
+    model: Llama,
+    heads: MedusaHeads,
+    batches: Batches,
+    settings: TrainSettings,
+    *,
+    state_path: Path | None = None,
+    compiled: bool = False,
+    report: Report | None = None,
+    stop_after: int | None = None,
+) -> list[dict[str, float]]:
+    """Medusa-1: the backbone stays frozen, the heads learn eq. 1. Returns the loss history."""
+    model.eval().requires_grad_(requires_grad=False)
+    heads.train().requires_grad_(requires_grad=True)
+
+    def losses(tokens: Tensor, mask: Tensor) -> Tensor:
+        with torch.no_grad():
+            hidden = model(tokens)
+        return head_losses(heads(hidden, model.lm_head), tokens, mask)
+
+    run = _compiled(losses, enabled=compiled)
+
+    def loss_of_step(step: int) -> tuple[Tensor, dict[str, float]]:
+        each = run(*batches(step))
+        return medusa_1_loss(each), _head_parts(each)
+
+    trainer = Trainer([trainable(heads, "heads.")], loss_of_step, settings, state_path)
+    trainer.run(report, stop_after)
+    heads.eval().requires_grad_(requires_grad=False)
+    return trainer.history
+
+
+def train_medusa_2(
+    model: Llama,
+    heads: MedusaHeads,
+    batches: Batches,
+    settings: TrainSettings,
+    *,
+    lambda_0: float = 0.2,
+    schedule: str = "constant",
+    distil: bool = False,
+    state_path: Path | None = None,
+    compiled: bool = False,
+    report: Report | None = None,
+    stop_after: int | None = None,
+) -> list[dict[str, float]]:
+    """Medusa-2: LoRA on every linear layer and the heads, L_LM + lambda_0 L_Medusa-1 (eq. 2).
+
+    The two-stage warm-up is `train_medusa_1` before this with `schedule="constant"`; with
+    `schedule="sine"` fresh heads may be trained at once. With `distil`, L_LM is the KL to the model
+    with its adapter off (no second copy). `settings.learning_rate` is the backbone's; the heads
+    learn 4 times faster. The adapter is merged into `model` at the end. Returns the loss history.
+    """
+    add_adapter(model)
+    model.train()
+    heads.train().requires_grad_(requires_grad=True)
+
+    def losses(tokens: Tensor, mask: Tensor, teacher: Tensor | None) -> Tensor:
+        hidden = model(tokens)
+        logits = model.logits(hidden)
+        if teacher is None:
+            backbone = language_model_loss(logits, tokens, mask)
+        else:
+            backbone = distillation_loss(logits, teacher, tokens, mask)
+        return torch.cat((backbone[None], head_losses(heads(hidden, model.lm_head), tokens, mask)))
+
+    run = _compiled(losses, enabled=compiled)
+
+    def loss_of_step(step: int) -> tuple[Tensor, dict[str, float]]:
+        tokens, mask = batches(step)
+        teacher = None
+        if distil:
+            with torch.no_grad(), adapter_off(model):
+                teacher = model.logits(model(tokens))
+        each = run(tokens, mask, teacher)
+        weight = combined_weight(lambda_0, step, settings.steps, schedule)
+        parts = {"lm_loss": float(each[0].detach())} | _head_parts(each[1:])
+        return each[0] + weight * medusa_1_loss(each[1:]), parts
+
+    groups = [trainable(model, "model."), trainable(heads, "heads.", HEAD_RATE)]
+    trainer = Trainer(groups, loss_of_step, settings, state_path)
+    trainer.run(report, stop_after)
+    merge_adapter(model)
+    model.eval().requires_grad_(requires_grad=False)
+    heads.eval().requires_grad_(requires_grad=False)
+    return trainer.history
+
+
+def _head_parts(losses: Tensor) -> dict[str, float]:
+    return {f"head_{i}_loss": value for i, value in enumerate(losses.detach().tolist())}
+
+
+def add_adapter(model: Llama) -> None:
+    """Puts LoRA (rank 32, alpha 16, dropout 0.05) on every linear layer, in place, and freezes the rest.
+
+    The language-model head is included unless it is tied to the embedding, which a merge would change.
+    """
+    from peft import LoraConfig, inject_adapter_in_model
+
+    targets = list(LORA_TARGETS) if model.config.tie_word_embeddings else [*LORA_TARGETS, "lm_head"]
+    torch.manual_seed(0)  # the adapter's own initialisation
+    config = LoraConfig(r=LORA_RANK, lora_alpha=LORA_ALPHA, lora_dropout=LORA_DROPOUT, target_modules=targets)
+    inject_adapter_in_model(config, model)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_("lora_" in name)
+
+
+def _lora_layers(model: nn.Module) -> list[tuple[str, Any]]:
+    from peft.tuners.lora import LoraLayer
+
+    return [(name, module) for name, module in model.named_modules() if isinstance(module, LoraLayer)]
+
+
+@contextmanager
+def adapter_off(model: Llama) -> Iterator[None]:
+    """The model as it was before `add_adapter`, for the time of the `with` block."""
+    layers = _lora_layers(model)
+    training = model.training
+    model.eval()
+    for _, layer in layers:
+        layer.enable_adapters(enabled=False)
+    try:
+        yield
+    finally:
+        for _, layer in layers:
+            layer.enable_adapters(enabled=True)
+        model.train(training)
+
+
+def merge_adapter(model: Llama) -> None:
+    """Adds the adapter to the weights it belongs to and removes it, in place."""
+    for name, layer in _lora_layers(model):
+        layer.merge()
+        parent, _, child = name.rpartition(".")
+        setattr(model.get_submodule(parent), child, layer.get_base_layer())

@@ -1,0 +1,1 @@
+"""Operators of a decoder step, and tables of them."""

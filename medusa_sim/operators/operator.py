@@ -1,0 +1,185 @@
+"""One kernel launch as a user of the GPU sees it: its shape, its FLOPs and the bytes it must move.
+
+Table 5 of the Medusa paper (arXiv 2401.10774, appendix G) in three phases with one set of formulas:
+prefill (`q_len = seq_len`), decode (`q_len = 1`) and parallel decode (`q_len = candidates`). Every
+FLOP and byte count of the project is written here and nowhere else.
+
+Shapes are numpy arrays that broadcast against each other, so that one operator holds a whole grid.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias, get_args
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+Size: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64] | int | float
+"""A shape entry: one number, or an array that broadcasts against the operator's other entries."""
+
+AttentionKind = Literal["qk", "pv", "decode_attention", "verify_attention", "prefill_attention"]
+ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embedding", "next_token"]
+ATTENTION_KINDS: tuple[str, ...] = get_args(AttentionKind)
+ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
+
+
+def _as_float(size: Size) -> FloatArray:
+    return np.asarray(size, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gemm:
+    """A linear layer: (m, k) activations times (k, n) weights.
+
+    m tokens, n output features, k input features; `dtype` of the activations and the arithmetic,
+    `weight_dtype` of the stored weights (the same unless weights are quantised).
+    """
+
+    name: str
+    m: Size
+    n: Size
+    k: Size
+    dtype: str
+    weight_dtype: str | None = None
+
+    @property
+    def flops(self) -> FloatArray:
+        """2 m n k (Table 5, linear layers)."""
+        return 2.0 * _as_float(self.m) * _as_float(self.n) * _as_float(self.k)
+
+    @property
+    def weight_bytes(self) -> FloatArray:
+        """Bytes of the weight matrix, read once: n k."""
+        element = BYTES_PER_ELEMENT[self.weight_dtype or self.dtype]
+        return element * _as_float(self.n) * _as_float(self.k)
+
+    @property
+    def activation_bytes(self) -> FloatArray:
+        """Bytes read and written beside the weights: m (k + n)."""
+        element = BYTES_PER_ELEMENT[self.dtype]
+        return element * _as_float(self.m) * (_as_float(self.k) + _as_float(self.n))
+
+    @property
+    def bytes(self) -> FloatArray:
+        """Bytes that must cross the memory bus: n k + m (n + k) elements (Table 5)."""
+        return self.weight_bytes + self.activation_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attention:
+    """An attention product of `batch` sequences, each with `q_len` queries over `kv_len` keys.
+
+    `qk` and `pv` are the unfused products of Table 5 (kv_len = s there). The fused kinds do both
+    products and the softmax in one kernel, and their `kv_len` includes the `q_len` new tokens.
+    K and V are read once per sequence and `kv_heads`, however many queries attend to them.
+    """
+
+    name: str
+    kind: AttentionKind
+    batch: Size
+    q_len: Size
+    kv_len: Size
+    heads: Size
+    kv_heads: Size
+    head_dim: Size
+    dtype: str
+    kv_dtype: str | None = None
+
+    @property
+    def is_fused(self) -> bool:
+        """Whether one kernel does both products."""
+        return self.kind not in ("qk", "pv")
+
+    @property
+    def attended_pairs(self) -> FloatArray:
+        """(query, key) pairs of one head of one sequence.
+
+        q s, except that causal prefill with a prefix skips the upper triangle of the q x q corner.
+        A verification step computes the whole q x q corner and masks it (tree mask).
+        """
+        queries, keys = _as_float(self.q_len), _as_float(self.kv_len)
+        if self.kind == "prefill_attention":
+            return queries * (keys - (queries - 1.0) / 2.0)
+        return queries * keys
+
+    @property
+    def flops(self) -> FloatArray:
+        """2 b n q s d for one product (Table 5); twice that for a fused kernel."""
+        product = 2.0 * _as_float(self.batch) * _as_float(self.heads) * self.attended_pairs
+        return product * _as_float(self.head_dim) * (2.0 if self.is_fused else 1.0)
+
+    @property
+    def kv_bytes(self) -> FloatArray:
+        """Bytes of K or V (unfused) or of both (fused), read once per sequence for all its queries."""
+        element = BYTES_PER_ELEMENT[self.kv_dtype or self.dtype]
+        one = element * _as_float(self.batch) * _as_float(self.kv_heads) * _as_float(self.kv_len)
+        return one * _as_float(self.head_dim) * (2.0 if self.is_fused else 1.0)
+
+    @property
+    def activation_bytes(self) -> FloatArray:
+        """Bytes of queries, scores and outputs.
+
+        Unfused (Table 5): b n q d for queries or outputs, b n s q for the scores. Fused: queries in
+        and outputs out; the scores stay on chip.
+        """
+        element = BYTES_PER_ELEMENT[self.dtype]
+        rows = element * _as_float(self.batch) * _as_float(self.heads) * _as_float(self.q_len)
+        if self.is_fused:
+            return 2.0 * rows * _as_float(self.head_dim)
+        return rows * (_as_float(self.head_dim) + _as_float(self.kv_len))
+
+    @property
+    def bytes(self) -> FloatArray:
+        """Bytes that must cross the memory bus. For `qk`/`pv`: b n (s q + (s + q) d) (Table 5)."""
+        return self.kv_bytes + self.activation_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Elementwise:
+    """A kernel that is all memory traffic: m rows of width n (for the activation the output width)."""
+
+    name: str
+    kind: ElementwiseKind
+    m: Size
+    n: Size
+    dtype: str
+
+    @property
+    def flops(self) -> FloatArray:
+        """A handful of operations per element; never what bounds such a kernel."""
+        return _FLOPS_PER_ELEMENT[self.kind] * _as_float(self.m) * _as_float(self.n)
+
+    @property
+    def bytes(self) -> FloatArray:
+        """Elements read and written, at the dtype's width."""
+        touched = _TOUCHED_PER_ELEMENT[self.kind] * _as_float(self.m) * _as_float(self.n)
+        return BYTES_PER_ELEMENT[self.dtype] * touched
+
+
+Operator: TypeAlias = Gemm | Attention | Elementwise
+
+_FLOPS_PER_ELEMENT: dict[str, float] = {
+    "rms_norm": 4.0,  # square, sum, scale, weight
+    "rope": 3.0,  # two products and a sum
+    "activation": 5.0,  # SiLU (exp, add, divide, product) and the gate
+    "residual": 1.0,
+    "embedding": 0.0,
+    "next_token": 4.0,  # as the norm whose kernel prices it where it has none of its own
+}
+_TOUCHED_PER_ELEMENT: dict[str, float] = {
+    "rms_norm": 2.0,  # read, write
+    "rope": 2.0,
+    "activation": 3.0,  # gate and up read, one output written
+    "residual": 3.0,  # two reads, one write
+    "embedding": 2.0,
+    "next_token": 2.0,
+}
+
+
+def operational_intensity(operator: Operator) -> FloatArray:
+    """FLOPs per byte (Tables 6 to 8 print it beside TFLOP/s)."""
+    return operator.flops / operator.bytes

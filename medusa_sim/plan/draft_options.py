@@ -1,0 +1,266 @@
+"""Ways of drafting to choose from: what each costs to draft and how many tokens it gives.
+
+A `DraftOption` is a drafter with every candidate count that makes sense for it. Medusa heads: for each
+number of heads run, the optimal tree of every size. Chain drafters: for each depth d a chain of d + 1
+candidates, since each further draft costs a pass. Layer and model drafters whose profile knows several
+ranks: for each depth and width (children kept a level) the optimal trees of that shape.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from medusa_sim.acceptance.heads import HeadAccuracy, tokens_per_step_error
+from medusa_sim.acceptance.optimise import TreeOrder, best_chain, chain_tokens_per_step, optimal_order
+from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.acceptance.shaped import ShapedAcceptance
+from medusa_sim.acceptance.tree import CandidateTree, Path
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.drafter import Drafter, DraftModel, LayerDrafter, MedusaHeads, NoDrafter
+
+Method = Literal["medusa", "draft-model", "eagle", "mtp", "ngram"]
+METHODS: tuple[Method, ...] = get_args(Method)
+
+CANDIDATES_MAX = 256
+"""Largest tree searched; verification has long been compute-bound there."""
+DEPTH_MAX = 16
+"""Longest chain searched."""
+WIDTHS = (1, 2, 4, 8)
+"""Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drafting:
+    """What drafts, before its depth is chosen.
+
+    heads: trained Medusa heads. draft: the model of `draft-model`, launched by draft_runtime (None: as
+    the target). draft_vocab, fused_inputs: of the layer drafters. depth_max: drafts in a row at most.
+    """
+
+    method: Method = "medusa"
+    heads: int = 5
+    own_output_layers: bool = True
+    draft: Model | None = None
+    draft_runtime: Runtime | None = None
+    draft_vocab: int | None = None
+    fused_inputs: int = 2
+    depth_max: int = DEPTH_MAX
+
+    def __post_init__(self) -> None:
+        if self.method not in METHODS:
+            raise UsageError(unknown_name("drafter", self.method, METHODS))
+        if (self.method == "draft-model") != (self.draft is not None):
+            needed = "needs" if self.method == "draft-model" else "takes no"
+            raise UsageError(
+                f"drafter {self.method} {needed} --draft-model NAME (as in --draft-model llama-68m)"
+            )
+        if not 1 <= self.depth_max <= 64:
+            raise UsageError(f"depth {self.depth_max}: whole numbers from 1 to 64 are allowed")
+
+    def drafter(self, depth: int, width: int = 1) -> Drafter:
+        """The drafter that makes `depth` drafts in a row, `width` a level."""
+        match self.method:
+            case "medusa":
+                return MedusaHeads(heads=depth, own_output_layers=self.own_output_layers)
+            case "ngram":
+                return NoDrafter()
+            case "draft-model":
+                assert self.draft is not None  # noqa: S101  # __post_init__ has refused it
+                return DraftModel(draft=self.draft, depth=depth, width=width, runtime=self.draft_runtime)
+            case "eagle" | "mtp":
+                return LayerDrafter(
+                    depth=depth,
+                    width=width,
+                    draft_vocab=self.draft_vocab,
+                    fused_inputs=self.fused_inputs,
+                    name=self.method,
+                )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class DraftOption:
+    """One drafter with its candidate counts.
+
+    depth: drafts in a row (Medusa: heads run); width: children kept a level. candidates: counts from 2
+    up, root included; tokens_per_step: of each. order: nodes in the order in which a growing tree takes
+    them, None where the profile is a curve that knows no shapes. chain: no level has two nodes.
+    """
+
+    drafter: Drafter
+    depth: int
+    width: int
+    chain: bool
+    candidates: IntArray
+    tokens_per_step: FloatArray
+    profile: AcceptanceProfile
+    heads: HeadAccuracy | None = None
+    order: TreeOrder | None = None
+
+    def tree(self, candidates: int) -> CandidateTree | None:
+        """The tree of that many candidates; None where shapes are unknown."""
+        return None if self.order is None else self.order.tree(candidates)
+
+    def paths(self, candidates: int) -> tuple[Path, ...] | None:
+        """Paths of the tree of that many candidates, root implied; None where shapes are unknown."""
+        tree = self.tree(candidates)
+        return None if tree is None else tree.paths
+
+    def tokens(self, candidates: int) -> float:
+        """Tokens per step at one of the counts."""
+        return float(self.tokens_per_step[np.searchsorted(self.candidates, candidates)])
+
+    def band(self, candidates: int) -> tuple[float, float]:
+        """80 % interval of the tokens per step: label counts and the profile's own model error."""
+        if self.order is None or self.heads is None:
+            low, high = self.profile.band(np.asarray(candidates))
+            return float(low), float(high)
+        value = float(self.order.tokens_per_step[candidates - 1])
+        model = self.profile.model
+        model_error = model.model_error if isinstance(model, ShapedAcceptance) else 0.0
+        half = np.hypot(
+            tokens_per_step_error(self.order.tree(candidates), self.heads), model_error * (value - 1.0)
+        )
+        band = self.profile.with_knobs([max(value - half, 1.0), value + half], candidates)
+        return float(band[0]), float(band[1])
+
+    def scaled_tokens(self, candidates: int, factor: float) -> float:
+        """Tokens per step of the same tree if every accuracy were `factor` times what it is.
+
+        A head cannot be right more often than always: its factor stops where its ranks sum to 1. A
+        curve knows no heads; there the accepted drafts scale.
+        """
+        if self.order is None or self.heads is None:
+            return 1.0 + factor * (self.tokens(candidates) - 1.0)
+        coverage = self.heads.conditional().sum(axis=1)
+        per_head = np.minimum(factor, 1.0 / np.maximum(coverage, 1e-12)) if factor > 1.0 else factor
+        lift = np.concatenate([[1.0], np.cumprod(np.broadcast_to(per_head, coverage.shape))])
+        depths = np.fromiter((len(path) for path in self.order.paths[: candidates - 1]), dtype=np.int64)
+        tokens = 1.0 + self.order.gains[: candidates - 1] @ lift[depths]
+        return float(self.profile.with_knobs(tokens, candidates))
+
+    def only(self, candidates: IntArray) -> DraftOption | None:
+        """The same option with those of its counts that are listed; None where none is."""
+        kept = np.isin(self.candidates, candidates)
+        if not kept.any():
+            return None
+        return replace(self, candidates=self.candidates[kept], tokens_per_step=self.tokens_per_step[kept])
+
+
+def draft_options(
+    drafting: Drafting,
+    profile: AcceptanceProfile,
+    *,
+    candidates_max: int = CANDIDATES_MAX,
+    chain_only: bool = False,
+) -> tuple[DraftOption, ...]:
+    """Every way of drafting that the profile describes, trees first, then chains.
+
+    Raises UsageError where the profile cannot describe the drafter: a curve of tree sizes says nothing
+    of chains or of drafters that pay for each draft.
+    """
+    if candidates_max < 2:
+        raise UsageError(f"candidates up to {candidates_max}: at least 2 are needed to speculate")
+    heads = profile.heads
+    if heads is None:
+        return (_curve_option(drafting, profile, candidates_max, chain_only=chain_only),)
+    depth_max = min(
+        heads.heads, drafting.depth_max, *([drafting.heads] if drafting.method == "medusa" else [])
+    )
+    options = []
+    if not chain_only and heads.ranks > 1:
+        for depth in range(1, depth_max + 1):
+            options += _tree_options(drafting, profile, heads.first(depth), candidates_max)
+    options += [
+        _chain_option(drafting, profile, heads.first(depth))
+        for depth in range(1, min(depth_max, candidates_max - 1) + 1)
+    ]
+    return tuple(options)
+
+
+def _curve_option(
+    drafting: Drafting, profile: AcceptanceProfile, candidates_max: int, *, chain_only: bool
+) -> DraftOption:
+    if chain_only:
+        raise UsageError(
+            f"acceptance {profile.name} is a curve of tree sizes and knows no chains; give accuracies per "
+            "head and rank, or per position, with --acceptance FILE"
+        )
+    if drafting.method not in ("medusa", "ngram"):
+        raise UsageError(
+            f"acceptance {profile.name} is a curve of tree sizes; drafter {drafting.method} pays for each "
+            "draft in a row and needs a rate per position: --acceptance FILE, or one rate such as 0.7"
+        )
+    counts = np.arange(2, min(candidates_max, profile.candidates_max) + 1)
+    return DraftOption(
+        drafter=drafting.drafter(drafting.heads),
+        depth=drafting.heads,
+        width=0,
+        chain=False,
+        candidates=counts,
+        tokens_per_step=profile.tokens_per_step(counts),
+        profile=profile,
+    )
+
+
+def _tree_options(
+    drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy, candidates_max: int
+) -> list[DraftOption]:
+    """Medusa heads and n-grams: one option a depth. Drafters that run level by level: one a width too."""
+    if drafting.method in ("medusa", "ngram"):
+        return [_tree_option(drafting, profile, heads, 0, optimal_order(heads, candidates_max))]
+    found = []
+    for width in (w for w in WIDTHS[1:] if w <= heads.ranks):
+        narrow = replace(heads, accuracy=heads.accuracy[:, :width])
+        order = _within_width(optimal_order(narrow, candidates_max), width)
+        found.append(_tree_option(drafting, profile, narrow, width, order))
+    return found
+
+
+def _tree_option(
+    drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy, width: int, order: TreeOrder
+) -> DraftOption:
+    counts = np.arange(2, order.candidates_max + 1)
+    return DraftOption(
+        drafter=drafting.drafter(heads.heads, max(width, 1)),
+        depth=heads.heads,
+        width=width,
+        chain=False,
+        candidates=counts,
+        tokens_per_step=profile.with_knobs(order.tokens_per_step[1:], counts),
+        profile=profile,
+        heads=heads,
+        order=order,
+    )
+
+
+def _within_width(order: TreeOrder, width: int) -> TreeOrder:
+    """The order up to the first node that would expand more than `width` nodes of a level."""
+    expanded: dict[int, set[Path]] = {}
+    for n, path in enumerate(order.paths):
+        parents = expanded.setdefault(len(path), set())
+        parents.add(path[:-1])
+        if len(parents) > width:
+            return TreeOrder(order.paths[:n], order.gains[:n])
+    return order
+
+
+def _chain_option(drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy) -> DraftOption:
+    tokens = chain_tokens_per_step(heads)
+    chain = best_chain(heads, heads.heads)
+    return DraftOption(
+        drafter=drafting.drafter(heads.heads),
+        depth=heads.heads,
+        width=1,
+        chain=True,
+        candidates=np.asarray([heads.heads + 1]),
+        tokens_per_step=profile.with_knobs(tokens[-1:], heads.heads + 1),
+        profile=profile,
+        heads=heads,
+        order=TreeOrder(chain.paths, np.diff(tokens)),
+    )

@@ -1,0 +1,347 @@
+"""The decision: speculate or not, with how many candidates, up to which batch, and how sure that is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import numpy as np
+
+from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.arrays import IntArray
+from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.latency.remembered import remembered
+from medusa_sim.plan.break_even import SHORTEST_CONTEXT, BreakEven, break_even_batches, break_even_context
+from medusa_sim.plan.capacity import Capacity, OperatingPoint, best_point, capacities
+from medusa_sim.plan.draft_options import CANDIDATES_MAX, Drafting, DraftOption, draft_options
+from medusa_sim.plan.insights import FREE_WITHIN
+from medusa_sim.plan.request import RequestLatency, request_latency
+from medusa_sim.plan.schedule import SWITCHING_GAIN, BatchRange, merged
+from medusa_sim.plan.schedule_row import ScheduleRow, free_candidates, schedule_row, speaking
+from medusa_sim.plan.surface import PLAIN, Surface, searched
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
+from medusa_sim.units import US_PER_MS
+
+Objective = Literal["latency", "throughput"]
+OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
+
+_EVERY_BATCH_TO = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked.
+
+    batch_min, batch_max: every batch between them is searched (beyond 256 every 2 %). seq_len: committed
+    tokens. max_latency_ms: longest time per output token of one user. request: (prompt, output) tokens.
+    """
+
+    batch_min: int = 1
+    batch_max: int = 64
+    seq_len: tuple[int, ...] = (1024,)
+    objective: Objective = "latency"
+    max_latency_ms: float | None = None
+    chain_only: bool = False
+    candidates_max: int = CANDIDATES_MAX
+    free_within: float = FREE_WITHIN
+    switching_gain: float = SWITCHING_GAIN
+    request: tuple[int, int] | None = None
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.batch_min <= self.batch_max:
+            raise UsageError(f"batch {self.batch_min}..{self.batch_max}: from 1, smallest first")
+        if not self.seq_len or min(self.seq_len) < 1:
+            raise UsageError(f"seq_len {self.seq_len}: at least one whole number from 1 is needed")
+        if self.objective not in OBJECTIVES:
+            raise UsageError(unknown_name("objective", self.objective, OBJECTIVES))
+        if self.max_latency_ms is not None and not 0.0 < self.max_latency_ms < np.inf:
+            raise UsageError(
+                f"max latency {self.max_latency_ms} ms: a time above 0 per output token is needed"
+            )
+        if not 1.0 <= self.free_within < np.inf:
+            raise UsageError(f"free within {self.free_within:g}: an overhead from 1 is needed (1.10 is 10 %)")
+
+    @property
+    def batches(self) -> IntArray:
+        """Every batch searched."""
+        every = np.arange(self.batch_min, min(self.batch_max, max(_EVERY_BATCH_TO, self.batch_min)) + 1)
+        if self.batch_max <= every[-1]:
+            return every
+        steps = 1 + int(np.ceil(np.log(self.batch_max / every[-1]) / np.log(1.02)))
+        beyond = np.rint(np.geomspace(every[-1], self.batch_max, steps)).astype(np.int64)
+        return np.unique(np.concatenate([every, beyond]))
+
+    @property
+    def max_latency_us(self) -> float | None:
+        """The latency limit in microseconds."""
+        return None if self.max_latency_ms is None else self.max_latency_ms * US_PER_MS
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftsGain:
+    """Best speedup with so many drafts in a row (Medusa: heads run) at one batch and length."""
+
+    drafts: int
+    candidates: int
+    speedup: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recommendation:
+    """The answer to a `Question`.
+
+    enable: under objective `latency` whether any row of the schedule speculates, under `throughput`
+    whether the best operating point with speculation beats the best without by the switching gain.
+    break_even_batches: one per length; break_even_context: at batch_max. required_tokens_per_step: at the
+    row that speculation helps least. free_candidates: (batch, seq_len, count) of the options scheduled.
+    best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
+    by_drafts: at batch_min and the first length. schedule_all_lengths: one schedule for all lengths, as
+    engines that do not look at the context take it, each row at the length it helps least.
+    """
+
+    question: Question
+    gpu: Gpu
+    setting: Setting
+    drafting: Drafting
+    profile: AcceptanceProfile
+    surface: Surface
+    enable: bool
+    break_even_batches: tuple[BreakEven, ...]
+    break_even_context: BreakEven
+    free_candidates: tuple[tuple[int, int, int], ...]
+    schedule: tuple[ScheduleRow, ...]
+    schedule_all_lengths: tuple[ScheduleRow, ...]
+    by_drafts: tuple[DraftsGain, ...]
+    best_with: OperatingPoint | None
+    best_without: OperatingPoint | None
+    capacities: tuple[Capacity, ...]
+    requests: tuple[RequestLatency, ...]
+
+    @property
+    def hardest(self) -> ScheduleRow:
+        """The row at which the best speculative configuration gains least."""
+        return min(self.schedule, key=lambda row: row.speculative_speedup)
+
+    @property
+    def break_even_batch(self) -> int | None:
+        """Smallest batch from which speculation stays a loss at any of the lengths; None if at none."""
+        found = [crossing.loses_from for crossing in self.break_even_batches]
+        return min((batch for batch in found if batch is not None), default=None)
+
+    @property
+    def free_candidates_by_batch(self) -> dict[int, int]:
+        """For each batch the count that is free at every length."""
+        found: dict[int, int] = {}
+        for batch, _, count in self.free_candidates:
+            found[batch] = min(count, found.get(batch, count))
+        return found
+
+
+def recommend(
+    gpu: Gpu, setting: Setting, drafting: Drafting, profile: AcceptanceProfile, question: Question
+) -> Recommendation:
+    """Search every configuration and answer.
+
+    Raises UsageError where the question or the profile does not fit the drafter, SpecError or
+    CoverageError from the latency model.
+    """
+    options = draft_options(
+        drafting, profile, candidates_max=question.candidates_max, chain_only=question.chain_only
+    )
+    depth = max(option.depth for option in options)
+    timed = replace(setting, scope="model", depth=depth, latency=remembered(setting.latency))
+    lengths = np.asarray(question.seq_len, dtype=np.int64)
+    surface = searched(gpu, timed, options, question.batches, lengths)
+    schedules = [_scheduled(surface, s, question) for s in range(lengths.size)]
+    rows = [_row(surface, s, found, question) for s, ranges in enumerate(schedules) for found in ranges]
+    best_with = _best(surface, question, speculate=True)
+    best_without = _best(surface, question, speculate=False)
+    return Recommendation(
+        question=question,
+        gpu=gpu,
+        setting=setting,
+        drafting=drafting,
+        profile=profile,
+        surface=surface,
+        enable=_enabled(question, rows, best_with, best_without),
+        break_even_batches=break_even_batches(gpu, timed, options, lengths),
+        break_even_context=break_even_context(
+            gpu, timed, options, question.batch_max, _longest_context(setting, lengths)
+        ),
+        free_candidates=_free_candidates(surface, schedules, question.free_within),
+        schedule=tuple(rows),
+        schedule_all_lengths=_all_lengths(surface, question),
+        by_drafts=by_drafts(surface, 0, 0),
+        best_with=best_with,
+        best_without=best_without,
+        capacities=capacities(gpu, timed, options, question.seq_len, question.max_latency_us),
+        requests=_requests(gpu, timed, options, question),
+    )
+
+
+def _scheduled(surface: Surface, s: int, question: Question) -> tuple[BatchRange, ...]:
+    """Ranges of one length; batches that do not fit even without speculation stand apart."""
+    ranges = merged(surface.speedup[:, s], surface.fits[:, s], question.switching_gain)
+    room = int(np.count_nonzero(surface.fits[:, s, PLAIN]))
+    found: list[BatchRange] = []
+    for batches in ranges:
+        if batches.first < room <= batches.last:
+            found += [replace(batches, last=room - 1), replace(batches, first=room)]
+        else:
+            found.append(batches)
+    return tuple(found)
+
+
+def _row(surface: Surface, s: int, batches: BatchRange, question: Question) -> ScheduleRow:
+    return schedule_row(
+        surface,
+        s,
+        batches,
+        free_within=question.free_within,
+        max_latency_us=question.max_latency_us,
+    )
+
+
+def _all_lengths(surface: Surface, question: Question) -> tuple[ScheduleRow, ...]:
+    """Rows that share a configuration over all lengths: geometric mean of the speedups."""
+    mean = np.exp(np.log(surface.speedup).mean(axis=1))
+    rows = []
+    for batches in merged(mean, np.asarray(surface.fits.all(axis=1)), question.switching_gain):
+        worst = int(np.argmin(surface.speedup[batches.last, :, batches.configuration]))
+        rows.append(_row(surface, worst, batches, question))
+    return tuple(rows)
+
+
+def _longest_context(setting: Setting, lengths: IntArray) -> int:
+    return max(setting.model.max_seq_len, int(lengths.max()), 2 * SHORTEST_CONTEXT)
+
+
+def _best(surface: Surface, question: Question, *, speculate: bool) -> OperatingPoint | None:
+    """The largest throughput among the question's own batches that fit and keep the latency."""
+    first, columns = (PLAIN + 1, slice(1, None)) if speculate else (PLAIN, slice(0, 1))
+    points = [
+        best_point(surface, s, surface.fits[:, s, columns], question.max_latency_us, first=first)
+        for s in range(surface.seq_len.size)
+    ]
+    found = [point for point in points if point is not None]
+    return max(found, key=lambda point: point.tokens_per_s, default=None)
+
+
+def _enabled(
+    question: Question,
+    rows: list[ScheduleRow],
+    best_with: OperatingPoint | None,
+    best_without: OperatingPoint | None,
+) -> bool:
+    if question.objective == "latency":
+        return any(row.candidates > 1 for row in rows)
+    if best_with is None or best_without is None:
+        return best_with is not None
+    return best_with.tokens_per_s > best_without.tokens_per_s * (1.0 + question.switching_gain)
+
+
+def _free_candidates(
+    surface: Surface, schedules: list[tuple[BatchRange, ...]], within: float
+) -> tuple[tuple[int, int, int], ...]:
+    """Free budget at every batch and length, with the drafting that is scheduled there."""
+    found = []
+    for s, ranges in enumerate(schedules):
+        for batches in ranges:
+            for at in range(batches.first, batches.last + 1):
+                spoken = speaking(surface, at, s, batches.configuration)
+                count = free_candidates(surface, at, s, spoken, within)
+                found.append((int(surface.batch[at]), int(surface.seq_len[s]), count))
+    return tuple(found)
+
+
+def at_batch(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
+    """What to run at one batch and length of the question: its own best configuration that fits.
+
+    Unlike a row of the schedule it gives up nothing for sharing a configuration with other batches.
+    Raises UsageError for a batch or length that was not searched.
+    """
+    surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
+    fits = surface.fits[i, j]
+    best = int(np.argmax(np.where(fits, surface.speedup[i, j], -np.inf))) if fits.any() else PLAIN
+    return _row(surface, j, BatchRange(first=i, last=i, configuration=best), answer.question)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TwoSteps:
+    """A plain step and the best speculative one at a batch and length, part by part."""
+
+    candidates: int
+    plain: StepTime
+    speculative: StepTime
+
+
+def steps_at(answer: Recommendation, batch: int, seq_len: int) -> TwoSteps:
+    """Both steps at one batch and length of the question, whether speculating pays there or not.
+
+    Raises UsageError for a batch or length that was not searched.
+    """
+    surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
+    best = speaking(surface, i, j, PLAIN)
+    option = surface.option_of(best)
+    assert option is not None  # noqa: S101  # `speaking` gives a configuration that speculates
+    setting = replace(answer.setting, scope="model", drafter=option.drafter, depth=max(option.depth, 1))
+    count = int(surface.candidates[best])
+    return TwoSteps(
+        candidates=count,
+        plain=decode_step(setting, batch, seq_len),
+        speculative=verify_step(setting, batch, seq_len, count),
+    )
+
+
+def _place(answer: Recommendation, batch: int, seq_len: int) -> tuple[int, int]:
+    surface = answer.surface
+    at, s = np.flatnonzero(surface.batch == batch), np.flatnonzero(surface.seq_len == seq_len)
+    if not at.size or not s.size:
+        raise UsageError(
+            f"batch {batch}, length {seq_len} was not searched; ask for batches {surface.batch[0]}.."
+            f"{surface.batch[-1]} at lengths {', '.join(map(str, surface.seq_len))}"
+        )
+    return int(at[0]), int(s[0])
+
+
+def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
+    """For each number of drafts in a row the best count and its speedup at one batch and length."""
+    depth = np.asarray([0, *(option.depth for option in surface.options)])[surface.option + 1]
+    found = []
+    for drafts in np.unique(depth[1:]):
+        members = np.flatnonzero(depth == drafts)
+        best = int(members[np.argmax(surface.speedup[at, s, members])])
+        found.append(
+            DraftsGain(
+                drafts=int(drafts),
+                candidates=int(surface.candidates[best]),
+                speedup=float(surface.speedup[at, s, best]),
+            )
+        )
+    return tuple(found)
+
+
+def _requests(
+    gpu: Gpu, setting: Setting, options: tuple[DraftOption, ...], question: Question
+) -> tuple[RequestLatency, ...]:
+    """Requests at the smallest and the largest batch, each with the best count at its middle context."""
+    if question.request is None:
+        return ()
+    prompt, output = question.request
+    found = []
+    for batch in sorted({question.batch_min, question.batch_max}):
+        surface = searched(gpu, setting, options, [batch], [prompt + output // 2])
+        speedup = np.where(surface.fits[0, 0], surface.speedup[0, 0], -np.inf)
+        best = int(np.argmax(speedup))
+        found.append(
+            request_latency(
+                setting,
+                surface.option_of(best),
+                int(surface.candidates[best]),
+                batch=batch,
+                prompt_tokens=prompt,
+                output_tokens=output,
+            )
+        )
+    return tuple(found)

@@ -1,0 +1,78 @@
+"""Batches -> few ranges that share one configuration, because engines pay for switching.
+
+A range may hold a batch as long as one configuration gives it at least its own best speedup less
+the tolerance. Any part of such a range is one as well, so taking the longest range from the smallest
+batch on gives the fewest ranges.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.errors import UsageError
+
+SWITCHING_GAIN = 0.03
+"""A gain below this is not worth another row (docs/method.md, schedule)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchRange:
+    """Places `first` to `last` (inclusive) on the batch axis, all run with one configuration."""
+
+    first: int
+    last: int
+    configuration: int
+
+
+def merged(
+    speedup: FloatArray, allowed: BoolArray | None = None, gain: float = SWITCHING_GAIN
+) -> tuple[BatchRange, ...]:
+    """The fewest ranges in which no batch loses `gain` or more against its own best configuration.
+
+    speedup: (batches, configurations), column 0 plain decoding (1.0). allowed: the same shape, False where
+    a configuration does not fit in memory; plain decoding is allowed where nothing else is. Within a
+    range the configuration with the largest mean log speedup is taken, ties to the first; plain decoding
+    wherever it is within `gain` itself, since speculating for so little is not worth its upkeep either.
+    Raises UsageError for a gain outside [0, 1).
+    """
+    if not 0.0 <= gain < 1.0:
+        raise UsageError(f"switching gain {gain:g}: from 0 to below 1 is allowed (0.03 is 3 %)")
+    log_speedup = np.log(speedup)
+    if allowed is not None:
+        usable = allowed.copy()
+        usable[:, 0] |= ~usable.any(axis=1)
+        log_speedup = np.where(usable, log_speedup, -np.inf)
+    good = log_speedup > log_speedup.max(axis=1, keepdims=True) + np.log1p(-gain)
+    good |= log_speedup == log_speedup.max(axis=1, keepdims=True)
+    ranges = []
+    first = 0
+    while first < good.shape[0]:
+        common = good[first]
+        last = first
+        while last + 1 < good.shape[0] and (common & good[last + 1]).any():
+            last += 1
+            common = common & good[last]
+        mean = np.where(common, _column_sums(log_speedup[first : last + 1], common), -np.inf)
+        ranges.append(BatchRange(first, last, 0 if common[0] else int(np.argmax(mean))))
+        first = last + 1
+    return tuple(ranges)
+
+
+def _column_sums(log_speedup: FloatArray, kept: BoolArray) -> FloatArray:
+    """Sums over batches of the kept columns; the others may hold -inf and stay 0."""
+    sums = np.zeros(kept.shape)
+    sums[kept] = log_speedup[:, kept].sum(axis=0)
+    return sums
+
+
+def worst_loss(
+    speedup: FloatArray, ranges: tuple[BatchRange, ...], allowed: BoolArray | None = None
+) -> float:
+    """Largest share of its own best speedup that any batch gives up by sharing a configuration."""
+    usable = speedup if allowed is None else np.where(allowed, speedup, -np.inf)
+    best = np.maximum(usable.max(axis=1), speedup[:, 0])
+    chosen = np.concatenate([speedup[r.first : r.last + 1, r.configuration] for r in ranges])
+    return float(np.max(1.0 - chosen / best))

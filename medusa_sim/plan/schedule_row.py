@@ -1,0 +1,274 @@
+"""One row of a schedule: a configuration for a range of batches, with all that is known about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from medusa_sim.acceptance.tree import Path
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.insights import cheaper_pairs, cliffs, free_budget
+from medusa_sim.plan.schedule import BatchRange
+from medusa_sim.plan.speedup import Steps, speedup_band, tokens_per_s
+from medusa_sim.plan.surface import PLAIN, Surface
+from medusa_sim.step.drafter import MedusaHeads
+from medusa_sim.step.memory import step_memory_bytes
+from medusa_sim.step.step import verify_step
+from medusa_sim.units import US_PER_S
+
+_NEIGHBOURS = 5
+"""A cliff stands out from the counts around it; a few chain lengths have none."""
+SENSITIVITY = 0.10
+"""Acceptance is moved by this share up and down."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextCount:
+    """The next larger count of the same kind and what it would change: shares of tokens and of step time."""
+
+    candidates: int
+    tokens_gain: float
+    step_cost: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow:
+    """A configuration for batches `batch_min..batch_max` at one length.
+
+    Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
+    batch was searched, the sizes between two rows belong to the later one. candidates counts
+    the root (1: do not speculate); drafts = drafts in a row (Medusa: heads to run); width: children kept a
+    level by drafters that run level by level (0: not limited). paths: None where the acceptance profile
+    knows no shapes. speedup_low, speedup_high: 80 % interval. required_tokens_per_step: what the row's
+    (for a plain row: the best) count must emit to break even; required_acceptance_factor: by how much all
+    accuracies would have to change for that. speculative_*: the best configuration that does speculate.
+    chain_*: the best chain; None where shapes are unknown. speedup_heads_on_accepted_row: if the same
+    Medusa heads ran after acceptance, on one row a sequence; None where they do so already.
+    """
+
+    batch_min: int
+    batch_max: int
+    seq_len: int
+    candidates: int
+    paths: tuple[Path, ...] | None
+    tokens_per_step: float
+    speedup: float
+    speedup_low: float
+    speedup_high: float
+    max_batch_without: int
+    max_batch_with: int
+    drafts: int
+    width: int
+    chain: bool
+    speedup_at_batch_min: float
+    overhead: float
+    decode_step_us: float
+    verify_step_us: float
+    tokens_per_s: float
+    plain_tokens_per_s: float
+    tokens_per_s_per_user: float
+    plain_tokens_per_s_per_user: float
+    speculative_candidates: int
+    speculative_speedup: float
+    required_tokens_per_step: float
+    required_acceptance_factor: float | None
+    speedup_acceptance_minus_10_percent: float
+    speedup_acceptance_plus_10_percent: float
+    chain_candidates: int | None
+    chain_speedup: float | None
+    speedup_heads_on_accepted_row: float | None
+    free_candidates: int
+    next_count: NextCount | None
+    cliff_after: int | None
+    cheaper_larger: tuple[tuple[int, int], ...]
+    memory_bytes: float
+    fits_memory: bool
+    meets_latency: bool | None
+
+
+def schedule_row(
+    surface: Surface, length: int, batches: BatchRange, *, free_within: float, max_latency_us: float | None
+) -> ScheduleRow:
+    """The row of one range of batches at the `length`-th sequence length of a search."""
+    s, j, at = length, batches.configuration, batches.last
+    option = surface.option_of(j)
+    batch, seq_len = int(surface.batch[at]), int(surface.seq_len[s])
+    speedup = surface.speedup[at, s]
+    best = speaking(surface, at, s, PLAIN)
+    spoken = speaking(surface, at, s, j)
+    family = _family(surface, spoken)
+    step_us, decode_us = surface.step_us[at, s], float(surface.decode_us[at, s])
+    rate, plain_rate = (
+        float(tokens_per_s(batch, surface.tokens_per_step[c], step_us[c])) for c in (j, PLAIN)
+    )
+    low, high = _band(surface, at, s, j)
+    chain = _best_chain(surface, speedup)
+    counts = np.concatenate([[1], surface.candidates[family]])
+    times = np.concatenate([[decode_us], step_us[family]])
+    drafter = None if option is None else option.drafter
+    per_token_us = float(step_us[j] / surface.tokens_per_step[j])
+    return ScheduleRow(
+        batch_min=int(surface.batch[batches.first - 1]) + 1 if batches.first else int(surface.batch[0]),
+        batch_max=batch,
+        seq_len=seq_len,
+        candidates=int(surface.candidates[j]),
+        paths=() if option is None else option.paths(int(surface.candidates[j])),
+        tokens_per_step=float(surface.tokens_per_step[j]),
+        speedup=float(speedup[j]),
+        speedup_low=low,
+        speedup_high=high,
+        max_batch_without=int(surface.max_batch[s, PLAIN]),
+        max_batch_with=int(surface.max_batch[s, j]),
+        drafts=0 if option is None else _drafts(option, int(surface.candidates[j])),
+        width=0 if option is None else option.width,
+        chain=option is not None and _is_chain(option, int(surface.candidates[j])),
+        speedup_at_batch_min=float(surface.speedup[batches.first, s, j]),
+        overhead=float(step_us[j]) / decode_us,
+        decode_step_us=decode_us,
+        verify_step_us=float(step_us[j]),
+        tokens_per_s=rate,
+        plain_tokens_per_s=plain_rate,
+        tokens_per_s_per_user=rate / batch,
+        plain_tokens_per_s_per_user=US_PER_S / decode_us,
+        speculative_candidates=int(surface.candidates[best]),
+        speculative_speedup=float(speedup[best]),
+        required_tokens_per_step=float(step_us[spoken]) / decode_us,
+        required_acceptance_factor=_required_factor(surface, spoken, float(step_us[spoken]) / decode_us),
+        speedup_acceptance_minus_10_percent=_scaled(surface, j, float(speedup[j]), 1.0 - SENSITIVITY),
+        speedup_acceptance_plus_10_percent=_scaled(surface, j, float(speedup[j]), 1.0 + SENSITIVITY),
+        chain_candidates=None if chain is None else int(surface.candidates[chain]),
+        chain_speedup=None if chain is None else float(speedup[chain]),
+        speedup_heads_on_accepted_row=_with_accepted_rows(surface, at, s, j),
+        free_candidates=free_candidates(surface, at, s, spoken, free_within),
+        next_count=None if j == PLAIN else _next(surface, family, j, step_us),
+        cliff_after=_cliff(counts, times, int(surface.candidates[j])),
+        cheaper_larger=tuple(cheaper_pairs(counts, times)),
+        memory_bytes=float(
+            step_memory_bytes(surface.setting.model, drafter, batch, seq_len, int(surface.candidates[j]))
+        ),
+        fits_memory=bool(surface.fits[at, s, j]),
+        meets_latency=None if max_latency_us is None else per_token_us <= max_latency_us,
+    )
+
+
+def _drafts(option: DraftOption, candidates: int) -> int:
+    """Depth that the tree really uses: heads behind it need not run."""
+    tree = option.tree(candidates)
+    return option.depth if tree is None else max(tree.depth, 1)
+
+
+def _is_chain(option: DraftOption, candidates: int) -> bool:
+    tree = option.tree(candidates)
+    return option.chain or (tree is not None and tree.depth == candidates - 1)
+
+
+def _family(surface: Surface, configuration: int) -> IntArray:
+    """Configurations that differ from this one in size alone, by count: the same option, or the chains."""
+    option = surface.option_of(configuration)
+    assert option is not None  # noqa: S101  # callers pass configurations that speculate
+    if option.candidates.size > 1:
+        return np.flatnonzero(surface.option == surface.option[configuration])
+    alike = [
+        i for i, other in enumerate(surface.options)
+        if other.candidates.size == 1 and (other.chain, other.width) == (option.chain, option.width)
+    ]  # fmt: skip
+    members = np.flatnonzero(np.isin(surface.option, alike))
+    return members[np.argsort(surface.candidates[members], kind="stable")]
+
+
+def _band(surface: Surface, at: int, s: int, j: int) -> tuple[float, float]:
+    option = surface.option_of(j)
+    if option is None:
+        return 1.0, 1.0
+    tokens = np.asarray(surface.tokens_per_step[j])
+    few, many = option.band(int(surface.candidates[j]))
+    cell = Steps(
+        decode=surface.decode,
+        verify=surface.decode,
+        verify_us=np.asarray(surface.step_us[at, s, j]),
+        verify_low_us=np.asarray(surface.low_us[at, s, j]),
+        verify_high_us=np.asarray(surface.high_us[at, s, j]),
+        baseline_us=np.asarray(surface.decode_us[at, s]),
+    )
+    low, high = speedup_band(cell, tokens, (np.asarray(few), np.asarray(many)))
+    return float(low), float(high)
+
+
+def _best_chain(surface: Surface, speedup: FloatArray) -> int | None:
+    chains = [i for i, option in enumerate(surface.options) if option.chain]
+    members = np.flatnonzero(np.isin(surface.option, chains))
+    return int(members[np.argmax(speedup[members])]) if members.size else None
+
+
+def _with_accepted_rows(surface: Surface, at: int, s: int, j: int) -> float | None:
+    option, runtime = surface.option_of(j), surface.setting.runtime
+    if option is None or not isinstance(option.drafter, MedusaHeads) or runtime.head_rows == "accepted":
+        return None
+    setting = replace(surface.setting, drafter=option.drafter, runtime=replace(runtime, head_rows="accepted"))
+    step = verify_step(setting, int(surface.batch[at]), int(surface.seq_len[s]), int(surface.candidates[j]))
+    return float(surface.tokens_per_step[j] * surface.decode_us[at, s] / step.time_us)
+
+
+def _scaled(surface: Surface, j: int, speedup: float, factor: float) -> float:
+    option = surface.option_of(j)
+    if option is None:
+        return speedup
+    count = int(surface.candidates[j])
+    return speedup * option.scaled_tokens(count, factor) / option.tokens(count)
+
+
+def _required_factor(surface: Surface, j: int, required: float) -> float | None:
+    """Factor on every accuracy at which configuration j breaks even, by bisection; None beyond 16."""
+    option = surface.option_of(j)
+    assert option is not None  # noqa: S101  # callers pass configurations that speculate
+    count = int(surface.candidates[j])
+    low, high = 0.0, 16.0
+    if required <= 1.0:
+        return 0.0
+    if option.scaled_tokens(count, high) < required:
+        return None
+    for _ in range(40):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if option.scaled_tokens(count, middle) < required else (low, middle)
+    return high
+
+
+def speaking(surface: Surface, at: int, s: int, configuration: int) -> int:
+    """The configuration itself, or for plain decoding the best one that speculates at this place."""
+    if configuration != PLAIN:
+        return configuration
+    return 1 + int(np.argmax(surface.speedup[at, s, 1:]))
+
+
+def free_candidates(surface: Surface, at: int, s: int, configuration: int, within: float) -> int:
+    """The free budget with the drafting of a configuration that speculates: 1 where nothing is free.
+
+    A drafter that pays for each draft is taken at the depth that each count needs.
+    """
+    family = _family(surface, configuration)
+    counts = np.concatenate([[1], surface.candidates[family]])
+    overhead = surface.step_us[at, s, family] / surface.decode_us[at, s]
+    return int(counts[int(free_budget(np.concatenate([[1.0], overhead]), within)) - 1])
+
+
+def _next(surface: Surface, family: IntArray, j: int, step_us: FloatArray) -> NextCount | None:
+    larger = family[surface.candidates[family] > surface.candidates[j]]
+    if larger.size == 0:
+        return None
+    following = int(larger[0])
+    return NextCount(
+        candidates=int(surface.candidates[following]),
+        tokens_gain=float(surface.tokens_per_step[following] / surface.tokens_per_step[j]) - 1.0,
+        step_cost=float(step_us[following] / step_us[j]) - 1.0,
+    )
+
+
+def _cliff(counts: IntArray, times: FloatArray, candidates: int) -> int | None:
+    """The first count from `candidates` up behind which the step jumps; None without counts to compare."""
+    if counts.size <= _NEIGHBOURS:
+        return None
+    places = cliffs(times) - 1
+    behind = counts[places][counts[places] >= candidates]
+    return int(behind[0]) if behind.size else None

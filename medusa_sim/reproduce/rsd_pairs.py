@@ -1,0 +1,138 @@
+"""The RSD paper's published block efficiencies, and predictions beside them (its Figures 4 and 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from medusa_sim.acceptance.draft_model.contexts import ContextFamily
+from medusa_sim.acceptance.draft_model.predict import METHODS, block_efficiency, fitted_ease, parsed_shape
+from medusa_sim.acceptance.metrics import mbsu
+from medusa_sim.data import find, read_csv_table
+from medusa_sim.errors import DataError, SpecError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+COLUMNS = ("target", "draft", "task", "experiment", "decoder", "spec", "block_efficiency", "draft_ratio")
+OBSERVED_LENGTH_MAX = 5
+"""SD rows up to this length are what a prediction may see."""
+
+MISREAD_SPECS = {
+    "112-1-1-1-1": "12-1-1-1-1",
+    "25-1-1-1": "5-1-1-1",
+    "26-1-1-1-1": "6-1-1-1-1",
+    "25-1-1-1-1-1": "5-1-1-1-1-1",
+}
+"""Specs of the table that carry a digit of the row above. Appendix C.3 of the paper lists every tree
+that was run, and the right-hand ones are in it."""
+
+
+def published_table() -> Path:
+    """The shipped copy of the paper's tables. SpecError when the installation lacks it."""
+    path = find("profiles/acceptance/rsd", "block_efficiency.csv")
+    if path is None:
+        raise SpecError("profiles/acceptance/rsd/block_efficiency.csv is missing; install medusa-sim again")
+    return path
+
+
+def read_block_efficiencies(path: Path) -> pd.DataFrame:
+    """The table with one row per (target, draft, task, decoder, spec), autoregressive rows left out.
+
+    Adds `pair` ("target / draft / task") and `experiments` ("length", "budget" or "budget length", where
+    the row was printed); misread specs are mended.
+
+    Raises:
+        DataError: missing columns, an unknown decoder, or no row.
+    """
+    frame = read_csv_table(path, COLUMNS, dtype={"spec": str})
+    frame = frame[frame["decoder"] != "AR"].copy()
+    frame["spec"] = frame["spec"].replace(MISREAD_SPECS)
+    frame["pair"] = frame["target"] + " / " + frame["draft"] + " / " + frame["task"]
+    same = ["pair", "decoder", "spec"]
+    printed = frame.groupby(same)["experiment"].agg(lambda names: " ".join(sorted(set(names))))
+    frame = frame.drop_duplicates(same).merge(printed.rename("experiments").reset_index(), on=same)
+    if frame.empty or not set(frame["decoder"]) <= set(METHODS):
+        raise DataError(f"{path}: decoders {', '.join(METHODS)} are known, and at least one row is needed")
+    return frame.reset_index(drop=True)
+
+
+def pair_comparison(path: Path, family: ContextFamily | None = None) -> pd.DataFrame:
+    """Predicted beside published for every row, each pair from its own SD rows of length 2..5 alone.
+
+    Columns: pair, decoder, spec, experiments, length, budget (draft tokens a step may process), group
+    (`observed`, `long chain` or the decoder), published, predicted, error (predicted / published - 1),
+    published_mbsu, predicted_mbsu.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, object]] = []
+    for pair, group in read_block_efficiencies(path).groupby("pair", sort=True):
+        published: list[dict[Hashable, Any]] = group.to_dict("records")
+        shapes = [parsed_shape(row["decoder"], row["spec"]) for row in published]
+        seen = [shape.method == "SD" and shape.length <= OBSERVED_LENGTH_MAX for shape in shapes]
+        process = fitted_ease(
+            [
+                (shape, float(row["block_efficiency"]))
+                for row, shape, given in zip(published, shapes, seen, strict=True)
+                if given
+            ],
+            family,
+        )
+        for row, shape, given in zip(published, shapes, seen, strict=True):
+            measured, predicted = float(row["block_efficiency"]), block_efficiency(shape, process)
+            ratio = float(row["draft_ratio"])
+            unseen = "long chain" if shape.method == "SD" else shape.method
+            rows.append(
+                {
+                    "pair": pair,
+                    "decoder": shape.method,
+                    "spec": row["spec"],
+                    "experiments": row["experiments"],
+                    "length": shape.length,
+                    "budget": shape.candidates - 1,
+                    "group": "observed" if given else unseen,
+                    "published": measured,
+                    "predicted": predicted,
+                    "error": predicted / measured - 1.0,
+                    "published_mbsu": float(mbsu(measured, shape.length, ratio)),
+                    "predicted_mbsu": float(mbsu(predicted, shape.length, ratio)),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def comparison_summary(comparison: pd.DataFrame) -> pd.DataFrame:
+    """Mean absolute, signed mean and worst absolute error by group, over `predicted` rows and per pair."""
+    import pandas as pd
+
+    unseen = comparison[comparison["group"] != "observed"]
+    parts = [("all predicted", unseen), *unseen.groupby("group"), *unseen.groupby("pair")]
+    return pd.DataFrame(
+        [
+            {
+                "rows_of": name,
+                "rows": len(part),
+                "mean_absolute": float(part["error"].abs().mean()),
+                "signed_mean": float(part["error"].mean()),
+                "worst": float(np.abs(part["error"]).max()),
+            }
+            for name, part in parts
+        ]
+    )
+
+
+def figure_rows(comparison: pd.DataFrame, figure: Literal[4, 5]) -> pd.DataFrame:
+    """The RSD paper's Figure 4 (by draft length) or 5 (by target budget): the best tree of each method.
+
+    Columns: pair, decoder, draft_length or budget, then published and predicted block efficiency and
+    MBSU, each the largest over the trees of appendix C.3 that the table gives.
+    """
+    experiment, axis = {4: ("length", "length"), 5: ("budget", "budget")}[figure]
+    rows = comparison[comparison["experiments"].str.contains(experiment)]
+    values = ["published", "predicted", "published_mbsu", "predicted_mbsu"]
+    best = rows.groupby(["pair", axis, "decoder"], as_index=False)[values].max()
+    return best.rename(columns={"length": "draft_length"})

@@ -1,0 +1,1 @@
+"""The one place where the time of a step is composed."""

@@ -1,0 +1,112 @@
+"""Where a model's operators lie on a GPU's roofline: FLOP/s against operational intensity, by phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from medusa_sim.latency.base import Bound, LatencyModel, Source
+from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.operators.operator import operational_intensity
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Phase, Workload, block_launches, decode, prefill, verify
+from medusa_sim.units import US_PER_S
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PHASES: tuple[Phase, ...] = ("prefill", "decode", "verify")
+
+
+def roofline_points(latency: LatencyModel, gpu: Gpu, model: Model, runtime: Runtime, grid: Grid) -> pa.Table:
+    """One row for each operator of the paper's block, phase and point of the grid.
+
+    Columns: gpu, model, op, phase, batch, seq_len, query_tokens, flops, bytes, operational_intensity
+    (FLOP/byte), time_us, flops_per_s, roofline_flops_per_s (what the datasheet allows at that
+    intensity), bound, source. Prefill and decode do not depend on the candidates and have one row.
+    """
+    import pyarrow as pa
+
+    tables = [
+        pa.table(columns)
+        for phase in PHASES
+        for columns in _phase_columns(latency, gpu, model, runtime, grid, phase)
+    ]
+    return pa.concat_tables(tables)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseSpeed:
+    """Operators of one phase together. of_roof: the time that the roofline allows over the predicted one.
+
+    mostly: what most of them wait for (`memory`, `compute`, `latency`).
+    """
+
+    flops_per_s: float
+    of_roof: float
+    mostly: str
+
+
+def phase_speeds(points: pa.Table) -> dict[str, PhaseSpeed]:
+    """Phase -> its speed, over all operators in a table of `roofline_points`; an empty phase is left out."""
+    found: dict[str, PhaseSpeed] = {}
+    for phase in PHASES:
+        rows = [row for row in points.to_pylist() if row["phase"] == phase]
+        if rows:
+            flops = sum(row["flops"] for row in rows)
+            time_s = sum(row["time_us"] for row in rows) / US_PER_S
+            ideal_s = sum(row["flops"] / row["roofline_flops_per_s"] for row in rows)
+            waits = [row["bound"] for row in rows]
+            found[phase] = PhaseSpeed(
+                flops_per_s=flops / time_s, of_roof=ideal_s / time_s, mostly=max(set(waits), key=waits.count)
+            )
+    return found
+
+
+def _phase_columns(
+    latency: LatencyModel, gpu: Gpu, model: Model, runtime: Runtime, grid: Grid, phase: Phase
+) -> list[dict[str, object]]:
+    counts = grid.candidates if phase == "verify" else np.ones(1, dtype=np.int64)
+    batch, seq_len, candidates = (
+        axis.ravel() for axis in np.meshgrid(grid.batch, grid.seq_len, counts, indexing="ij")
+    )
+    workload: Workload = {
+        "prefill": prefill(batch, seq_len),
+        "decode": decode(batch, seq_len),
+        "verify": verify(batch, seq_len, candidates),
+    }[phase]
+    tokens = seq_len if phase == "prefill" else candidates
+    found: list[dict[str, object]] = []
+    for launch in block_launches(model, workload, runtime):
+        operator = launch.operator
+        time = latency.time(operator)
+        flops, size = np.broadcast_arrays(operator.flops, batch)
+        found.append(
+            {
+                "gpu": [gpu.name] * batch.size,
+                "model": [model.name] * batch.size,
+                "op": [operator.name] * batch.size,
+                "phase": [phase] * batch.size,
+                "batch": size,
+                "seq_len": seq_len,
+                "query_tokens": tokens,
+                "flops": flops,
+                "bytes": np.broadcast_to(operator.bytes, size.shape),
+                "operational_intensity": np.broadcast_to(operational_intensity(operator), size.shape),
+                "time_us": np.broadcast_to(time.time_us, size.shape),
+                "flops_per_s": np.broadcast_to(flops / time.time_us * US_PER_S, size.shape),
+                "roofline_flops_per_s": np.broadcast_to(
+                    flops / roofline_time_us(gpu, operator) * US_PER_S, size.shape
+                ),
+                "bound": [Bound(int(code)).name.lower() for code in np.broadcast_to(time.bound, size.shape)],
+                "source": [
+                    Source(int(code)).name.lower() for code in np.broadcast_to(time.source, size.shape)
+                ],
+            }
+        )
+    return found

@@ -1,0 +1,94 @@
+"""Rows of operators -> the same rows with a predicted time, its band, what bounds it and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.data import DataDir
+from medusa_sim.errors import SpecError
+from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, Source
+from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
+from medusa_sim.operators.table import SIZE_COLUMNS, operators_of
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.runtime import Runtime
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PREDICTED_COLUMNS = ("predicted_us", "low_us", "high_us", "bound", "source")
+GIVEN_PREFIX = "given_"
+"""A column of the file that has the name of a predicted one is kept under this prefix."""
+
+
+def predicted_rows(
+    frame: pd.DataFrame,
+    gpu: Gpu,
+    runtime: Runtime,
+    *,
+    latency: LatencyName = "calibrated",
+    kernels: str | None = None,
+    cold: bool = True,
+    outside: Outside = "refuse",
+    data_dir: DataDir = None,
+    leave_out: Callable[[str], object] | None = None,
+) -> pd.DataFrame:
+    """A copy of checked rows (`operators.table.read_rows`) with PREDICTED_COLUMNS, in the same order.
+
+    Each row is one launch: kernel time plus the runtime's gap, or the host's time where that is longer.
+    kernels None: the runtime's set for the row's dtype. cold: whether operands come from HBM. leave_out: told
+    one line of each operator that there is no kernel for; its rows are left out.
+
+    Raises:
+        SpecError: no kernel set, or no kernel in it, for a row's operator and dtype; with `leave_out` only
+            where no row is left.
+        CoverageError: `latency="measured"` and a shape that was not recorded.
+    """
+    models: dict[str, LatencyModel] = {}
+    time_us, low_us, high_us = (np.empty(len(frame)) for _ in range(3))
+    bound, source = (np.zeros(len(frame), dtype=np.int8) for _ in range(2))
+    is_kept = np.ones(len(frame), dtype=np.bool_)
+    for index, operator in operators_of(frame):
+        try:
+            chosen = kernels or runtime.kernel_set(operator.dtype)
+            if chosen not in models:
+                models[chosen] = latency_model(
+                    gpu, latency, chosen, cold=cold, outside=outside, data_dir=data_dir
+                )
+            found = models[chosen].time(operator)
+        except SpecError as error:
+            is_kept[index] = False
+            if leave_out is None or not is_kept.any():
+                raise
+            leave_out(str(error))
+            continue
+        host_us = runtime.host_us_per_launch
+        device_us = found.time_us + runtime.launch_us
+        time_us[index] = np.maximum(device_us, host_us)
+        low_us[index] = np.maximum(found.low_us + runtime.launch_us, host_us)
+        high_us[index] = np.maximum(found.high_us + runtime.launch_us, host_us)
+        waits = np.where(runtime.launch_us > found.time_us, np.int8(Bound.LATENCY), found.bound)
+        bound[index] = np.where(host_us > device_us, np.int8(Bound.HOST), waits)
+        source[index] = found.source
+    kept = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in PREDICTED_COLUMNS})
+    whole = kept.assign(
+        **{column: _whole_numbers(kept[column]) for column in SIZE_COLUMNS},
+        predicted_us=time_us,
+        low_us=low_us,
+        high_us=high_us,
+        bound=_labels(bound, tuple(code.name.lower() for code in Bound)),
+        source=_labels(source, tuple(code.name.lower() for code in Source)),
+    )
+    return whole if is_kept.all() else whole[is_kept].reset_index(drop=True)
+
+
+def _whole_numbers(column: pd.Series[float]) -> pd.Series[int]:
+    """Sizes as integers again, blank where they were blank."""
+    return column.astype("Int64")
+
+
+def _labels(codes: CodeArray, labels: tuple[str, ...]) -> npt.NDArray[np.str_]:
+    return np.asarray(labels)[codes]

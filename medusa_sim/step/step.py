@@ -1,0 +1,213 @@
+"""Kernels and a runtime -> the time of one step, its breakdown and what it waits for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
+from medusa_sim.latency.waves import norm_max
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.drafter import Drafter, DraftWork, acceptance_launches
+from medusa_sim.step.workload import Part, Scope, decode, prefill, step_launches, verify
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What stays the same over a grid: the model, how it is run, and what drafts for it.
+
+    depth: the longest path of drafts, which sizes the cache compaction.
+    """
+
+    latency: LatencyModel
+    model: Model
+    runtime: Runtime
+    scope: Scope
+    drafter: Drafter
+    depth: int = 5
+
+
+HOST_OVERLAP = 3.0
+"""Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
+
+From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.8
+(`medusa-sim reproduce table1-rates`, docs/method.md, runtime).
+"""
+
+
+def overlapped_us(device_us: FloatArray, host_us: float) -> FloatArray:
+    """Microseconds of a step whose host launches kernels while the device works on earlier ones.
+
+    |device, host|_p with p = HOST_OVERLAP: never below the longer; at most 26 % above it, where both take as
+    long, since each then waits for the other now and again.
+    """
+    if host_us == 0.0:
+        return np.asarray(device_us)
+    return norm_max(np.asarray(device_us), np.asarray(host_us), HOST_OVERLAP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepTime:
+    """Time of one step for every shape of a grid, microseconds. Steps add with `+`.
+
+    device_us: kernels and the gaps between them. host_us: what the host needs to launch them; the step
+    takes a smooth maximum of the two (`overlapped_us`). below_us, above_us: half-widths of the 80 % band of
+    device_us. parts_us: kernel time by slice, each in the smallest shape that holds it. waits_us: device
+    time by what it waits for. source: worst `Source` code among the kernels.
+    """
+
+    device_us: FloatArray
+    host_us: float
+    below_us: FloatArray
+    above_us: FloatArray
+    parts_us: dict[Part, FloatArray]
+    launch_us: float
+    waits_us: dict[Bound, FloatArray]
+    source: CodeArray
+
+    @cached_property
+    def time_us(self) -> FloatArray:
+        """Device and host together."""
+        return overlapped_us(self.device_us, self.host_us)
+
+    @cached_property
+    def low_us(self) -> FloatArray:
+        """Lower end of the 80 % band."""
+        return overlapped_us(self.device_us - self.below_us, self.host_us)
+
+    @cached_property
+    def high_us(self) -> FloatArray:
+        """Upper end of the 80 % band."""
+        return overlapped_us(self.device_us + self.above_us, self.host_us)
+
+    @cached_property
+    def bound(self) -> CodeArray:
+        """`Bound` codes: what takes the largest share; the host where the device waits for it."""
+        memory, compute, latency = (
+            self.waits_us[code] for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)
+        )
+        code = np.where(compute > memory, np.int8(Bound.COMPUTE), np.int8(Bound.MEMORY))
+        code = np.where(latency > np.maximum(memory, compute), np.int8(Bound.LATENCY), code)
+        return np.where(self.host_us > self.device_us, np.int8(Bound.HOST), code).astype(np.int8)
+
+    def __add__(self, other: StepTime) -> StepTime:
+        """Both one after the other; their errors are taken as independent."""
+        parts = dict(self.parts_us)
+        for part, value in other.parts_us.items():
+            parts[part] = parts[part] + value if part in parts else value
+        return StepTime(
+            device_us=self.device_us + other.device_us,
+            host_us=self.host_us + other.host_us,
+            below_us=np.hypot(self.below_us, other.below_us),
+            above_us=np.hypot(self.above_us, other.above_us),
+            parts_us=parts,
+            launch_us=self.launch_us + other.launch_us,
+            waits_us={code: self.waits_us[code] + other.waits_us[code] for code in self.waits_us},
+            source=np.maximum(self.source, other.source),
+        )
+
+
+class _Sum:
+    """Running sums over launches, kept apart by shape so that a small array is not broadcast early."""
+
+    def __init__(self) -> None:
+        self._by_shape: dict[tuple[int, ...], FloatArray] = {}
+
+    def add(self, value: FloatArray) -> None:
+        held = self._by_shape.get(value.shape)
+        self._by_shape[value.shape] = value if held is None else held + value
+
+    def total(self) -> FloatArray:
+        total = np.zeros(())
+        for value in sorted(self._by_shape.values(), key=lambda array: array.size):
+            total = total + value
+        return total
+
+
+def work_time(latency: LatencyModel, work: DraftWork) -> StepTime:
+    """Time of kernels that one runtime launches one after another.
+
+    device = sum of kernel times + launches x launch_us; host = launches x host_us_per_launch, and
+    host_us_per_step for a forward pass of its own. The band adds the half-widths of different kernels in
+    quadrature (their residuals are taken as independent), those of one kernel in every layer linearly.
+    """
+    kernels = sum(launch.count for launch in work.launches)
+    launch_us = kernels * work.runtime.launch_us
+    parts: dict[Part, FloatArray] = {}
+    below, above = _Sum(), _Sum()
+    waits = {code: _Sum() for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)}
+    waits[Bound.LATENCY].add(np.asarray(launch_us))
+    source: CodeArray = np.zeros((), dtype=np.int8)
+    for launch in work.launches:
+        time = latency.time(launch.operator)
+        kernel_us = launch.count * time.time_us
+        parts[launch.part] = parts[launch.part] + kernel_us if launch.part in parts else kernel_us
+        below.add((launch.count * (time.time_us - time.low_us)) ** 2)
+        above.add((launch.count * (time.high_us - time.time_us)) ** 2)
+        for code, waited in waits.items():
+            waited.add(np.where(time.bound == code, kernel_us, 0.0))
+        source = np.maximum(source, time.source)
+    device = _Sum()
+    for part_us in parts.values():
+        device.add(part_us)
+    return StepTime(
+        device_us=device.total() + launch_us,
+        host_us=kernels * work.runtime.host_us_per_launch + work.own_pass * work.runtime.host_us_per_step,
+        below_us=np.sqrt(below.total()),
+        above_us=np.sqrt(above.total()),
+        parts_us=parts,
+        launch_us=launch_us,
+        waits_us={code: waited.total() for code, waited in waits.items()},
+        source=source,
+    )
+
+
+def decode_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
+    """One plain decoding step: no drafter, no tree. Arrays of batch and seq_len broadcast."""
+    launches = step_launches(setting.model, decode(batch, seq_len), setting.runtime, setting.scope)
+    return work_time(setting.latency, DraftWork(launches=launches, runtime=setting.runtime))
+
+
+def prefill_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
+    """The whole prompt of `seq_len` tokens at once."""
+    launches = step_launches(setting.model, prefill(batch, seq_len), setting.runtime, setting.scope)
+    return work_time(setting.latency, DraftWork(launches=launches, runtime=setting.runtime))
+
+
+def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
+    """Verification of `candidates` tokens and acceptance, without drafting.
+
+    Scope `block` has the paper's operators alone, as its simulation does.
+    """
+    workload = verify(batch, seq_len, candidates)
+    launches = step_launches(setting.model, workload, setting.runtime, setting.scope)
+    if setting.scope == "model":
+        launches = (*launches, *acceptance_launches(setting.model, workload, setting.depth))
+    return work_time(setting.latency, DraftWork(launches=launches, runtime=setting.runtime))
+
+
+def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> tuple[StepTime, ...]:
+    """What drafting adds to a verification step; nothing for scope `block`."""
+    if setting.scope == "block":
+        return ()
+    workload = verify(batch, seq_len, candidates)
+    return tuple(
+        work_time(setting.latency, work)
+        for work in setting.drafter.work(setting.model, workload, setting.runtime)
+    )
+
+
+def verify_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
+    """One speculative step: drafting, verification of `candidates` tokens, acceptance.
+
+    At one candidate this still drafts: use `decode_step` for plain decoding.
+    """
+    step = verification_step(setting, batch, seq_len, candidates)
+    for drafting in drafting_steps(setting, batch, seq_len, candidates):
+        step = step + drafting
+    return step

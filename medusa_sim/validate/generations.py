@@ -1,0 +1,159 @@
+"""Whole generations of a trained decoder against the simulator: tokens per step, speedup by the wall clock.
+
+The tokens per step of each tree are predicted from head accuracies that other prompts gave, its step from the
+device's operators, and the speedup is one over the other. Time beside kernels is fitted to the first plain
+and the first speculative cell, as for steps; the speculative one is left out of the scores of speedups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.data import DataDir
+from medusa_sim.errors import DataError
+from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
+from medusa_sim.measure.runs import RunRow, read_runs
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
+from medusa_sim.validate.steps import decoder_model, decoder_step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsCell:
+    """One cell: the fastest pass, and predictions. speedup: tokens/s over plain decoding, same batch."""
+
+    model: str
+    batch: int
+    candidates: int
+    tokens_per_step: float
+    predicted_tokens_per_step: float
+    step_us: float
+    predicted_step_us: float
+    speedup: float
+    speedups: tuple[float, ...]
+    predicted_speedup: float
+    is_fitted: bool
+
+    @property
+    def where(self) -> str:
+        """The cell in words."""
+        return f"{self.model}, batch {self.batch}, {self.candidates} candidates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunsValidation:
+    """Everything that a folder of runs tells."""
+
+    cells: tuple[RunsCell, ...]
+    comparisons: tuple[Comparison, ...]
+    choices: tuple[Choice, ...]
+
+
+def validate_runs(
+    folder: Path,
+    gpu: Gpu,
+    *,
+    kernels: str = "torch",
+    latency: LatencyName = "measured",
+    outside: Outside = "calibrated",
+    data_dir: DataDir = None,
+) -> RunsValidation:
+    """Predicted against measured generations of `folder` (see `medusa_sim.measure.runs`).
+
+    Raises DataError for malformed files or a profile without heads; SpecError or CoverageError from the
+    latency model.
+    """
+    rows = read_runs(folder)
+    model_of = latency_model(gpu, latency, kernels, cold=False, outside=outside, data_dir=data_dir)
+    cells: list[RunsCell] = []
+    for name in dict.fromkeys(row.model for row in rows):
+        mine = [row for row in rows if row.model == name]
+        heads = load_acceptance(mine[0].acceptance, data_dir).heads
+        if heads is None:
+            raise DataError(f"{folder}: acceptance {mine[0].acceptance} has no heads to predict trees from")
+        model = decoder_model(folder, name, mine[0].dtype)
+        kernels_us = {
+            (row.batch, row.candidates): float(
+                decoder_step(model, model_of, row.batch, row.seq_len, row.candidates, row.depth).device_us
+            )
+            for row in mine
+        }
+        cells += _cells(mine, kernels_us, heads)
+    return RunsValidation(
+        cells=tuple(cells), comparisons=tuple(_comparisons(cells)), choices=tuple(_choices(cells))
+    )
+
+
+def _cells(
+    rows: Sequence[RunRow], kernels_us: dict[tuple[int, int], float], heads: HeadAccuracy
+) -> list[RunsCell]:
+    keys = sorted({(row.batch, row.candidates) for row in rows})
+    passes = {key: [row for row in rows if (row.batch, row.candidates) == key] for key in keys}
+    step_us = {key: min(row.step_us for row in found) for key, found in passes.items()}
+    first = {kind: next(key for key in keys if (key[1] > 1) == kind) for kind in (False, True)}
+    beside = {kind: max(0.0, step_us[key] - kernels_us[key]) for kind, key in first.items()}
+    order = optimal_order(heads, max(count for _, count in keys))
+    predicted_us = {key: kernels_us[key] + beside[key[1] > 1] for key in keys}
+    found = []
+    for key in keys:
+        batch, count = key
+        tokens = expected_tokens_per_step(order.tree(count), heads) if count > 1 else 1.0
+        plain = passes[batch, 1]
+        measured_tokens = float(np.mean([row.tokens_per_step for row in passes[key]]))
+        speedups = tuple(
+            row.tokens_per_step * base.step_us / row.step_us
+            for row, base in zip(passes[key], plain, strict=True)
+        )
+        found.append(
+            RunsCell(
+                model=rows[0].model,
+                batch=batch,
+                candidates=count,
+                tokens_per_step=measured_tokens,
+                predicted_tokens_per_step=tokens,
+                step_us=step_us[key],
+                predicted_step_us=predicted_us[key],
+                speedup=measured_tokens * step_us[batch, 1] / step_us[key],
+                speedups=speedups,
+                predicted_speedup=tokens * predicted_us[batch, 1] / predicted_us[key],
+                is_fitted=key in first.values(),
+            )
+        )
+    return found
+
+
+def _comparisons(cells: Sequence[RunsCell]) -> list[Comparison]:
+    """Tokens per step at one batch (they do not depend on it), and speedups of every cell."""
+    first = min(cell.batch for cell in cells)
+    trees = [cell for cell in cells if cell.candidates > 1 and cell.batch == first]
+    tokens = np.asarray([cell.predicted_tokens_per_step / cell.tokens_per_step for cell in trees])
+    scored = [cell for cell in cells if cell.candidates > 1 and not cell.is_fitted]
+    gain = np.asarray([cell.predicted_speedup / cell.speedup for cell in scored])
+    floors = [disagreement(cell.speedups) for cell in scored]
+    return [
+        comparison("tokens per step", tokens, [0.0] * len(trees), [cell.where for cell in trees]),
+        comparison("speedup, wall clock", gain, floors, [cell.where for cell in scored]),
+    ]
+
+
+def _choices(cells: Sequence[RunsCell]) -> list[Choice]:
+    found = []
+    for model, batch in dict.fromkeys((cell.model, cell.batch) for cell in cells):
+        grid = [cell for cell in cells if (cell.model, cell.batch) == (model, batch)]
+        found.append(
+            choice_of(
+                model,
+                batch,
+                [cell.candidates for cell in grid],
+                np.asarray([cell.speedup for cell in grid]),
+                np.asarray([cell.predicted_speedup for cell in grid]),
+            )
+        )
+    return found

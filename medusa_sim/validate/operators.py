@@ -1,0 +1,232 @@
+"""Predicted against measured: errors by operator, dtype and size, and what a wrong choice of count costs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.arrays import FloatArray
+from medusa_sim.calibrate.scores import choice_regret, mape, ratio_mape
+from medusa_sim.data import DataDir
+from medusa_sim.latency.by_name import LatencyName, Outside
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.table import operators_of
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.rows import predicted_rows
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Mask: TypeAlias = npt.NDArray[np.bool_]
+
+SIZE_EDGES = (16, 64, 128, 512)
+"""Upper ends of the ranges of m that are reported; 129..512 is the hard one."""
+DECIDING_MAX = 512
+REGRET_BATCHES = tuple(range(1, 17))
+REGRET_CANDIDATES = (1, 8, *range(16, 129, 8))
+_FEWEST_COUNTS = 4
+_NOT_IN_A_LAYER = ("lm_head", "embed_tokens")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """Errors of one group of rows, as fractions of the measured time.
+
+    mean, median, p90, worst: of |predicted / measured - 1|. bias: mean of predicted / measured - 1.
+    ratio: mean error of T(m) / T(1) over shapes with a row at m = 1 (NaN elsewhere). within_band:
+    share of measurements inside low_us..high_us (0.8 is what the band promises).
+    """
+
+    op: str
+    dtype: str
+    size: str
+    rows: int
+    mean: float
+    median: float
+    p90: float
+    worst: float
+    worst_at: str
+    bias: float
+    ratio: float
+    within_band: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Regret:
+    """Speedup given away by choosing the count with predicted times, for one group of linear layers.
+
+    mean, worst: over the batches, as fractions of the attainable speedup; always_64: mean of always
+    taking 64 candidates. worst_at: batch, chosen count and best count of the worst case.
+    """
+
+    model: str
+    cases: int
+    mean: float
+    worst: float
+    worst_at: str
+    always_64: float
+
+
+def compared_rows(
+    frame: pd.DataFrame,
+    gpu: Gpu,
+    runtime: Runtime,
+    *,
+    leave_out: Callable[[str], object],
+    latency: LatencyName = "calibrated",
+    kernels: str | None = None,
+    cold: bool = False,
+    outside: Outside = "refuse",
+    data_dir: DataDir = None,
+) -> pd.DataFrame:
+    """Checked measured rows with their predictions; rows timed alone may have left operands in L2.
+
+    leave_out and what is raised: as `predicted_rows`.
+    """
+    return predicted_rows(
+        frame,
+        gpu,
+        runtime,
+        latency=latency,
+        kernels=kernels,
+        cold=cold,
+        outside=outside,
+        data_dir=data_dir,
+        leave_out=leave_out,
+    )
+
+
+def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
+    """Scores of rows with time_us and predictions, for each operator, dtype and range of sizes, then all."""
+    found: list[Score] = []
+    for index, operator in operators_of(frame):
+        rows = frame.iloc[index]
+        for label, keep in _ranges(operator, gpu):
+            if keep.any():
+                found.append(_score(rows[keep], _name(operator), operator.dtype, label))
+    return found
+
+
+def _name(operator: Operator) -> str:
+    return "linear" if isinstance(operator, Gemm) else operator.kind
+
+
+def _ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
+    """Labels and masks of the sizes that are told apart; the last one is `all`."""
+    if isinstance(operator, Attention):
+        kv = np.asarray(operator.kv_bytes) / gpu.l2_bytes
+        found = [
+            ("KV within L2", kv <= 1.0),
+            ("KV to 2 x L2", (kv > 1.0) & (kv <= 2.0)),
+            ("KV beyond", kv > 2.0),
+        ]
+    elif isinstance(operator, Elementwise):
+        found = [(f"m <= {DECIDING_MAX}", np.asarray(operator.m) <= DECIDING_MAX)]
+    else:
+        m = np.asarray(operator.m)
+        lower = 0
+        found = []
+        for upper in SIZE_EDGES:
+            found.append((f"m {lower + 1}..{upper}", (m > lower) & (m <= upper)))
+            lower = upper
+        found += [(f"m > {lower}", m > lower), (f"m <= {DECIDING_MAX}", m <= DECIDING_MAX)]
+    return [*found, ("all", np.ones(found[0][1].shape, dtype=bool))]
+
+
+def _score(rows: pd.DataFrame, op: str, dtype: str, size: str) -> Score:
+    measured = rows["time_us"].to_numpy(dtype=np.float64)
+    predicted = rows["predicted_us"].to_numpy(dtype=np.float64)
+    error = np.abs(predicted / measured - 1.0)
+    worst = int(np.argmax(error))
+    inside = (measured >= rows["low_us"].to_numpy()) & (measured <= rows["high_us"].to_numpy())
+    return Score(
+        op=op,
+        dtype=dtype,
+        size=size,
+        rows=len(rows),
+        mean=mape(predicted, measured),
+        median=float(np.median(error)),
+        p90=float(np.quantile(error, 0.9)),
+        worst=float(error[worst]),
+        worst_at=_shape(rows.iloc[worst]),
+        bias=float(np.mean(predicted / measured - 1.0)),
+        ratio=_ratio(rows, predicted, measured) if op == "linear" else float("nan"),
+        within_band=float(np.mean(inside)),
+    )
+
+
+def _ratio(rows: pd.DataFrame, predicted: FloatArray, measured: FloatArray) -> float:
+    m = rows["m"].to_numpy(dtype=np.int64)
+    shape = rows["n"].to_numpy(dtype=np.int64) * (1 << 32) + rows["k"].to_numpy(dtype=np.int64)
+    return ratio_mape(predicted, measured, m, shape)
+
+
+def _shape(row: pd.Series[float]) -> str:
+    """The sizes of a row and both times: `m 136, n 4096, k 11008: 87 for 120 us`."""
+    import pandas as pd
+
+    columns = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads")
+    sizes = ", ".join(f"{c} {int(row[c])}" for c in columns if not pd.isna(row[c]))
+    return f"{sizes}: {row['predicted_us']:.4g} for {row['time_us']:.4g} us"
+
+
+def regrets(frame: pd.DataFrame, acceptance: AcceptanceProfile) -> list[Regret]:
+    """Choice regret of every model whose linear layers were all measured at the same m.
+
+    A model is a value of the column `given_source` (or `model`); a layer's time is the sum over its
+    linear layers. Cases are batches 1..16; counts 1, 8, 16..128 by 8 wherever batch x count was measured.
+    """
+    groups = next((name for name in ("given_source", "model") if name in frame), None)
+    linear = frame[frame["m"].notna() & frame["n"].notna() & frame["k"].notna()]
+    linear = linear[~linear["op"].isin(_NOT_IN_A_LAYER)]
+    if groups is None or linear.empty:
+        return []
+    found = []
+    for model, rows in linear.groupby(groups, sort=True):
+        if rows["op"].nunique() >= 2:
+            found += _model_regret(str(model), rows, acceptance)
+    return found
+
+
+def _model_regret(model: str, rows: pd.DataFrame, acceptance: AcceptanceProfile) -> list[Regret]:
+    measured_at, predicted_at = (
+        rows.pivot_table(index="m", columns="op", values=name, aggfunc="median").dropna()
+        for name in ("time_us", "predicted_us")
+    )
+    sizes = measured_at.index.to_numpy(dtype=np.int64)
+    measured = measured_at.to_numpy(dtype=np.float64).sum(axis=1)
+    predicted = predicted_at.to_numpy(dtype=np.float64).sum(axis=1)
+    candidates = np.asarray(REGRET_CANDIDATES, dtype=np.int64)
+    tokens = acceptance.tokens_per_step(candidates)
+    regret, always, told = [], [], []
+    for batch in REGRET_BATCHES:
+        present = np.isin(batch * candidates, sizes)
+        if present.sum() < _FEWEST_COUNTS or not present[0]:
+            continue
+        at = np.searchsorted(sizes, batch * candidates[present])
+        truth = measured[None, at]
+        choice = choice_regret(predicted[None, at], truth, candidates[present], tokens[present])
+        regret.append(float(choice.regret[0]))
+        told.append(f"batch {batch}: {choice.chosen[0]} for {choice.best[0]}")
+        gain = tokens[present] / truth[0]
+        if 64 in candidates[present]:
+            always.append(1.0 - float(gain[candidates[present] == 64][0] / gain.max()))
+    if not regret:
+        return []
+    worst = int(np.argmax(regret))
+    return [
+        Regret(
+            model=model,
+            cases=len(regret),
+            mean=float(np.mean(regret)),
+            worst=regret[worst],
+            worst_at=told[worst],
+            always_64=float(np.mean(always)) if always else float("nan"),
+        )
+    ]

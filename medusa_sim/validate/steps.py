@@ -1,0 +1,315 @@
+"""The simulator against the decoder: measured steps, predicted steps, and the choice that follows from them.
+
+Predicted steps use the decoder's own way of launching: separate projections, one fused attention kernel,
+heads on the accepted row. Rows of `measure` were taken as a step of the model reads its operands, so that
+predictions are those of the rows (`cold=False`). The mask over all keys, which the decoder builds in every
+step, is priced as three passes over it. What is left is time beside kernels: where a step is a CUDA graph,
+one number a launch; where Python launches (rows of `measure` hold a launch of their own), one number a
+plain step and one a speculative step, which drafts, chooses and compacts as well. They are given, or fitted
+to each model's first plain and first speculative step, which are then left out of the scores.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+
+from medusa_sim import data
+from medusa_sim.data import DataDir
+from medusa_sim.errors import CoverageError, UsageError
+from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
+from medusa_sim.latency.profile import OPERATOR_PROFILES
+from medusa_sim.measure.environment import Environment, differences
+from medusa_sim.measure.record import META, Meta, read_meta
+from medusa_sim.measure.steps import StepMeta, StepRow, read_steps
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.hf_config import model_from_config
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.sourced import read_toml
+from medusa_sim.step.drafter import DraftWork, MedusaHeads, NoDrafter
+from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step, work_time
+from medusa_sim.step.workload import elementwise_launch
+from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
+
+GRAPHED = "cuda-graph"
+_MASK_PASSES = 3
+"""Gather, mask and bias."""
+Key: TypeAlias = tuple[int, int, int, int, float]
+"""Batch, length, candidates, depth, tokens per step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepCell:
+    """One cell, microseconds. is_fitted: a gap comes from it.
+
+    measured_us: of the fastest pass, since whatever else a machine does only adds time.
+    """
+
+    model: str
+    batch: int
+    seq_len: int
+    candidates: int
+    tokens_per_step: float
+    measured_us: float
+    passes_us: tuple[float, ...]
+    predicted_us: float
+    is_fitted: bool
+
+    @property
+    def where(self) -> str:
+        """The cell in words."""
+        return f"{self.model}, batch {self.batch}, {self.candidates} candidates"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gaps:
+    """Time beside kernels, us: a launch (CUDA graphs), or a plain and a speculative step (eager)."""
+
+    launch_us: float = 0.0
+    plain_us: float = 0.0
+    speculative_us: float = 0.0
+
+    def of_step(self, launches: float, candidates: int) -> float:
+        """What a step of so many launches takes beside its kernels."""
+        return launches * self.launch_us + (self.plain_us if candidates == 1 else self.speculative_us)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecoderValidation:
+    """Everything that a folder of steps tells. gaps: by model."""
+
+    meta: StepMeta
+    cells: tuple[StepCell, ...]
+    comparisons: tuple[Comparison, ...]
+    choices: tuple[Choice, ...]
+    gaps: dict[str, Gaps]
+
+
+def decoder_runtime(launch_us: float = 0.0) -> Runtime:
+    """How this project's decoder launches its kernels."""
+    source = "medusa_sim.decoder.model: what it calls; the time is fitted or given by the caller"
+    return Runtime(
+        name="decoder",
+        title="The ground-truth decoder",
+        kernels={},
+        fused_qkv=False,
+        fused_gate_up=False,
+        attention="fused",
+        head_rows="accepted",
+        launch_us=launch_us,
+        host_us_per_launch=0.0,
+        host_us_per_step=0.0,
+        sources=dict.fromkeys(("launch_us", "host_us_per_launch", "host_us_per_step"), source),
+    )
+
+
+def validate_decoder(
+    folder: Path,
+    gpu: Gpu,
+    *,
+    kernels: str = "torch",
+    latency: LatencyName = "calibrated",
+    outside: Outside = "calibrated",
+    gaps: Gaps | None = None,
+    allow_different: bool = False,
+    data_dir: DataDir = None,
+) -> DecoderValidation:
+    """Predicted against measured steps of `folder` (see `medusa_sim.measure.steps`).
+
+    kernels, latency, outside: as everywhere. gaps: None fits them. Raises UsageError where the profile
+    of the GPU and the steps are of devices that differ in name, dtype or clocks, unless that is allowed;
+    CoverageError where the kernels do not cover an operator; DataError for malformed files.
+    """
+    meta, rows = read_steps(folder)
+    if not allow_different:
+        refuse_different(gpu, meta.environment, {row.dtype for row in rows}, data_dir)
+    model_of = latency_model(gpu, latency, kernels, cold=False, outside=outside, data_dir=data_dir)
+    cells: list[StepCell] = []
+    fitted: dict[str, Gaps] = {}
+    for name in dict.fromkeys(row.model for row in rows):
+        mine = [row for row in rows if row.model == name]
+        model = decoder_model(folder, name, mine[0].dtype)
+        fitted[name], found = _cells(model, mine, model_of, gaps, graphed=meta.launched == GRAPHED)
+        cells += found
+    return DecoderValidation(
+        meta=meta,
+        cells=tuple(cells),
+        comparisons=tuple(_comparisons(cells)),
+        choices=tuple(_choices(cells)),
+        gaps=fitted,
+    )
+
+
+def refuse_different(gpu: Gpu, steps: Environment, dtypes: Iterable[str], data_dir: DataDir = None) -> None:
+    """Raise UsageError where predictions of `gpu` say nothing about the device of the steps."""
+    profile = profile_meta(gpu.name, data_dir)
+    found = [] if gpu.name == steps.name else [f"name {gpu.name!r} and {steps.name!r}"]
+    if profile is not None:
+        found = differences(profile.environment, steps)
+        missing = sorted(set(dtypes) - set(profile.dtypes))
+        found += [f"dtype {', '.join(profile.dtypes)} and {', '.join(missing)}"] if missing else []
+    if found:
+        raise UsageError(
+            f"the profile of {gpu.name} and the measured steps are not of one device ({'; '.join(found)}); "
+            "measure both in one place, or compare them with --allow-different"
+        )
+
+
+def profile_meta(name: str, data_dir: DataDir = None) -> Meta | None:
+    """How the operators of a GPU were measured; None where `measure` has no rows of it."""
+    folder = data.find(OPERATOR_PROFILES, name, data_dir)
+    if folder is None or not (folder / META).is_file() or "environment" not in read_toml(folder / META):
+        return None
+    return read_meta(folder)
+
+
+def decoder_model(folder: Path, name: str, dtype: str) -> Model:
+    """The model that a folder of steps or runs describes, in the dtype of its rows."""
+    model = model_from_config(folder / name / "config.json")
+    return dataclasses.replace(
+        model, name=name, dtype=dtype, weight_dtype=dtype, kv_dtype=dtype, activation_dtype=dtype
+    )
+
+
+def _cells(
+    model: Model, rows: Sequence[StepRow], latency: LatencyModel, gaps: Gaps | None, *, graphed: bool
+) -> tuple[Gaps, list[StepCell]]:
+    """Gaps, and every cell with its prediction."""
+    keys = sorted({(row.batch, row.seq_len, row.candidates, row.depth, row.tokens_per_step) for row in rows})
+    passes = {
+        key: tuple(
+            row.time_us for row in rows if (row.batch, row.seq_len, row.candidates, row.depth) == key[:4]
+        )
+        for key in keys
+    }
+    base = {key: _kernels_us(model, latency, key[:4]) for key in keys}
+    fitted_to: list[Key] = []
+    if gaps is None:
+        fitted_to = [key for key in keys if key[2] == 1][:1]
+        if not graphed:
+            fitted_to += [key for key in keys if key[2] > 1][:1]
+        beside = [min(passes[key]) - base[key][0] for key in fitted_to]
+        gaps = _fitted_gaps(fitted_to, beside, base, graphed=graphed)
+    return gaps, [
+        StepCell(
+            model=model.name,
+            batch=key[0],
+            seq_len=key[1],
+            candidates=key[2],
+            tokens_per_step=key[4],
+            measured_us=min(passes[key]),
+            passes_us=passes[key],
+            predicted_us=base[key][0] + gaps.of_step(base[key][1], key[2]),
+            is_fitted=key in fitted_to,
+        )
+        for key in keys
+    ]
+
+
+def _fitted_gaps(
+    keys: Sequence[Key], beside_us: Sequence[float], base: dict[Key, tuple[float, float]], *, graphed: bool
+) -> Gaps:
+    """Gaps that leave no error at these cells; 0 where the kernels alone take longer than the step did."""
+    if graphed:
+        return Gaps(launch_us=max(0.0, beside_us[0] / base[keys[0]][1]))
+    plain, *speculative = (max(0.0, us) for us in beside_us)
+    return Gaps(plain_us=plain, speculative_us=speculative[0] if speculative else plain)
+
+
+def decoder_step(
+    model: Model,
+    latency: LatencyModel,
+    batch: int,
+    seq_len: int,
+    candidates: int,
+    depth: int,
+    launch_us: float = 0.0,
+) -> StepTime:
+    """One step of the decoder: plain at one candidate, else Medusa with `depth` heads; the mask included."""
+    runtime = decoder_runtime(launch_us)
+    setting = Setting(
+        latency=latency,
+        model=model,
+        runtime=runtime,
+        scope="model",
+        drafter=MedusaHeads(heads=depth) if depth else NoDrafter(),
+        depth=depth,
+    )
+    if candidates == 1:
+        step = decode_step(setting, batch, seq_len)
+    else:
+        step = verify_step(setting, batch, seq_len, candidates)
+    keys = batch * candidates * (seq_len + candidates)
+    rows = -(-keys // model.hidden)  # as wide as rows that were measured
+    mask = elementwise_launch(model, "mask", "residual", "attention", rows, model.hidden, _MASK_PASSES)
+    return step + work_time(latency, DraftWork(launches=(mask,), runtime=runtime, own_pass=False))
+
+
+def _kernels_us(model: Model, latency: LatencyModel, cell: tuple[int, int, int, int]) -> tuple[float, float]:
+    """Time of a step's kernels without gaps, and how many launches. cell: as `decoder_step` takes it."""
+    step = decoder_step(model, latency, *cell, launch_us=1.0)
+    return float(step.device_us) - step.launch_us, step.launch_us
+
+
+def _comparisons(cells: Sequence[StepCell]) -> list[Comparison]:
+    """Decoding steps, verification steps, and speedups at equal batch and length."""
+    scored = [cell for cell in cells if not cell.is_fitted]
+    found = []
+    for quantity, keep in (("decode step", True), ("verify step", False)):
+        chosen = [cell for cell in scored if (cell.candidates == 1) == keep]
+        if chosen:
+            ratio = np.asarray([cell.predicted_us / cell.measured_us for cell in chosen])
+            floors = [disagreement(cell.passes_us) for cell in chosen]
+            found.append(comparison(quantity, ratio, floors, [cell.where for cell in chosen]))
+    pairs = [(_baseline(cells, cell), cell) for cell in scored if cell.candidates > 1]
+    if pairs:
+        ratio = np.asarray(
+            [
+                base.predicted_us / cell.predicted_us / (base.measured_us / cell.measured_us)
+                for base, cell in pairs
+            ]
+        )
+        floors = [
+            disagreement(tuple(b / c for b, c in zip(base.passes_us, cell.passes_us, strict=True)))
+            for base, cell in pairs
+        ]
+        found.append(comparison("speedup", ratio, floors, [cell.where for _, cell in pairs]))
+    return found
+
+
+def _baseline(cells: Sequence[StepCell], cell: StepCell) -> StepCell:
+    place = (cell.model, cell.batch, cell.seq_len)
+    for other in cells:
+        if other.candidates == 1 and (other.model, other.batch, other.seq_len) == place:
+            return other
+    raise CoverageError(f"{cell.where}: no decoding step at this batch and length was measured")
+
+
+def _choices(cells: Sequence[StepCell]) -> list[Choice]:
+    """Best counts of every model and batch with two counts or more."""
+    found = []
+    for place in dict.fromkeys((cell.model, cell.batch, cell.seq_len) for cell in cells):
+        grid = sorted(
+            (cell for cell in cells if (cell.model, cell.batch, cell.seq_len) == place),
+            key=lambda cell: cell.candidates,
+        )
+        if len(grid) < 2:
+            continue
+        tokens = np.asarray([cell.tokens_per_step for cell in grid])
+        found.append(
+            choice_of(
+                place[0],
+                place[1],
+                [cell.candidates for cell in grid],
+                tokens / np.asarray([cell.measured_us for cell in grid]),
+                tokens / np.asarray([cell.predicted_us for cell in grid]),
+            )
+        )
+    return found

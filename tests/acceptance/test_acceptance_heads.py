@@ -1,0 +1,331 @@
+"""Head accuracies and optimal trees: brute force, bounds, label errors, tables and profiles."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medusa_sim.acceptance.head_table import read_accuracies
+from medusa_sim.acceptance.heads import (
+    HeadAccuracy,
+    expected_tokens_per_step,
+    node_probabilities,
+    tokens_per_step_error,
+)
+from medusa_sim.acceptance.optimise import best_chain, chain_tokens_per_step, optimal_order
+from medusa_sim.acceptance.profile import falling, load_acceptance
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError
+
+DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data"))
+SMALL = HeadAccuracy.checked([[0.5, 0.2, 0.1], [0.4, 0.2, 0.05]], [1000, 950])
+
+
+@st.composite
+def accuracies(draw: st.DrawFn, heads: int = 3, ranks: int = 3) -> HeadAccuracy:
+    """Random heads; ranks are not sorted, a measured later rank may be the better one."""
+    rows = []
+    for _ in range(heads):
+        parts = np.array(draw(st.lists(st.floats(0.0, 1.0), min_size=ranks + 1, max_size=ranks + 1))) + 1e-3
+        rows.append((parts / parts.sum())[:ranks])
+    return HeadAccuracy.checked(rows)
+
+
+def best_by_brute_force(heads: HeadAccuracy, nodes: int) -> float:
+    """Largest expected tokens over every prefix-closed tree of that many nodes."""
+    frontier = {frozenset[tuple[int, ...]]()}
+    for _ in range(nodes):
+        frontier = {
+            tree | {(*parent, rank)}
+            for tree in frontier
+            for parent in [(), *tree]
+            if len(parent) < heads.heads
+            for rank in range(heads.ranks)
+            if (*parent, rank) not in tree
+        }
+    return max(
+        1.0 + sum(np.prod([heads.accuracy[k, i] for k, i in enumerate(path)]) for path in tree)
+        for tree in frontier
+    )
+
+
+def test_expected_tokens_by_hand() -> None:
+    tree = CandidateTree.from_paths([[0], [1], [0, 0], [1, 2]])
+    # 1 + 0.5 + 0.2 + 0.5 * 0.4 + 0.2 * 0.05 (2.3.3)
+    assert expected_tokens_per_step(tree, SMALL) == pytest.approx(1.91, rel=1e-12)
+    assert node_probabilities(tree, SMALL).tolist() == pytest.approx([1.0, 0.5, 0.2, 0.2, 0.01])
+
+
+@settings(max_examples=15, deadline=None)
+@given(heads=accuracies(), nodes=st.integers(1, 4))
+def test_greedy_tree_equals_brute_force(heads: HeadAccuracy, nodes: int) -> None:
+    order = optimal_order(heads, nodes + 1)
+    assert order.tokens_per_step[nodes] == pytest.approx(best_by_brute_force(heads, nodes), rel=1e-12)
+
+
+@settings(deadline=None)
+@given(heads=accuracies(heads=4, ranks=4))
+def test_one_pass_gives_every_size(heads: HeadAccuracy) -> None:
+    order = optimal_order(heads, 40)
+    assert np.all(np.diff(order.gains) <= 1e-15)
+    for candidates in (1, 2, 7, 40):
+        tree = order.tree(candidates)
+        assert CandidateTree.from_paths(tree.paths) == tree  # prefix-closed
+        assert expected_tokens_per_step(tree, heads) == pytest.approx(
+            order.tokens_per_step[candidates - 1], rel=1e-12
+        )
+    chain = chain_tokens_per_step(heads)
+    for length in range(heads.heads + 1):
+        assert chain[length] == pytest.approx(expected_tokens_per_step(best_chain(heads, length), heads))
+        assert chain[length] <= order.tokens_per_step[length] + 1e-12
+
+
+def test_sizes_are_found_fast_enough() -> None:
+    rank = np.arange(1, 11)
+    heads = HeadAccuracy.checked([0.4 / (k + 1) * rank**-1.6 / (1 + 0.2 * k) for k in range(5)])
+    best = np.inf
+    for _ in range(5):
+        start = time.perf_counter()
+        optimal_order(heads, 1024)
+        best = min(best, time.perf_counter() - start)
+    # measured 3-12 ms on a shared core; the bound only catches a search gone quadratic
+    assert best < 0.1
+
+
+def test_zero_accuracy_gives_one_token_and_no_node() -> None:
+    heads = HeadAccuracy.checked(np.zeros((3, 4)))
+    order = optimal_order(heads, 64)
+    assert order.candidates_max == 1
+    assert order.tokens_per_step.tolist() == [1.0]
+
+
+@given(heads=accuracies(heads=4), share=st.floats(0.0, 1.0))
+def test_correlation_lifts_and_stays_a_probability(heads: HeadAccuracy, share: float) -> None:
+    rho = share * min(heads.correlation_max, 1.0)
+    lifted = heads.with_correlation(rho)
+    assert np.all(lifted.conditional().sum(axis=1) <= 1.0 + 1e-6)
+    tree = CandidateTree.cartesian([2, 2, 1, 1])
+    assert expected_tokens_per_step(tree, lifted) >= expected_tokens_per_step(tree, heads) - 1e-12
+    # depth d is lifted by exp(rho d (d - 1) / 2)
+    ratio = node_probabilities(tree, lifted) / np.maximum(node_probabilities(tree, heads), 1e-300)
+    expected = np.exp(rho * tree.depths * (tree.depths - 1) / 2)
+    seen = node_probabilities(tree, heads) > 1e-12
+    assert ratio[seen] == pytest.approx(expected[seen], rel=1e-9)
+
+
+def test_correlation_is_the_log_variance_of_a_common_difficulty() -> None:
+    rng = np.random.default_rng(1)
+    rho = 0.1
+    m = np.exp(rng.normal(-rho / 2, np.sqrt(rho), 200_000))
+    lifted = SMALL.with_correlation(rho).conditional()
+    # P(both right) = a0 a1 E[m^2]; Monte Carlo error of E[m^2] about 0.2 %
+    assert lifted[0, 0] * lifted[1, 0] == pytest.approx(0.5 * 0.4 * np.mean(m**2), rel=0.01)
+
+
+def test_correlation_beyond_its_range_is_refused() -> None:
+    with pytest.raises(SpecError, match="outside 0"):
+        SMALL.with_correlation(SMALL.correlation_max * 1.1)
+
+
+def test_tail_recovers_a_power_law_and_zeros_are_the_bound() -> None:
+    rank = np.arange(1.0, 11.0)
+    full = np.array([0.5 * rank**-1.7 * 0.6, 0.3 * rank**-1.3 * 0.7])
+    measured = HeadAccuracy.checked(full[:, :5])
+    extended = measured.with_tail(10)
+    assert extended.accuracy == pytest.approx(full, rel=1e-9)
+    assert extended.measured_ranks == 5
+    tree = CandidateTree.cartesian([10, 10])
+    low = expected_tokens_per_step(tree, measured.with_zeros(10))
+    assert low < expected_tokens_per_step(tree, extended)
+    assert measured.with_tail(3) is measured
+
+
+def test_tail_never_makes_a_head_right_more_than_always() -> None:
+    heads = HeadAccuracy.checked([[0.3, 0.23, 0.22, 0.22]]).with_tail(50)
+    assert heads.accuracy.sum() <= 1.0 + 1e-12
+
+
+def test_label_error_matches_resampling() -> None:
+    rng = np.random.default_rng(0)
+    tree = CandidateTree.from_paths([[0], [1], [0, 0], [0, 1], [1, 0]])
+    totals = []
+    for _ in range(4000):
+        rows = []
+        for k in range(2):
+            counts = rng.multinomial(int(SMALL.labels[k]), [*SMALL.accuracy[k], 1 - SMALL.accuracy[k].sum()])
+            rows.append(counts[:3] / SMALL.labels[k])
+        totals.append(expected_tokens_per_step(tree, HeadAccuracy.checked(rows)))
+    # 80 % half width = 1.2816 sigma; sigma of 4000 resamples is known to 1.1 %
+    assert tokens_per_step_error(tree, SMALL) == pytest.approx(1.2816 * np.std(totals), rel=0.05)
+
+
+def test_tree_outside_the_accuracies_is_refused() -> None:
+    with pytest.raises(CoverageError, match="depth 3"):
+        node_probabilities(CandidateTree.chain(3), SMALL)
+    with pytest.raises(CoverageError, match="rank 4"):
+        node_probabilities(CandidateTree.cartesian([5]), SMALL)
+    with pytest.raises(CoverageError, match="3 candidates"):
+        optimal_order(HeadAccuracy.checked([[0.5]]), 9).tree(3)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ([[0.5, float("nan")]], "head 0 rank 1"),
+        ([[1.2]], "lies in 0..1"),
+        ([[-0.1]], "lies in 0..1"),
+        ([[0.6, 0.6]], "head 0 sums to 1.2"),
+        ([], "heads x ranks"),
+    ],
+)
+def test_what_is_no_accuracy_is_refused(table: list[list[float]], message: str) -> None:
+    with pytest.raises(SpecError, match=message):
+        HeadAccuracy.checked(table)
+
+
+def test_later_heads_keep_their_own_label_count(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("# mine\nhead,rank,accuracy,labels\n1,0,0.3,900\n0,0,0.6,1000\n0,1,0.1,1000\n")
+    heads = read_accuracies(path)
+    assert heads.accuracy.tolist() == [[0.6, 0.1], [0.3, 0.0]]
+    assert heads.labels is not None
+    assert heads.labels.tolist() == [1000.0, 900.0]
+
+
+def test_cumulative_and_exact_tables_agree(tmp_path: Path) -> None:
+    long, wide = tmp_path / "long.csv", tmp_path / "wide.csv"
+    long.write_text("head,rank,accuracy\n0,0,0.6\n0,1,0.1\n1,0,0.3\n1,1,0.2\n")
+    wide.write_text("model,head,cum_top1,cum_top2\nx,0,0.6,0.7\nx,1,0.3,0.5\ny,0,0.1,0.2\n")
+    expected = read_accuracies(long).accuracy
+    assert read_accuracies(wide, model="x").accuracy == pytest.approx(expected)
+    with pytest.raises(DataError, match="one model"):
+        read_accuracies(wide)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "head,rank,accuracy\n",
+        "head,rank,accuracy\n0,0,zero\n",
+        "head,rank,accuracy\n0,0,nan\n",
+        "head,rank,accuracy\n0,0,0.5\n0,0,0.5\n",
+        "head,rank,accuracy\n0,1,0.5\n",
+        "head,rank,accuracy\n1,0,0.5\n",
+        "head,rank,accuracy\n0,0.5,0.5\n",
+        "head,rank,accuracy\n0,0,0.5,9\n",
+        "head,rank,accuracy,labels\n0,0,0.5,9\n0,1,0.1,8\n",
+        "head,rank,accuracy,labels\n0,0,0.5,0\n",
+        "head,rank,accuracy\n0,0,1.5\n",
+        "head,top1,top3\n0,0.5,0.6\n",
+        "head,top1,top2\n0,0.5,0.4\n",
+        "position,unconditional_rate\n0,0.5\n1,0.6\n",
+        "position,conditional_rate\n0,0.5\n0,0.6\n",
+        "a,b\n1,2\n",
+        "head,rank,accuracy\n0,0,1e999\n",
+    ],
+)
+def test_bad_tables_give_one_clear_line(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "bad.csv"
+    path.write_text(text)
+    with pytest.raises(MedusaSimError) as error:
+        read_accuracies(path)
+    assert str(path) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_chain_rates_conditional_or_not_are_the_same_chain(tmp_path: Path) -> None:
+    conditional, unconditional = tmp_path / "c.csv", tmp_path / "u.csv"
+    conditional.write_text("position,conditional_rate,trials\n0,0.8,1000\n1,0.5,800\n")
+    unconditional.write_text("position,unconditional_rate,trials\n0,0.8,1000\n1,0.4,1000\n")
+    first, second = read_accuracies(conditional), read_accuracies(unconditional)
+    assert first.accuracy == pytest.approx(second.accuracy)
+    assert first.labels == pytest.approx(second.labels)
+    assert load_acceptance(conditional).tokens_per_step([1, 2, 3]).tolist() == pytest.approx([1.0, 1.8, 2.2])
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text("schema = 1\ntitle = 't'\nsource = 'measured here'\n" + text)
+    return path
+
+
+def test_every_shaped_kind_answers_alike(tmp_path: Path) -> None:
+    topk = "kind = 'head-topk'\nagreement = 'target'\n"
+    topk += "[[heads]]\naccuracy = [0.6, 0.1]\nlabels = 500\n[[heads]]\naccuracy = [0.3]\nlabels = 400\n"
+    chain = "kind = 'position'\nagreement = 'target'\nrates = 'unconditional'\n"
+    chain += "positions = [{rate = 0.73, trials = 900}, {rate = 0.52, trials = 900}]\n"
+    vector = "kind = 'draft-vector'\nagreement = 'target'\ndepth_max = 3\ntrials = 900\n"
+    vector += "children = [0.7, 0.1, 0.12]\n"
+    for name, text, top in (("h", topk, 5), ("p", chain, 3), ("v", vector, 40)):
+        profile = load_acceptance(write(tmp_path / f"{name}.toml", text))
+        counts = np.arange(1, profile.candidates_max + 1)
+        assert profile.candidates_max == top
+        tau, (low, high) = profile.tokens_per_step(counts), profile.band(counts)
+        assert tau[0] == low[0] == high[0] == 1.0
+        assert np.all(low <= tau)
+        assert np.all(tau <= high)
+        assert np.all(high[1:] > low[1:])
+        with pytest.raises(CoverageError):
+            profile.tokens_per_step(top + 1)
+        tree = profile.tree(3)
+        assert tree is not None
+        assert tree.candidates == 3
+    assert load_acceptance(tmp_path / "p.toml").tokens_per_step(3) == pytest.approx(1 + 0.73 + 0.52)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("kind = 'head-topk'\nagreement = 'target'\n", "either heads"),
+        ("kind = 'head-topk'\nagreement = 'target'\nheads = [{accuracy = [2.0]}]\n", "lies in 0..1"),
+        ("kind = 'head-topk'\nagreement = 'maybe'\nheads = [{accuracy = [0.5]}]\n", "agreement"),
+        ("kind = 'position'\nagreement = 'target'\nrates = 'conditional'\npositions = []\n", "rate in 0..1"),
+        ("kind = 'draft-vector'\nagreement = 'target'\nchildren = [0.5]\ndepth_max = 0\n", "depth_max"),
+        ("kind = 'log-curve'\nslope = nan\ncandidates_max = 9\n", "slope is not a finite number"),
+        ("kind = 'log-curve'\nslope = -1.0\ncandidates_max = 9\n", "slope"),
+        ("kind = 'curve'\npoints = [[2, 1.5]]\nextra = 1\n", "extra"),
+        ("kind = 'magic'\n", "magic"),
+        ("kind = 'curve'\npoints = [[2, 'x']]\n", "points"),
+    ],
+)
+def test_bad_profiles_give_one_clear_line(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(MedusaSimError, match=message) as error:
+        load_acceptance(write(tmp_path / "bad.toml", text))
+    assert "\n" not in str(error.value)
+
+
+def test_profile_without_source_or_of_another_schema_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text("schema = 1\ntitle = 't'\nsource = ' '\nkind = 'curve'\npoints = [[2, 1.5]]\n")
+    with pytest.raises(SpecError, match="source is empty"):
+        load_acceptance(path)
+    path.write_text("schema = 2\ntitle = 't'\nsource = 's'\nkind = 'curve'\npoints = [[2, 1.5]]\n")
+    with pytest.raises(SpecError, match="schema 2"):
+        load_acceptance(path)
+
+
+@given(values=st.lists(st.floats(0.0, 1.0), min_size=1, max_size=12))
+def test_pooled_vector_falls_and_keeps_its_sum(values: list[float]) -> None:
+    pooled = falling(values)
+    assert np.all(np.diff(pooled) <= 1e-12)
+    assert pooled.sum() == pytest.approx(sum(values), abs=1e-9)
+    # no other falling vector is nearer: check against pairs of neighbours swapped towards each other
+    assert np.sum((pooled - values) ** 2) <= np.sum((np.mean(values) - np.array(values)) ** 2) + 1e-12
+
+
+@pytest.mark.skipif(not DATA.exists(), reason="needs the public head accuracies beside the checkout")
+def test_public_trees_with_measured_heads() -> None:
+    table = DATA / "acceptance" / "medusa1_head_topk_train.csv"
+    tree = CandidateTree.from_paths(
+        itertools.chain.from_iterable([[(0,) * d for d in (1, 2, 3)], [(1,), (0, 1)]])
+    )
+    heads = read_accuracies(table, model="7b")
+    assert heads.accuracy.shape == (5, 5)
+    assert 1.9 < expected_tokens_per_step(tree, heads) < 2.1

@@ -1,0 +1,262 @@
+"""Exact calculators of draft-model methods: target law recovered, Monte Carlo, orderings, the toy."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from medusa_sim.acceptance.draft_model.bernoulli import bernoulli_acceptance
+from medusa_sim.acceptance.draft_model.rsd import (
+    recursive_children,
+    recursive_children_of_draws,
+    recursive_output_law,
+)
+from medusa_sim.acceptance.draft_model.sd import one_hot_children, sd_acceptance, sd_output_law
+from medusa_sim.acceptance.draft_model.specinfer import multi_round_children, multi_round_output_law
+from medusa_sim.acceptance.draft_model.spectr import k_seq_acceptance, k_seq_gamma, k_seq_output_law
+from medusa_sim.acceptance.draft_model.stochastic_beam import rsd_s_block_efficiency
+from medusa_sim.acceptance.draft_model.transport import optimal_acceptance, optimal_coupling
+from medusa_sim.errors import DataError
+
+SMALL = settings(max_examples=40, deadline=None)
+
+
+@st.composite
+def laws(draw: st.DrawFn, size: int = 4, *, sparse: bool = True) -> np.ndarray:
+    """Laws of a small vocabulary; zeros included, because filtering makes them."""
+    low = 0.0 if sparse else 0.01
+    mass = np.array(draw(st.lists(st.floats(low, 1.0), min_size=size, max_size=size)))
+    mass = np.where(mass < 1e-6, 0.0, mass)
+    return mass / mass.sum() if mass.sum() > 0.0 else np.full(size, 1.0 / size)
+
+
+def random_law(rng: np.random.Generator, *shape: int) -> np.ndarray:
+    mass = rng.exponential(size=shape) ** 2
+    return mass / mass.sum(axis=-1, keepdims=True)
+
+
+@SMALL
+@given(p=laws(), q=laws(), draws=st.integers(1, 4))
+def test_every_method_recovers_the_target_law(p: np.ndarray, q: np.ndarray, draws: int) -> None:
+    # three and four draws matter: leaving p un-renormalised shows first at the third
+    assert sd_output_law(p, q) == pytest.approx(q, abs=1e-9)
+    assert k_seq_output_law(p, q, draws) == pytest.approx(q, abs=1e-9)
+    assert multi_round_output_law(p, q, draws) == pytest.approx(q, abs=1e-9)
+    assert recursive_output_law(p, q, draws) == pytest.approx(q, abs=1e-9)
+
+
+@SMALL
+@given(p=laws(), q=laws(), draws=st.integers(1, 4))
+def test_acceptances_are_ordered(p: np.ndarray, q: np.ndarray, draws: int) -> None:
+    single = float(sd_acceptance(p, q))
+    optimal = float(optimal_acceptance(p, q, draws))
+    for value in (
+        float(k_seq_acceptance(p, q, draws)),
+        float(multi_round_children(p, q, draws).sum()),
+    ):
+        assert single - 1e-9 <= value <= optimal + 1e-9  # no independent draws beat optimal transport
+    children = recursive_children(p, q, draws)
+    assert children[0] == pytest.approx(single, abs=1e-12)
+    assert np.all(children >= -1e-15)
+    assert children.sum() <= 1.0 + 1e-9
+
+
+@SMALL
+@given(p=laws(sparse=False), q=laws())
+def test_distinct_draws_of_the_whole_vocabulary_cover_it(p: np.ndarray, q: np.ndarray) -> None:
+    # the last residual is one token, and that token is the last draw
+    assert recursive_children(p, q, 4).sum() == pytest.approx(1.0, abs=1e-9)
+
+
+@given(p=laws(), draws=st.integers(1, 4))
+def test_equal_laws_accept_the_first_draw(p: np.ndarray, draws: int) -> None:
+    assert recursive_children(p, p, draws)[0] == pytest.approx(1.0)
+    assert k_seq_acceptance(p, p, draws) == pytest.approx(1.0)
+    assert multi_round_children(p, p, draws)[0] == pytest.approx(1.0)
+
+
+def test_k_seq_gamma_is_the_smallest_valid_one() -> None:
+    rng = np.random.default_rng(0)
+    p, q = random_law(rng, 20, 6), random_law(rng, 20, 6)
+    for draws in (2, 4, 8):
+        gamma = k_seq_gamma(p, q, draws)
+        assert np.all((gamma >= 1.0) & (gamma <= draws))
+        beta = np.minimum(p, q / gamma[:, None]).sum(axis=1)
+        assert gamma * beta == pytest.approx(1 - (1 - beta) ** draws, rel=1e-9)
+
+
+def test_k_seq_needs_both_its_tokens_for_the_rare_one() -> None:
+    # p = (1/2, 1/2), q = (1, 0): the wanted token is among two draws with probability 3/4
+    assert k_seq_acceptance([0.5, 0.5], [1.0, 0.0], 2) == pytest.approx(0.75)
+    assert recursive_children([0.5, 0.5], [1.0, 0.0], 2).sum() == pytest.approx(1.0)
+
+
+def simulated_recursive(p: np.ndarray, q: np.ndarray, draws: int, runs: int) -> np.ndarray:
+    rng = np.random.default_rng(1)
+    tokens = np.argsort(-(np.log(p) + rng.gumbel(size=(runs, p.size))), axis=1)[:, :draws]
+    wanted = rng.random((runs, draws))
+    accepted = np.zeros(draws)
+    for run in range(runs):
+        draft, target = p.copy(), q.copy()
+        for k in range(draws):
+            x = tokens[run, k]
+            if wanted[run, k] < target[x] / draft[x]:
+                accepted[k] += 1
+                break
+            left = np.maximum(target - draft, 0)
+            target = left / left.sum()
+            draft[x] = 0.0
+            draft /= draft.sum()
+    return accepted / runs
+
+
+def test_exact_recursive_rejection_agrees_with_monte_carlo() -> None:
+    rng = np.random.default_rng(3)
+    p, q = random_law(rng, 5), random_law(rng, 5)
+    runs = 20_000
+    exact = recursive_children(p, q, 3)
+    # four standard errors of a share of `runs` trials
+    assert np.abs(simulated_recursive(p, q, 3, runs) - exact).max() < 4 * np.sqrt(0.25 / runs)
+
+
+def test_acceptance_given_the_draws_averages_to_the_exact_one() -> None:
+    rng = np.random.default_rng(4)
+    p, q = random_law(rng, 6), random_law(rng, 6)
+    tokens = np.argsort(-(np.log(p) + rng.gumbel(size=(40_000, 6))), axis=1)[:, :3]
+    rows = np.broadcast_to(p, (40_000, 6)), np.broadcast_to(q, (40_000, 6))
+    sampled = recursive_children_of_draws(*rows, tokens)
+    error = sampled.std(axis=0) / np.sqrt(40_000)
+    assert np.all(np.abs(sampled.mean(axis=0) - recursive_children(p, q, 3)) < 4 * error + 1e-12)
+
+
+def test_a_list_of_draws_may_end_early() -> None:
+    p, q = np.array([[0.6, 0.4, 0.0]]), np.array([[0.2, 0.3, 0.5]])
+    short = recursive_children_of_draws(p, q, np.array([[0, -1, -1]]))
+    assert short[0, 1:].tolist() == [0.0, 0.0]
+    assert short[0, 0] == pytest.approx(1 / 3)
+
+
+def test_one_hot_drafts_accept_with_the_target_probability() -> None:
+    p, q = np.array([0.5, 0.3, 0.2]), np.array([0.4, 0.1, 0.5])
+    assert one_hot_children(p, q, 3).tolist() == [0.4, 0.1, 0.5]
+    assert float(sd_acceptance(p, q)) == pytest.approx(0.7)  # what 1 - TV would promise
+
+
+@SMALL
+@given(p=laws(3), q=laws(3), draws=st.integers(1, 3))
+def test_minimum_cut_equals_the_linear_programme(p: np.ndarray, q: np.ndarray, draws: int) -> None:
+    plan, acceptance = optimal_coupling(p, q, draws)
+    assert acceptance == pytest.approx(float(optimal_acceptance(p, q, draws)), abs=1e-7)
+    assert plan.sum(axis=0) == pytest.approx(q, abs=1e-7)
+    joint = [np.prod(p[list(draw)]) for draw in itertools.product(range(3), repeat=draws)]
+    assert plan.sum(axis=1) == pytest.approx(joint, abs=1e-7)
+
+
+def test_bernoulli_toy_of_figure_1() -> None:
+    grid = np.linspace(0.0, 1.0, 41)
+    rates = bernoulli_acceptance(grid[:, None], grid[None, :])
+    assert set(rates) == {"Multi-Round SD", "K-SEQ", "OTM", "Recur. Rej. Samp."}
+    assert rates["Recur. Rej. Samp."] == pytest.approx(np.ones((41, 41)), abs=1e-9)  # 100 % everywhere
+    assert np.all(rates["Multi-Round SD"] <= rates["OTM"] + 1e-12)
+    assert np.all(rates["K-SEQ"] <= rates["OTM"] + 1e-12)
+    for name in ("Multi-Round SD", "K-SEQ", "OTM"):
+        rate = rates[name]
+        assert np.diag(rate) == pytest.approx(np.ones(41))
+        assert rate[0, -1] == pytest.approx(0.0, abs=1e-12)  # p = 0, q = 1: nothing to accept
+        assert rate == pytest.approx(rate[::-1, ::-1], abs=1e-9)  # which token is called 1 does not matter
+    # acceptance falls with the distance of draft and target
+    for name in ("Multi-Round SD", "K-SEQ", "OTM"):
+        assert np.all(np.diff(rates[name][20, 20:]) <= 1e-12)
+
+
+def toy_models(seed: int, vocabulary: int, length: int) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    rng = np.random.default_rng(seed)
+    shapes = [(vocabulary**level, vocabulary) for level in range(length)]
+    return [random_law(rng, *s) for s in shapes], [random_law(rng, *s) for s in shapes]
+
+
+def test_beam_of_one_is_speculative_decoding() -> None:
+    draft, target = toy_models(5, 3, 2)
+    overlap = np.minimum(draft[0][0], target[0][0])  # accepted first tokens
+    second = np.minimum(draft[1], target[1]).sum(axis=1)
+    assert rsd_s_block_efficiency(draft, target, 1) == pytest.approx(1 + overlap.sum() + overlap @ second)
+
+
+def test_one_level_beam_is_recursive_rejection() -> None:
+    draft, target = toy_models(6, 5, 1)
+    expected = 1 + recursive_children(draft[0][0], target[0][0], 3).sum()
+    assert rsd_s_block_efficiency(draft, target, 3) == pytest.approx(expected)
+
+
+def test_wider_beams_accept_more_up_to_everything() -> None:
+    draft, target = toy_models(7, 2, 2)
+    values = [rsd_s_block_efficiency(draft, target, width) for width in (1, 2, 3, 4)]
+    assert np.all(np.diff(values) >= -1e-12)
+    assert values[-1] == pytest.approx(3.0)  # every sequence is in the tree: always two accepted
+
+
+def simulated_beam(draft: list[np.ndarray], target: list[np.ndarray], width: int, runs: int) -> float:
+    """Algorithm 7 itself, with the truncated Gumbel recursion of equation 11."""
+    from medusa_sim.acceptance.draft_model.beam import truncated
+
+    rng = np.random.default_rng(8)
+    vocabulary = draft[0].shape[-1]
+    total = 0.0
+    for _ in range(runs):
+        beam = [((), 0.0, 0.0)]
+        reached = {(): 1.0}
+        for level, laws_of_level in enumerate(draft):
+            found = []
+            for prefix, phi, psi in beam:
+                row = sum(token * vocabulary ** (len(prefix) - 1 - i) for i, token in enumerate(prefix))
+                child_phi = phi + np.log(laws_of_level[row])
+                keys = child_phi + rng.gumbel(size=vocabulary)
+                order = np.argsort(-keys)
+                values = truncated(np.array(psi), keys[order])
+                found += [((*prefix, int(t)), child_phi[t], v) for t, v in zip(order, values, strict=True)]
+            beam = sorted(found, key=lambda node: -node[2])[:width]
+            following: dict[tuple[int, ...], float] = {}
+            for parent in {node[0][:-1] for node in beam}:
+                row = sum(token * vocabulary ** (len(parent) - 1 - i) for i, token in enumerate(parent))
+                tokens = np.array([[node[0][-1] for node in beam if node[0][:-1] == parent]])
+                accepted = recursive_children_of_draws(
+                    laws_of_level[row][None], target[level][row][None], tokens
+                )[0]
+                for token, share in zip(tokens[0], accepted, strict=True):
+                    following[(*parent, int(token))] = reached.get(parent, 0.0) * share
+            total += sum(following.values())
+            reached = following
+    return 1.0 + total / runs
+
+
+def test_stochastic_beam_search_draws_what_enumeration_says() -> None:
+    draft, target = toy_models(9, 3, 2)
+    exact = rsd_s_block_efficiency(draft, target, 3)
+    # expected acceptance per simulated tree spreads by about 0.15: 500 trees give 0.007; four of that
+    assert simulated_beam(draft, target, 3, 500) == pytest.approx(exact, abs=0.027)
+
+
+@pytest.mark.parametrize(
+    ("p", "q"),
+    [([0.5, 0.6], [0.5, 0.5]), ([0.5, 0.5], [1.5, -0.5]), ([np.nan, 1.0], [0.5, 0.5]), (1.0, 1.0)],
+)
+def test_what_is_no_law_is_refused(p: object, q: object) -> None:
+    with pytest.raises(DataError, match="probability law"):
+        sd_acceptance(p, q)
+
+
+def test_exact_methods_refuse_large_vocabularies() -> None:
+    law = np.full(40, 1 / 40)
+    for call in (recursive_children, optimal_acceptance):
+        with pytest.raises(DataError, match="at most 16 tokens"):
+            call(law, law, 2)
+    with pytest.raises(DataError, match="sequences"):
+        rsd_s_block_efficiency(
+            [np.full((9**level, 9), 1 / 9) for level in range(3)],
+            [np.full((9**level, 9), 1 / 9) for level in range(3)],
+            2,
+        )

@@ -1,0 +1,204 @@
+"""Candidate trees: structure, what is rejected, every import and export format, the public trees."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.acceptance.draw import node_columns, svg_tree, text_tree, write_png
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.acceptance.tree_file import parsed_tree, read_tree, tree_text
+from medusa_sim.errors import OutputError, SpecError
+
+DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data"))
+PUBLIC_TREES = DATA / "acceptance" / "medusa_trees.json"
+
+
+@st.composite
+def trees(draw: st.DrawFn) -> CandidateTree:
+    """Random prefix-closed trees: grown node by node from a random parent with a random rank."""
+    paths: list[tuple[int, ...]] = []
+    for _ in range(draw(st.integers(0, 25))):
+        parent = draw(st.sampled_from([(), *paths]))
+        path = (*parent, draw(st.integers(0, 5)))
+        if path not in paths and len(path) <= 6:
+            paths.append(path)
+    return CandidateTree.from_paths(draw(st.permutations(paths)))
+
+
+def test_small_tree_by_hand() -> None:
+    tree = CandidateTree.from_paths([[1], [0], [0, 0], [0, 1], [0, 1, 0]])
+    assert tree.paths == ((0,), (1,), (0, 0), (0, 1), (0, 1, 0))
+    assert tree.candidates == 6
+    assert tree.depth == 3
+    assert tree.parents.tolist() == [-1, 0, 0, 1, 1, 4]
+    assert tree.position_offsets.tolist() == [0, 1, 1, 2, 2, 3]
+    assert tree.ranks.tolist() == [-1, 0, 1, 0, 1, 0]
+    assert tree.leaves.tolist() == [2, 3, 5]
+    assert tree.leaf_nodes.tolist() == [[0, 2, -1, -1], [0, 1, 3, -1], [0, 1, 4, 5]]
+    assert tree.mask.astype(int).tolist() == [
+        [1, 0, 0, 0, 0, 0],
+        [1, 1, 0, 0, 0, 0],
+        [1, 0, 1, 0, 0, 0],
+        [1, 1, 0, 1, 0, 0],
+        [1, 1, 0, 0, 1, 0],
+        [1, 1, 0, 0, 1, 1],
+    ]
+
+
+def test_root_alone_is_plain_decoding() -> None:
+    tree = CandidateTree.from_paths([])
+    assert (tree.candidates, tree.depth, tree.leaves.tolist()) == (1, 0, [0])
+    assert tree.leaf_nodes.tolist() == [[0]]
+
+
+def test_cartesian_has_every_combination() -> None:
+    # Medusa paper Figure 2: top-2 of head 1 times top-3 of head 2 = 2 + 6 nodes
+    tree = CandidateTree.cartesian([2, 3])
+    assert tree.candidates == 9
+    assert tree.nodes_per_depth.tolist() == [1, 2, 6]
+    assert CandidateTree.chain(4).paths == ((0,), (0, 0), (0, 0, 0), (0, 0, 0, 0))
+
+
+@given(tree=trees())
+def test_mask_is_the_ancestors_and_itself(tree: CandidateTree) -> None:
+    for node in range(tree.candidates):
+        ancestors = {node}
+        while tree.parents[min(ancestors)] >= 0:
+            ancestors.add(int(tree.parents[min(ancestors)]))
+        assert set(np.flatnonzero(tree.mask[node]).tolist()) == ancestors
+    assert np.all(tree.mask.sum(axis=1) == tree.depths + 1)
+
+
+@given(tree=trees())
+def test_leaf_rows_cover_every_node_and_never_pad_inside(tree: CandidateTree) -> None:
+    rows = tree.leaf_nodes
+    assert set(rows[rows >= 0].tolist()) == set(range(tree.candidates))
+    assert np.all((rows >= 0).sum(axis=1) == tree.depths[tree.leaves] + 1)
+    assert np.all(np.diff((rows >= 0).astype(int), axis=1) <= 0)
+
+
+@given(tree=trees(), form=st.sampled_from(["paths", "json", "tensorrt-llm", "successors", "leaves"]))
+def test_every_format_reads_back(tree: CandidateTree, form: str) -> None:
+    text = tree_text(tree, form)  # type: ignore[arg-type]
+    again = parsed_tree(text, leaves_only=form == "leaves")
+    if form == "successors":  # child lists hold places, not ranks: the shape survives
+        assert again.parents.tolist() == tree.parents.tolist()
+    else:
+        assert again == tree
+
+
+@pytest.mark.parametrize(
+    ("paths", "message"),
+    [
+        ([[0, 1]], r"\[0, 1\] lacks its prefix \[0\]"),
+        ([[0], [0]], r"\[0\] is listed twice"),
+        ([[-1]], "whole ranks from 0, given -1"),
+        ([[0.5]], "whole ranks from 0, given 0.5"),
+        ([[True]], "whole ranks"),
+        ([["0"]], "whole ranks"),
+        ([[]], "root is implied"),
+        ([0], "non-empty list of ranks"),
+        ([[float("nan")]], "whole ranks"),
+    ],
+)
+def test_what_is_no_tree_is_refused(paths: list[list[int]], message: str) -> None:
+    with pytest.raises(SpecError, match=message) as error:
+        CandidateTree.from_paths(paths)
+    assert "\n" not in str(error.value)
+
+
+def test_limits_of_heads_and_ranks() -> None:
+    paths = [[0], [0, 3]]
+    assert CandidateTree.from_paths(paths, heads=2, ranks=4).candidates == 3
+    with pytest.raises(SpecError, match="depth 2, there are 1 heads"):
+        CandidateTree.from_paths(paths, heads=1)
+    with pytest.raises(SpecError, match=r"rank 3, heads give ranks 0\.\.2"):
+        CandidateTree.from_paths(paths, ranks=3)
+
+
+def test_leaf_lists_only_when_asked() -> None:
+    assert CandidateTree.from_paths([[0, 1], [2]], leaves_only=True).candidates == 4
+    with pytest.raises(SpecError, match="leaves only"):
+        CandidateTree.from_paths([[0, 1], [2]])
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "neither JSON"),
+        ("{}", "holds no tree"),
+        ('{"a": [[0]], "b": [[1]]}', "holds 2 trees"),
+        ('{"schema": 9, "paths": [[0]]}', "schema 9"),
+        ('"text"', "a list of paths is needed"),
+        ('{"Successors": [[1], [1]]}', "two parents"),
+        ('{"Successors": [[5]]}', "unknown"),
+        ("[" * 100_000, "neither JSON"),
+        ("x = [[0],, [1]]", "not a list of paths"),
+    ],
+)
+def test_files_that_hold_no_tree_are_refused(text: str, message: str) -> None:
+    with pytest.raises(SpecError, match=message) as error:
+        parsed_tree(text)
+    assert "\n" not in str(error.value)
+
+
+def test_public_formats() -> None:
+    expected = CandidateTree.from_paths([[0], [1], [0, 0]])
+    assert parsed_tree("small = [[0], [1],\n  [0, 0],]\nother = [[0]]\n", name="small") == expected
+    assert parsed_tree('{"medusa_choices": [[0], [1], [0, 0]]}') == expected
+    assert parsed_tree('{"first": [[0]], "second": [[0], [1], [0, 0]]}', name="second") == expected
+    with pytest.raises(SpecError, match="did you mean 'second'"):
+        parsed_tree('{"first": [[0]], "second": [[0]]}', name="secnd")
+
+
+def test_unreadable_file(tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="cannot be read"):
+        read_tree(tmp_path / "none.json")
+
+
+@pytest.mark.skipif(not PUBLIC_TREES.exists(), reason="needs the public trees beside the checkout")
+def test_the_nine_public_trees_have_64_candidates() -> None:
+    names = json.loads(PUBLIC_TREES.read_text())
+    loaded = {name: read_tree(PUBLIC_TREES, name=name, heads=5, ranks=10) for name in names}
+    assert len(loaded) == 9
+    assert {tree.candidates for tree in loaded.values()} == {64}
+    assert loaded["mc_sim_7b_63"].nodes_per_depth.tolist() == [1, 10, 28, 23, 2]
+
+
+@given(tree=trees())
+def test_drawings_show_every_node(tree: CandidateTree) -> None:
+    probability = 0.5 ** tree.depths.astype(float)
+    assert len(text_tree(tree, probability).splitlines()) == tree.candidates
+    assert svg_tree(tree, probability).count("<circle") == tree.candidates
+    columns = node_columns(tree)
+    for level in range(tree.depth + 1):
+        across = np.sort(columns[tree.depths == level])
+        assert np.all(np.diff(across) >= 0.5 - 1e-12)
+
+
+def test_text_drawing_by_hand() -> None:
+    tree = CandidateTree.from_paths([[0], [1], [0, 2]])
+    assert text_tree(tree) == "root\n├─ 0\n│  └─ 2\n└─ 1"
+
+
+def test_png_is_written_whole_or_not_at_all(tmp_path: Path) -> None:
+    write_png(CandidateTree.cartesian([2, 2]), tmp_path / "tree.png")
+    assert (tmp_path / "tree.png").read_bytes().startswith(b"\x89PNG")
+    with pytest.raises(OutputError, match="cannot be written"):
+        write_png(CandidateTree.chain(1), tmp_path / "nowhere" / "tree.png")
+    assert [path.name for path in tmp_path.iterdir()] == ["tree.png"]
+
+
+def test_ranks_have_a_limit_and_text_behind_a_list_is_refused() -> None:
+    with pytest.raises(SpecError, match="rank 300000000; at most 4,095"):
+        parsed_tree("[[300000000]]")
+    with pytest.raises(SpecError, match="neither JSON nor"):
+        parsed_tree("a=[[0]]*99999999")
+    assert parsed_tree("a = [[0], [1]]  # two\n").candidates == 3

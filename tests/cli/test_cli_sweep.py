@@ -1,0 +1,242 @@
+"""`medusa-sim sweep`: columns, formats that agree, grids of any size, the report."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from medusa_sim.cli import cli
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.scenario import sweep_settings
+
+COLUMNS = [
+    "gpu",
+    "model",
+    "runtime",
+    "scope",
+    "latency_model",
+    "baseline",
+    "batch",
+    "seq_len",
+    "candidates",
+    "tokens_per_step",
+    "decode_step_us",
+    "verify_step_us",
+    "overhead",
+    "speedup",
+    "tokens_per_s",
+    "tokens_per_s_per_user",
+    "bound",
+    "source",
+    "memory_bytes",
+    "fits_memory",
+]
+DEFAULT_COUNTS = [1, 16, 32, 48, 64, 80, 96, 112]
+
+
+def run(*args: str, latency: str = "roofline") -> Result:
+    return CliRunner().invoke(cli, ["sweep", "--latency", latency, *args], catch_exceptions=False)
+
+
+def frame(*args: str, latency: str = "roofline") -> pd.DataFrame:
+    result = run("--format", "csv", *args, latency=latency)
+    assert result.exit_code == 0, result.stderr
+    return pd.read_csv(io.StringIO(result.stdout))
+
+
+def test_defaults_and_columns() -> None:
+    result = CliRunner().invoke(cli, ["sweep", "--format", "csv"], catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    rows = pd.read_csv(io.StringIO(result.stdout))
+    assert set(COLUMNS) <= set(rows.columns)
+    assert list(rows["candidates"]) == DEFAULT_COUNTS
+    assert set(rows["gpu"]) == {"a100-80gb-pcie"}
+    assert set(rows["model"]) == {"vicuna-7b"}
+    assert set(rows["seq_len"]) == {1024}
+    assert set(rows["latency_model"]) == {"calibrated"}
+    assert set(rows["runtime"]) == {"cuda-graph"}
+    assert set(rows["source"]) == {"calibrated"}
+    assert "candidates: 1 16 32 48 64 80 96 112" in result.stderr
+
+
+def test_the_arithmetic_between_columns() -> None:
+    rows = frame("--batch", "1..64", "--seq", "512,4096")
+    assert len(rows) == 7 * 2 * 8
+    np.testing.assert_allclose(rows["overhead"], rows["verify_step_us"] / rows["decode_step_us"], rtol=1e-12)
+    np.testing.assert_allclose(rows["speedup"], rows["tokens_per_step"] / rows["overhead"], rtol=1e-12)
+    rate = rows["batch"] * rows["tokens_per_step"] / rows["verify_step_us"] * 1e6
+    np.testing.assert_allclose(rows["tokens_per_s"], rate, rtol=1e-12)
+    np.testing.assert_allclose(rows["tokens_per_s_per_user"], rate / rows["batch"], rtol=1e-12)
+    plain = rows[rows["candidates"] == 1]
+    assert (plain["speedup"] == 1.0).all()
+    assert (rows["speedup_low"] <= rows["speedup"]).all()
+    assert (rows["speedup"] <= rows["speedup_high"]).all()
+
+
+def test_lists_of_gpus_and_models_come_in_order() -> None:
+    rows = frame("--gpu", "h100-sxm,a40", "--model", "llama-7b,llama-3-8b", "--candidates", "64")
+    pairs = list(zip(rows["gpu"], rows["model"], strict=True))
+    assert pairs == [
+        ("h100-sxm", "llama-7b"), ("h100-sxm", "llama-3-8b"), ("a40", "llama-7b"), ("a40", "llama-3-8b"),
+    ]  # fmt: skip
+
+
+def test_scope_block_has_no_throughput_and_no_memory() -> None:
+    rows = frame("--scope", "block")
+    for column in ("tokens_per_s", "tokens_per_s_per_user", "memory_bytes", "fits_memory"):
+        assert rows[column].isna().all()
+
+
+def test_a_fixed_baseline_divides_by_one_decode_step() -> None:
+    rows = frame("--baseline", "fixed", "--batch", "1,4", "--seq", "1024,2048", "--scope", "block")
+    one = rows[(rows["batch"] == 1) & (rows["seq_len"] == 1024)]["decode_step_us"].iloc[0]
+    np.testing.assert_allclose(rows["overhead"], rows["verify_step_us"] / one, rtol=1e-12)
+
+
+def test_all_formats_agree(tmp_path: Path) -> None:
+    args = ("--batch", "1,8", "--candidates", "1,64")
+    from_csv = frame(*args)
+    from_json = pd.DataFrame(json.loads(run("--format", "json", *args).stdout)["rows"])
+    assert run("-o", str(tmp_path / "x.parquet"), *args).exit_code == 0
+    from_parquet = pd.read_parquet(tmp_path / "x.parquet")
+    for other in (from_json, from_parquet):
+        assert list(other.columns) == list(from_csv.columns)
+        for column in from_csv:
+            assert list(other[column].astype(object)) == list(from_csv[column].astype(object)), column
+    shown = run("--format", "md", *args).stdout
+    assert shown.count("\n") == 2 + 4
+
+
+def test_json_says_where_it_comes_from() -> None:
+    found = json.loads(run("--format", "json").stdout)
+    assert found["schema"] == "medusa-sim/sweep/1"
+    assert found["command"].startswith("medusa-sim sweep --latency roofline")
+    assert found["sources"]["gpu a100-80gb-pcie"]["bandwidth_bytes_per_s"]
+
+
+def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = run("--batch", "1..64:1", "--seq", "128..4096", "--format", "csv").stdout
+    monkeypatch.setattr("medusa_sim.plan.sweep.sweep.__defaults__", (97,))
+    assert run("--batch", "1..64:1", "--seq", "128..4096", "--format", "csv").stdout == whole
+
+
+def test_a_table_leads_with_the_best_count_of_each_batch() -> None:
+    result = run("--batch", "1..64")
+    lines = [line.split() for line in result.stdout.splitlines()]
+    rows = frame("--batch", "1..64")
+    best = rows.loc[rows.groupby("batch")["speedup"].idxmax()]
+    shown = {int(line[0]): int(line[1]) for line in lines if len(line) > 5 and line[0].isdigit()}
+    assert shown == dict(zip(best["batch"], best["candidates"], strict=True))
+    assert "7 of 56 rows" in result.stderr
+    assert "\x1b" not in result.stdout
+
+
+def test_all_rows_on_request() -> None:
+    assert len(run("--batch", "1..64", "--all-rows").stdout.splitlines()) == 2 + 1 + 56
+
+
+def test_report_is_self_contained_and_leads_with_the_answer(tmp_path: Path) -> None:
+    result = run("--batch", "1..64", "--report", str(tmp_path / "a" / "b"))
+    assert result.exit_code == 0
+    page = (tmp_path / "a" / "b" / "report.html").read_text()
+    assert page.count("<svg") == 3
+    assert not re.findall(r"(?:src|href)\s*=\s*[\"'](?!#|data:)", page)
+    assert "@import" not in page
+    assert page.index("speculation pays up to") < page.index("<svg")
+    text = (tmp_path / "a" / "b" / "report.md").read_text()
+    for picture in re.findall(r"\]\(([^)]+\.png)\)", text):
+        assert (tmp_path / "a" / "b" / picture).read_bytes().startswith(b"\x89PNG")
+    for wanted in ("Sources", "How far to trust this", "free budget", "batch 64"):
+        assert wanted in page
+        assert wanted in text
+
+
+def test_report_bytes_repeat(tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        run("--report", str(tmp_path / name))
+    one, two = ((tmp_path / name / "report.html").read_text() for name in ("one", "two"))
+    assert one.replace("/one", "/two") == two
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "told"),
+    [
+        (["--gpu", "h100-smx"], 1, "h100-sxm"),
+        (["--model", "vicunia-7b"], 1, "vicuna-7b"),
+        (["--runtime", "cudagraph"], 1, "cuda-graph"),
+        (["--acceptance", "paper-fig12"], 1, "paper-fig21"),
+        (["--gpu", "a40,,h100-sxm"], 2, "empty name"),
+        (["--candidates", "1..1024"], 1, "256"),
+        (["--dtype", "fp8", "--gpu", "a40"], 1, "fp8"),
+        (["--model", "no/such/config.json"], 1, "config.json"),
+        (["-o", "/no/such/folder/x.csv"], 1, "does not exist"),
+        (["--report", "/dev/null/x"], 1, "cannot create folder"),
+        (["--heads", "0"], 2, "heads"),
+        (["--all-rows", "--batch", "1..4096:1", "--seq", "1..64:1"], 2, "too many"),
+    ],
+)
+def test_bad_input_is_one_line(args: list[str], code: int, told: str) -> None:
+    result = run(*args)
+    assert result.exit_code == code, result.stderr
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert told in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
+    result = run("--candidates", "1,64,1024", "-o", str(tmp_path / "x.parquet"))
+    assert result.exit_code == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_heads_decide_what_is_accepted() -> None:
+    with pytest.raises(UsageError, match="curve measured with 5 heads"):
+        sweep_settings(heads=1)
+    few, every = (
+        json.loads(
+            run(
+                *("--batch", "1", "--candidates", "8", "--format", "json"),
+                *("--acceptance", "medusa1-vicuna-7b", "--heads", str(heads)),
+            ).stdout
+        )["rows"][0]["tokens_per_step"]
+        for heads in (1, 5)
+    )
+    assert few < 2.0 < every
+    assert "needs --acceptance" in run("--drafter", "ngram").output
+
+
+def test_batches_that_pay_are_told_where_small_ones_do_not() -> None:
+    model = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "llama-50m" / "config.json"
+    text = run(
+        *("--gpu", "cpu-emerald-rapids-50m", "--runtime", "kernel", "--dtype", "fp32"),
+        *("--model", str(model), "--batch", "8"),
+        latency="calibrated",
+    ).stdout
+    assert "Pays at batch" in text
+
+
+def test_what_cannot_be_written_is_one_line() -> None:
+    full = Path("/dev/full")
+    if not full.exists():
+        pytest.skip("no /dev/full here")
+    with full.open("w") as out:
+        found = subprocess.run(
+            [sys.executable, "-c", "from medusa_sim.cli import main; main()", "sweep"],
+            stdout=out,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert found.returncode == 1
+    assert found.stderr.splitlines()[-1].startswith("Error: the output cannot be written")
+    assert "Traceback" not in found.stderr

@@ -1,0 +1,217 @@
+"""`medusa-sim time`, `validate` and `calibrate`: rows in, predictions, scores and parameters out."""
+
+from __future__ import annotations
+
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from medusa_sim.cli import cli
+from medusa_sim.specs.runtime import load_runtime
+
+HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us,source,remark"
+ROWS = (
+    "mlp_up_proj,64,11008,4096,,,,,,,fp16,70,bench,first",
+    "decode_attention,,,,8,1,1024,32,32,128,fp16,90.5,bench,",
+    "input_layernorm,64,4096,,,,,,,,fp16,4,bench,norm",
+    "qk,,,,8,64,1024,32,32,128,fp16,120,bench,",
+    "mlp_up_proj,1,11008,4096,,,,,,,fp16,60,bench,last",
+)
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, list(args), catch_exceptions=False)
+
+
+@pytest.fixture
+def ops(tmp_path: Path) -> Path:
+    path = tmp_path / "ops.csv"
+    path.write_text("\n".join([HEADER, *ROWS]) + "\n")
+    return path
+
+
+def test_every_row_and_column_is_kept_in_order(ops: Path) -> None:
+    result = run(
+        "time", "--gpu", "a100-80gb-pcie", "--ops", str(ops), "--latency", "roofline", "--format", "csv"
+    )
+    assert result.exit_code == 0, result.stderr
+    found = pd.read_csv(io.StringIO(result.stdout))
+    given = pd.read_csv(ops)
+    expected = [*given.columns, "predicted_us", "low_us", "high_us", "bound", "source"]
+    expected[expected.index("source")] = "given_source"
+    assert list(found.columns) == expected
+    for column in given:
+        kept = found["given_source" if column == "source" else column]
+        pd.testing.assert_series_equal(kept, given[column], check_names=False, check_dtype=False)
+    assert set(found["source"]) == {"roofline"}
+    assert (found["low_us"] <= found["predicted_us"]).all()
+
+
+def test_times_are_the_roofline_of_each_row(ops: Path) -> None:
+    text = run(
+        "time", "--gpu", "a100-80gb-pcie", "--ops", str(ops), "--latency", "roofline", "--format", "csv"
+    )
+    found = pd.read_csv(io.StringIO(text.stdout))
+    # 2 bytes x (n k + m (n + k)) over 1935 GB/s: memory-bound at 64 tokens and at 1
+    for row, m in ((0, 64), (4, 1)):
+        expected = 2 * (11008 * 4096 + m * (11008 + 4096)) / 1935e9 * 1e6
+        assert found["predicted_us"][row] == pytest.approx(expected, rel=1e-12)
+        assert found["bound"][row] == "memory"
+
+
+def test_parquet_in_and_out(ops: Path, tmp_path: Path) -> None:
+    given = pd.read_csv(ops)
+    given.to_parquet(tmp_path / "ops.parquet")
+    out = tmp_path / "out.parquet"
+    base = ("time", "--gpu", "h100-sxm", "--latency", "roofline")
+    assert run(*base, "--ops", str(tmp_path / "ops.parquet"), "-o", str(out)).exit_code == 0
+    from_csv = pd.read_csv(io.StringIO(run(*base, "--ops", str(ops), "--format", "csv").stdout))
+    np.testing.assert_array_equal(pd.read_parquet(out)["predicted_us"], from_csv["predicted_us"])
+
+
+def test_a_host_bound_runtime_waits_for_its_host(ops: Path) -> None:
+    text = run(
+        "time", "--gpu", "h100-sxm", "--ops", str(ops), "--latency", "roofline", "--runtime", "hf-eager",
+        "--format", "json",
+    ).stdout  # fmt: skip
+    rows = json.loads(text)["rows"]
+    assert rows[2]["bound"] == "host"
+    assert rows[2]["predicted_us"] == load_runtime("hf-eager").host_us_per_launch
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("", "ops.csv"),
+        (HEADER, "no rows"),
+        (HEADER.replace(",dtype", "") + "\n" + ROWS[0], "dtype"),
+        (HEADER + "\n" + ROWS[0].replace("64", "many"), "row 1, column m"),
+        (HEADER + "\n" + ROWS[0].replace("64", "-1"), "row 1, column m"),
+        (HEADER + "\n" + ROWS[0].replace("64", "nan"), "m"),
+        (HEADER + "\n" + ROWS[0].replace("fp16", "fp61"), "fp16"),
+        (HEADER + "\n" + ROWS[1].replace("decode_attention", "decode_attn"), "decode_attention"),
+    ],
+)
+def test_bad_rows_are_one_line(text: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "ops.csv"
+    path.write_text(text)
+    result = run("time", "--ops", str(path), "--latency", "roofline", "-o", str(tmp_path / "out.csv"))
+    assert result.exit_code == 1
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    assert told in result.stderr
+    assert not (tmp_path / "out.csv").exists()
+
+
+def test_a_dtype_without_a_peak_is_refused(ops: Path, tmp_path: Path) -> None:
+    path = tmp_path / "fp8.csv"
+    path.write_text(ops.read_text().replace("fp16", "fp8"))
+    result = run("time", "--gpu", "a40", "--ops", str(path), "--latency", "roofline")
+    assert result.exit_code == 1
+    assert "fp8" in result.stderr
+
+
+def test_validate_scores_by_operator_and_range(ops: Path) -> None:
+    result = run("validate", "--measured", str(ops), "--latency", "roofline", "--format", "json")
+    assert result.exit_code == 0, result.stderr
+    rows = json.loads(result.stdout)["rows"]
+    linear = {row["size"]: row for row in rows if row["op"] == "linear"}
+    assert linear["all"]["rows"] == 2
+    assert linear["m 1..16"]["rows"] == 1
+    predicted = [2 * (11008 * 4096 + m * (11008 + 4096)) / 1935e9 * 1e6 for m in (64, 1)]
+    errors = [abs(p / t - 1) for p, t in zip(predicted, (70.0, 60.0), strict=True)]
+    assert linear["all"]["mean"] == pytest.approx(np.mean(errors), rel=1e-9)
+    assert linear["all"]["worst"] == pytest.approx(max(errors), rel=1e-9)
+    assert linear["all"]["ratio"] == pytest.approx(abs(predicted[0] / predicted[1] / (70 / 60) - 1), rel=1e-9)
+    assert {row["op"] for row in rows} == {"linear", "decode_attention", "rms_norm", "qk"}
+
+
+def test_validate_fails_above_a_threshold_with_exit_3(ops: Path) -> None:
+    args = ("validate", "--latency", "roofline", "--measured", str(ops), "--fail-above")
+    result = run(*args, "5")
+    assert result.exit_code == 3
+    assert "is above 5 %" in result.stderr
+    assert run(*args, "100").exit_code == 0
+    for gate in ("nan", "inf", "0"):  # a gate that lets everything pass is none
+        assert run(*args, gate).exit_code == 2
+
+
+def test_validate_needs_times_and_files(ops: Path, tmp_path: Path) -> None:
+    assert run("validate").exit_code == 2
+    bare = tmp_path / "bare.csv"
+    bare.write_text("\n".join(line.rsplit(",", 3)[0] for line in ops.read_text().splitlines()))
+    result = run("validate", "--latency", "roofline", str(bare))
+    assert result.exit_code == 1
+    assert "time_us" in result.stderr
+
+
+def test_regret_of_a_perfect_and_a_wrong_prediction() -> None:
+    from medusa_sim.acceptance.profile import load_acceptance
+    from medusa_sim.validate.operators import regrets
+
+    m = np.unique(np.outer(range(1, 17), [1, 8, *range(16, 129, 8)]))
+    true = 100.0 * np.ceil(m / 64)
+    rows = pd.DataFrame(
+        {
+            "op": np.repeat(["up", "down"], m.size),
+            "m": np.tile(m, 2),
+            "n": 4096,
+            "k": 4096,
+            "given_source": "model",
+        }
+    )
+    rows["time_us"] = np.tile(true, 2)
+    rows["predicted_us"] = rows["time_us"]
+    acceptance = load_acceptance("paper-fig21")
+    perfect = regrets(rows, acceptance)
+    assert perfect[0].mean == 0.0
+    assert perfect[0].cases == 16
+    rows["predicted_us"] = 1.0  # every count looks equally dear, so the largest is taken
+    wrong = regrets(rows, acceptance)[0]
+    # at batch 16, 128 candidates take 32 tiles where 1 to 4 candidates take one
+    assert wrong.worst > 0.5
+    assert wrong.worst_at.startswith("batch")
+
+
+def test_calibrate_writes_what_time_then_uses(tmp_path: Path) -> None:
+    m = np.arange(1, 257, 4)
+    rows = pd.concat(
+        [
+            pd.DataFrame({"op": "add", "m": m, "n": n, "time_us": 2.0 + 3 * 2 * m * n / 600e9 * 1e6})
+            for n in (2048, 4096, 8192, 16384)
+        ]
+    )
+    for column in ("k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim"):
+        rows[column] = np.nan
+    rows["dtype"] = "fp16"
+    path = tmp_path / "rows.csv"
+    rows.to_csv(path, index=False)
+    folder = tmp_path / "data"
+    common = ("--gpu", "a40", "--kernels", "mine", "--data-dir", str(folder))
+    dry = run("calibrate", *common, "--rows", str(path), "--dry-run", "--format", "csv")
+    assert dry.exit_code == 0, dry.stderr
+    assert not folder.exists()
+    result = run("calibrate", *common, "--rows", str(path), "--format", "csv", "--source", "made up")
+    assert result.exit_code == 0, result.stderr
+    fit = pd.read_csv(io.StringIO(result.stdout))
+    assert set(fit["key"]) == {"residual"}
+    assert [p.name for p in (folder / "hardware").iterdir()] == ["a40.toml"]
+    timed = run("time", *common, "--ops", str(path), "--cache", "as-measured", "--format", "csv")
+    assert timed.exit_code == 0, timed.stderr
+    found = pd.read_csv(io.StringIO(timed.stdout))
+    error = np.mean(np.abs(found["predicted_us"] / found["time_us"] - 1))
+    assert error == pytest.approx(fit["fit_error"][0], abs=1e-3)
+    shown = run("specs", "a40", "--kernels", "--data-dir", str(folder), "--format", "csv").stdout
+    assert "made up" in shown
+
+
+@pytest.mark.parametrize("name", ["a b", "Torch", "", "x" * 60])
+def test_a_kernel_set_needs_a_plain_name(name: str, ops: Path) -> None:
+    result = run("calibrate", "--kernels", name, "--rows", str(ops))
+    assert result.exit_code == 2
+    assert result.stderr.count("\n") == 1

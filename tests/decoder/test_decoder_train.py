@@ -1,0 +1,263 @@
+"""Training: label shifts, masks, resuming, the adapter, and timing of random models."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from decoder_models import ragged_prompts, tiny_config, tiny_llama
+
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.fast_step import static_forward
+from medusa_sim.decoder.generate import GenerationSettings, generate
+from medusa_sim.decoder.heads import MedusaHeads, new_heads
+from medusa_sim.decoder.model import Llama, random_llama
+from medusa_sim.decoder.training.corpus import window_batch
+from medusa_sim.decoder.training.distill import Response, response_batch, write_responses
+from medusa_sim.decoder.training.evaluate import generated_counts, head_counts, repeated_ngram_share
+from medusa_sim.decoder.training.losses import (
+    combined_weight,
+    cross_entropy,
+    distillation_loss,
+    head_losses,
+    language_model_loss,
+    medusa_1_loss,
+    shifted_labels,
+)
+from medusa_sim.decoder.training.recipe import Recipe, run_recipe
+from medusa_sim.decoder.training.train import (
+    adapter_off,
+    add_adapter,
+    merge_adapter,
+    train_backbone,
+    train_medusa_1,
+    train_medusa_2,
+)
+from medusa_sim.decoder.training.trainer import TrainSettings, learning_rate_factor
+from medusa_sim.errors import DataError, OutputError, SpecError, UsageError
+from medusa_sim.measure.step_timing import decode_step_timing, random_weights, verify_step_timing
+
+# torch warns about its own lazily built tables when it compiles or when peft looks at it.
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+def _planted(step: int, *, vocab: int = 13, length: int = 24) -> tuple[torch.Tensor, torch.Tensor]:
+    """Texts that count up by one, from anywhere: the token k + 2 ahead is the last one plus k + 2."""
+    generator = torch.Generator().manual_seed(step)
+    start = torch.randint(0, vocab, (8, 1), generator=generator)
+    tokens = (start + torch.arange(length)) % vocab
+    return tokens, torch.ones_like(tokens, dtype=torch.bool)
+
+
+def _settings(steps: int, rate: float = 1e-2, **more: int) -> TrainSettings:
+    return TrainSettings(steps=steps, batch=8, length=24, learning_rate=rate, warmup_steps=5, **more)
+
+
+@pytest.fixture(scope="module")
+def counting() -> Llama:
+    """A backbone that has learned to count."""
+    model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
+    history = train_backbone(model, _planted, _settings(150))
+    assert history[-1]["loss"] < 0.05
+    return model
+
+
+def test_labels_are_shifted_and_masked() -> None:
+    tokens = torch.arange(6)[None]
+    mask = torch.tensor([[False, False, True, True, True, False]])
+    assert shifted_labels(tokens, mask, 1).tolist() == [[-100, 2, 3, 4, -100, -100]]
+    assert shifted_labels(tokens, mask, 3).tolist() == [[3, 4, -100, -100, -100, -100]]
+    assert shifted_labels(tokens, mask, 9).tolist() == [[-100] * 6]
+    logits = torch.zeros(1, 6, 10)
+    assert float(cross_entropy(logits, shifted_labels(tokens, mask, 1))) == pytest.approx(math.log(10))
+    assert float(cross_entropy(logits, shifted_labels(tokens, mask, 9))) == 0.0
+
+
+def test_each_head_learns_its_own_distance(counting: Llama) -> None:
+    """A planted sequence: head k must say the token k + 2 ahead, and no other, from the label shift alone."""
+    heads = new_heads(counting.lm_head, count=3)
+    before = {name: value.clone() for name, value in counting.state_dict().items()}
+    history = train_medusa_1(counting, heads, _planted, _settings(150))
+    assert history[-1]["loss"] < 0.3 < history[0]["loss"]
+    tokens, _ = _planted(999)
+    best = heads(counting(tokens), counting.lm_head).argmax(-1)
+    for k in range(3):
+        assert float((best[k, :, 6:] == (tokens[:, 6:] + k + 2) % 13).float().mean()) > 0.95
+    assert all(torch.equal(before[name], value) for name, value in counting.state_dict().items())
+
+
+def test_losses_are_weighted_as_in_the_paper() -> None:
+    """lambda_k = 0.8^k from k = 1 (eq. 1); lambda_0 constant or a rising sine (eq. 2, B.4)."""
+    assert float(medusa_1_loss(torch.ones(3))) == pytest.approx(0.8 + 0.64 + 0.512)
+    assert combined_weight(0.2, 5, 100, "constant") == 0.2
+    assert combined_weight(0.2, 99, 100, "sine") == pytest.approx(0.2)
+    assert combined_weight(0.2, 49, 100, "sine") == pytest.approx(0.2 * math.sin(math.pi / 4))
+    settings = [learning_rate_factor(step, 100, 10) for step in range(100)]
+    assert settings[0] == pytest.approx(0.1)
+    assert settings[9] == settings[10] == 1.0
+    assert settings[55] == pytest.approx(0.5)
+    assert settings[-1] < 0.001
+
+
+def test_prompts_and_padding_are_no_labels() -> None:
+    """Changing what a prompt holds changes no loss that is counted on the response alone."""
+    responses = [Response([1, 2, 3], [4, 5, 6, 7]), Response([1], [2, 3])]
+    tokens, mask = response_batch(responses, batch=6, length=9, seed=0, step=0)
+    for row in range(6):
+        assert tokens[row][mask[row]].tolist() in ([4, 5, 6, 7], [2, 3])
+    long, mask = response_batch([Response([1] * 50, [4, 5])], batch=1, length=8, seed=0, step=0)
+    assert long[0].tolist() == [1] * 6 + [4, 5]
+    assert mask[0].tolist() == [False] * 6 + [True] * 2
+    logits = torch.randn(2, 6, 9, 13)
+    tokens, mask = response_batch(responses, batch=6, length=9, seed=0, step=0)
+    changed = torch.where(mask, tokens, torch.full_like(tokens, 9))
+    assert torch.equal(head_losses(logits, tokens, mask), head_losses(logits, changed, mask))
+    assert torch.equal(
+        language_model_loss(logits[0], tokens, mask), language_model_loss(logits[0], changed, mask)
+    )
+
+
+def test_self_distillation_writes_responses_of_the_model() -> None:
+    model = tiny_llama(dtype=torch.float32)
+    prompts = ragged_prompts(5, 13)
+    responses = write_responses(model, prompts, max_new_tokens=7, temperature=0.0, seed=0, batch=2)
+    expected = generate(model, prompts, GenerationSettings(max_new_tokens=7)).sequences
+    assert [r.tokens for r in responses] == [s.token_ids for s in expected]
+    assert [r.prompt for r in responses] == prompts
+
+
+def test_a_killed_run_goes_on_with_identical_results(tmp_path: Path) -> None:
+    """Also with dropout: the state after 12 steps at once equals 5 steps, a restart, and 7 more."""
+
+    def run(name: str, stops: list[int | None]) -> dict[str, torch.Tensor]:
+        for stop in stops:
+            model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
+            heads = new_heads(model.lm_head, count=2)
+            train_medusa_2(
+                model,
+                heads,
+                _planted,
+                _settings(12, save_every=5),
+                state_path=tmp_path / name,
+                stop_after=stop,
+            )
+        return dict(model.state_dict()) | dict(heads.state_dict())
+
+    at_once = run("one", [None])
+    in_parts = run("two", [5, 9, None])
+    for name, value in at_once.items():
+        assert torch.equal(value, in_parts[name]), name
+    model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
+    with pytest.raises(SpecError, match="other settings"):
+        train_backbone(model, _planted, _settings(9), state_path=tmp_path / "one")
+    (tmp_path / "two").write_bytes(b"broken")
+    with pytest.raises(SpecError, match="not a readable training state"):
+        train_backbone(model, _planted, _settings(12), state_path=tmp_path / "two")
+
+
+def test_adapter_is_lora_on_every_linear_layer_and_merges(counting: Llama) -> None:
+    model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
+    model.load_state_dict(counting.state_dict())
+    tokens, _ = _planted(0)
+    plain = model(tokens)
+    add_adapter(model)
+    trained = [name for name, p in model.named_parameters() if p.requires_grad]
+    assert len(trained) == 2 * 8  # A and B of q, k, v, o, gate, up, down and the head
+    assert torch.allclose(model.eval()(tokens), plain)  # B starts at zero
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            if "lora_B" in name:
+                parameter.normal_(0.0, 0.05)
+    adapted = model(tokens)
+    assert not torch.allclose(adapted, plain, atol=1e-3)
+    with adapter_off(model):
+        assert torch.allclose(model(tokens), plain)
+    merge_adapter(model)
+    assert torch.allclose(model(tokens), adapted, atol=1e-5)
+    assert set(model.state_dict()) == set(counting.state_dict())
+
+
+def test_distillation_loss_is_zero_at_the_teacher_and_trains_the_heads_alone() -> None:
+    """KL to the model with its adapter off: at the start there is nothing for the backbone to learn."""
+    logits = torch.randn(2, 5, 7)
+    tokens, mask = torch.randint(0, 7, (2, 5)), torch.ones(2, 5, dtype=torch.bool)
+    assert float(distillation_loss(logits, logits, tokens, mask)) == pytest.approx(0.0, abs=1e-6)
+    assert float(distillation_loss(logits + torch.randn(2, 5, 7), logits, tokens, mask)) > 0.01
+    model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
+    heads = new_heads(model.lm_head, count=2)
+    history = train_medusa_2(
+        model, heads, _planted, _settings(40, 2e-3), distil=True, lambda_0=1.0, schedule="sine"
+    )
+    assert history[0]["lm_loss"] == pytest.approx(0.0, abs=1e-6)
+    assert history[-1]["head_0_loss"] < history[0]["head_0_loss"]
+
+
+def test_diverging_training_stops_with_one_line() -> None:
+    model = random_llama(tiny_config(13, num_hidden_layers=1), seed=0)
+    model.model.norm.weight.data.fill_(float("inf"))
+    with pytest.raises(DataError, match="lower --learning-rate"):
+        train_backbone(model, _planted, _settings(3))
+
+
+def test_head_counts_have_their_own_labels() -> None:
+    """Head k has k labels fewer than head 0; dividing all by one number would bias later heads down."""
+    model = tiny_llama(dtype=torch.float32)
+    heads = MedusaHeads(count=3, layers=1, hidden=32, vocab=13)
+    text = ragged_prompts(1, 13, seed=4)[0] + list(range(13))
+    counts = head_counts(model, heads, text, first=2, ranks=13)
+    positions = len(text) - 2
+    assert counts.labels.tolist() == [positions - 2, positions - 3, positions - 4]
+    assert counts.hits.sum(1).tolist() == counts.labels.tolist()  # 13 ranks of 13 tokens: always one is right
+    accuracy = counts.accuracy()
+    assert accuracy.accuracy.sum(1).tolist() == pytest.approx([1.0] * 3)
+
+
+def test_counts_on_own_text_match_what_steps_accept(counting: Llama) -> None:
+    """A rank-0 chain accepts its first guess as often as head 0 is right on the target's own text."""
+    heads = new_heads(counting.lm_head, count=2)
+    train_medusa_1(counting, heads, _planted, _settings(100))
+    run = generate(counting, [[1, 2, 3], [5, 6]], GenerationSettings(max_new_tokens=30))
+    accuracy = generated_counts(counting, heads, run.sequences, ranks=3).accuracy()
+    assert accuracy.accuracy[0, 0] > 0.9
+
+
+def test_repeated_ngrams_show_loops() -> None:
+    assert repeated_ngram_share([1, 2, 3, 4] * 10) > 0.85
+    assert repeated_ngram_share(list(range(50))) == 0.0
+    assert repeated_ngram_share([1, 2]) == 0.0
+
+
+def test_windows_depend_on_seed_and_step_alone() -> None:
+    stream = torch.arange(1000)
+    one = window_batch(stream, batch=4, length=10, seed=1, step=7)
+    assert torch.equal(one, window_batch(stream, batch=4, length=10, seed=1, step=7))
+    assert not torch.equal(one, window_batch(stream, batch=4, length=10, seed=1, step=8))
+    assert torch.equal(one - one[:, :1], torch.arange(10).expand(4, 10))
+
+
+def test_recipes_refuse_what_cannot_work(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="--checkpoint"):
+        run_recipe(Recipe(method="medusa-1", save=tmp_path / "x"))
+    with pytest.raises(UsageError, match="own text"):
+        run_recipe(Recipe(method="backbone", data="self", save=tmp_path / "x"))
+    with pytest.raises(UsageError, match="steps 0"):
+        run_recipe(Recipe(method="backbone", steps=0, save=tmp_path / "x"))
+    (tmp_path / "x").mkdir()
+    with pytest.raises(OutputError, match="no checkpoint folder"):
+        run_recipe(Recipe(method="backbone", save=tmp_path / "x"))
+
+
+def test_random_models_are_timed_with_a_forced_acceptance() -> None:
+    config = tiny_config(13, num_hidden_layers=1)
+    model, heads = random_weights(config, dtype=torch.float32, device="cpu", heads=2)
+    tree = CandidateTree.cartesian([3, 2])
+    one = decode_step_timing(model, batch=2, seq_len=9, repeats=5)
+    many = verify_step_timing(model, heads, tree, batch=2, seq_len=9, accepted=(0, 2, 1), repeats=5)
+    static = verify_step_timing(model, None, tree, batch=2, seq_len=9, repeats=2, make_forward=static_forward)
+    for timing in (one, many, static):
+        assert 0.0 < timing.p10_us <= timing.median_us <= timing.p90_us
+    assert one.repeats == 5
+    with pytest.raises(UsageError, match="from 0 to 2"):
+        verify_step_timing(model, heads, tree, batch=1, seq_len=9, accepted=(3,))

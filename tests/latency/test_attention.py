@@ -1,0 +1,268 @@
+"""Fused attention: physics as properties, the fit as recovery, measured rows where the data is there."""
+
+import dataclasses
+import time
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.calibrate.attention import fit_attention
+from medusa_sim.errors import DataError
+from medusa_sim.latency.attention import attention_time, verify_attention_time
+from medusa_sim.latency.base import Bound, OperatorTime
+from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.operators.operator import Attention, AttentionKind, Size
+from medusa_sim.operators.table import operators_of, read_rows
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.kernels import AttentionKernel
+
+SETS = [
+    ("a100-80gb-pcie", "torch"),
+    ("a100-80gb-sxm", "sglang"),
+    ("h100-sxm", "sglang"),
+    ("h200-sxm", "sglang"),
+    ("l40s", "sglang"),
+    ("a40", "torch"),
+    ("rtx-a6000", "torch"),
+    ("h100-sxm", "torch"),
+]
+FILES = [
+    ("a100_attention_flash_torch", "a100-80gb-pcie", "torch"),
+    ("a100sxm_decode_attention_sglang", "a100-80gb-sxm", "sglang"),
+    ("a100sxm_prefill_attention_sglang", "a100-80gb-sxm", "sglang"),
+    ("h100sxm_decode_attention_sglang", "h100-sxm", "sglang"),
+    ("h100sxm_prefill_attention_sglang", "h100-sxm", "sglang"),
+    ("h200sxm_decode_attention_sglang", "h200-sxm", "sglang"),
+    ("h200sxm_prefill_attention_sglang", "h200-sxm", "sglang"),
+    ("l40s_decode_attention_sglang", "l40s", "sglang"),
+    ("l40s_prefill_attention_sglang", "l40s", "sglang"),
+]
+gpu_and_set = st.sampled_from(SETS)
+heads = st.sampled_from([(1, 1), (8, 4), (12, 12), (32, 8), (32, 32), (40, 40), (64, 8), (64, 1)])
+kv_lens = st.integers(2, 100_000)
+batches = st.integers(1, 512)
+
+
+def shape(kind: AttentionKind, batch: Size, q_len: Size, kv_len: Size, group: tuple[int, int]) -> Attention:
+    return Attention(
+        name=kind,
+        kind=kind,
+        batch=batch,
+        q_len=q_len,
+        kv_len=kv_len,
+        heads=group[0],
+        kv_heads=group[1],
+        head_dim=128,
+        dtype="bf16",
+    )
+
+
+def kernels(where: tuple[str, str]) -> tuple[Gpu, AttentionKernel, AttentionKernel]:
+    gpu = load_gpu(where[0])
+    table = gpu.kernel_set(where[1]).attention
+    return gpu, table["decode_attention"], table["prefill_attention"]
+
+
+def verify(where: tuple[str, str], operator: Attention, *, cold: bool = True) -> OperatorTime:
+    gpu, decode, prefill = kernels(where)
+    return verify_attention_time(gpu, decode, prefill, operator, cold=cold)
+
+
+@given(gpu_and_set, heads, batches, kv_lens)
+def test_a_verification_step_of_one_row_is_a_decode_step(
+    where: tuple[str, str], group: tuple[int, int], batch: int, kv_len: int
+) -> None:
+    gpu, decode, _ = kernels(where)
+    alone = attention_time(gpu, decode, shape("decode_attention", batch, 1, kv_len, group))
+    step = verify(where, shape("verify_attention", batch, 1, kv_len, group))
+    assert step.time_us == pytest.approx(alone.time_us, rel=1e-12)
+
+
+@given(gpu_and_set, heads, batches, kv_lens, st.integers(1, 128))
+def test_cold_attention_is_never_below_the_roofline(
+    where: tuple[str, str], group: tuple[int, int], batch: int, kv_len: int, q_len: int
+) -> None:
+    gpu, decode, prefill = kernels(where)
+    operators = [
+        (decode, shape("decode_attention", batch, 1, kv_len, group)),
+        (prefill, shape("prefill_attention", batch, min(q_len, kv_len), kv_len, group)),
+    ]
+    for kernel, operator in operators:
+        assert attention_time(gpu, kernel, operator).time_us >= roofline_time_us(gpu, operator)
+    both = shape("verify_attention", batch, q_len, kv_len + q_len, group)
+    assert verify(where, both).time_us >= roofline_time_us(gpu, both)
+
+
+@given(gpu_and_set, heads, batches, kv_lens, st.integers(1, 128))
+def test_kv_left_in_l2_is_never_slower(
+    where: tuple[str, str], group: tuple[int, int], batch: int, kv_len: int, q_len: int
+) -> None:
+    operator = shape("verify_attention", batch, q_len, kv_len + q_len, group)
+    hot, cold = verify(where, operator, cold=False), verify(where, operator)
+    assert hot.time_us <= cold.time_us * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("where", SETS)
+@pytest.mark.parametrize("group", [(32, 32), (32, 8)])
+def test_kv_is_read_once_for_all_candidates(where: tuple[str, str], group: tuple[int, int]) -> None:
+    """16 sequences of 4096 tokens: others charge K and V once per candidate, 9 to 30 times too much."""
+    counts = np.array([1, 8, 16, 32])
+    cost = verify(where, shape("verify_attention", 16, counts, 4096, group)).time_us
+    # One memory pass plus the tiles' arithmetic. GQA 4 fills a row tile at 16 to 32 candidates; the
+    # widest step of any card here is 2.5.
+    assert cost[-1] < 2.6 * cost[0]
+    assert cost[1] < 1.6 * cost[0]
+
+
+@pytest.mark.parametrize("where", SETS)
+def test_gqa_reads_kv_by_kv_heads(where: tuple[str, str]) -> None:
+    """32 query heads over 8 K/V heads move a quarter of the bytes of 32 over 32."""
+    gpu, decode, _ = kernels(where)
+    wide = attention_time(gpu, decode, shape("decode_attention", 64, 1, 8192, (32, 32))).time_us
+    narrow = attention_time(gpu, decode, shape("decode_attention", 64, 1, 8192, (32, 8))).time_us
+    assert wide / narrow == pytest.approx(4.0, rel=0.2)
+
+
+@pytest.mark.parametrize("where", [("h100-sxm", "sglang"), ("l40s", "sglang"), ("a100-80gb-pcie", "torch")])
+def test_memory_bound_attention_above_the_ramp_follows_the_bandwidth(where: tuple[str, str]) -> None:
+    gpu, decode, _ = kernels(where)
+    operator = shape("decode_attention", 256, 1, 32768, (8, 8))
+    wide = only_memory(decode)
+    twice = dataclasses.replace(gpu, bandwidth_bytes_per_s=2 * gpu.bandwidth_bytes_per_s)
+    one = attention_time(gpu, wide, operator)
+    two = attention_time(twice, wide, operator)
+    assert one.bound == Bound.MEMORY
+    path = wide.wide
+    fixed = path.ramp_us + path.split_us
+    # Doubling the bandwidth halves what is above the launch, but for the smooth maximum with what is left
+    # of the arithmetic (1e-3 of it here).
+    assert (one.time_us - fixed) / (two.time_us - fixed) == pytest.approx(2.0, rel=0.01)
+
+
+def only_memory(kernel: AttentionKernel) -> AttentionKernel:
+    """The kernel with arithmetic a thousand times faster than it is: only the memory is left."""
+    path = msgspec.structs.replace(
+        kernel.wide,
+        split_fraction=1e3 * kernel.wide.split_fraction,
+        cta_us=1e-3,
+        row_us=0.0,
+        split_step_us=0.0,
+    )
+    return msgspec.structs.replace(kernel, wide=path, narrow=None, narrow_rows=0)
+
+
+@given(gpu_and_set, heads, st.integers(1, 64), st.integers(64, 8192))
+def test_more_keys_in_the_same_tiles_never_cost_less(
+    where: tuple[str, str], group: tuple[int, int], batch: int, kv_len: int
+) -> None:
+    """Eight times the keys keep or raise the time, but for a twentieth where they fill the SMs better."""
+    gpu, decode, _ = kernels(where)
+    lengths = np.array([kv_len, 8 * kv_len])
+    cost = attention_time(gpu, decode, shape("decode_attention", batch, 1, lengths, group)).time_us
+    assert cost[1] >= 0.95 * cost[0]
+
+
+@pytest.mark.parametrize("where", SETS)
+def test_low_and_high_enclose_and_verification_is_less_certain(where: tuple[str, str]) -> None:
+    gpu, decode, _ = kernels(where)
+    step = verify(where, shape("verify_attention", 8, np.array([1, 32, 64]), 4096, (32, 8)))
+    alone = attention_time(gpu, decode, shape("decode_attention", 8, 1, 4096, (32, 8)))
+    assert np.all(step.low_us < step.high_us)
+    assert np.all(step.high_us / step.low_us > float(alone.high_us / alone.low_us))
+
+
+def test_arrays_broadcast_and_a_scalar_is_the_same_code() -> None:
+    where = ("l40s", "sglang")  # two code paths: narrow and wide rows
+    batch, kv_len, q_len = (
+        np.array([1, 3])[:, None, None],
+        np.array([100, 5000])[:, None],
+        np.array([1, 2, 64]),
+    )
+    grid = verify(where, shape("verify_attention", batch, q_len, kv_len + q_len, (32, 8)))
+    assert grid.time_us.shape == grid.low_us.shape == grid.bound.shape == grid.source.shape == (2, 2, 3)
+    point = verify(where, shape("verify_attention", 3, 64, 5064, (32, 8)))
+    assert point.time_us == pytest.approx(grid.time_us[1, 1, 2], rel=1e-12)
+
+
+def test_half_a_million_points_take_a_fraction_of_a_second() -> None:
+    """The sweep asks for a million rows a second; a loose bound that a loop over points would break."""
+    q_len = np.arange(1, 129)
+    operator = shape(
+        "verify_attention",
+        np.arange(1, 65)[:, None, None],
+        q_len,
+        128 * np.arange(1, 62)[:, None] + q_len,
+        (32, 8),
+    )
+    start = time.process_time()
+    assert verify(("h100-sxm", "sglang"), operator).time_us.size == 64 * 61 * 128
+    assert time.process_time() - start < 2.0
+
+
+def test_a_fit_recovers_what_made_the_rows() -> None:
+    """Rows made by a kernel of the same family: the fit predicts other heads within 3 %, with no noise."""
+    gpu, decode, _ = kernels(("h100-sxm", "sglang"))
+    rng = np.random.default_rng(0)
+    kv_heads = rng.choice([1, 4, 8, 16, 32], 400)
+    rows = Attention(
+        name="d",
+        kind="decode_attention",
+        batch=2 ** rng.integers(0, 9, 400),
+        q_len=np.ones(400),
+        kv_len=2 ** rng.integers(4, 16, 400),
+        heads=4 * kv_heads,
+        kv_heads=kv_heads,
+        head_dim=np.full(400, 128),
+        dtype="bf16",
+    )
+    times = attention_time(gpu, decode, rows, cold=False).time_us
+    fitted = fit_attention(rows, times, gpu, source="made up")
+    assert fitted.fit.heldout_error < 0.03
+    assert fitted.wide.bandwidth_fraction == pytest.approx(decode.wide.bandwidth_fraction, rel=0.05)
+    again = fit_attention(rows, times, gpu, source="made up")
+    assert again == fitted
+
+
+@pytest.mark.parametrize("count", [20, 40])
+def test_a_fit_of_few_rows_of_one_shape_has_a_band(count: int) -> None:
+    gpu, decode, _ = kernels(("h100-sxm", "sglang"))
+    rows = shape(
+        "decode_attention", np.full(count, 8), np.ones(count), 100 * np.arange(1, count + 1), (32, 8)
+    )
+    full = np.ones(count)
+    rows = dataclasses.replace(rows, heads=32 * full, kv_heads=8 * full, head_dim=128 * full)
+    times = attention_time(gpu, decode, rows, cold=False).time_us
+    fitted = fit_attention(rows, times, gpu, source="made up")
+    assert len(fitted.fit.residuals) == 1
+    assert fitted.fit.residuals[0].low <= 1.05
+    assert fitted.fit.residuals[0].high >= 0.95
+
+
+def test_what_cannot_be_fitted_is_refused() -> None:
+    gpu, _, _ = kernels(("h100-sxm", "sglang"))
+    few = shape("decode_attention", np.ones(3), np.ones(3), np.full(3, 64.0), (8, 8))
+    with pytest.raises(DataError, match="3 rows of decode_attention; a fit needs 20"):
+        fit_attention(few, np.ones(3), gpu, source="x.csv")
+    with pytest.raises(DataError, match=r"x\.csv: qk is not a fused kernel"):
+        fit_attention(dataclasses.replace(few, kind="qk"), np.ones(3), gpu, source="x.csv")
+
+
+@pytest.mark.parametrize(("file", "name", "kernel_set"), FILES)
+def test_measured_rows_are_met(file: str, name: str, kernel_set: str, shared_data: Path) -> None:
+    """The limits on unseen rows are 12 %, and 8 % for decode beyond L2; these are the given rows."""
+    frame = read_rows(shared_data / "measured" / f"{file}.parquet", need_time=True)
+    gpu, decode, prefill = kernels((name, kernel_set))
+    for index, operator in operators_of(frame):
+        assert isinstance(operator, Attention)
+        measured = frame["time_us"].to_numpy(dtype=float)[index]
+        kernel = decode if operator.kind == "decode_attention" else prefill
+        error = np.abs(attention_time(gpu, kernel, operator, cold=False).time_us / measured - 1.0)
+        assert error.mean() < 0.09
+        assert kernel.fit.heldout_error < 0.10
+        beyond = operator.kv_bytes > 2 * gpu.l2_bytes
+        if operator.kind == "decode_attention":
+            assert error[beyond].mean() < 0.08

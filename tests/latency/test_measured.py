@@ -1,0 +1,110 @@
+"""A profile reads back its own measurement exactly, interpolates inside it and never guesses outside."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medusa_sim.errors import CoverageError, DataError, SpecError
+from medusa_sim.latency.base import Source
+from medusa_sim.latency.measured import MeasuredLatency
+from medusa_sim.latency.profile import load_profile, profile_of
+from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm
+from medusa_sim.specs.gpu import load_gpu
+
+HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us\n"
+ROWS = """up,1,11008,4096,,,,,,,fp16,60.25
+up,16,11008,4096,,,,,,,fp16,61.5
+up,64,11008,4096,,,,,,,fp16,70.0
+up,64,11008,4096,,,,,,,fp16,72.0
+rms_norm,8,4096,,,,,,,,fp16,3.125
+decode_attention,,,,1,1,1024,32,8,128,fp16,11.0
+decode_attention,,,,1,1,2048,32,8,128,fp16,17.0
+decode_attention,,,,4,1,1024,32,8,128,fp16,29.0
+decode_attention,,,,4,1,2048,32,8,128,fp16,51.0
+"""
+
+
+@pytest.fixture
+def measured(tmp_path: Path) -> MeasuredLatency:
+    rows = tmp_path / "rows.csv"
+    rows.write_text(HEADER + ROWS)
+    return MeasuredLatency(load_gpu("a100-80gb-pcie"), profile_of("mine", [rows]), outside=None)
+
+
+def gemm(m: object) -> Gemm:
+    return Gemm(name="up", m=m, n=11008, k=4096, dtype="fp16")
+
+
+def attention(batch: object, kv_len: object) -> Attention:
+    return Attention(
+        name="decode", kind="decode_attention", batch=batch, q_len=1, kv_len=kv_len, heads=32, kv_heads=8,
+        head_dim=128, dtype="fp16",
+    )  # fmt: skip
+
+
+def test_recorded_shapes_read_back_exactly(measured: MeasuredLatency) -> None:
+    time = measured.time(gemm(np.array([1, 16, 64])))
+    assert time.time_us.tolist() == [60.25, 61.5, 71.0]  # the last was recorded twice: its median
+    assert np.all(time.source == Source.MEASURED)
+    assert measured.time(attention(4, 2048)).time_us == 51.0
+    norm = measured.time(Elementwise(name="n", kind="rms_norm", m=8, n=4096, dtype="fp16"))
+    assert norm.time_us == 3.125
+
+
+def test_between_recorded_shapes_the_time_is_linear_and_says_so(measured: MeasuredLatency) -> None:
+    time = measured.time(gemm(40))
+    assert time.time_us == pytest.approx((61.5 + 71.0) / 2, rel=1e-12)
+    assert time.source == Source.INTERPOLATED
+    grid = measured.time(attention(np.array([1, 2, 4])[:, None], np.array([1024, 1536])[None, :]))
+    assert grid.time_us[1, 0] == pytest.approx(11.0 + (29.0 - 11.0) / 3, rel=1e-12)
+    assert grid.time_us[0, 1] == pytest.approx(14.0, rel=1e-12)
+    assert grid.source[1, 0] == Source.INTERPOLATED
+    assert grid.source[2, 0] == Source.MEASURED
+
+
+@pytest.mark.parametrize(
+    "operator",
+    [gemm(65), gemm(np.array([16, 128])), attention(1, 512), attention(8, 1024),
+     Gemm(name="up", m=1, n=4096, k=4096, dtype="fp16"), Gemm(name="up", m=1, n=11008, k=4096, dtype="bf16")],
+)  # fmt: skip
+def test_outside_its_coverage_it_refuses(measured: MeasuredLatency, operator: Gemm | Attention) -> None:
+    with pytest.raises(CoverageError, match="outside what was measured on 'mine'") as caught:
+        measured.time(operator)
+    assert "\n" not in str(caught.value)
+
+
+def test_outside_answers_carry_the_other_models_label(measured: MeasuredLatency) -> None:
+    gpu = measured.gpu
+    mixed = MeasuredLatency(gpu, measured.profile, outside=RooflineLatency(gpu))
+    time = mixed.time(gemm(np.array([16, 128])))
+    assert time.source.tolist() == [Source.MEASURED, Source.ROOFLINE]
+    assert time.time_us[1] == RooflineLatency(gpu).time(gemm(128)).time_us
+
+
+def test_recorded_spread_becomes_the_band(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text(
+        HEADER.strip() + ",p10_us,p90_us\nup,1,11008,4096,,,,,,,fp16,60.0,59.0,66.0\n", encoding="utf-8"
+    )
+    time = MeasuredLatency(load_gpu("a40"), profile_of("mine", [rows]), outside=None).time(gemm(1))
+    assert (time.low_us, time.time_us, time.high_us) == (59.0, 60.0, 66.0)
+
+
+def test_user_profiles_are_found_by_name(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles" / "operators" / "my-gpu"
+    folder.mkdir(parents=True)
+    (folder / "rows.csv").write_text(HEADER + ROWS)
+    assert load_profile("my-gpu", tmp_path).name == "my-gpu"
+    with pytest.raises(SpecError, match="my-gqu"):
+        load_profile("my-gqu", tmp_path)
+
+
+def test_rows_without_times_are_refused(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.csv"
+    rows.write_text(HEADER + "up,1,11008,4096,,,,,,,fp16,\n")
+    with pytest.raises(DataError, match="time_us"):
+        profile_of("mine", [rows])

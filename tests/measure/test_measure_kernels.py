@@ -1,0 +1,336 @@
+"""The timed kernels are the operators that they claim to be, and measured rows go round the whole tool."""
+
+from __future__ import annotations
+
+import json
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from click.testing import CliRunner  # noqa: E402
+from decoder_models import tiny_config  # noqa: E402
+from torch.nn import functional  # noqa: E402
+
+from medusa_sim.cli import cli  # noqa: E402
+from medusa_sim.decoder.model import Attention, Step  # noqa: E402
+from medusa_sim.latency.base import Source  # noqa: E402
+from medusa_sim.latency.measured import MeasuredLatency  # noqa: E402
+from medusa_sim.latency.profile import load_profile  # noqa: E402
+from medusa_sim.measure import kernels, shapes  # noqa: E402
+from medusa_sim.measure.kernels import Pool, calls, tree_mask  # noqa: E402
+from medusa_sim.measure.record import read_meta  # noqa: E402
+from medusa_sim.measure.shapes import Case, Family, Sizes  # noqa: E402
+from medusa_sim.measure.timing import CpuBench, results_kept  # noqa: E402
+from medusa_sim.operators.table import operators_of, read_rows  # noqa: E402
+from medusa_sim.specs.gpu import load_gpu  # noqa: E402
+
+CACHE = 10_000
+
+
+def case(op: str, family: Family, between_bytes: float = 0.0, written: float = 0.0, **sizes: int) -> Case:
+    return Case(
+        op=op,
+        family=family,
+        sizes=Sizes(**sizes),
+        dtype="fp32",
+        level=0,
+        between_bytes=between_bytes,
+        activation_bytes=written,
+    )
+
+
+@pytest.fixture
+def pool() -> Pool:
+    torch.manual_seed(0)
+    return Pool(torch.device("cpu"), CACHE)
+
+
+def closure(call: object) -> dict[str, object]:
+    """What a call has bound: its operands."""
+    if isinstance(call, partial):
+        return dict(enumerate(call.args))
+    code, cells = call.__code__, call.__closure__ or ()  # type: ignore[attr-defined]
+    return {name: cell.cell_contents for name, cell in zip(code.co_freevars, cells, strict=True)}
+
+
+def test_operands_rotate_until_nothing_of_them_is_cached(pool: Pool) -> None:
+    """Copies lie side by side and cover three caches, or what the model reads in a step if that is less."""
+    cold = calls(case("q_proj", "gemm", 1e12, m=2, n=16, k=16), pool)
+    assert len(cold) == int(np.ceil(3 * CACHE / (16 * 16 * 4)))
+    weights = [closure(call)["weight"] for call in cold]
+    places = [weight.data_ptr() for weight in weights]
+    assert len(set(places)) == len(places)
+    assert np.all(np.diff(places) == 16 * 16 * 4)
+    small_model = calls(case("q_proj", "gemm", 4096.0, m=2, n=16, k=16), pool)
+    assert len(small_model) == 4
+    assert len(calls(case("q_proj", "gemm", 1e12, m=1, n=100, k=100), pool)) == 1  # larger than the rotation
+
+
+def test_activations_are_as_cold_as_a_layer_leaves_them(pool: Pool) -> None:
+    """Tokens rotate through what a layer writes, beside the weights, and results are held as long."""
+    few = case("q_proj", "gemm", 4096.0, written=10 * 2 * 16 * 4.0, m=2, n=16, k=16)
+    rotation = calls(few, pool)
+    rows = [closure(call)["rows"].data_ptr() for call in rotation]
+    assert len(rotation) == len(set(rows)) == 10
+    assert len({closure(call)["weight"].data_ptr() for call in rotation}) == 4
+    norms = calls(case("rms_norm", "elementwise", written=7 * 6 * 16 * 4.0, m=6, n=16), pool)
+    assert len({closure(call)[0].data_ptr() for call in norms}) == 7
+    assert results_kept(few, rotation[0]()) == 10
+    assert results_kept(case("q_proj", "gemm", m=2, n=16, k=16), rotation[0]()) == 1
+    rope = case("rope", "elementwise", written=3 * 6 * 128 * 4.0, m=6, n=128)
+    assert results_kept(rope, calls(rope, pool)[0]()) == 3  # queries and keys together
+
+
+def test_linear_layers_are_products(pool: Pool) -> None:
+    for call in calls(case("up_proj", "gemm", 1e9, m=3, n=10, k=7), pool)[:3]:
+        held = closure(call)
+        x, weight = held["rows"].double(), held["weight"].double()
+        naive = torch.stack([(row * weight).sum(1) for row in x])
+        assert call().shape == (3, 10)
+        assert torch.allclose(call().double(), naive, atol=1e-5)
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
+def test_unfused_products_are_those_of_table_5(pool: Pool, heads: tuple[int, int]) -> None:
+    sizes = {"batch": 2, "q_len": 3, "kv_len": 11, "heads": heads[0], "kv_heads": heads[1], "head_dim": 8}
+    group = heads[0] // heads[1]
+    for op in ("qk", "pv"):
+        (call, *_) = calls(case(op, "attention", **sizes), pool)
+        held = closure(call)
+        left = held["left"].reshape(2, heads[0], 3, -1)
+        right = held["right"].repeat_interleave(group, 1)
+        naive = torch.einsum("bhqx,bhxy->bhqy", left.double(), right.double())
+        assert torch.allclose(call().reshape(naive.shape).double(), naive, atol=1e-4)
+
+
+def naive_attention(call: object, causal: bool) -> torch.Tensor:
+    """Softmax attention row by row, from the operands that the call has bound."""
+    held = closure(call)
+    s, layer = held["s"], held["layer"]
+    group = s.heads // s.kv_heads
+    start = s.kv_len - s.q_len
+    keys, values = held["cache"].keys[layer].clone(), held["cache"].values[layer].clone()
+    keys[:, :, start:], values[:, :, start:] = held["k"], held["v"]
+    sees = torch.ones(s.q_len, s.q_len).tril().bool() if causal else tree_mask(s.q_len, torch.device("cpu"))
+    out = torch.zeros(s.batch, s.q_len, s.heads, s.head_dim, dtype=torch.float64)
+    for b in range(s.batch):
+        for h in range(s.heads):
+            for i in range(s.q_len):
+                seen = list(range(start)) + [start + j for j in range(s.q_len) if sees[i, j]]
+                key, value = keys[b, h // group, seen].double(), values[b, h // group, seen].double()
+                scores = key @ held["q"][b, h, i].double() / s.head_dim**0.5
+                out[b, i, h] = torch.softmax(scores, 0) @ value
+    return out.reshape(s.batch, s.q_len, -1)
+
+
+@pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
+@pytest.mark.parametrize(
+    ("op", "q_len"), [("decode_attention", 1), ("verify_attention", 9), ("prefill_attention", 16)]
+)
+def test_fused_attention_attends_to_prefix_and_ancestors(
+    pool: Pool, op: str, q_len: int, heads: tuple[int, int]
+) -> None:
+    for between in (0.0, 1e9):
+        found = calls(
+            case(
+                op,
+                "attention",
+                between,
+                batch=2,
+                q_len=q_len,
+                kv_len=16,
+                heads=heads[0],
+                kv_heads=heads[1],
+                head_dim=8,
+            ),
+            pool,
+        )
+        call = found[-1]
+        expected = naive_attention(call, op == "prefill_attention")
+        assert torch.allclose(call().double(), expected, atol=1e-5)
+
+
+def test_fused_attention_is_the_decoders(pool: Pool) -> None:
+    """The same numbers as the decoder's module between rotation and output projection."""
+    sizes = {"batch": 2, "q_len": 5, "kv_len": 12, "heads": 4, "kv_heads": 2, "head_dim": 8}
+    (call, *_) = calls(case("verify_attention", "attention", **sizes), pool)
+    held = closure(call)
+    module = Attention(tiny_config(), 0)
+    flat = {name: held[name].transpose(1, 2).reshape(2, 5, -1) for name in ("q", "k", "v")}
+    for name, value in flat.items():
+        module.get_submodule(f"{name}_proj").forward = lambda _, value=value: value
+    module.o_proj.forward = lambda x: x
+    step = Step(
+        torch.ones(2, 1, 5, 8), torch.zeros(2, 1, 5, 8), held["cache"], held["slots"], held["bias"], 12
+    )
+    assert torch.equal(module(torch.zeros(2, 5, 32), step), call())
+
+
+def test_tree_mask_is_a_tree() -> None:
+    mask = tree_mask(40, torch.device("cpu")).numpy()
+    assert mask.diagonal().all()
+    assert not np.triu(mask, 1).any()
+    assert mask[:, 0].all()  # everyone descends from the root
+    assert (mask.astype(int) @ mask.astype(int) > 0).astype(bool).tolist() == mask.tolist()  # transitive
+    assert mask.sum(1).max() == 4  # depth 3 and the node itself: four children each
+    assert 1 < mask.sum() / 40 < 6  # far from causal
+
+
+def test_elementwise_kernels(pool: Pool) -> None:
+    def one(op: str, n: int = 16) -> tuple[torch.Tensor, dict[str, object]]:
+        (call, *_) = calls(case(op, "elementwise", m=6, n=n), pool)
+        return call(), closure(call)
+
+    out, held = one("rms_norm")
+    x = held[0].double()
+    assert torch.allclose(out.double(), x / (x.square().mean(-1, keepdim=True) + 1e-6).sqrt(), atol=1e-5)
+    out, held = one("residual")
+    assert torch.equal(out, held[0] + held[1])
+    out, held = one("activation")
+    gate = held["gate"].double()
+    assert torch.allclose(out.double(), gate * torch.sigmoid(gate) * held["up"].double(), atol=1e-5)
+    out, held = one("embedding")
+    assert torch.equal(out, functional.embedding(held[0], held[1]))
+    out, held = one("next_token")
+    assert torch.equal(out, held[0].max(-1).indices)
+    (queries, keys), held = one("rope", 3 * 128)
+    assert queries.numel() + keys.numel() == 6 * 3 * 128  # every element of every token is rotated once
+    x, cos, sin = (held[name].double() for name in ("x", "cos", "sin"))
+    half = torch.cat((-x[..., 64:], x[..., :64]), -1)
+    assert torch.allclose(torch.cat((keys, queries), 1).double(), x * cos + half * sin, atol=1e-5)
+
+
+def test_cpu_bench_returns_repeats(pool: Pool) -> None:
+    ticks = iter(np.arange(0.0, 1e4, 1e-3))
+    found = CpuBench(pool, clock=lambda: float(next(ticks))).timing(
+        case("q_proj", "gemm", 1e9, m=2, n=8, k=8)
+    )
+    assert found.repeats >= 7
+    assert found.time_us == pytest.approx(1e3, rel=1e-6)  # the fake clock moves 1 ms a reading
+    assert found.spread == pytest.approx(0.0, abs=1e-6)
+
+
+CONFIG = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_act": "silu",
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "vocab_size": 64,
+    "max_position_embeddings": 512,
+    "rms_norm_eps": 1e-6,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+
+
+@pytest.fixture
+def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tiny axes, a tiny cache and short samples: the machinery, not the times."""
+    from medusa_sim.measure import environment, hardware, timing
+
+    levels = {1: 0, 2: 0, 4: 1, 8: 1, 16: 1}
+    monkeypatch.setattr(shapes, "M_LEVELS", levels)
+    monkeypatch.setattr(shapes, "ELEMENTWISE_M_LEVELS", dict.fromkeys(range(1, 22), 0))
+    monkeypatch.setattr(shapes, "Q_LEVELS", {1: 0, 2: 0, 4: 1, 8: 1})
+    monkeypatch.setattr(shapes, "CONTEXT_LEVELS", {16: 0, 32: 1, 48: 1, 64: 1})
+    monkeypatch.setattr(shapes, "BATCH_LEVELS", {1: 0, 2: 1, 3: 1, 4: 1, 5: 1})
+    monkeypatch.setattr(shapes, "UNFUSED_Q_LEVELS", {1: 0, 4: 1})
+    monkeypatch.setattr(shapes, "PREFILL_LEVELS", dict.fromkeys((4, 8, 12, 16, 20, 24), 0))
+    monkeypatch.setattr(environment, "last_level_cache_bytes", lambda: 100_000)
+    monkeypatch.setattr(hardware, "_LEAST_COPY_BYTES", 2**20)
+    monkeypatch.setitem(hardware._PRODUCT, "cpu", 128)
+    monkeypatch.setattr(kernels, "_EMBEDDING_ROWS", 100)
+    monkeypatch.setattr(timing, "_SAMPLE_US", 1.0)
+    monkeypatch.setattr(timing, "_CASE_S", 0.0)
+    monkeypatch.setattr(timing, "_FEWEST_REPEATS", 2)
+
+
+def invoke(*args: str) -> str:
+    result = CliRunner().invoke(cli, args, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_measure_calibrate_time_round_trip(tmp_path: Path) -> None:
+    """measure writes rows and a hardware file; calibrate fits them; time and validate read both."""
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    data = ("--data-dir", str(tmp_path / "data"))
+    model = str(tmp_path / "config.json")
+    invoke("measure", "--models", model, "--name", "tiny-cpu", *data)
+    folder = tmp_path / "data" / "profiles" / "operators" / "tiny-cpu"
+    files = [str(path) for path in sorted(folder.glob("*.csv"))]
+    assert [Path(file).name for file in files] == [
+        "attention_fp32.csv",
+        "elementwise_fp32.csv",
+        "gemm_fp32.csv",
+    ]
+    meta = read_meta(folder)
+    assert meta.environment.name == "tiny-cpu"
+    assert meta.rates.flops_per_s["fp32"] > 0.0
+    card = load_gpu("tiny-cpu", tmp_path / "data")
+    assert card.architecture == "cpu"
+    assert card.sources["bandwidth_bytes_per_s"].startswith("measured by medusa-sim")
+
+    fitted = json.loads(
+        invoke("calibrate", "--gpu", "tiny-cpu", "--kernels", "torch", "--format", "json", *data, *files)
+    )
+    places = {(row["section"], row["key"]) for row in fitted["rows"]}
+    assert ("serial_gemm", "fp32") in places
+    assert {
+        ("serial_attention", kind) for kind in ("decode_attention", "verify_attention", "prefill_attention")
+    } <= places
+    assert ("unfused", "") in places
+    for latency in ("measured", "calibrated"):
+        for file in files:
+            out = invoke(
+                *("time", "--gpu", "tiny-cpu", "--ops", file, "--kernels", "torch", "--latency", latency),
+                *("--format", "json", *data),
+            )
+            rows = json.loads(out)["rows"]
+            assert len(rows) == len(read_rows(file))
+            assert all(np.isfinite(row["predicted_us"]) and row["predicted_us"] > 0.0 for row in rows)
+            if latency == "measured":
+                assert all(row["predicted_us"] == row["time_us"] for row in rows)
+    profile = load_profile("tiny-cpu", tmp_path / "data")
+    lookup = MeasuredLatency(card, profile, None)
+    frame = read_rows(files[0], need_time=True)
+    for index, operator in operators_of(frame):
+        found = lookup.time(operator)
+        assert np.array_equal(found.time_us, frame["time_us"].to_numpy()[index])
+        assert np.all(found.source == Source.MEASURED)
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_measure_refuses_and_resumes(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG), encoding="utf-8")
+    given = (
+        "measure",
+        "--models",
+        str(tmp_path / "config.json"),
+        "--out",
+        str(tmp_path / "rows"),
+        "--name",
+        "x",
+    )
+    given += ("--data-dir", str(tmp_path / "data"))
+    first = CliRunner().invoke(cli, (*given, "--budget", "1"))
+    assert first.exit_code == 0, first.output
+    again = CliRunner().invoke(cli, given)
+    assert again.exit_code == 2
+    assert "add --resume" in again.stderr
+    bad = CliRunner().invoke(cli, (*given, "--resume", "--dtype", "fp8"))
+    assert bad.exit_code == 2
+    assert "allowed: fp32, bf16, fp16" in bad.stderr
+    rest = CliRunner().invoke(cli, (*given, "--resume", "--dtype", "fp32,bf16", "--budget", "2"))
+    assert rest.exit_code == 0, rest.output
+    assert len(read_meta(tmp_path / "rows").resumed) == 1

@@ -1,0 +1,143 @@
+"""Operator rows: what is read, what is refused, and how rows become operators."""
+
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medusa_sim.errors import DataError
+from medusa_sim.operators.operator import Attention, Elementwise, ElementwiseKind, Gemm
+from medusa_sim.operators.table import (
+    ELEMENTWISE_ALIASES,
+    REQUIRED_COLUMNS,
+    check_rows,
+    operators_of,
+    read_rows,
+)
+
+HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us"
+GOOD = [
+    "mlp_up_proj,8,4096,1024,,,,,,,fp16,12.5",
+    "decode_attention,,,,4,1,2048,32,8,128,bf16,20",
+    "input_layernorm,64,4096,,,,,,,,fp16,4",
+    "qk,,,,16,64,32,52,52,128,fp16,80",
+    "gemm,8,4096,1024,,,,,,,fp8,9",
+]
+
+
+def write(folder: Path, lines: list[str], header: str = HEADER) -> Path:
+    path = folder / "ops.csv"
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+def test_rows_are_grouped_by_kind_and_dtype(tmp_path: Path) -> None:
+    frame = read_rows(write(tmp_path, GOOD), need_time=True)
+    groups = operators_of(frame)
+    assert sorted(int(i) for index, _ in groups for i in index) == [0, 1, 2, 3, 4]
+    by_first_row = {int(index[0]): operator for index, operator in groups}
+    assert isinstance(by_first_row[0], Gemm)
+    assert isinstance(by_first_row[1], Attention)
+    assert by_first_row[1].kind == "decode_attention"
+    assert isinstance(by_first_row[2], Elementwise)
+    assert by_first_row[2].kind == "rms_norm"
+    assert by_first_row[4].dtype == "fp8"
+    np.testing.assert_array_equal(by_first_row[3].q_len, [64.0])
+
+
+def test_unknown_columns_and_blank_text_survive(tmp_path: Path) -> None:
+    path = write(tmp_path, [line + ",A100,kept" for line in GOOD], HEADER + ",gpu,note")
+    frame = read_rows(path)
+    assert list(frame["note"]) == ["kept"] * len(GOOD)
+    assert list(frame["gpu"]) == ["A100"] * len(GOOD)
+
+
+def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
+    frame = read_rows(write(tmp_path, GOOD))
+    stored = tmp_path / "ops.parquet"
+    frame.to_parquet(stored)
+    pd.testing.assert_frame_equal(read_rows(stored), frame)
+
+
+def test_time_is_optional_unless_needed(tmp_path: Path) -> None:
+    path = write(tmp_path, [line.rsplit(",", 1)[0] for line in GOOD], HEADER.removesuffix(",time_us"))
+    assert "time_us" not in read_rows(path)
+    with pytest.raises(DataError, match=r"missing column.*time_us"):
+        read_rows(path, need_time=True)
+
+
+@pytest.mark.parametrize("column", REQUIRED_COLUMNS)
+def test_a_missing_column_is_named(tmp_path: Path, column: str) -> None:
+    frame = read_rows(write(tmp_path, GOOD)).drop(columns=column)
+    with pytest.raises(DataError, match=rf"t\.csv: missing column.* {column} "):
+        check_rows(frame, "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("gemm,eight,4096,1024,,,,,,,fp16,1", "row 6, column m: given 'eight'"),
+        ("gemm,-8,4096,1024,,,,,,,fp16,1", "row 6, column m: given '-8'"),
+        ("gemm,0,4096,1024,,,,,,,fp16,1", "row 6, column m: given '0'"),
+        ("gemm,1.5,4096,1024,,,,,,,fp16,1", "row 6, column m: given '1.5'"),
+        ("gemm,inf,4096,1024,,,,,,,fp16,1", "row 6, column m: given 'inf'"),
+        ("gemm,1e15,4096,1024,,,,,,,fp16,1", "row 6, column m: given '1e15'"),
+        ("gemm,8,4096,1024,,,,,,,fp16,-3", "row 6, column time_us: given '-3'"),
+        ("gemm,8,4096,1024,,,,,,,fp17,1", "row 6, column dtype: unknown dtype 'fp17'; did you mean 'fp16'"),
+        ("gemm,8,4096,1024,,,,,,,,1", "row 6, column dtype: given 'blank'"),
+        ("gemm,8,4096,nan,,,,,,,fp16,1", "row 6, column op: unknown operator 'gemm'.*given: m, n"),
+        (
+            "rmsnorm,8,4096,,,,,,,,fp16,1",
+            "row 6, column op: unknown operator 'rmsnorm'; did you mean 'rms_norm'",
+        ),
+        ("rms_norm,8,,,,,,,,,fp16,1", "row 6, column n: given 'blank'"),
+        ("decode_attention,,,,4,1,,32,8,128,bf16,1", "row 6, column kv_len: given 'blank'"),
+        ("decode_attention,,,,4,1,9,32,5,128,bf16,1", "row 6, column kv_heads: given '5 with heads 32'"),
+        ("decode_attention,,,,4,2,9,32,8,128,bf16,1", "row 6, column q_len: given '2'.*verify_attention"),
+        ("verify_attention,,,,4,9,8,32,8,128,bf16,1", "row 6, column kv_len: given '8 with q_len 9'"),
+    ],
+)
+def test_a_wrong_cell_is_one_line_with_its_place(tmp_path: Path, line: str, message: str) -> None:
+    with pytest.raises(DataError, match=message) as caught:
+        read_rows(write(tmp_path, [*GOOD, line]))
+    assert "\n" not in str(caught.value)
+    assert "ops.csv" in str(caught.value)
+
+
+def test_text_in_a_parquet_number_column_is_refused(tmp_path: Path) -> None:
+    frame = read_rows(write(tmp_path, GOOD)).astype({"m": object})
+    frame.loc[2, "m"] = "many"
+    with pytest.raises(DataError, match="row 3, column m: given 'many'"):
+        check_rows(frame, "t.parquet")
+
+
+@pytest.mark.parametrize(("name", "content"), [("a.csv", ""), ("a.csv", HEADER + "\n"), ("a.txt", HEADER)])
+def test_files_without_rows_are_refused(tmp_path: Path, name: str, content: str) -> None:
+    path = tmp_path / name
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(DataError, match=name.replace(".", r"\.")):
+        read_rows(path)
+
+
+def test_missing_files_and_broken_parquet_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no such file"):
+        read_rows(tmp_path / "none.csv")
+    broken = tmp_path / "broken.parquet"
+    broken.write_bytes(b"not parquet")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_rows(broken)
+    twice = write(tmp_path, [line + ",8" for line in GOOD], HEADER + ",m")
+    with pytest.raises(DataError, match="m given twice"):
+        read_rows(twice)
+    ragged = write(tmp_path, [GOOD[0] + ",1,2,3", GOOD[1]])
+    with pytest.raises(DataError):
+        read_rows(ragged)
+
+
+def test_a_linear_layer_may_have_any_name_and_aliases_are_elementwise_kinds(tmp_path: Path) -> None:
+    frame = read_rows(write(tmp_path, ["add,8,4096,1024,,,,,,,fp16,1", "add,8,4096,,,,,,,,fp16,1"]))
+    kinds = {type(operator).__name__ for _, operator in operators_of(frame)}
+    assert kinds == {"Gemm", "Elementwise"}
+    assert set(ELEMENTWISE_ALIASES.values()) == set(get_args(ElementwiseKind))

@@ -1,0 +1,53 @@
+"""Requests: first token, whole answer, growing context."""
+
+from __future__ import annotations
+
+import pytest
+
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.acceptance import constant_rate
+from medusa_sim.plan.draft_options import Drafting, draft_options
+from medusa_sim.plan.request import request_latency
+from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.step.drafter import MedusaHeads
+from medusa_sim.step.step import decode_step, prefill_step
+
+SETTING = sweep_settings(latency="roofline", drafter="ngram")[0].setting
+OPTION = draft_options(Drafting(method="ngram"), constant_rate(0.7))[2]
+
+
+def test_without_speculation_it_is_prefill_and_decode_steps() -> None:
+    r = request_latency(SETTING, None, 1, batch=2, prompt_tokens=500, output_tokens=101)
+    first = float(prefill_step(SETTING, 2, 500).time_us)
+    steps = sum(float(decode_step(SETTING, 2, 500 + i).time_us) for i in range(1, 101))
+    assert r.first_token_us == r.plain_first_token_us == first
+    assert r.total_us == r.plain_total_us == pytest.approx(first + steps, rel=1e-3)
+    assert r.speedup == 1.0
+
+
+def test_the_context_grows() -> None:
+    short = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=100)
+    long = request_latency(SETTING, None, 1, batch=8, prompt_tokens=500, output_tokens=1500)
+    assert long.plain_per_token_us > short.plain_per_token_us * 1.05
+
+
+def test_speculation_divides_the_steps_and_delays_the_first_token() -> None:
+    heads = draft_options(Drafting(heads=3), constant_rate(0.6))[2]
+    assert isinstance(heads.drafter, MedusaHeads)
+    r = request_latency(SETTING, heads, 4, batch=1, prompt_tokens=300, output_tokens=200)
+    assert r.tokens_per_step == pytest.approx(1 + 0.6 + 0.36 + 0.216)
+    assert r.first_token_us > r.plain_first_token_us
+    assert r.total_us < r.plain_total_us
+    assert r.speedup < r.plain_per_token_us / r.per_token_us  # the prompt is not accelerated
+
+
+def test_one_output_token_is_the_prefill() -> None:
+    r = request_latency(SETTING, OPTION, 4, batch=1, prompt_tokens=10, output_tokens=1)
+    assert r.total_us == r.first_token_us
+
+
+@pytest.mark.parametrize("name", ["batch", "prompt_tokens", "output_tokens"])
+def test_nothing_is_no_request(name: str) -> None:
+    sizes = {"batch": 1, "prompt_tokens": 1, "output_tokens": 1, name: 0}
+    with pytest.raises(UsageError, match="from 1"):
+        request_latency(SETTING, None, 1, **sizes)

@@ -1,0 +1,74 @@
+"""Merging batches that share a configuration: the fewest ranges, no batch losing the tolerance."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.schedule import SWITCHING_GAIN, merged, worst_loss
+
+
+def speedups(batches: int, configurations: int) -> st.SearchStrategy[np.ndarray]:
+    values = arrays(np.float64, (batches, configurations), elements=st.floats(0.5, 2.0))
+    return values.map(lambda array: np.hstack([np.ones((batches, 1)), array]))
+
+
+def test_a_switch_worth_less_than_three_percent_is_not_made() -> None:
+    speedup = np.array([[1.0, 2.00, 1.95], [1.0, 1.90, 1.95], [1.0, 1.50, 1.53]])
+    (only,) = merged(speedup)
+    assert (only.first, only.last, only.configuration) == (0, 2, 2)
+    assert len(merged(speedup, gain=0.02)) == 2
+    assert [r.configuration for r in merged(speedup, gain=0.0)] == [1, 2]
+
+
+def test_exactly_the_tolerance_is_a_switch_worth_making() -> None:
+    speedup = np.array([[1.0, 2.0, 1.94], [1.0, 1.94, 2.0]])  # 1.94 / 2 = 1 - 0.03
+    assert len(merged(speedup)) == 2
+    assert len(merged(speedup, gain=0.0301)) == 1
+
+
+def test_plain_decoding_wins_within_the_tolerance() -> None:
+    assert merged(np.array([[1.0, 1.029]]))[0].configuration == 0
+    assert merged(np.array([[1.0, 1.04]]))[0].configuration == 1
+
+
+def test_what_does_not_fit_is_not_chosen_and_nothing_fitting_is_plain() -> None:
+    speedup = np.array([[1.0, 2.0, 1.5], [1.0, 2.0, 1.5]])
+    allowed = np.array([[True, False, True], [False, False, False]])
+    assert [r.configuration for r in merged(speedup, allowed)] == [2, 0]
+
+
+@given(speedups(8, 4))
+def test_no_batch_loses_the_tolerance_and_every_batch_is_covered(speedup: np.ndarray) -> None:
+    ranges = merged(speedup)
+    assert [r.first for r in ranges] == [0, *(r.last + 1 for r in ranges[:-1])]
+    assert ranges[-1].last == speedup.shape[0] - 1
+    assert worst_loss(speedup, ranges) < SWITCHING_GAIN
+
+
+@given(speedups(6, 3))
+def test_no_fewer_ranges_are_possible(speedup: np.ndarray) -> None:
+    good = speedup > speedup.max(axis=1, keepdims=True) * (1.0 - SWITCHING_GAIN)
+
+    def possible(cuts: tuple[int, ...]) -> bool:
+        edges = [0, *cuts, speedup.shape[0]]
+        return all(good[a:b].all(axis=0).any() for a, b in itertools.pairwise(edges))
+
+    fewest = next(
+        n + 1
+        for n in range(speedup.shape[0])
+        if any(possible(cuts) for cuts in itertools.combinations(range(1, speedup.shape[0]), n))
+    )
+    assert len(merged(speedup)) == fewest
+
+
+@pytest.mark.parametrize("gain", [-0.1, 1.0, float("nan")])
+def test_a_senseless_gain_is_refused(gain: float) -> None:
+    with pytest.raises(UsageError, match="0 to below 1"):
+        merged(np.ones((1, 2)), gain=gain)

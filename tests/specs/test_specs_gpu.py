@@ -1,0 +1,473 @@
+"""GPUs: datasheet numbers, strict loading, and what a GPU borrows from a relative."""
+
+from __future__ import annotations
+
+import copy
+import math
+import os
+import tomllib
+import types
+import typing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import tomlkit
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from medusa_sim import data
+from medusa_sim.errors import SpecError
+from medusa_sim.report.spec_rows import gpu_rows, kernel_rows
+from medusa_sim.specs.gpu import Gpu, gpu_names, inheritance_gaps, load_gpu
+from medusa_sim.specs.kernels import ElementwiseKernel, GemmKernel, KernelSet, UnfusedKernel
+
+SHIPPED = data.shipped_dir() / "hardware"
+NAMES = sorted(path.stem for path in SHIPPED.glob("*.toml") if not path.stem.startswith("cpu-"))
+NUMBERS = ["sms", "l2_bytes", "memory_bytes", "bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s"]
+
+# Typed by hand from the documents that the files name: SMs, L2 in 2^20 bytes, memory in 2^30 bytes,
+# bandwidth in 1e9 bytes/s, then dense fp16, fp8 and int8 in 1e12/s (0: not on the chip).
+DATASHEET = {
+    "a100-40gb": (108, 40, 40, 1555, 312, 0, 624),
+    "a100-80gb-pcie": (108, 40, 80, 1935, 312, 0, 624),
+    "a100-80gb-sxm": (108, 40, 80, 2039, 312, 0, 624),
+    "a40": (84, 6, 48, 696, 149.7, 0, 299.3),
+    "rtx-a6000": (84, 6, 48, 768, 154.8, 0, 309.7),
+    "rtx-3090": (82, 6, 24, 936, 71, 0, 284),
+    "h100-sxm": (132, 50, 80, 3350, 989.4, 1978.9, 1978.9),
+    "h100-pcie": (114, 50, 80, 2000, 756.5, 1513, 1513),
+    "h100-nvl": (132, 50, 94, 3900, 835.5, 1670.5, 1670.5),
+    "h200-sxm": (132, 60, 141, 4800, 989.5, 1979, 1979),
+    "l40s": (142, 96, 48, 864, 362.05, 733, 733),
+    "l4": (58, 48, 24, 300, 121, 242.5, 242.5),
+    "rtx-4090": (128, 72, 24, 1008, 165.2, 330.3, 660.6),
+    "b200": (148, 126, 180, 8000, 2250, 4500, 4500),
+}
+
+
+@pytest.fixture(autouse=True)
+def _no_user_data(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv(data.DATA_DIR_VARIABLE, str(tmp_path / "user"))
+
+
+def test_the_shipped_gpus_are_the_listed_ones() -> None:
+    measured = {name for name in gpu_names() if load_gpu(name).architecture == "cpu"}
+    assert measured == {f"cpu-emerald-rapids-{size}" for size in ("1m", "3m", "50m", "300m")}
+    assert set(DATASHEET) == set(NAMES) == set(gpu_names()) - measured
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_datasheet_numbers(name: str) -> None:
+    gpu = load_gpu(name)
+    sms, l2, memory, bandwidth, fp16, fp8, int8 = DATASHEET[name]
+    assert (gpu.sms, gpu.l2_bytes, gpu.memory_bytes) == (sms, l2 * 2**20, memory * 2**30)
+    assert gpu.bandwidth_bytes_per_s == bandwidth * 1e9
+    assert gpu.peak("fp16") == gpu.peak("bf16") == pytest.approx(fp16 * 1e12, rel=1e-12)
+    assert gpu.peak("int8") == pytest.approx(int8 * 1e12, rel=1e-12)
+    assert gpu.peak_flops_per_s.get("fp8", 0.0) == pytest.approx(fp8 * 1e12, rel=1e-12)
+
+
+def test_bandwidth_is_si_and_not_gib() -> None:
+    # a simulator that reads GB/s as 2^30 turns 3350 into 3.6e12
+    assert load_gpu("h100-sxm").bandwidth_bytes_per_s == 3.35e12
+
+
+def test_the_peak_of_the_paper_is_kept_beside_the_datasheet() -> None:
+    gpu = load_gpu("rtx-a6000")
+    assert gpu.paper_peak_flops_per_s == {"fp16": 181e12}
+    assert gpu.peak("fp16") == 154.8e12
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_number_keeps_its_source_through_loading(name: str) -> None:
+    content = tomllib.loads((SHIPPED / f"{name}.toml").read_text())
+    gpu = load_gpu(name)
+    rows = {row.key: row for row in gpu_rows(gpu)}
+    expected = list(NUMBERS)
+    for group in ("peak_flops_per_s", "paper_peak_flops_per_s"):
+        expected += [f"{group}.{dtype}" for dtype in content.get(group, {})]
+    assert set(rows) == set(gpu.sources) == set(expected)
+    for key, row in rows.items():
+        table: Any = content
+        for part in key.split("."):
+            table = table[part]
+        assert (row.value, row.source, row.note) == (table["value"], table["source"], table.get("note", ""))
+        assert len(row.source) > 10
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_sources_name_documents_and_no_registry(name: str) -> None:
+    text = (SHIPPED / f"{name}.toml").read_text().lower()
+    assert not any(host in text for host in ("pypi.org", "huggingface.co", "docker.io", "conda.io"))
+
+
+@pytest.mark.parametrize("name", ["a40", "a100-80gb-pcie", "rtx-3090"])
+def test_a_dtype_without_a_peak_is_an_error_and_is_never_scaled(name: str) -> None:
+    with pytest.raises(SpecError, match=f"{name} has no dense peak for dtype 'fp8'.*fp16, bf16, int8"):
+        load_gpu(name).peak("fp8")
+
+
+def test_an_unknown_gpu_suggests_the_nearest() -> None:
+    with pytest.raises(SpecError, match="did you mean 'h100-sxm'"):
+        load_gpu("h100-smx")
+    with pytest.raises(SpecError, match="letters, digits"):
+        load_gpu("../../etc/passwd")
+
+
+def test_an_unknown_kernel_set_names_the_command() -> None:
+    with pytest.raises(
+        SpecError, match=r"no kernel set 'vllm'.*medusa-sim calibrate --gpu a40 --kernels vllm"
+    ):
+        load_gpu("a40").kernel_set("vllm")
+
+
+# --- user files ---------------------------------------------------------------------------------------
+
+
+def _example(kind: type[Any]) -> Any:
+    """A value of any kernel struct with every required field filled, whatever fields it has today."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        required = [field for field in msgspec.structs.fields(kind) if field.required]
+        return kind(**{field.name: _example(field.type) for field in required})
+    origin = typing.get_origin(kind)
+    if origin is tuple:
+        inner = typing.get_args(kind)
+        return tuple(_example(part) for part in inner if part is not Ellipsis)
+    if origin in (dict, list):
+        return origin()
+    if origin in (typing.Union, types.UnionType):
+        return _example(typing.get_args(kind)[0])
+    return {float: 0.5, int: 1, str: "test", bool: True}.get(kind, kind)
+
+
+def _builtins(value: Any) -> Any:
+    return msgspec.to_builtins(value)
+
+
+def _content(name: str = "test-gpu") -> dict[str, Any]:
+    content = tomllib.loads((SHIPPED / "h100-sxm.toml").read_text())
+    content.pop("kernels", None)
+    content["name"] = name
+    return content
+
+
+def _write(root: Path, content: dict[str, Any], name: str = "test-gpu") -> Path:
+    folder = root / "hardware"
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{name}.toml"
+    path.write_text(tomlkit.dumps(content))
+    return path
+
+
+def test_a_users_file_replaces_the_shipped_one_and_is_read_again_when_it_changes(tmp_path: Path) -> None:
+    content = _content("a40")
+    path = _write(tmp_path, content, "a40")
+    assert load_gpu("a40", tmp_path).sms == 132
+    assert load_gpu("a40").sms == 84
+    assert load_gpu("a40", tmp_path) is load_gpu("a40", tmp_path)
+    content["sms"]["value"] = 7
+    path.write_text(tomlkit.dumps(content))
+    os.utime(path, ns=(1, 1))
+    assert load_gpu("a40", tmp_path).sms == 7
+
+
+def _fails(root: Path, content: dict[str, Any], *words: str) -> None:
+    path = _write(root, content)
+    with pytest.raises(SpecError) as caught:
+        load_gpu("test-gpu", root)
+    message = str(caught.value)
+    assert "\n" not in message
+    for word in (str(path), *words):
+        assert word in message
+
+
+BREAKS: dict[str, Any] = {
+    "missing value": lambda table: table.pop("value"),
+    "missing source": lambda table: table.pop("source"),
+    "blank source": lambda table: table.update(source="  "),
+    "source is a number": lambda table: table.update(source=3),
+    "extra key": lambda table: table.update(unit="GB"),
+    "text": lambda table: table.update(value="132"),
+    "truth value": lambda table: table.update(value=True),
+    "negative": lambda table: table.update(value=-1.0),
+    "zero": lambda table: table.update(value=0),
+    "nan": lambda table: table.update(value=math.nan),
+    "infinite": lambda table: table.update(value=math.inf),
+    "huge": lambda table: table.update(value=1e30),
+}
+
+
+@pytest.mark.parametrize("broken", BREAKS)
+@pytest.mark.parametrize("key", [*NUMBERS, "peak_flops_per_s.fp16"])
+def test_a_broken_number_names_file_and_key(tmp_path: Path, key: str, broken: str) -> None:
+    content = _content()
+    table: Any = content
+    for part in key.split("."):
+        table = table[part]
+    BREAKS[broken](table)
+    _fails(tmp_path, content, key)
+
+
+def test_other_broken_files_name_what_is_wrong(tmp_path: Path) -> None:
+    for key in ("schema", "name", "title", "architecture", "peak_flops_per_s", *NUMBERS):
+        content = _content()
+        del content[key]
+        _fails(tmp_path, content, key, "missing")
+    for key, value, told in (
+        ("schema", 2, "reads schema 1"),
+        ("schema", True, "reads schema 1"),
+        ("name", "other", "'test-gpu'"),
+        ("architecture", "Ampere 2", "lower-case"),
+        ("clock_mhz", 1410, "unknown key"),
+        ("sms", 132, "source"),
+        ("peak_flops_per_s", {}, "empty"),
+    ):
+        content = _content()
+        content[key] = value
+        _fails(tmp_path, content, key, told)
+    content = _content()
+    content["sms"]["value"] = 131.5
+    _fails(tmp_path, content, "sms.value", "whole number")
+    content = _content()
+    content["peak_flops_per_s"]["fp12"] = content["peak_flops_per_s"]["fp16"]
+    _fails(tmp_path, content, "peak_flops_per_s.fp12", "unknown dtype")
+
+
+def test_a_key_given_twice_and_a_file_that_is_no_toml(tmp_path: Path) -> None:
+    path = _write(tmp_path, _content())
+    path.write_text(path.read_text() + "\n[sms]\nvalue = 1\nsource = 'x'\n")
+    with pytest.raises(SpecError, match=r"test-gpu\.toml: not valid TOML.*line"):
+        load_gpu("test-gpu", tmp_path)
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(SpecError, match="not UTF-8"):
+        load_gpu("test-gpu", tmp_path)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    where=st.sampled_from(["", "sms", "bandwidth_bytes_per_s", "peak_flops_per_s", "peak_flops_per_s.fp16"]),
+    key=st.sampled_from(["value", "source", "note", "fp16", "kernels", "schema", "title", "x"]),
+    value=st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(2**62), 2**62)
+        | st.floats()
+        | st.text("abc \n", max_size=5),
+        lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
+        max_leaves=4,
+    ),
+)
+def test_any_damage_is_a_one_line_spec_error_or_harmless(
+    tmp_path: Path, where: str, key: str, value: Any
+) -> None:
+    content = copy.deepcopy(_content())
+    table: Any = content
+    for part in filter(None, where.split(".")):
+        table = table[part]
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+    try:
+        path = _write(tmp_path, content)
+    except (ValueError, TypeError):  # not expressible in TOML (mixed lists holding None)
+        return
+    os.utime(path, ns=(hash(str(content)) % 10**15, 1 + hash(str(content)) % 10**15))
+    outcome: Gpu | SpecError
+    try:
+        outcome = load_gpu("test-gpu", tmp_path)
+    except SpecError as error:
+        outcome = error
+    if isinstance(outcome, SpecError):
+        assert "\n" not in str(outcome)
+        assert "test-gpu.toml" in str(outcome)
+    else:
+        assert outcome.sms > 0
+        assert math.isfinite(outcome.bandwidth_bytes_per_s)
+        assert all(outcome.sources.values())
+
+
+# --- kernels and inheritance --------------------------------------------------------------------------
+
+
+def _kernel(source: str, **changes: Any) -> dict[str, Any]:
+    kernel = _builtins(_example(GemmKernel))
+    kernel["fit"] |= {
+        "source": source,
+        "rows": 10,
+        "fit_error": 0.05,
+        "heldout_error": 0.08,
+        "residuals": [{"size_max": 1e9, "low": 0.9, "high": 1.2}],
+    }
+    return kernel | changes
+
+
+def _relative(root: Path) -> dict[str, Any]:
+    content = _content("relative")
+    elementwise = _builtins(_example(ElementwiseKernel))
+    elementwise["fit"] |= {"rows": 5, "residuals": [{"size_max": 1e9, "low": 0.9, "high": 1.1}]}
+    content["kernels"] = {
+        "torch": {"gemm": {"fp16": _kernel("measured fp16")}, "elementwise": {"rope": elementwise}},
+        "sglang": {"gemm": {"bf16": _kernel("measured bf16"), "fp8": _kernel("measured fp8")}},
+    }
+    _write(root, content, "relative")
+    return content
+
+
+def _with_inherit(
+    root: Path, inherit: Any, own: dict[str, Any] | None = None, set_name: str = "torch"
+) -> Gpu:
+    content = _content()
+    content["kernels"] = {set_name: {**(own or {}), "inherit": inherit}}
+    _write(root, content)
+    return load_gpu("test-gpu", root)
+
+
+def test_fitted_kernels_are_read_as_they_are(tmp_path: Path) -> None:
+    content = _relative(tmp_path)
+    gpu = load_gpu("relative", tmp_path)
+    assert msgspec.to_builtins(gpu.kernels) == msgspec.to_builtins(
+        msgspec.convert(content["kernels"], dict[str, KernelSet])
+    )
+    keys = {row.key for row in kernel_rows(gpu)}
+    assert {"kernels.torch.gemm.fp16.fit.rows", "kernels.sglang.gemm.fp8.fit.heldout_error"} <= keys
+
+
+def test_a_whole_section_or_a_renamed_entry_can_be_inherited(tmp_path: Path) -> None:
+    _relative(tmp_path)
+    gpu = _with_inherit(
+        tmp_path,
+        {
+            "reason": "same chip",
+            "widen": 2.0,
+            "gemm": {"fp16": "relative", "bf16": "relative:sglang", "fp8": "relative:sglang:bf16"},
+            "elementwise": "relative",
+        },
+    )
+    gemm = gpu.kernel_set("torch").gemm
+    assert gemm["fp16"].fit.inherited_from == "relative:torch:fp16"
+    assert gemm["fp16"].fit.source == "inherited from relative:torch:fp16 (same chip): measured fp16"
+    assert gemm["bf16"].fit.inherited_from == "relative:sglang:bf16"
+    assert gemm["fp8"].fit.source.endswith("measured bf16")
+    assert gpu.kernel_set("torch").elementwise["rope"].fit.inherited_from == "relative:torch"
+    # 0.9 and 1.2 about their centre sqrt(0.9 * 1.2), twice as wide in the logarithm
+    band = gemm["fp16"].fit.residuals[0]
+    assert band.low * band.high == pytest.approx(0.9 * 1.2)
+    assert band.high / band.low == pytest.approx((1.2 / 0.9) ** 2)
+    assert inheritance_gaps("test-gpu", tmp_path) == []
+
+
+def test_the_unfused_products_are_one_kernel_and_are_inherited_as_one(tmp_path: Path) -> None:
+    content = _content("relative")
+    products = _builtins(_example(UnfusedKernel))
+    products["fit"] |= {"source": "measured products", "rows": 5}
+    content["kernels"] = {"paper": {"unfused": products}}
+    _write(tmp_path, content, "relative")
+    inherit = {"reason": "same chip", "unfused": "relative"}
+    borrowed = _with_inherit(tmp_path, inherit, set_name="paper").kernel_set("paper").unfused
+    assert borrowed is not None
+    assert borrowed.fit.inherited_from == "relative:paper"
+    assert {row.key for row in kernel_rows(load_gpu("test-gpu", tmp_path))} >= {
+        "kernels.paper.unfused.ramp_us"
+    }
+
+
+def test_what_was_measured_wins_over_what_is_inherited(tmp_path: Path) -> None:
+    _relative(tmp_path)
+    own = {"gemm": {"fp16": _kernel("own fp16")}}
+    gpu = _with_inherit(tmp_path, {"reason": "same chip", "gemm": "relative:torch"}, own)
+    assert gpu.kernel_set("torch").gemm["fp16"].fit.source == "own fp16"
+    assert gpu.kernel_set("torch").gemm["fp16"].fit.inherited_from == ""
+
+
+def test_a_band_borrowed_from_the_same_gpu_is_not_widened(tmp_path: Path) -> None:
+    own = {"gemm": {"fp16": _kernel("own fp16")}}
+    inherit = {"reason": "same pipes", "widen": 3.0, "gemm": {"bf16": "test-gpu:torch:fp16"}}
+    gpu = _with_inherit(tmp_path, inherit, own)
+    assert (
+        gpu.kernel_set("torch").gemm["bf16"].fit.residuals
+        == gpu.kernel_set("torch").gemm["fp16"].fit.residuals
+    )
+
+
+def test_a_relative_without_the_section_is_a_gap_and_no_empty_set(tmp_path: Path) -> None:
+    _relative(tmp_path)
+    gpu = _with_inherit(tmp_path, {"reason": "same chip", "attention": "relative"})
+    assert gpu.kernels == {}
+    assert inheritance_gaps("test-gpu", tmp_path) == ["kernels.torch.attention.* from relative:torch"]
+
+
+@pytest.mark.parametrize(
+    ("inherit", "told"),
+    [
+        ({"gemm": "relative"}, "kernels.torch.inherit.reason: missing"),
+        ({"reason": "x"}, "nothing is inherited"),
+        ({"reason": "x", "gemm": "relative", "widen": 0.5}, "kernels.torch.inherit.widen"),
+        (
+            {"reason": "x", "gemm": "relative", "norms": "relative"},
+            "kernels.torch.inherit.norms: unknown key",
+        ),
+        ({"reason": "x", "gemm": "a:b:c:d"}, "kernels.torch.inherit.gemm"),
+        ({"reason": "x", "gemm": "relative:torch:fp16"}, "a whole section takes"),
+        ({"reason": "x", "unfused": {"qk": "relative"}}, "kernels.torch.inherit.unfused"),
+        ({"reason": "x", "gemm": 3}, "kernels.torch.inherit.gemm"),
+        ({"reason": "x", "gemm": {"fp16": 3}}, "kernels.torch.inherit.gemm.fp16"),
+        ({"reason": "x", "gemm": "test-gpu:torch"}, "cannot inherit from itself"),
+        ({"reason": "x", "gemm": "relativ"}, "unknown GPU 'relativ'; did you mean 'relative'"),
+        ("relative", "kernels.torch.inherit"),
+    ],
+)
+def test_a_wrong_inheritance_names_file_and_key(tmp_path: Path, inherit: Any, told: str) -> None:
+    _relative(tmp_path)
+    with pytest.raises(SpecError) as caught:
+        _with_inherit(tmp_path, inherit)
+    assert told in str(caught.value)
+    assert "test-gpu.toml" in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_an_inherited_kernel_cannot_be_inherited_again(tmp_path: Path) -> None:
+    _relative(tmp_path)
+    middle = _content("middle")
+    middle["kernels"] = {"torch": {"inherit": {"reason": "same chip", "gemm": "relative"}}}
+    _write(tmp_path, middle, "middle")
+    with pytest.raises(SpecError, match="middle:torch is itself inherited; name the GPU and set"):
+        _with_inherit(tmp_path, {"reason": "a copy of a copy", "gemm": "middle"})
+
+
+@pytest.mark.parametrize("broken", ["extra", "missing", "text", "nan", "not a table", "band", "no rows"])
+def test_a_broken_kernel_table_names_file_and_key(tmp_path: Path, broken: str) -> None:
+    content = _content()
+    kernel = _kernel("measured")
+    content["kernels"] = {"torch": {"gemm": {"fp16": kernel}}}
+    if broken == "extra":
+        kernel["speed"] = 1.0
+    elif broken == "missing":
+        del kernel["fit"]["rows"]
+    elif broken == "text":
+        kernel["fit"]["fit_error"] = "small"
+    elif broken == "nan":
+        kernel["fit"]["fit_error"] = math.nan
+    elif broken == "band":
+        kernel["fit"]["residuals"] = [{"size_max": 1.0, "low": 1.2, "high": 0.9}]
+    elif broken == "no rows":
+        kernel["fit"]["rows"] = 0
+    else:
+        content["kernels"]["torch"] = 3
+    _fails(tmp_path, content, "kernels.torch")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_shipped_inheritance_leads_somewhere(name: str) -> None:
+    """Once a relative has a set of its own, every entry that others borrow from it must be there."""
+    calibrated = {
+        f"{other}:{set_name}"
+        for other in NAMES
+        for set_name, kernels in load_gpu(other).kernels.items()
+        if any(not kernel.fit.inherited_from for kernel in kernels.gemm.values())
+    }
+    for gap in inheritance_gaps(name):
+        reference = gap.rsplit(" from ", 1)[1]
+        assert ":".join(reference.split(":")[:2]) not in calibrated, gap

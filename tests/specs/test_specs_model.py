@@ -1,0 +1,415 @@
+"""Models: published parameter counts, Hugging Face configs, dtypes."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from medusa_sim.errors import SpecError
+from medusa_sim.report.spec_rows import model_rows
+from medusa_sim.specs import model as model_module
+from medusa_sim.specs.model import Model, with_dtypes
+from medusa_sim.specs.models import load_model, model_names
+
+# Parameters of the released checkpoints, as their publishers' model cards count them.
+PUBLISHED = {
+    "llama-7b": 6_738_415_616,
+    "llama-13b": 13_015_864_320,
+    "llama-33b": 32_528_943_616,
+    "llama-65b": 65_285_660_672,
+    "vicuna-7b": 6_738_415_616,
+    "vicuna-13b": 13_015_864_320,
+    "vicuna-33b": 32_528_943_616,
+    "zephyr-7b": 7_241_732_096,
+    "mistral-7b": 7_241_732_096,
+    "llama-2-7b": 6_738_415_616,
+    "llama-2-13b": 13_015_864_320,
+    "llama-2-70b": 68_976_648_192,
+    "codellama-34b": 33_743_970_304,
+    "llama-3-8b": 8_030_261_248,
+    "llama-3-70b": 70_553_706_496,
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "llama-3.2-1b": 1_235_814_400,
+    "llama-3.2-3b": 3_212_749_824,
+    "qwen2-0.5b": 494_032_768,
+    "qwen2-1.5b": 1_543_714_304,
+    "qwen2-7b": 7_615_616_512,
+    "qwen2-72b": 72_706_203_648,
+    "qwen2.5-7b": 7_615_616_512,
+    "qwen2.5-14b": 14_770_033_664,
+    "qwen2.5-32b": 32_763_876_352,
+    "qwen3-0.6b": 596_049_920,
+    "qwen3-1.7b": 1_720_574_976,
+    "qwen3-4b": 4_022_468_096,
+    "qwen3-8b": 8_190_735_360,
+    "qwen3-14b": 14_768_307_200,
+    "qwen3-32b": 32_762_123_264,
+    "opt-125m": 125_239_296,
+    "opt-1.3b": 1_315_758_080,
+    "opt-2.7b": 2_651_596_800,
+    "opt-6.7b": 6_658_473_984,
+    "opt-13b": 12_853_473_280,
+    "opt-30b": 29_974_540_288,
+    # the paper prints 66 billion; no card counts it exactly
+    "opt-66b": 66e9,
+    "llama-68m": 68_030_208,
+    "llama-160m": 162_417_408,
+    "tinyllama-1.1b": 1_100_048_384,
+}
+
+LLAMA: dict[str, Any] = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 4096,
+    "intermediate_size": 14336,
+    "num_hidden_layers": 32,
+    "num_attention_heads": 32,
+    "num_key_value_heads": 8,
+    "vocab_size": 128256,
+    "max_position_embeddings": 8192,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+}
+OPT: dict[str, Any] = {
+    "architectures": ["OPTForCausalLM"],
+    "model_type": "opt",
+    "hidden_size": 768,
+    "ffn_dim": 3072,
+    "num_hidden_layers": 12,
+    "num_attention_heads": 12,
+    "vocab_size": 50272,
+    "max_position_embeddings": 2048,
+    "word_embed_proj_dim": 768,
+    "torch_dtype": "float16",
+}
+
+
+def _config(folder: Path, content: Any, name: str = "my-model") -> Path:
+    path = folder / name / "config.json"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def _load(folder: Path, base: dict[str, Any] = LLAMA, **changes: Any) -> Model:
+    merged = {key: value for key, value in {**base, **changes}.items() if value is not ...}
+    return load_model(_config(folder, merged))
+
+
+def _refused(folder: Path, *told: str, base: dict[str, Any] = LLAMA, **changes: Any) -> None:
+    with pytest.raises(SpecError) as caught:
+        _load(folder, base, **changes)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert "config.json" in message
+    for word in told:
+        assert word in message
+
+
+# --- named models -------------------------------------------------------------------------------------
+
+
+def test_every_named_model_has_a_published_count() -> None:
+    assert set(PUBLISHED) == set(model_names())
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_parameter_counts_are_the_published_ones(name: str) -> None:
+    model = load_model(name)
+    # 0.5 %: a wrong width, a forgotten matrix or an untied embedding moves the count by more
+    assert model.parameter_count == pytest.approx(PUBLISHED[name], rel=5e-3)
+    if isinstance(PUBLISHED[name], int):
+        assert model.parameter_count == PUBLISHED[name]
+    assert model.weight_bytes == 2 * model.parameter_count
+    assert len(model.source) > 10
+    assert model.heads * model.head_dim >= model.hidden // 2
+
+
+def test_kv_bytes_count_kv_heads_and_not_query_heads() -> None:
+    # 2 (K, V) x 80 layers x 8 heads x 128 x 2 bytes; by 64 query heads it would be eight times that
+    assert load_model("llama-2-70b").kv_bytes_per_token == 2 * 80 * 8 * 128 * 2
+    assert load_model("llama-7b").kv_bytes_per_token == 2 * 32 * 4096 * 2
+
+
+def test_a_resized_model_keeps_its_layers_shape() -> None:
+    model = load_model("llama-7b")
+    one = model.resized(layers=1)
+    assert one.layer_parameter_count == model.layer_parameter_count
+    assert model.parameter_count - one.parameter_count == 31 * model.layer_parameter_count
+    assert model.resized(vocab=1000).vocab == 1000
+
+
+def test_an_unknown_model_suggests_the_nearest() -> None:
+    with pytest.raises(SpecError, match=r"did you mean 'vicuna-7b'.*config\.json"):
+        load_model("vicuna7b")
+
+
+def test_model_rows_carry_the_source_and_full_numbers() -> None:
+    rows = {row.key: row for row in model_rows(load_model("zephyr-7b"))}
+    assert rows["parameter_count"].value == 7_241_732_096
+    assert rows["weight_bytes"].unit == "bytes"
+    assert rows["hidden"].source.startswith("config.json of HuggingFaceH4")
+    assert "sliding window" in rows["architecture"].note
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("layers = 0", "llama-7b.layers"),
+        ("layers = 2.5", "llama-7b.layers"),
+        ("layers = nan", "llama-7b.layers"),
+        ('layers = "32"', "llama-7b.layers"),
+        ("layers = 32\nspeed = 3", "llama-7b.speed: unknown key"),
+        ("layers = 32\nkv_heads = 5", "must divide"),
+        ("", "llama-7b.layers: missing"),
+    ],
+)
+def test_a_broken_models_file_names_the_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, line: str, told: str
+) -> None:
+    kv_heads = "" if "kv_heads" in line else "kv_heads = 32"
+    text = f"""[llama-7b]
+architecture = "llama"
+{line}
+{kv_heads}
+hidden = 4096
+intermediate = 11008
+heads = 32
+head_dim = 128
+vocab = 32000
+max_seq_len = 2048
+dtype = "fp16"
+source = "a test of ten letters"
+"""
+    path = tmp_path / "models.toml"
+    path.write_text(text)
+    monkeypatch.setattr(model_module, "MODELS_FILE", path)
+    with pytest.raises(SpecError) as caught:
+        load_model("llama-7b")
+    assert told in str(caught.value)
+    assert "models.toml" in str(caught.value)
+
+
+# --- Hugging Face configs -----------------------------------------------------------------------------
+
+
+def test_a_llama_config_equals_the_named_model(tmp_path: Path) -> None:
+    read = _load(tmp_path)
+    named = load_model("llama-3-8b")
+    assert read.name == "my-model"
+    same = dataclasses.replace(named, name=read.name, source=read.source, notes=read.notes)
+    assert read == same
+    assert load_model(tmp_path / "my-model") == read  # a folder works too
+
+
+def test_an_opt_config_equals_the_named_model(tmp_path: Path) -> None:
+    read = _load(tmp_path, OPT)
+    named = load_model("opt-125m")
+    assert read == dataclasses.replace(named, name=read.name, source=read.source, notes=read.notes)
+    assert not read.rope
+    assert not read.gated
+
+
+def test_fields_that_configs_leave_out(tmp_path: Path) -> None:
+    assert _load(tmp_path, num_key_value_heads=...).kv_heads == 32
+    assert _load(tmp_path, num_key_value_heads=None).kv_heads == 32
+    assert _load(tmp_path, head_dim=64).head_dim == 64
+    assert _load(tmp_path, head_dim=None).head_dim == 128
+    assert _load(tmp_path, architectures=...).architecture == "llama"
+    assert _load(tmp_path, model_type=...).architecture == "llama"
+    assert _load(tmp_path, torch_dtype=..., dtype="float16").dtype == "fp16"
+
+
+def test_what_is_accepted_with_a_remark(tmp_path: Path) -> None:
+    assert "run in fp16" in _load(tmp_path, torch_dtype="float32").notes[0]
+    assert "run in fp16" in _load(tmp_path, torch_dtype=...).notes[0]
+    assert "'llama3'" in _load(tmp_path, rope_scaling={"rope_type": "llama3", "factor": 8.0}).notes[0]
+    mistral = {"architectures": ["MistralForCausalLM"], "model_type": "mistral"}
+    assert "4096" in _load(tmp_path, **mistral, sliding_window=4096).notes[0]
+    qwen = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
+    assert _load(tmp_path, **qwen, sliding_window=4096, use_sliding_window=False).notes == ()
+
+
+def test_biases_and_norms_of_each_family(tmp_path: Path) -> None:
+    qwen2 = _load(tmp_path, architectures=["Qwen2ForCausalLM"], model_type="qwen2")
+    assert (qwen2.qkv_bias, qwen2.output_bias, qwen2.qk_norm) == (True, False, False)
+    qwen3 = _load(tmp_path, architectures=["Qwen3ForCausalLM"], model_type="qwen3")
+    assert (qwen3.qkv_bias, qwen3.qk_norm) == (False, True)
+    biased = _load(tmp_path, attention_bias=True, mlp_bias=True)
+    assert (biased.qkv_bias, biased.output_bias, biased.mlp_bias) == (True, True, True)
+
+
+def test_quantised_checkpoints(tmp_path: Path) -> None:
+    awq = _load(tmp_path, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
+    assert (awq.dtype, awq.weight_dtype, awq.kv_dtype) == ("bf16", "int4", "bf16")
+    assert awq.parameter_count == load_model("llama-3-8b").parameter_count
+    linear = awq.layers * awq.linear_parameter_count
+    assert awq.weight_bytes == linear / 2 + 2 * (awq.parameter_count - linear)
+    fp8 = _load(tmp_path, quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"})
+    assert (fp8.dtype, fp8.weight_dtype, fp8.activation_dtype, fp8.kv_dtype) == ("fp8", "fp8", "bf16", "bf16")
+    _refused(
+        tmp_path, "quantization_config.bits", "8", quantization_config={"quant_method": "gptq", "bits": 8}
+    )
+    _refused(tmp_path, "quant_method", "bitsandbytes", quantization_config={"quant_method": "bitsandbytes"})
+    _refused(tmp_path, "quant_method", "missing", quantization_config={"bits": 4})
+
+
+def test_other_architectures_are_refused_by_field(tmp_path: Path) -> None:
+    _refused(
+        tmp_path, "architectures", "GPT2LMHeadModel", "LlamaForCausalLM", architectures=["GPT2LMHeadModel"]
+    )
+    _refused(tmp_path, "model_type", "gpt2", "mistral", architectures=..., model_type="gpt2")
+    _refused(tmp_path, "architectures", "missing", architectures=..., model_type=...)
+    _refused(tmp_path, "model_type", "'opt'", "'llama'", model_type="opt")
+    _refused(tmp_path, "num_local_experts", "mixture-of-experts", num_local_experts=8, model_type="mixtral")
+    _refused(tmp_path, "text_config", "multimodal", text_config={})
+    _refused(tmp_path, "word_embed_proj_dim", "512", base=OPT, word_embed_proj_dim=512)
+    _refused(tmp_path, "do_layer_norm_before", base=OPT, do_layer_norm_before=False)
+
+
+@pytest.mark.parametrize("field", ["hidden_size", "num_hidden_layers", "num_attention_heads", "vocab_size"])
+@pytest.mark.parametrize("value", [..., 0, -1, 2.5, "4096", True, None, 10**12, [1]])
+def test_a_wrong_size_names_the_field(tmp_path: Path, field: str, value: Any) -> None:
+    _refused(tmp_path, field, "allowed" if value is not ... else "missing", **{field: value})
+
+
+def test_sizes_that_contradict_each_other(tmp_path: Path) -> None:
+    _refused(tmp_path, "num_key_value_heads", "divide", num_key_value_heads=5)
+    _refused(tmp_path, "num_attention_heads", "divide", num_attention_heads=24, num_key_value_heads=8)
+
+
+def test_files_that_are_no_config(tmp_path: Path) -> None:
+    for text, told in (
+        ("{", "not valid JSON"),
+        ("[1]", "JSON object"),
+        ('{"a": NaN}', "NaN"),
+        ('{"vocab_size": 1, "vocab_size": 2}', "given twice"),
+        ("[" * 100_000, "not valid JSON"),
+        (" " * 1_000_001, "more than the 1000000"),
+    ):
+        with pytest.raises(SpecError, match=told):
+            load_model(_config(tmp_path, text))
+    with pytest.raises(SpecError, match="no such file"):
+        load_model(tmp_path / "nowhere" / "config.json")
+
+
+@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    base=st.sampled_from([LLAMA, OPT]),
+    key=st.sampled_from(
+        [
+            *LLAMA,
+            "ffn_dim",
+            "head_dim",
+            "rope_scaling",
+            "quantization_config",
+            "sliding_window",
+            "num_experts",
+        ]
+    ),
+    value=st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=4),
+        lambda inner: (
+            st.lists(inner, max_size=2)
+            | st.dictionaries(st.sampled_from(["bits", "quant_method", "type"]), inner, max_size=2)
+        ),
+        max_leaves=4,
+    ),
+)
+def test_any_config_is_a_model_or_a_one_line_error(
+    tmp_path: Path, base: dict[str, Any], key: str, value: Any
+) -> None:
+    outcome: Model | SpecError
+    try:
+        outcome = load_model(_config(tmp_path, {**base, key: value}))
+    except SpecError as error:
+        outcome = error
+    if isinstance(outcome, SpecError):
+        assert "\n" not in str(outcome)
+    else:
+        assert outcome.parameter_count > 0
+        assert outcome.heads % outcome.kv_heads == 0
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "name", ["llama-68m", "llama-3.2-1b", "mistral-7b", "qwen2-0.5b", "qwen3-0.6b", "opt-125m"]
+)
+def test_counts_match_the_reference_implementation(tmp_path: Path, name: str) -> None:
+    """Parameters of the class that loads such a checkpoint, built without memory, are ours exactly."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    model = load_model(name)
+    kinds = {
+        "llama": ("LlamaConfig", "LlamaForCausalLM"),
+        "mistral": ("MistralConfig", "MistralForCausalLM"),
+        "qwen2": ("Qwen2Config", "Qwen2ForCausalLM"),
+        "qwen3": ("Qwen3Config", "Qwen3ForCausalLM"),
+        "opt": ("OPTConfig", "OPTForCausalLM"),
+    }
+    config_class, model_class = kinds[model.architecture]
+    sizes: dict[str, Any] = {
+        "hidden_size": model.hidden,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "vocab_size": model.vocab,
+        "max_position_embeddings": model.max_seq_len,
+        "tie_word_embeddings": model.tied_embeddings,
+    }
+    if model.architecture == "opt":
+        sizes |= {"ffn_dim": model.intermediate, "word_embed_proj_dim": model.hidden}
+    else:
+        sizes |= {
+            "intermediate_size": model.intermediate,
+            "num_key_value_heads": model.kv_heads,
+            "head_dim": model.head_dim,
+        }
+    config = getattr(transformers, config_class)(**sizes, architectures=[model_class])
+    with torch.device("meta"):
+        reference = getattr(transformers, model_class)(config)
+    assert sum(parameter.numel() for parameter in reference.parameters()) == model.parameter_count
+    config.save_pretrained(tmp_path)
+    read = load_model(tmp_path / "config.json")
+    assert read.parameter_count == model.parameter_count
+
+
+# --- dtypes -------------------------------------------------------------------------------------------
+
+
+def test_allowed_dtypes() -> None:
+    model = load_model("llama-3-8b")
+    assert with_dtypes(model) == model
+    fp16 = with_dtypes(model, dtype="fp16")
+    assert (fp16.dtype, fp16.weight_dtype, fp16.kv_dtype, fp16.activation_dtype) == ("fp16",) * 4
+    fp8 = with_dtypes(model, dtype="fp8", kv_dtype="fp8")
+    assert (fp8.dtype, fp8.weight_dtype, fp8.kv_dtype, fp8.activation_dtype) == ("fp8", "fp8", "fp8", "bf16")
+    assert fp8.kv_bytes_per_token == model.kv_bytes_per_token / 2
+    int4 = with_dtypes(model, weight_dtype="int4")
+    assert (int4.dtype, int4.weight_dtype, int4.activation_dtype) == ("bf16", "int4", "bf16")
+    assert with_dtypes(int4, kv_dtype="fp8").weight_dtype == "int4"
+    assert with_dtypes(with_dtypes(model, kv_dtype="fp8"), dtype="fp16").kv_dtype == "fp8"
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "told"),
+    [
+        ({"dtype": "fp64"}, "dtype 'fp64'; allowed: fp16, bf16, fp32, fp8, int8"),
+        ({"dtype": "int4"}, "dtype 'int4'"),
+        ({"weight_dtype": "fp8"}, "bf16 with bf16 or int4"),
+        ({"dtype": "fp8", "weight_dtype": "int4"}, "fp8 with fp8"),
+        ({"kv_dtype": "int4"}, "allowed: bf16 or fp8"),
+        ({"kv_dtype": "fp16"}, "allowed: bf16 or fp8"),
+    ],
+)
+def test_refused_dtypes_say_what_is_allowed(dtypes: dict[str, str], told: str) -> None:
+    with pytest.raises(SpecError, match="llama-3-8b: ") as caught:
+        with_dtypes(load_model("llama-3-8b"), **dtypes)
+    assert told in str(caught.value)

@@ -1,0 +1,113 @@
+"""Runtimes: what they fuse, what launching costs, and strict loading."""
+
+from __future__ import annotations
+
+import math
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tomlkit
+
+from medusa_sim.errors import SpecError
+from medusa_sim.report.spec_rows import runtime_rows
+from medusa_sim.reproduce.token_rates import plain_step
+from medusa_sim.specs import runtime as runtime_module
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime, runtime_names
+
+TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
+
+
+def test_the_four_runtimes() -> None:
+    assert runtime_names() == ("paper", "kernel", "cuda-graph", "hf-eager")
+
+
+def test_what_each_fuses() -> None:
+    fused = {
+        name: (load_runtime(name).fused_qkv, load_runtime(name).fused_gate_up, load_runtime(name).attention)
+        for name in runtime_names()
+    }
+    assert fused == {
+        "paper": (False, False, "unfused"),
+        "kernel": (True, True, "fused"),
+        "cuda-graph": (True, True, "fused"),
+        "hf-eager": (False, False, "fused"),
+    }
+
+
+def test_bare_kernels_and_the_paper_launch_for_nothing() -> None:
+    for name in ("kernel", "paper"):
+        assert [getattr(load_runtime(name), key) for key in TIMES] == [0.0, 0.0, 0.0]
+
+
+def test_default_kernel_sets() -> None:
+    graph = load_runtime("cuda-graph")
+    assert [graph.kernel_set(dtype) for dtype in ("fp16", "bf16", "fp8")] == ["torch", "sglang", "sglang"]
+    assert load_runtime("paper").kernel_set("fp16") == "paper"
+    with pytest.raises(SpecError, match=r"runtime paper names no kernel set for dtype 'fp8'.*--kernels"):
+        load_runtime("paper").kernel_set("fp8")
+
+
+@pytest.mark.parametrize("name", ["paper", "kernel", "cuda-graph", "hf-eager"])
+def test_every_time_keeps_its_source_through_loading(name: str) -> None:
+    content = tomllib.loads(runtime_module.RUNTIMES_FILE.read_text())[name]
+    rows = {row.key: row for row in runtime_rows(load_runtime(name))}
+    for key in TIMES:
+        row = rows[key]
+        assert (row.value, row.source, row.unit) == (content[key]["value"], content[key]["source"], "us")
+        assert row.note == content[key].get("note", "")
+    assert all(row.source for row in rows.values())
+
+
+def test_the_host_bound_estimate_follows_from_table_1_of_the_medusa_paper() -> None:
+    # 45 and 35 tokens/s (read to two digits, so 2-3 %) at 14 launches a layer and 4 outside
+    eager = load_runtime("hf-eager")
+    for name, tokens_per_s in (("vicuna-7b", 45.0), ("vicuna-13b", 35.0)):
+        step = plain_step(name)
+        assert step.launches == pytest.approx(14 * load_model(name).layers + 4)
+        assert eager.host_us_per_step == 0.0
+        assert step.time_us(eager.host_us_per_launch) == pytest.approx(1e6 / tokens_per_s, rel=0.03)
+
+
+def test_an_unknown_runtime_suggests_the_nearest() -> None:
+    with pytest.raises(SpecError, match="did you mean 'cuda-graph'"):
+        load_runtime("cuda-graphs")
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("launch_us", None, "missing"),
+        ("launch_us", 0.5, "source"),
+        ("launch_us", {"value": 0.5}, "source"),
+        ("launch_us", {"value": -0.5, "source": "somewhere"}, "allowed"),
+        ("launch_us", {"value": math.nan, "source": "somewhere"}, "allowed"),
+        ("launch_us", {"value": "fast", "source": "somewhere"}, "allowed"),
+        ("fused_qkv", 1, "true or false"),
+        ("attention", "flash", "fused, unfused"),
+        ("head_rows", None, "missing"),
+        ("kernels", {"fp12": "torch"}, "unknown dtype"),
+        ("kernels", {"fp16": 3}, "kernel set"),
+        ("graphs", True, "unknown key"),
+    ],
+)
+def test_a_broken_runtime_names_file_and_key(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, key: str, value: Any, told: str
+) -> None:
+    content = tomllib.loads(runtime_module.RUNTIMES_FILE.read_text())
+    if value is None:
+        del content["kernel"][key]
+    else:
+        content["kernel"][key] = value
+    path = tmp_path / "runtimes.toml"
+    path.write_text(tomlkit.dumps(content))
+    monkeypatch.setattr(runtime_module, "RUNTIMES_FILE", path)
+    with pytest.raises(SpecError) as caught:
+        load_runtime("cuda-graph")
+    message = str(caught.value)
+    assert told in message
+    assert f"kernel.{key}" in message
+    assert "runtimes.toml" in message
+    assert "\n" not in message

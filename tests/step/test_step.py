@@ -1,0 +1,193 @@
+"""A step as the sum of what it launches: physics that any latency model must keep."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.latency.base import Bound
+from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.operators.operator import Attention
+from medusa_sim.plan.speedup import steps
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.model import with_dtypes
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.drafter import DraftModel, LayerDrafter, MedusaHeads, NoDrafter
+from medusa_sim.step.step import (
+    HOST_OVERLAP,
+    Setting,
+    decode_step,
+    drafting_steps,
+    prefill_step,
+    verification_step,
+    verify_step,
+)
+from medusa_sim.step.workload import PARTS, decode, prefill, step_launches, verify
+
+GPU = load_gpu("a100-80gb-pcie")
+
+
+def setting(
+    model: str = "llama-7b", runtime: str = "cuda-graph", scope: str = "model", **other: object
+) -> Setting:
+    given = {"latency": RooflineLatency(GPU), "model": load_model(model), "runtime": load_runtime(runtime),
+             "scope": scope, "drafter": MedusaHeads()}  # fmt: skip
+    return Setting(**(given | other))
+
+
+def test_block_is_the_eight_kernels_of_the_paper() -> None:
+    model, runtime = load_model("llama-7b"), load_runtime("paper")
+    launches = step_launches(model, verify(4, 1024, 16), runtime, "block")
+    names = [launch.operator.name for launch in launches]
+    assert names == ["q_proj", "k_proj", "v_proj", "qk", "pv", "up_proj", "gate_proj", "down_proj"]
+    assert all(launch.count == 1 for launch in launches)
+    products = [launch.operator for launch in launches if isinstance(launch.operator, Attention)]
+    assert all(product.kv_len == 1024 for product in products)  # Table 5 uses s, not s + q
+
+
+@pytest.mark.parametrize("model", ["llama-7b", "llama-3-8b", "opt-13b"])
+@pytest.mark.parametrize("runtime", ["paper", "cuda-graph"])
+def test_a_decode_step_reads_every_weight_once(model: str, runtime: str) -> None:
+    spec = load_model(model)
+    launches = step_launches(spec, decode(1, 1024), load_runtime(runtime), "model")
+    read = sum(
+        launch.count * launch.operator.weight_bytes for launch in launches if hasattr(launch.operator, "k")
+    )
+    # Everything but the embedding table (one row is read), norms, biases and learned positions.
+    linear = 2 * (spec.layers * spec.linear_parameter_count + spec.vocab * spec.hidden)
+    assert read == pytest.approx(linear, rel=1e-12)
+
+
+def test_three_phases_share_one_set_of_formulas() -> None:
+    model, runtime = load_model("llama-3-8b"), load_runtime("cuda-graph")
+    as_prefill = step_launches(model, prefill(2, 512), runtime, "block")
+    as_verify = step_launches(model, verify(2, 512, 512), runtime, "block")
+    for one, other in zip(as_prefill, as_verify, strict=True):
+        if not isinstance(one.operator, Attention):
+            assert one.operator.flops == other.operator.flops
+    one_token = step_launches(model, verify(2, 512, 1), runtime, "model")
+    plain = step_launches(model, decode(2, 512), runtime, "model")
+    for one, other in zip(one_token, plain, strict=True):
+        assert one.operator.flops == other.operator.flops
+        assert one.operator.bytes == other.operator.bytes
+
+
+def test_verification_reads_the_kv_once_for_all_candidates() -> None:
+    """Charging the cache once per candidate is the commonest fault of simulators: 9 to 30 times too slow."""
+    long = setting("llama-2-7b")
+    batch, seq_len = 16, 8192
+    at = [float(verification_step(long, batch, seq_len, c).parts_us["attention"]) for c in (1, 16, 64)]
+    assert at[1] == pytest.approx(at[0], rel=0.01)
+    assert at[2] < 1.1 * at[0]
+
+
+@given(batch=st.integers(1, 256), seq_len=st.integers(1, 16384), candidates=st.integers(1, 256))
+def test_roofline_steps_grow_with_everything(batch: int, seq_len: int, candidates: int) -> None:
+    base = setting()
+    time_us = verify_step(base, batch, seq_len, candidates).time_us
+    assert time_us > 0
+    for bigger in (
+        (batch + 1, seq_len, candidates),
+        (batch, seq_len + 1, candidates),
+        (batch, seq_len, candidates + 1),
+    ):
+        assert verify_step(base, *bigger).time_us >= time_us
+
+
+def test_one_candidate_is_plain_decoding() -> None:
+    computed = steps(setting(), 4, 1024, np.array([1, 16]))
+    assert computed.verify_us[0] == computed.decode.time_us
+    assert computed.overhead[0] == 1.0
+    assert computed.overhead[1] > 1.0
+
+
+def test_the_fixed_baseline_is_one_number() -> None:
+    batch = np.array([1, 8, 64])[:, None]
+    computed = steps(setting(), batch, 1024, np.array([16]), "fixed")
+    assert computed.baseline_us == decode_step(setting(), 1, 1024).time_us
+    assert computed.overhead[2, 0] > steps(setting(), 64, 1024, np.array([16])).overhead[0]
+
+
+def test_a_grid_equals_its_points() -> None:
+    base = setting()
+    batch, seq_len, candidates = np.array([1, 7, 64]), np.array([128, 4096]), np.array([1, 17, 112])
+    grid = verify_step(base, batch[:, None, None], seq_len[None, :, None], candidates[None, None, :])
+    assert grid.time_us.shape == (3, 2, 3)
+    for b, s, c in ((0, 0, 0), (1, 1, 2), (2, 0, 1)):
+        point = verify_step(base, int(batch[b]), int(seq_len[s]), int(candidates[c]))
+        assert grid.time_us[b, s, c] == pytest.approx(float(point.time_us), rel=1e-12)
+        assert grid.bound[b, s, c] == point.bound
+
+
+def test_parts_and_launches_add_up_to_the_step() -> None:
+    step = verify_step(setting(), 4, 1024, 64)
+    assert set(step.parts_us) <= set(PARTS)
+    assert sum(step.parts_us.values()) + step.launch_us == pytest.approx(float(step.device_us), rel=1e-12)
+
+
+def test_a_host_bound_runtime_takes_a_smooth_maximum_of_device_and_host() -> None:
+    eager = setting(runtime="hf-eager")
+    step = decode_step(eager, 1, 128)
+    assert step.host_us > step.device_us
+    assert step.host_us < step.time_us < step.host_us + step.device_us
+    assert step.bound == Bound.HOST
+    big = verify_step(eager, 64, 4096, 112)
+    assert big.time_us == pytest.approx(float(big.device_us), rel=1e-2)
+    even = dataclasses.replace(step, host_us=float(step.device_us))
+    assert even.time_us == pytest.approx(2.0 ** (1.0 / HOST_OVERLAP) * float(step.device_us))
+    assert dataclasses.replace(step, host_us=0.0).time_us == step.device_us
+    assert step.low_us <= step.time_us <= step.high_us
+
+
+def test_heads_cost_what_they_read() -> None:
+    base = setting("vicuna-7b")
+    spec = base.model
+    (drafting,) = drafting_steps(base, 1, 1024, 64)
+    read_us = MedusaHeads().weight_bytes(spec) / GPU.bandwidth_bytes_per_s * 1e6
+    assert float(drafting.device_us) >= 0.99 * read_us
+    assert drafting.host_us == 0.0
+    shared = MedusaHeads(own_output_layers=False)
+    assert shared.weight_bytes(spec) < 0.2 * MedusaHeads().weight_bytes(spec)
+    assert drafting_steps(setting(drafter=NoDrafter()), 1, 1024, 64) == ()
+    assert drafting_steps(setting(scope="block"), 1, 1024, 64) == ()
+
+
+def test_a_draft_model_pays_for_each_level() -> None:
+    draft = load_model("llama-68m")
+    chain = [
+        sum(
+            float(step.time_us)
+            for step in drafting_steps(setting(drafter=DraftModel(draft=draft, depth=d)), 1, 512, d + 1)
+        )
+        for d in (1, 2, 4)
+    ]
+    assert chain[1] == pytest.approx(2 * chain[0], rel=0.01)
+    assert chain[2] == pytest.approx(4 * chain[0], rel=0.02)
+    eagle = drafting_steps(setting(drafter=LayerDrafter(depth=3)), 1, 512, 4)
+    assert len(eagle) == 3
+    slow = DraftModel(draft=draft, depth=4, runtime=load_runtime("hf-eager"))
+    (first, *_) = drafting_steps(setting(drafter=slow), 1, 512, 5)
+    assert first.host_us > 0
+
+
+def test_quantised_weights_make_decoding_faster_and_leave_the_head_alone() -> None:
+    spec = load_model("llama-2-7b")
+    latency, runtime = RooflineLatency(GPU), load_runtime("cuda-graph")
+    shared = {"latency": latency, "runtime": runtime, "scope": "model", "drafter": NoDrafter()}
+    int4 = Setting(model=with_dtypes(spec, weight_dtype="int4"), **shared)
+    full = Setting(model=spec, **shared)
+    quantised, plain = decode_step(int4, 1, 128), decode_step(full, 1, 128)
+    assert quantised.parts_us["mlp"] < 0.3 * plain.parts_us["mlp"]
+    assert quantised.parts_us["lm_head"] == plain.parts_us["lm_head"]
+
+
+def test_prefill_runs_the_head_on_the_last_token_only() -> None:
+    long = prefill_step(setting(), 1, 4096)
+    short = prefill_step(setting(), 1, 128)
+    assert long.parts_us["lm_head"] == short.parts_us["lm_head"]
+    assert long.parts_us["mlp"] > 10 * short.parts_us["mlp"]
