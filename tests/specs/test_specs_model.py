@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from medusa_sim.errors import SpecError
 from medusa_sim.report.spec_rows import model_rows
-from medusa_sim.specs import model as model_module
+from medusa_sim.specs import models as models_module
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model, model_names
 
@@ -190,7 +190,7 @@ source = "a test of ten letters"
 """
     path = tmp_path / "models.toml"
     path.write_text(text)
-    monkeypatch.setattr(model_module, "MODELS_FILE", path)
+    monkeypatch.setattr(models_module, "MODELS_FILE", path)
     with pytest.raises(SpecError) as caught:
         load_model("llama-7b")
     assert told in str(caught.value)
