@@ -127,8 +127,10 @@ def searched(
         start = place.stop
         timed = replace(known, drafter=option.drafter)
         parts = drafting_steps(timed, rows, columns, option.candidates[None, None, :])
-        at = np.searchsorted(counts, option.candidates)
-        _whole_step((verify, at), parts, step[..., place], low[..., place], high[..., place])
+        whole = verify.cost.at(np.searchsorted(counts, option.candidates))
+        for part in parts:
+            whole = whole + part.cost
+        step[..., place], low[..., place], high[..., place] = whole.time_us, whole.low_us, whole.high_us
     return Surface(
         gpu=gpu,
         setting=replace(setting, scope="model"),
@@ -143,27 +145,3 @@ def searched(
         low_us=low,
         high_us=high,
     )
-
-
-def _whole_step(
-    verify: tuple[StepTime, IntArray],
-    drafting: Sequence[StepTime],
-    step_us: FloatArray,
-    low_us: FloatArray,
-    high_us: FloatArray,
-) -> None:
-    """Add drafting to the verification of the chosen counts, as StepTime.__add__ does, into the arrays given.
-
-    Only times and bands are added: the breakdown by part is not needed for every cell of a search.
-    """
-    whole, at = verify
-    device = np.take(whole.device_us, at, axis=-1)
-    below, above = np.take(whole.below_us, at, axis=-1) ** 2, np.take(whole.above_us, at, axis=-1) ** 2
-    host = whole.host_us
-    for part in drafting:
-        device = device + part.device_us
-        below, above = below + part.below_us**2, above + part.above_us**2
-        host += part.host_us
-    step_us[...] = np.maximum(device, host)
-    low_us[...] = np.maximum(device - np.sqrt(below), host)
-    high_us[...] = np.maximum(device + np.sqrt(above), host)

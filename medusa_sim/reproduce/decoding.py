@@ -23,7 +23,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import sweep_settings
 from medusa_sim.reproduce.published import PAPER_GPU, cited, published
 from medusa_sim.reproduce.target import Reproduction
-from medusa_sim.step.drafter import DraftWork, MedusaHeads
+from medusa_sim.step.drafter import MedusaHeads, PassWork
 from medusa_sim.step.step import (
     Setting,
     decode_step,
@@ -32,7 +32,7 @@ from medusa_sim.step.step import (
     verification_step,
     work_time,
 )
-from medusa_sim.step.workload import decode, elementwise_launch, model_launches
+from medusa_sim.step.workload import decode, elementwise_launch, model_launches, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -77,7 +77,7 @@ def _tail_us(setting: Setting, candidates: int) -> float:
     """Microseconds after the forward pass, in which device and host wait for each other."""
     model = setting.model
     gathered = CANDIDATES if candidates == 1 else LEAVES * LEVELS * candidates / CANDIDATES
-    work = DraftWork(
+    work = PassWork(
         launches=(
             elementwise_launch(model, "gather_heads", "rms_norm", "accept", HEADS * gathered, model.vocab),
             elementwise_launch(
@@ -85,7 +85,8 @@ def _tail_us(setting: Setting, candidates: int) -> float:
             ),
         ),
         runtime=replace(setting.runtime, host_us_per_launch=0.0, host_us_per_step=0.0),
-        own_pass=False,
+        workload=verify(1, CONTEXT, candidates),
+        of="continued",
     )
     heads = sum(float(part.device_us) for part in drafting_steps(setting, 1, CONTEXT, candidates))
     device_us = heads + float(work_time(setting.latency, work).time_us)

@@ -19,8 +19,9 @@ from medusa_sim.plan.scenario import sweep_settings
 from medusa_sim.reproduce.decoding import CONTEXT, overhead_of
 from medusa_sim.reproduce.published import PAPER_GPU, cited, published
 from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.step.compose import step_us
 from medusa_sim.step.drafter import NoDrafter
-from medusa_sim.step.step import Setting, decode_step, overlapped_us
+from medusa_sim.step.step import Setting, decode_step
 from medusa_sim.units import US_PER_S
 
 FITTED_MODELS = ("vicuna-7b", "vicuna-13b")
@@ -40,8 +41,8 @@ class PlainStep:
     launches: float
 
     def time_us(self, host_us_per_launch: float) -> float:
-        """Device and host together (`step.overlapped_us`)."""
-        return float(overlapped_us(np.asarray(self.device_us), self.launches * host_us_per_launch))
+        """Device and host together (`compose.step_us`)."""
+        return float(step_us(np.asarray(self.device_us), self.launches * host_us_per_launch))
 
 
 def plain_step(model: str, data_dir: DataDir = None) -> PlainStep:

@@ -27,7 +27,7 @@ class Runtime:
     kernels: default kernel set by dtype of the linear layers. fused_qkv, fused_gate_up: whether those
     projections are one GEMM. attention: one fused kernel, or the two products of the paper's Table 5.
     launch_us: gap on the device for each launched kernel. host_us_per_launch, host_us_per_step: time
-    of the host; a step takes the longer of device and host. head_rows: whether Medusa heads run on
+    of the host, which works ahead of the device (`step/compose.py`). head_rows: whether Medusa heads run on
     all candidates, as public code does, or on the accepted row alone.
     sources, notes: by field, the document of each time and how it was read.
     """

@@ -14,21 +14,23 @@ import numpy as np
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.compose import Pass
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch, model_launches
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DraftWork:
-    """Kernels launched one after another, and the runtime that launches them.
+class PassWork:
+    """Kernels launched one after another, the runtime that launches them, and what they are for.
 
-    own_pass: a forward pass of its own, which costs the runtime's host_us_per_step; heads that continue
-    the verification pass do not.
+    of: a forward pass of the target or of a drafter, or heads that continue the pass before them. workload:
+    the tokens that pass through, by which engines charge.
     """
 
     launches: tuple[Launch, ...]
     runtime: Runtime
-    own_pass: bool = True
+    workload: Workload
+    of: Pass
 
 
 class Drafter(Protocol):
@@ -39,11 +41,11 @@ class Drafter(Protocol):
         """Short name, as the command line takes it."""
         ...
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Kernels that one verification step of `workload` adds for drafting."""
         ...
 
-    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Kernels that reading the prompt of `workload` (phase prefill) adds before the first step."""
         ...
 
@@ -68,27 +70,31 @@ class MedusaHeads:
     own_output_layers: bool = True
     name: str = "medusa"
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Heads run on every candidate, as public code does, or on the accepted row alone.
 
         With all rows the drafts of the next step are ready whichever candidate is accepted.
         """
         rows: Size = workload.tokens if runtime.head_rows == "all" else workload.batch
-        return self._heads_on(model, workload.batch, rows, runtime)
+        return self._heads_on(model, workload, rows, runtime)
 
-    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The heads on the prompt's last row, so that the first step has drafts."""
-        return self._heads_on(model, workload.batch, workload.batch, runtime)
+        return self._heads_on(model, workload, workload.batch, runtime)
 
-    def _heads_on(self, model: Model, batch: Size, rows: Size, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def _heads_on(
+        self, model: Model, workload: Workload, rows: Size, runtime: Runtime
+    ) -> tuple[PassWork, ...]:
         hidden, vocab = model.hidden, model.vocab
         launches = (
             head_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, self.heads),
             elementwise_launch(model, "medusa_silu", "residual", "drafter", rows, hidden, self.heads),
             head_launch(model, "medusa_output", "drafter", rows, vocab, hidden, self.heads),
-            elementwise_launch(model, "medusa_topk", "next_token", "drafter", batch, vocab, self.heads),
+            elementwise_launch(
+                model, "medusa_topk", "next_token", "drafter", workload.batch, vocab, self.heads
+            ),
         )
-        return (DraftWork(launches=launches, runtime=runtime, own_pass=False),)
+        return (PassWork(launches=launches, runtime=runtime, workload=workload, of="continued"),)
 
     def weight_bytes(self, model: Model) -> float:
         """K (h^2 + h), and K h vocab where the output layers are the heads' own."""
@@ -109,12 +115,12 @@ class NoDrafter:
 
     name: str = "ngram"
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Nothing."""
         del model, workload, runtime
         return ()
 
-    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """Nothing."""
         del model, workload, runtime
         return ()
@@ -145,20 +151,21 @@ class DraftModel:
     runtime: Runtime | None = None
     name: str = "draft-model"
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """`depth` forward passes one after another; the i-th sees i - 1 levels of its own drafts."""
         del model
         own = self.runtime or runtime
-        return tuple(
-            DraftWork(launches=_as_drafting(model_launches(self.draft, level, own)), runtime=own)
-            for level in _levels(workload, self.depth, self.width)
-        )
+        return tuple(self._pass(level, own) for level in _levels(workload, self.depth, self.width))
 
-    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft model reads the prompt as well."""
         del model
         own = self.runtime or runtime
-        return (DraftWork(launches=_as_drafting(model_launches(self.draft, workload, own)), runtime=own),)
+        return (self._pass(workload, own),)
+
+    def _pass(self, workload: Workload, runtime: Runtime) -> PassWork:
+        launches = _as_drafting(model_launches(self.draft, workload, runtime))
+        return PassWork(launches=launches, runtime=runtime, workload=workload, of="draft")
 
     def weight_bytes(self, model: Model) -> float:
         """All weights of the draft model."""
@@ -194,7 +201,7 @@ class LayerDrafter:
     def _layer(self, model: Model) -> Model:
         return model.resized(layers=self.layers, vocab=self.draft_vocab or model.vocab)
 
-    def _pass(self, model: Model, workload: Workload, runtime: Runtime, *, last_row: bool) -> DraftWork:
+    def _pass(self, model: Model, workload: Workload, runtime: Runtime, *, last_row: bool) -> PassWork:
         layer = self._layer(model)
         launches = _as_drafting(model_launches(layer, workload, runtime))
         if last_row:
@@ -205,9 +212,9 @@ class LayerDrafter:
             )
         inputs = self.fused_inputs * model.hidden
         fusion = head_launch(model, "draft_fusion", "drafter", workload.tokens, model.hidden, inputs)
-        return DraftWork(launches=(*launches, fusion), runtime=runtime)
+        return PassWork(launches=(*launches, fusion), runtime=runtime, workload=workload, of="draft")
 
-    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft layer's forward pass and the fusion layer, `depth` times in a row."""
         first, *later = _levels(workload, self.depth, self.width)
         seen = Workload(phase="verify", batch=first.batch, seq_len=first.seq_len, query_tokens=self.depth + 1)
@@ -216,7 +223,7 @@ class LayerDrafter:
             *(self._pass(model, level, runtime, last_row=False) for level in later),
         )
 
-    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[DraftWork, ...]:
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The layer reads the features of the prompt."""
         return (self._pass(model, workload, runtime, last_row=False),)
 

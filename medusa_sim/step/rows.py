@@ -15,6 +15,7 @@ from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
 from medusa_sim.operators.table import SIZE_COLUMNS, operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.compose import step_us
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +39,8 @@ def predicted_rows(
 ) -> pd.DataFrame:
     """A copy of checked rows (`operators.table.read_rows`) with PREDICTED_COLUMNS, in the same order.
 
-    Each row is one launch: kernel time plus the runtime's gap, or the host's time where that is longer.
+    Each row is one launch: kernel time plus the runtime's gap, and what launching it takes the host
+    (`compose.step_us`).
     kernels None: the runtime's set for the row's dtype. cold: whether operands come from HBM. leave_out: told
     one line of each operator that there is no kernel for; its rows are left out.
 
@@ -67,9 +69,9 @@ def predicted_rows(
             continue
         host_us = runtime.host_us_per_launch
         device_us = found.time_us + runtime.launch_us
-        time_us[index] = np.maximum(device_us, host_us)
-        low_us[index] = np.maximum(found.low_us + runtime.launch_us, host_us)
-        high_us[index] = np.maximum(found.high_us + runtime.launch_us, host_us)
+        time_us[index] = step_us(device_us, host_us)
+        low_us[index] = step_us(found.low_us + runtime.launch_us, host_us)
+        high_us[index] = step_us(found.high_us + runtime.launch_us, host_us)
         waits = np.where(runtime.launch_us > found.time_us, np.int8(Bound.LATENCY), found.bound)
         bound[index] = np.where(host_us > device_us, np.int8(Bound.HOST), waits)
         source[index] = found.source

@@ -9,12 +9,12 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
-from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter import Drafter, DraftWork, acceptance_launches
-from medusa_sim.step.workload import Part, Scope, decode, prefill, step_launches, verify
+from medusa_sim.step.compose import Cost, host_and_exposed_us
+from medusa_sim.step.drafter import Drafter, PassWork, acceptance_launches
+from medusa_sim.step.workload import Launch, Part, Scope, Workload, decode, prefill, step_launches, verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,58 +32,45 @@ class Setting:
     depth: int = 5
 
 
-HOST_OVERLAP = 3.0
-"""Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
-
-From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.8
-(`medusa-sim reproduce table1-rates`, docs/method.md, runtime).
-"""
-
-
-def overlapped_us(device_us: FloatArray, host_us: float) -> FloatArray:
-    """Microseconds of a step whose host launches kernels while the device works on earlier ones.
-
-    |device, host|_p with p = HOST_OVERLAP: never below the longer; at most 26 % above it, where both take as
-    long, since each then waits for the other now and again.
-    """
-    if host_us == 0.0:
-        return np.asarray(device_us)
-    return norm_max(np.asarray(device_us), np.asarray(host_us), HOST_OVERLAP)
-
-
 @dataclass(frozen=True, kw_only=True)
 class StepTime:
     """Time of one step for every shape of a grid, microseconds. Steps add with `+`.
 
-    device_us: kernels and the gaps between them. host_us: what the host needs to launch them; the step
-    takes a smooth maximum of the two (`overlapped_us`). below_us, above_us: half-widths of the 80 % band of
-    device_us. parts_us: kernel time by slice, each in the smallest shape that holds it. waits_us: device
-    time by what it waits for. source: worst `Source` code among the kernels.
+    cost: device, host and engine (`compose.Cost`), which give the time and its 80 % band. parts_us: kernel
+    time by slice, each in the smallest shape that holds it. waits_us: device time by what it waits for.
+    source: worst `Source` code among the kernels.
     """
 
-    device_us: FloatArray
-    host_us: float
-    below_us: FloatArray
-    above_us: FloatArray
+    cost: Cost
     parts_us: dict[Part, FloatArray]
     launch_us: float
     waits_us: dict[Bound, FloatArray]
     source: CodeArray
 
-    @cached_property
-    def time_us(self) -> FloatArray:
-        """Device and host together."""
-        return overlapped_us(self.device_us, self.host_us)
+    @property
+    def device_us(self) -> FloatArray:
+        """Kernels and the gaps between them."""
+        return self.cost.device_us
 
-    @cached_property
+    @property
+    def host_us(self) -> FloatArray:
+        """What the host needs to launch them."""
+        return self.cost.host_us
+
+    @property
+    def time_us(self) -> FloatArray:
+        """Device, host and engine together (`compose.step_us`)."""
+        return self.cost.time_us
+
+    @property
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band."""
-        return overlapped_us(self.device_us - self.below_us, self.host_us)
+        return self.cost.low_us
 
-    @cached_property
+    @property
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band."""
-        return overlapped_us(self.device_us + self.above_us, self.host_us)
+        return self.cost.high_us
 
     @cached_property
     def bound(self) -> CodeArray:
@@ -93,18 +80,16 @@ class StepTime:
         )
         code = np.where(compute > memory, np.int8(Bound.COMPUTE), np.int8(Bound.MEMORY))
         code = np.where(latency > np.maximum(memory, compute), np.int8(Bound.LATENCY), code)
-        return np.where(self.host_us > self.device_us, np.int8(Bound.HOST), code).astype(np.int8)
+        waits = self.cost.host_us + self.cost.exposed_us > self.cost.device_us
+        return np.where(waits, np.int8(Bound.HOST), code).astype(np.int8)
 
     def __add__(self, other: StepTime) -> StepTime:
-        """Both one after the other; their errors are taken as independent."""
+        """Both one after the other."""
         parts = dict(self.parts_us)
         for part, value in other.parts_us.items():
             parts[part] = parts[part] + value if part in parts else value
         return StepTime(
-            device_us=self.device_us + other.device_us,
-            host_us=self.host_us + other.host_us,
-            below_us=np.hypot(self.below_us, other.below_us),
-            above_us=np.hypot(self.above_us, other.above_us),
+            cost=self.cost + other.cost,
             parts_us=parts,
             launch_us=self.launch_us + other.launch_us,
             waits_us={code: self.waits_us[code] + other.waits_us[code] for code in self.waits_us},
@@ -129,12 +114,12 @@ class _Sum:
         return total
 
 
-def work_time(latency: LatencyModel, work: DraftWork) -> StepTime:
+def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     """Time of kernels that one runtime launches one after another.
 
-    device = sum of kernel times + launches x launch_us; host = launches x host_us_per_launch, and
-    host_us_per_step for a forward pass of its own. The band adds the half-widths of different kernels in
-    quadrature (their residuals are taken as independent), those of one kernel in every layer linearly.
+    device = sum of kernel times + launches x launch_us; host and engine: `compose`. The band adds the
+    half-widths of different kernels in quadrature (their residuals are taken as independent), those of one
+    kernel in every layer linearly.
     """
     kernels = sum(launch.count for launch in work.launches)
     launch_us = kernels * work.runtime.launch_us
@@ -155,11 +140,17 @@ def work_time(latency: LatencyModel, work: DraftWork) -> StepTime:
     device = _Sum()
     for part_us in parts.values():
         device.add(part_us)
+    host_us, exposed_us = host_and_exposed_us(
+        work.runtime, kernels, work.of, work.workload.batch, work.workload.query_tokens
+    )
     return StepTime(
-        device_us=device.total() + launch_us,
-        host_us=kernels * work.runtime.host_us_per_launch + work.own_pass * work.runtime.host_us_per_step,
-        below_us=np.sqrt(below.total()),
-        above_us=np.sqrt(above.total()),
+        cost=Cost(
+            device_us=device.total() + launch_us,
+            host_us=host_us,
+            exposed_us=exposed_us,
+            below_us=np.sqrt(below.total()),
+            above_us=np.sqrt(above.total()),
+        ),
         parts_us=parts,
         launch_us=launch_us,
         waits_us={code: waited.total() for code, waited in waits.items()},
@@ -169,14 +160,12 @@ def work_time(latency: LatencyModel, work: DraftWork) -> StepTime:
 
 def decode_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     """One plain decoding step: no drafter, no tree. Arrays of batch and seq_len broadcast."""
-    launches = step_launches(setting.model, decode(batch, seq_len), setting.runtime, setting.scope)
-    return work_time(setting.latency, DraftWork(launches=launches, runtime=setting.runtime))
+    return _target_pass(setting, decode(batch, seq_len))
 
 
 def prefill_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     """The whole prompt of `seq_len` tokens at once."""
-    launches = step_launches(setting.model, prefill(batch, seq_len), setting.runtime, setting.scope)
-    return work_time(setting.latency, DraftWork(launches=launches, runtime=setting.runtime))
+    return _target_pass(setting, prefill(batch, seq_len))
 
 
 def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
@@ -185,10 +174,16 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
     Scope `block` has the paper's operators alone, as its simulation does.
     """
     workload = verify(batch, seq_len, candidates)
-    launches = step_launches(setting.model, workload, setting.runtime, setting.scope)
-    if setting.scope == "model":
-        launches = (*launches, *acceptance_launches(setting.model, workload, setting.depth))
-    return work_time(setting.latency, DraftWork(launches=launches, runtime=setting.runtime))
+    accepting = setting.scope == "model"
+    more = acceptance_launches(setting.model, workload, setting.depth) if accepting else ()
+    return _target_pass(setting, workload, more)
+
+
+def _target_pass(setting: Setting, workload: Workload, more: tuple[Launch, ...] = ()) -> StepTime:
+    launches = (*step_launches(setting.model, workload, setting.runtime, setting.scope), *more)
+    return work_time(
+        setting.latency, PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="target")
+    )
 
 
 def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> tuple[StepTime, ...]:

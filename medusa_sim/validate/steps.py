@@ -33,9 +33,9 @@ from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.sourced import read_toml
-from medusa_sim.step.drafter import DraftWork, MedusaHeads, NoDrafter
+from medusa_sim.step.drafter import MedusaHeads, NoDrafter, PassWork
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step, work_time
-from medusa_sim.step.workload import elementwise_launch
+from medusa_sim.step.workload import elementwise_launch, verify
 from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
 
 GRAPHED = "cuda-graph"
@@ -249,7 +249,10 @@ def decoder_step(
     keys = batch * candidates * (seq_len + candidates)
     rows = -(-keys // model.hidden)  # as wide as rows that were measured
     mask = elementwise_launch(model, "mask", "residual", "attention", rows, model.hidden, _MASK_PASSES)
-    return step + work_time(latency, DraftWork(launches=(mask,), runtime=runtime, own_pass=False))
+    workload = verify(batch, seq_len, candidates)
+    return step + work_time(
+        latency, PassWork(launches=(mask,), runtime=runtime, workload=workload, of="continued")
+    )
 
 
 def _kernels_us(model: Model, latency: LatencyModel, cell: tuple[int, int, int, int]) -> tuple[float, float]:

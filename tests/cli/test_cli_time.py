@@ -81,7 +81,8 @@ def test_a_host_bound_runtime_waits_for_its_host(ops: Path) -> None:
     ).stdout  # fmt: skip
     rows = json.loads(text)["rows"]
     assert rows[2]["bound"] == "host"
-    assert rows[2]["predicted_us"] == load_runtime("hf-eager").host_us_per_launch
+    host_us = load_runtime("hf-eager").host_us_per_launch
+    assert host_us < rows[2]["predicted_us"] < 1.01 * host_us
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from medusa_sim.plan.recommend import Question, Recommendation, recommend
 from medusa_sim.plan.scenario import sweep_settings
 from medusa_sim.plan.surface import PLAIN, searched
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.step import decode_step, verify_step
 
@@ -70,20 +71,23 @@ def test_fewer_trained_heads_are_respected() -> None:
     assert max(o.depth for o in draft_options(Drafting(heads=2), HEADS)) == 2
 
 
-def test_the_search_agrees_with_pricing_one_step_at_a_time() -> None:
+@pytest.mark.parametrize("runtime", runtime_names())
+def test_the_search_agrees_with_pricing_one_step_at_a_time(runtime: str) -> None:
+    setting = replace(SETTING, runtime=load_runtime(runtime))
     options = draft_options(Drafting(heads=4), HEADS, candidates_max=24)
-    surface = searched(GPU, SETTING, options, [1, 7, 33], [512, 3000])
+    surface = searched(GPU, setting, options, [1, 7, 33], [512, 3000])
     for j in range(0, surface.candidates.size, 5):
         option = surface.option_of(j)
         for i, batch in enumerate((1, 7, 33)):
             if option is None:
-                expected = decode_step(SETTING, batch, 3000)
+                expected = decode_step(setting, batch, 3000)
             else:
-                drafting = replace(SETTING, drafter=option.drafter)
+                drafting = replace(setting, drafter=option.drafter)
                 expected = verify_step(drafting, batch, 3000, int(surface.candidates[j]))
-            assert surface.step_us[i, 1, j] == pytest.approx(float(expected.time_us))
-            assert surface.low_us[i, 1, j] == pytest.approx(float(expected.low_us))
-            assert surface.high_us[i, 1, j] == pytest.approx(float(expected.high_us))
+            assert surface.step_us[i, 1, j] == pytest.approx(float(expected.time_us), rel=1e-9)
+            assert surface.low_us[i, 1, j] == pytest.approx(float(expected.low_us), rel=1e-9)
+            assert surface.high_us[i, 1, j] == pytest.approx(float(expected.high_us), rel=1e-9)
+    assert (surface.step_us >= surface.decode_us[..., None]).all()
 
 
 def test_the_choice_is_the_best_of_all_configurations_up_to_the_switching_gain(

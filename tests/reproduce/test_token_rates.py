@@ -7,7 +7,7 @@ import pytest
 
 from medusa_sim.reproduce import reproduction
 from medusa_sim.reproduce.token_rates import PlainStep, chain_tokens, host_us_per_launch
-from medusa_sim.step import step
+from medusa_sim.step import compose
 
 GOAL = 0.12
 """Runtime parameters fitted on some rows of one table are to predict its others so well."""
@@ -35,10 +35,10 @@ def test_the_overlap_that_one_table_asks_for_holds_in_the_other(
     other = {"table1-rates": "table4", "table4": "table1-rates"}[table]
     misses = {}
     for exponent in (others - 0.5, others, others + 0.5):
-        monkeypatch.setattr(step, "HOST_OVERLAP", exponent)
+        monkeypatch.setattr(compose, "HOST_OVERLAP", exponent)
         misses[exponent] = float((reproduction(other).frame["error"] ** 2).sum())
     assert min(misses, key=lambda exponent: misses[exponent]) == others
-    monkeypatch.setattr(step, "HOST_OVERLAP", others)
+    monkeypatch.setattr(compose, "HOST_OVERLAP", others)
     frame = reproduction(table).frame
     assert frame.loc[~frame["is_fitted"], "error"].abs().max() < GOAL
 

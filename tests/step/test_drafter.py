@@ -88,7 +88,7 @@ def test_a_draft_model_keeps_its_own_runtime_and_cache() -> None:
     works = DraftModel(draft=DRAFT, depth=4, runtime=eager).work(MODEL, STEP, RUNTIME)
     assert len(works) == 4
     assert {work.runtime.name for work in works} == {"hf-eager"}
-    assert all(work.own_pass for work in works)
+    assert all(work.of == "draft" for work in works)
     drafter = DraftModel(draft=DRAFT, depth=4)
     assert drafter.weight_bytes(MODEL) == DRAFT.weight_bytes
     assert drafter.kv_bytes_per_token(MODEL) == DRAFT.kv_bytes_per_token

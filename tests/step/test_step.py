@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -17,9 +15,9 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.compose import HOST_OVERLAP, Cost, step_us
 from medusa_sim.step.drafter import DraftModel, LayerDrafter, MedusaHeads, NoDrafter
 from medusa_sim.step.step import (
-    HOST_OVERLAP,
     Setting,
     decode_step,
     drafting_steps,
@@ -138,10 +136,32 @@ def test_a_host_bound_runtime_takes_a_smooth_maximum_of_device_and_host() -> Non
     assert step.bound == Bound.HOST
     big = verify_step(eager, 64, 4096, 112)
     assert big.time_us == pytest.approx(float(big.device_us), rel=1e-2)
-    even = dataclasses.replace(step, host_us=float(step.device_us))
-    assert even.time_us == pytest.approx(2.0 ** (1.0 / HOST_OVERLAP) * float(step.device_us))
-    assert dataclasses.replace(step, host_us=0.0).time_us == step.device_us
     assert step.low_us <= step.time_us <= step.high_us
+
+
+def test_device_and_host_are_put_together_smoothly_and_what_is_exposed_adds() -> None:
+    device = np.array([1.0, 10.0, 100.0])
+    assert (step_us(device, 0.0) == device).all()
+    assert step_us(device, device)[1] == pytest.approx(2.0 ** (1.0 / HOST_OVERLAP) * 10.0)
+    host = np.array([[5.0], [50.0]])
+    whole = step_us(device, host)
+    assert whole.shape == (2, 3)
+    assert (whole >= np.maximum(device, host)).all()
+    assert (whole <= device + host).all()
+    assert step_us(device, host, 3.0) == pytest.approx(whole + 3.0)
+
+
+def test_costs_add_pass_by_pass_and_their_errors_in_quadrature() -> None:
+    one, two = (
+        Cost(device_us=np.array([d]), host_us=np.asarray(h), exposed_us=np.zeros(()),
+             below_us=np.array([3.0]), above_us=np.array([4.0]))
+        for d, h in ((10.0, 2.0), (20.0, 40.0))
+    )  # fmt: skip
+    both = one + two
+    assert both.time_us == step_us(np.array([30.0]), 42.0)
+    assert both.low_us == step_us(30.0 - np.hypot([3.0], [3.0]), 42.0)
+    assert both.high_us == step_us(30.0 + np.hypot([4.0], [4.0]), 42.0)
+    assert (one + two).time_us < one.time_us + two.time_us  # the host of one works ahead of the other
 
 
 def test_heads_cost_what_they_read() -> None:
