@@ -34,7 +34,18 @@ LAYERS = (
 """From the top of the house down; a module imports from its own line and from those above."""
 
 RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
-HEAVY = {"pandas", "scipy", "matplotlib", "pyarrow", "tomlkit", "rich", "torch", "transformers", "streamlit"}
+HEAVY = {
+    "jinja2",
+    "pandas",
+    "scipy",
+    "matplotlib",
+    "pyarrow",
+    "tomlkit",
+    "rich",
+    "torch",
+    "transformers",
+    "streamlit",
+}
 TORCH = {"torch", "transformers", "safetensors", "peft", "tokenizers"}
 TORCH_LAYERS = {"decoder", "measure"}
 
