@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,12 +12,13 @@ from medusa_sim.cli.decoder_extra import require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import MODELS
 from medusa_sim.cli.options import PositiveFloat
+from medusa_sim.cli.progress import progress
 from medusa_sim.errors import DataError, UsageError
 
 if TYPE_CHECKING:
     from medusa_sim.measure.environment import Environment
     from medusa_sim.measure.record import Meta, Rates
-    from medusa_sim.measure.session import Outcome, Progress
+    from medusa_sim.measure.session import Outcome
 
 DTYPES = ("fp32", "bf16", "fp16")
 _DEFAULT_DTYPE = {"cpu": "fp32", "cuda": "fp16"}
@@ -129,22 +129,20 @@ def measure(
     )
     record, meta = begin(folder, meta, resume=resume, allow_different=allow_different)
     write_meta(folder, meta)
-    bar = _Bar()
     try:
-        outcome = measure_cases(
-            wanted,
-            bench_of(Pool(target, seen.cache_bytes)),
-            record,
-            meta.rates,
-            memory_bytes=seen.memory_bytes,
-            budget_s=None if budget is None else max(0.0, budget - (time.monotonic() - started)),
-            tell=bar.show,
-        )
+        with progress("shapes") as advance:
+            outcome = measure_cases(
+                wanted,
+                bench_of(Pool(target, seen.cache_bytes)),
+                record,
+                meta.rates,
+                memory_bytes=seen.memory_bytes,
+                budget_s=None if budget is None else max(0.0, budget - (time.monotonic() - started)),
+                tell=lambda at: advance(at.done, at.total, at.left_s),
+            )
     except KeyboardInterrupt:
-        bar.end()
         click.echo(f"interrupted; {record.rows} rows are kept in {folder}; go on with --resume", err=True)
         raise
-    bar.end()
     if record.rows == 0:
         raise DataError(f"no shape was measured within {budget:g} s; give a larger --budget")
     final = hardware.with_rows(meta.rates, outcome.best_flops_per_s, outcome.best_bytes_per_s)
@@ -198,36 +196,3 @@ def _tell_outcome(outcome: Outcome, rows: int, folder: Path, hardware: Path | No
     click.echo(f"{'; '.join(told)}; {rows} rows in {folder}", err=True)
     if hardware is not None:
         click.echo(f"wrote {hardware}", err=True)
-
-
-class _Bar:
-    """A line on stderr with the time that is left, on a terminal; every half minute a line elsewhere."""
-
-    _EVERY_S = 0.2, 30.0
-    _WIDTH = 30
-
-    def __init__(self) -> None:
-        self.on_terminal = sys.stderr.isatty()
-        self._told_s = 0.0
-        self._drawn = False
-
-    def show(self, progress: Progress) -> None:
-        every = self._EVERY_S[0 if self.on_terminal else 1]
-        if progress.elapsed_s - self._told_s < every:
-            return
-        self._told_s, self._drawn = progress.elapsed_s, self.on_terminal
-        told = f"{progress.done} of {progress.total} shapes, {_minutes(progress.left_s)} left"
-        if self.on_terminal:
-            full = round(self._WIDTH * progress.done / progress.total)
-            click.echo(f"\r[{'#' * full}{'.' * (self._WIDTH - full)}] {told}   ", err=True, nl=False)
-        else:
-            click.echo(told, err=True)
-
-    def end(self) -> None:
-        if self._drawn:
-            click.echo("", err=True)
-
-
-def _minutes(seconds: float) -> str:
-    whole = round(seconds)
-    return f"{whole // 60}:{whole % 60:02d}"

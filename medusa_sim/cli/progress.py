@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -12,23 +13,69 @@ import click
 if TYPE_CHECKING:
     import pyarrow as pa
 
+Advance = Callable[[int, int, float | None], None]
+"""Told (done, total, seconds left); None where the time left follows from the pace so far."""
 _QUIET_S = 1.0
-_EVERY_S = 0.2
+_LINE_EVERY_S = 30.0
+
+
+@contextmanager
+def progress(unit: str) -> Iterator[Advance]:
+    """A bar with the time left; silent below 1 s, a line every half minute away from a terminal."""
+    if not sys.stderr.isatty():
+        yield _line_by_line(unit)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
+        TextColumn("{task.fields[left]}"),
+    )
+    bar = Progress(*columns, console=Console(stderr=True))
+    task = bar.add_task(unit, total=0, left="")
+    start = time.monotonic()
+
+    def advance(done: int, total: int, left_s: float | None) -> None:
+        elapsed = time.monotonic() - start
+        if elapsed > _QUIET_S:
+            bar.start()
+        bar.update(task, completed=done, total=total, left=_time_left(done, total, elapsed, left_s))
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
 
 
 def counted(tables: Iterable[pa.Table], total: int, unit: str) -> Iterator[pa.Table]:
-    """Pass tables through and say how far of `total` they are: silent below 1 s and away from a terminal."""
+    """Pass tables through and show how many of `total` rows have gone by."""
+    with progress(unit) as advance:
+        done = 0
+        for table in tables:
+            yield table
+            done += table.num_rows
+            advance(done, total, None)
+
+
+def _line_by_line(unit: str) -> Advance:
     start = told = time.monotonic()
-    done = 0
-    drawn = False
-    for table in tables:
-        yield table
-        done += table.num_rows
+
+    def advance(done: int, total: int, left_s: float | None) -> None:
+        nonlocal told
         now = time.monotonic()
-        if now - start > _QUIET_S and now - told > _EVERY_S and sys.stderr.isatty():
-            told, drawn = now, True
-            rate = done / (now - start)
-            told_now = f"{done:,} of {total:,} {unit} ({done / total:.0%}), {rate:,.0f}/s"
-            click.echo(f"\r{told_now} ", err=True, nl=False)
-    if drawn:
-        click.echo(f"\r{done:,} {unit} in {time.monotonic() - start:.1f} s{' ' * 30}", err=True)
+        if now - told >= _LINE_EVERY_S:
+            told = now
+            click.echo(
+                f"{done:,} of {total:,} {unit}, {_time_left(done, total, now - start, left_s)}", err=True
+            )
+
+    return advance
+
+
+def _time_left(done: int, total: int, elapsed_s: float, left_s: float | None) -> str:
+    if left_s is None:
+        left_s = elapsed_s * (total - done) / max(done, 1)
+    whole = round(left_s)
+    return f"{whole // 60}:{whole % 60:02d} left"
