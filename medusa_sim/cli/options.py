@@ -40,7 +40,7 @@ DEFAULT_CANDIDATES = "1,16..112:16"
 
 
 def output_options(command: Command) -> Command:
-    """--format, -o/--output and --data-dir; the command gets `output` (an Output) and `data_dir`."""
+    """--format, -o/--output, --wide and --data-dir; the command gets `output` (an Output) and `data_dir`."""
 
     @click.option(
         "--format",
@@ -58,6 +58,12 @@ def output_options(command: Command) -> Command:
         help="Write the result to this file instead of stdout (parquet needs one).",
     )
     @click.option(
+        "--wide",
+        "is_wide",
+        is_flag=True,
+        help="Every column of a table [default: as many as fit 120 characters].",
+    )
+    @click.option(
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False),
         default=None,
@@ -65,8 +71,10 @@ def output_options(command: Command) -> Command:
         "[default: $MEDUSA_SIM_DATA_DIR, else the platform's user data folder].",
     )
     @functools.wraps(command)
-    def wrapped(*args: Any, format_: str | None, output_path: Path | None, **kwargs: Any) -> Any:
-        return command(*args, output=Output.of(format_, output_path), **kwargs)
+    def wrapped(
+        *args: Any, format_: str | None, output_path: Path | None, is_wide: bool, **kwargs: Any
+    ) -> Any:
+        return command(*args, output=Output.of(format_, output_path, is_wide=is_wide), **kwargs)
 
     return wrapped
 

@@ -21,19 +21,22 @@ if TYPE_CHECKING:
 
     from medusa_sim.report.text import TextTable
 
+WIDTH = 120
+"""Characters that a table keeps to in a file or a pipe."""
 FORMATS = ("table", "csv", "json", "md", "parquet")
 _SUFFIXES = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table"}
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Form and place of a result; `path` None is stdout."""
+    """Form and place of a result; `path` None is stdout. is_wide: tables keep every column."""
 
     form: str
     path: Path | None
+    is_wide: bool = False
 
     @classmethod
-    def of(cls, form: str | None, path: Path | None) -> Output:
+    def of(cls, form: str | None, path: Path | None, *, is_wide: bool = False) -> Output:
         """Checked at once, before anything is computed.
 
         Raises UsageError (parquet to stdout) or OutputError (a path that cannot be written).
@@ -46,7 +49,7 @@ class Output:
             from medusa_sim.report.files import check_writable
 
             check_writable(path)
-        return cls(form, path)
+        return cls(form, path, is_wide)
 
     @property
     def on_terminal(self) -> bool:
@@ -81,13 +84,15 @@ class Output:
         self.text(self.drawn(table))
 
     def drawn(self, table: TextTable) -> str:
-        """The table as `table` would write it."""
+        """The table as `table` would write it: within WIDTH characters where it has columns to spare."""
         from medusa_sim.report.text import markdown, on_terminal, plain
 
         if self.form == "md":
             return markdown(table)
-        if not self.on_terminal:
+        if self.is_wide:
             return plain(table)
+        if not self.on_terminal:
+            return plain(table.within(WIDTH))
         width = shutil.get_terminal_size().columns
         drawn = on_terminal(table, width)
         return drawn if drawn is not None else plain(table.within(width))

@@ -17,16 +17,18 @@ _HEADERS = (
     "drafts",
     "tokens/step",
     "speedup",
-    "80 % interval",
+    "80 %",
     "-10 % acceptance",
     "step",
     "tokens/s a user",
-    "(plain)",
+    "plain a user",
     "tokens/s",
-    "(plain)",
-    "free",
+    "plain tokens/s",
+    "free to",
     "max batch",
 )
+_EXPENDABLE = ("plain a user", "free to", "-10 % acceptance", "plain tokens/s", "step", "max batch")
+"""Columns that a narrow table leaves out, the first one first."""
 _MOST_HINTS = 4
 
 
@@ -60,7 +62,9 @@ def schedule_table(answer: Recommendation) -> TextTable:
     medusa = answer.drafting.method == "medusa"
     headers = tuple("heads" if medusa and name == "drafts" else name for name in _HEADERS)
     cells = [_cells(row) for row in answer.schedule]
-    return TextTable(headers=headers, rows=tuple(cells), right=tuple(True for _ in headers))
+    return TextTable(
+        headers=headers, rows=tuple(cells), right=tuple(True for _ in headers), expendable=_EXPENDABLE
+    )
 
 
 def _cells(row: ScheduleRow) -> tuple[str, ...]:

@@ -33,11 +33,14 @@ class TextTable:
         """Characters that each column takes."""
         return [max(map(len, column)) for column in zip(self.headers, *self.rows, strict=True)]
 
-    def within(self, width: int) -> TextTable:
-        """The table without as many of its expendable columns as it takes to fit a terminal."""
+    def within(self, width: int, between: int = 2) -> TextTable:
+        """The table without as many of its expendable columns as it takes to fit.
+
+        between: characters that separate two columns.
+        """
         table = self
         for name in self.expendable:
-            if _rich_width(table.widths) <= width:
+            if sum(table.widths) + between * (len(table.widths) - 1) <= width:
                 break
             kept = [i for i, header in enumerate(table.headers) if header != name]
             table = replace(
@@ -110,7 +113,7 @@ def on_terminal(table: TextTable, width: int) -> str | None:
     from rich.console import Console
     from rich.table import Table
 
-    table = table.within(width)
+    table = table.within(width - 2, between=3)
     shortest = [
         size if right or size <= _LONG_TEXT else _LONG_TEXT
         for size, right in zip(table.widths, table.right, strict=True)
