@@ -1,4 +1,4 @@
-"""Array types by element."""
+"""Array types by element, and the one conversion to them."""
 
 from __future__ import annotations
 
@@ -10,3 +10,8 @@ import numpy.typing as npt
 IntArray: TypeAlias = npt.NDArray[np.int64]
 FloatArray: TypeAlias = npt.NDArray[np.float64]
 BoolArray: TypeAlias = npt.NDArray[np.bool_]
+
+
+def as_float(values: npt.ArrayLike) -> FloatArray:
+    """Numbers as an array of float64; not copied where they are one."""
+    return np.asarray(values, dtype=np.float64)

@@ -49,14 +49,13 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.band import residual_band
-from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.roofline import roofline_time_us
-from medusa_sim.latency.waves import l2_hit, waves_us
-from medusa_sim.operators.operator import Attention
+from medusa_sim.latency.waves import byte_us, waves_us
+from medusa_sim.operators.operator import Attention, Operator
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import AttentionKernel, AttentionPath
+from medusa_sim.specs.kernels import AttentionKernel, AttentionPath, Fit
 from medusa_sim.units import US_PER_S
 
 _SPLIT_MARGIN = 1.1
@@ -83,8 +82,7 @@ def attention_time(
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
     parts = _parts(gpu, kernel, operator, cold=cold)
-    low, high = residual_band(kernel.fit.residuals, _size(operator))
-    return _operator_time(parts, _floored(gpu, operator, parts.time_us, cold=cold), low, high)
+    return _parts_time(gpu, [(kernel.fit, operator)], operator, parts, cold=cold)
 
 
 def verify_attention_time(
@@ -95,9 +93,10 @@ def verify_attention_time(
     Equal to `attention_time` of the decode kernel at q_len 1. The band is the product of both kernels'
     bands, since nobody measured what lies between them. Raises SpecError as `attention_time` does.
     """
-    base = _parts(gpu, decode, dataclasses.replace(operator, q_len=1), cold=cold)
+    one_row = operator.with_columns(q_len=1)
+    base = _parts(gpu, decode, one_row, cold=cold)
     many = _path_parts(gpu, _over_memory_of(decode.wide, prefill.wide), operator, cold=cold)
-    q_len = _float(operator.q_len)
+    q_len = as_float(operator.q_len)
     weight = 1.0 - 1.0 / q_len
     parts = _Parts(
         time_us=base.time_us + weight * np.maximum(many.time_us - base.time_us, 0.0),
@@ -105,10 +104,7 @@ def verify_attention_time(
         walk_us=np.maximum(base.walk_us, many.walk_us),
         fixed_us=base.fixed_us,
     )
-    decode_low, decode_high = residual_band(decode.fit.residuals, _float(operator.batch))
-    prefill_low, prefill_high = residual_band(prefill.fit.residuals, _size(operator))
-    time_us = _floored(gpu, operator, parts.time_us, cold=cold)
-    return _operator_time(parts, time_us, decode_low * prefill_low, decode_high * prefill_high)
+    return _parts_time(gpu, [(decode.fit, one_row), (prefill.fit, operator)], operator, parts, cold=cold)
 
 
 def _over_memory_of(decode: AttentionPath, prefill: AttentionPath) -> AttentionPath:
@@ -122,18 +118,14 @@ def _over_memory_of(decode: AttentionPath, prefill: AttentionPath) -> AttentionP
     )
 
 
-def _operator_time(parts: _Parts, time_us: FloatArray, low: FloatArray, high: FloatArray) -> OperatorTime:
-    bound = np.where(parts.memory_us >= parts.walk_us, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
-    bound = np.where(parts.fixed_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
-    source: CodeArray = np.full(np.shape(time_us), Source.CALIBRATED, dtype=np.int8)
-    return OperatorTime(
-        time_us=time_us, low_us=time_us * low, high_us=time_us * high, bound=bound, source=source
-    )
-
-
-def _floored(gpu: Gpu, operator: Attention, time_us: FloatArray, *, cold: bool) -> FloatArray:
+def _parts_time(
+    gpu: Gpu, fits: list[tuple[Fit, Operator]], operator: Attention, parts: _Parts, *, cold: bool
+) -> OperatorTime:
     """Nothing that reads from HBM is faster than the roofline; rows measured in L2 may be."""
-    return np.maximum(time_us, roofline_time_us(gpu, operator)) if cold else time_us
+    time_us = np.maximum(parts.time_us, roofline_time_us(gpu, operator)) if cold else parts.time_us
+    return calibrated_time(
+        fits, time_us, fixed_us=parts.fixed_us, memory_us=parts.memory_us, work_us=parts.walk_us
+    )
 
 
 def _parts(gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool) -> _Parts:
@@ -142,7 +134,7 @@ def _parts(gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool
     if kernel.narrow is None:
         return wide
     narrow = _path_parts(gpu, kernel.narrow, operator, cold=cold)
-    rows = _float(operator.q_len) * _float(operator.heads) / _float(operator.kv_heads)
+    rows = as_float(operator.q_len) * as_float(operator.heads) / as_float(operator.kv_heads)
     is_narrow = rows <= kernel.narrow_rows
     names = [field.name for field in dataclasses.fields(_Parts)]
     chosen = {name: np.where(is_narrow, getattr(narrow, name), getattr(wide, name)) for name in names}
@@ -150,7 +142,7 @@ def _parts(gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool
 
 
 def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) -> _Parts:
-    kv_len, q_len = _float(operator.kv_len), _float(operator.q_len)
+    kv_len, q_len = as_float(operator.kv_len), as_float(operator.q_len)
     may_split = kv_len > path.split_above
     rows, tiles, tokens_per_tile = _tiles(path, operator)
     blocks = np.ceil(kv_len / path.tile_keys)
@@ -164,8 +156,8 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: boo
     start_us = path.cta_us + path.row_us * np.minimum(rows, path.tile_rows)
     chunk_us = (chunk - path.tile_keys + path.append_ratio * q_len) * key_us
 
-    byte_us = _byte_us(gpu, path, operator, cold=cold)
-    memory = operator.bytes * byte_us
+    one_byte_us = byte_us(gpu, path, operator.bytes, cold=cold)
+    memory = operator.bytes * one_byte_us
     tail_us: FloatArray | float = 0.0
     if operator.kind == "prefill_attention":
         new_keys = 0.5 * (q_len + tokens_per_tile + path.tile_keys)
@@ -174,10 +166,10 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: boo
         longest_us, chunk_us = chunk_us, np.where(rows > path.tile_rows, mean_us, chunk_us)
         tail_us = np.maximum(longest_us - chunk_us, 0.0)
     body, walk = waves_us(load, path.ctas_per_sm, path.sharing, (start_us, chunk_us), memory)
-    new_bytes = dataclasses.replace(operator, kv_len=operator.q_len).kv_bytes
+    new_bytes = operator.with_columns(kv_len=operator.q_len).kv_bytes
     combine = np.where(may_split, path.split_us + path.split_step_us * np.log2(splits), 0.0)
     fixed = path.ramp_us + combine
-    time_us = fixed + body + tail_us + path.store_passes * new_bytes * byte_us
+    time_us = fixed + body + tail_us + path.store_passes * new_bytes * one_byte_us
     return _Parts(
         time_us=time_us,
         memory_us=np.broadcast_to(memory, time_us.shape),
@@ -188,8 +180,8 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: boo
 
 def _tiles(path: AttentionPath, operator: Attention) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Query rows that share one walk over keys, number of row tiles, and tokens of one tile."""
-    batch, q_len = _float(operator.batch), _float(operator.q_len)
-    heads, kv_heads = _float(operator.heads), _float(operator.kv_heads)
+    batch, q_len = as_float(operator.batch), as_float(operator.q_len)
+    heads, kv_heads = as_float(operator.heads), as_float(operator.kv_heads)
     group = heads / kv_heads
     if not path.packs_gqa:
         group = np.where(q_len > 1.0, 1.0, group)
@@ -201,23 +193,4 @@ def _tiles(path: AttentionPath, operator: Attention) -> tuple[FloatArray, FloatA
 def _key_us(gpu: Gpu, path: AttentionPath, operator: Attention) -> FloatArray:
     """Both products of a full tile of rows with one key, at the whole peak of one SM (A2)."""
     sm_flops_per_us = gpu.peak(operator.dtype) / gpu.sms / US_PER_S
-    return 4.0 * _float(operator.head_dim) * path.tile_rows / sm_flops_per_us
-
-
-def _byte_us(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) -> FloatArray:
-    """Microseconds a byte, from HBM or (left there by the repetition before) from L2 (A3)."""
-    hbm_us = US_PER_S / (path.bandwidth_fraction * gpu.bandwidth_bytes_per_s)
-    if cold:
-        return np.asarray(hbm_us)
-    footprint = operator.bytes / (path.l2_fill * gpu.l2_bytes)
-    hit = l2_hit(footprint, path.l2_sharpness)
-    result: FloatArray = hbm_us * (1.0 - hit + hit / path.l2_ratio)
-    return result
-
-
-def _float(size: object) -> FloatArray:
-    return np.asarray(size, dtype=np.float64)
-
-
-def _size(operator: Attention) -> FloatArray:
-    return _float(operator.batch) * _float(operator.q_len)
+    return 4.0 * as_float(operator.head_dim) * path.tile_rows / sm_flops_per_us

@@ -1,7 +1,8 @@
-"""What every latency model returns."""
+"""What every latency model returns, and how a fitted kernel's parts become it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Protocol, TypeAlias
@@ -10,7 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.latency.band import residual_band
 from medusa_sim.operators.operator import Operator
+from medusa_sim.specs.kernels import Fit
 
 CodeArray: TypeAlias = npt.NDArray[np.int8]
 
@@ -48,6 +51,36 @@ class OperatorTime:
     high_us: FloatArray
     bound: CodeArray
     source: CodeArray
+
+
+def calibrated_time(
+    fits: Sequence[tuple[Fit, Operator]],
+    time_us: FloatArray,
+    *,
+    fixed_us: FloatArray | float,
+    memory_us: FloatArray,
+    work_us: FloatArray,
+    work: Bound = Bound.COMPUTE,
+) -> OperatorTime:
+    """Time of a fitted kernel with what bounds it, its 80 % band and its source.
+
+    fixed_us, memory_us, work_us: the kernel's parts. The fixed part binds where it is more than half of the
+    time, else memory where it is not shorter than the work, else `work`. fits: of the kernels that the time
+    is made of, each with the operator that it times; their bands multiply.
+    """
+    low: FloatArray | float = 1.0
+    high: FloatArray | float = 1.0
+    for fit, operator in fits:
+        fit_low, fit_high = residual_band(fit.residuals, operator.tokens)
+        low, high = low * fit_low, high * fit_high
+    bound = np.where(memory_us >= work_us, np.int8(Bound.MEMORY), np.int8(work))
+    return OperatorTime(
+        time_us=time_us,
+        low_us=time_us * low,
+        high_us=time_us * high,
+        bound=np.where(fixed_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound),
+        source=np.full(np.shape(time_us), Source.CALIBRATED, dtype=np.int8),
+    )
 
 
 class LatencyModel(Protocol):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time, verify_attention_time
@@ -11,9 +12,16 @@ from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.latency.unfused import unfused_attention_time
-from medusa_sim.operators.operator import Attention, Gemm, Operator
+from medusa_sim.operators.operator import (
+    ATTENTION_KINDS,
+    ELEMENTWISE_KINDS,
+    Attention,
+    Elementwise,
+    Gemm,
+    Operator,
+)
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import AttentionKernel, GemmKernel, KernelSet, SerialGemm
+from medusa_sim.specs.kernels import KernelSet
 
 Kernel = TypeVar("Kernel")
 
@@ -35,54 +43,65 @@ class CalibratedLatency:
         self.gpu = gpu
         self.kernels = kernels
         self.cold = cold
-        self._set: KernelSet = gpu.kernel_set(kernels)
+        self.held: KernelSet = gpu.kernel_set(kernels)
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""
-        if isinstance(operator, Gemm):
-            linear = self._linear(operator.dtype)
-            if isinstance(linear, SerialGemm):
-                return serial_gemm_time(self.gpu, linear, operator)
-            return gemm_time(self.gpu, linear, operator, cold=self.cold)
-        if isinstance(operator, Attention):
-            return self._attention_time(operator)
-        kind: str = operator.kind
-        if kind == "next_token" and kind not in self._set.elementwise:
-            kind = "rms_norm"  # a pass over rows as well; public rows have no other over the vocabulary
-        kernel = self._found(self._set.elementwise, kind, "elementwise")
-        return elementwise_time(self.gpu, kernel, operator, cold=self.cold)
+        return TIMES[operator.kind](self, operator)
 
-    def _linear(self, dtype: str) -> GemmKernel | SerialGemm:
-        known = self._set.linear
-        twin = _SAME_SPEED.get(dtype, dtype)
-        if dtype not in known and twin in known:
-            return known[twin]
-        return self._found(known, dtype, "gemm")
-
-    def _attention_time(self, operator: Attention) -> OperatorTime:
-        if not operator.is_fused:
-            if self._set.unfused is None:
-                raise self._missing("unfused", operator.kind, ())
-            return unfused_attention_time(self.gpu, self._set.unfused, operator, cold=self.cold)
-        serial = self._set.serial_attention.get(operator.kind)
-        if serial is not None:
-            return serial_attention_time(self.gpu, serial, operator)
-        if operator.kind != "verify_attention" or operator.kind in self._set.attention:
-            return attention_time(self.gpu, self._attention(operator.kind), operator, cold=self.cold)
-        decode, prefill = self._attention("decode_attention"), self._attention("prefill_attention")
-        return verify_attention_time(self.gpu, decode, prefill, operator, cold=self.cold)
-
-    def _attention(self, kind: str) -> AttentionKernel:
-        return self._found(self._set.attention, kind, "attention")
-
-    def _found(self, table: dict[str, Kernel], key: str, section: str) -> Kernel:
-        if key not in table:
-            raise self._missing(section, key, tuple(table))
-        return table[key]
-
-    def _missing(self, section: str, key: str, known: tuple[str, ...]) -> SpecError:
-        return SpecError(
+    def kernel(self, section: str, kernels: Mapping[str, Kernel], key: str) -> Kernel:
+        """The kernel of that key in a section of the set. Raises SpecError naming those that it has."""
+        if key in kernels:
+            return kernels[key]
+        raise SpecError(
             f"gpu {self.gpu.name!r}, kernel set {self.kernels!r}: no {section} kernel for {key!r} "
-            f"(it has: {', '.join(sorted(known)) or 'none'}); choose another --kernels or dtype, "
+            f"(it has: {', '.join(sorted(kernels)) or 'none'}); choose another --kernels or dtype, "
             "or fit it: medusa-sim calibrate"
         )
+
+
+def _linear_time(model: CalibratedLatency, operator: Gemm) -> OperatorTime:
+    known, dtype = model.held.linear, operator.dtype
+    if dtype not in known and _SAME_SPEED.get(dtype) in known:
+        dtype = _SAME_SPEED[dtype]
+    if dtype in model.held.serial_gemm:
+        return serial_gemm_time(model.gpu, model.held.serial_gemm[dtype], operator)
+    kernel = model.kernel("gemm", model.held.gemm, dtype)
+    return gemm_time(model.gpu, kernel, operator, cold=model.cold)
+
+
+def _unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
+    unfused = model.held.unfused
+    known = {} if unfused is None else {"qk": unfused, "pv": unfused}
+    kernel = model.kernel("unfused", known, operator.kind)
+    return unfused_attention_time(model.gpu, kernel, operator, cold=model.cold)
+
+
+def _attention_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
+    serial, fused = model.held.serial_attention, model.held.attention
+    if operator.kind in serial:
+        return serial_attention_time(model.gpu, serial[operator.kind], operator)
+    if operator.kind == "verify_attention" and operator.kind not in fused:
+        decode, prefill = (
+            model.kernel("attention", fused, kind) for kind in ("decode_attention", "prefill_attention")
+        )
+        return verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
+    kernel = model.kernel("attention", fused, operator.kind)
+    return attention_time(model.gpu, kernel, operator, cold=model.cold)
+
+
+def _elementwise_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:
+    kind: str = operator.kind
+    if kind == "next_token" and kind not in model.held.elementwise:
+        kind = "rms_norm"  # a pass over rows as well; public rows have no other over the vocabulary
+    kernel = model.kernel("elementwise", model.held.elementwise, kind)
+    return elementwise_time(model.gpu, kernel, operator, cold=model.cold)
+
+
+TIMES: dict[str, Callable[[CalibratedLatency, Any], OperatorTime]] = {
+    "gemm": _linear_time,
+    **dict.fromkeys(ATTENTION_KINDS, _attention_time),
+    **dict.fromkeys(("qk", "pv"), _unfused_time),
+    **dict.fromkeys(ELEMENTWISE_KINDS, _elementwise_time),
+}
+"""How each kind of operator is timed."""

@@ -20,11 +20,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.band import residual_band
-from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
+from medusa_sim.arrays import as_float
+from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time
 from medusa_sim.latency.roofline import memory_time_us
-from medusa_sim.latency.waves import l2_hit, waves_us
+from medusa_sim.latency.waves import byte_us, waves_us
 from medusa_sim.operators.operator import Elementwise
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel
@@ -39,8 +38,8 @@ def elementwise_time(
     cold: operands come from HBM, and the time is never below bytes / bandwidth. low and high are the
     80 % band of held-out residuals for the range of m.
     """
-    memory = operator.bytes * _byte_us(gpu, kernel, operator, cold=cold)
-    m = np.broadcast_to(np.asarray(operator.m, dtype=np.float64), memory.shape)
+    memory = operator.bytes * byte_us(gpu, kernel, operator.bytes, cold=cold)
+    m = np.broadcast_to(as_float(operator.m), memory.shape)
     fair_us = US_PER_S * gpu.sms / gpu.bandwidth_bytes_per_s
     row_us = operator.bytes / m * (fair_us / kernel.row_ratio)
     body, rows_us = waves_us(m / gpu.sms, kernel.rows_per_sm, kernel.sharing, (0.0, row_us), memory)
@@ -51,21 +50,11 @@ def elementwise_time(
     time_us = kernel.ramp_us + body
     if cold:
         time_us = np.maximum(time_us, memory_time_us(gpu, operator))
-    bound = np.where(memory >= rows_us, np.int8(Bound.MEMORY), np.int8(Bound.LATENCY))
-    bound = np.where(kernel.ramp_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
-    source: CodeArray = np.full(np.shape(time_us), Source.CALIBRATED, dtype=np.int8)
-    low, high = residual_band(kernel.fit.residuals, m)
-    return OperatorTime(
-        time_us=time_us, low_us=time_us * low, high_us=time_us * high, bound=bound, source=source
+    return calibrated_time(
+        [(kernel.fit, operator)],
+        time_us,
+        fixed_us=kernel.ramp_us,
+        memory_us=memory,
+        work_us=rows_us,
+        work=Bound.LATENCY,
     )
-
-
-def _byte_us(gpu: Gpu, kernel: ElementwiseKernel, operator: Elementwise, *, cold: bool) -> FloatArray:
-    """Microseconds a byte, from HBM or from L2 (E2)."""
-    hbm_us = US_PER_S / (kernel.bandwidth_fraction * gpu.bandwidth_bytes_per_s)
-    if cold:
-        return np.asarray(hbm_us)
-    footprint = operator.bytes / (kernel.l2_fill * gpu.l2_bytes)
-    hit = l2_hit(footprint, kernel.l2_sharpness)
-    result: FloatArray = hbm_us * (1.0 - hit + hit / kernel.l2_ratio)
-    return result

@@ -32,9 +32,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.latency.band import residual_band
-from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
+from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu
@@ -66,20 +65,15 @@ def gemm_time(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bool = True
     80 % band of the held-out residuals (`kernel.fit.residuals`) for the range of m.
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
-    m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in _sizes(operator)))
+    m, n, k = (as_float(size) for size in (operator.m, operator.n, operator.k))
     chosen = gemm_choice(gpu, kernel, operator)
     times = _times(gpu, kernel, operator, (m, n, k), _candidates(kernel).taken(chosen), cold=cold)
-    memory_is_longer = times.memory_us >= times.tiles_us
-    bound = np.where(memory_is_longer, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
-    bound = np.where(kernel.ramp_us > 0.5 * times.time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
-    low, high = residual_band(kernel.fit.residuals, m)
-    source: CodeArray = np.full(np.shape(times.time_us), Source.CALIBRATED, dtype=np.int8)
-    return OperatorTime(
-        time_us=times.time_us,
-        low_us=times.time_us * low,
-        high_us=times.time_us * high,
-        bound=bound,
-        source=source,
+    return calibrated_time(
+        [(kernel.fit, operator)],
+        times.time_us,
+        fixed_us=kernel.ramp_us,
+        memory_us=times.memory_us,
+        work_us=times.tiles_us,
     )
 
 
@@ -89,7 +83,7 @@ def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bo
     Tiles in the order of `kernel.tiles`, each with every split; infinite where the library does not use a
     tile. For fitting: `gemm_time` is the one of these with the least time x reluctance.
     """
-    m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in _sizes(operator)))
+    m, n, k = _sizes(operator)
     candidates = _candidates(kernel).before(m.ndim)
     times = _times(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
     every: FloatArray = np.where(candidates.allowed(m, n), times.time_us, np.inf)
@@ -100,22 +94,14 @@ def gemm_chosen_us(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, chosen: IntArray, *, cold: bool = True
 ) -> FloatArray:
     """Times of given choices: `chosen` indexes the first axis of `gemm_candidates_us`, per shape."""
-    m, n, k = np.broadcast_arrays(*(np.asarray(size, dtype=np.float64) for size in _sizes(operator)))
-    return _times(gpu, kernel, operator, (m, n, k), _candidates(kernel).taken(chosen), cold=cold).time_us
+    candidates = _candidates(kernel).taken(chosen)
+    return _times(gpu, kernel, operator, _sizes(operator), candidates, cold=cold).time_us
 
 
-def gemm_tile(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> tuple[IntArray, IntArray, IntArray]:
-    """tile_m, tile_n and split of k that the library is expected to choose, for every shape.
-
-    Raises SpecError where the GPU has no peak for the operator's dtype.
-    """
-    chosen = gemm_choice(gpu, kernel, operator)
-    taken = _candidates(kernel).taken(chosen)
-    return taken.tile_m.astype(np.int64), taken.tile_n.astype(np.int64), taken.split.astype(np.int64)
-
-
-def _sizes(operator: Gemm) -> tuple[object, object, object]:
-    return operator.m, operator.n, operator.k
+def _sizes(operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """m, n, k in one shape."""
+    m, n, k = np.broadcast_arrays(as_float(operator.m), as_float(operator.n), as_float(operator.k))
+    return m, n, k
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,7 +158,7 @@ def gemm_choice(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> IntArray:
 
     One layer at many m is the common question, so the candidates are compared once per distinct step of m.
     """
-    m, n, k = (np.asarray(size, dtype=np.float64) for size in _sizes(operator))
+    m, n, k = (as_float(size) for size in (operator.m, operator.n, operator.k))
     rounded = _CHOICE_STEP * np.ceil(m / _CHOICE_STEP)
     if n.size == 1 and k.size == 1:
         steps, inverse = np.unique(rounded, return_inverse=True)
@@ -193,6 +179,24 @@ def _best(
     return best
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the parts of a candidate's time are made of: sizes, element bytes, and rates a microsecond."""
+
+    gpu: Gpu
+    kernel: GemmKernel
+    candidate: _Candidates
+    m: FloatArray
+    n: FloatArray
+    k: FloatArray
+    x_bytes: float
+    w_bytes: float
+    bandwidth: float
+    peak: float
+    rows: FloatArray
+    columns: FloatArray
+
+
 def _times(
     gpu: Gpu,
     kernel: GemmKernel,
@@ -203,53 +207,103 @@ def _times(
     cold: bool = True,
 ) -> _Times:
     m, n, k = sizes
-    tile_m, tile_n, split = candidate.tile_m, candidate.tile_n, candidate.split
-    x_bytes = BYTES_PER_ELEMENT[operator.dtype]
-    w_bytes = BYTES_PER_ELEMENT[operator.weight_dtype or operator.dtype]
-    bandwidth = gpu.bandwidth_bytes_per_s / US_PER_S
-    peak = gpu.peak(operator.dtype) / US_PER_S
-    load_bandwidth = kernel.load_ratio * bandwidth
-
-    rows = candidate.cluster * np.ceil(m / (tile_m * candidate.cluster))
-    columns = np.ceil(n / tile_n)
-    per_sm = rows * columns * split / gpu.sms
-    lone = 1.0 - kernel.contention * (1.0 - per_sm)
-    several = kernel.wave_rounding * np.ceil(per_sm) + (1.0 - kernel.wave_rounding) * per_sm
-    waves = np.where(per_sm <= 1.0, lone, several)
-    arithmetic = 2.0 * tile_m * tile_n * gpu.sms / (kernel.peak_fraction * peak)
-    loads = (tile_m * x_bytes + tile_n * w_bytes) * gpu.sms / load_bandwidth
-    step = norm_max(arithmetic, loads, kernel.step_norm)
-    tiles = _slowdown(kernel, 2.0 * m * n * k / peak) * waves * (k / split + kernel.tile_k) * step
-    if kernel.l2_ratio:
-        shared = k * (m * columns * x_bytes + n * rows * w_bytes) / (kernel.l2_ratio * bandwidth)
-        tiles = norm_max(tiles, shared, kernel.step_norm)
-    if kernel.padding_ratio:
-        padding = columns * (rows * tile_m - m) * k * x_bytes / (kernel.padding_ratio * bandwidth)
-        tiles = tiles + candidate.loads_padding * padding
-
-    activations = m * k * x_bytes
-    if kernel.resident_share:
-        resident = kernel.resident_share * gpu.l2_bytes / activations
-        again = np.maximum(1.0, columns / np.maximum(1.0, gpu.sms / rows)) - 1.0
-        activations = activations * (1.0 + again / (1.0 + resident**_RESIDENT_SHARPNESS))
-    weights = n * k * w_bytes
-    is_hot = np.logical_and(not cold, weights <= kernel.hot_share * gpu.l2_bytes)
-    weights = np.where(is_hot, weights / (kernel.hot_ratio or 1.0), weights / kernel.bandwidth_fraction)
-    outputs = m * n * max(x_bytes, _HALF_BYTES)
-    memory = ((activations + outputs) / kernel.bandwidth_fraction + weights) / bandwidth
-
-    reduce = kernel.split_us + 2.0 * _FP32_BYTES * m * n * split / load_bandwidth
-    time = kernel.ramp_us + norm_max(memory, tiles, kernel.memory_norm) + np.where(split > 1, reduce, 0.0)
+    work = _Work(
+        gpu=gpu,
+        kernel=kernel,
+        candidate=candidate,
+        m=m,
+        n=n,
+        k=k,
+        x_bytes=BYTES_PER_ELEMENT[operator.dtype],
+        w_bytes=BYTES_PER_ELEMENT[operator.stored_dtype],
+        bandwidth=gpu.bandwidth_bytes_per_s / US_PER_S,
+        peak=gpu.peak(operator.dtype) / US_PER_S,
+        rows=candidate.cluster * np.ceil(m / (candidate.tile_m * candidate.cluster)),
+        columns=np.ceil(n / candidate.tile_n),
+    )
+    step = _step_us(work)
+    tiles = _tiles_us(work, step)
+    memory, is_hot = _memory_us(work, cold=cold)
+    time = kernel.ramp_us + norm_max(memory, tiles, kernel.memory_norm) + _reduce_us(work)
     if kernel.drain_k:
         time = time + kernel.drain_k * step
     if kernel.quantise_ratio:
-        time = time + m * k * (_HALF_BYTES + x_bytes) / (kernel.quantise_ratio * bandwidth)
+        time = time + _quantise_us(work)
     if is_hot.any():  # published rows that beat the datasheet's bandwidth were dropped at their source
-        ideal = (n * k * w_bytes + m * (n + k) * x_bytes) / bandwidth
+        ideal = (n * k * work.w_bytes + m * (n + k) * work.x_bytes) / work.bandwidth
         time = np.where(is_hot, np.maximum(time, ideal), time)
     return _Times(time_us=time, memory_us=np.broadcast_to(memory, time.shape), tiles_us=tiles)
+
+
+def _step_us(work: _Work) -> FloatArray:
+    """One k element of a tile on its SM: |arithmetic, loads|."""
+    tile_m, tile_n, sms = work.candidate.tile_m, work.candidate.tile_n, work.gpu.sms
+    load_bandwidth = work.kernel.load_ratio * work.bandwidth
+    arithmetic = 2.0 * tile_m * tile_n * sms / (work.kernel.peak_fraction * work.peak)
+    loads = (tile_m * work.x_bytes + tile_n * work.w_bytes) * sms / load_bandwidth
+    return norm_max(arithmetic, loads, work.kernel.step_norm)
+
+
+def _tiles_us(work: _Work, step_us: FloatArray) -> FloatArray:
+    """All tiles in waves over the SMs, with the chip-wide limit on their loads where the kernel has one."""
+    kernel, split = work.kernel, work.candidate.split
+    slowdown = _slowdown(kernel, 2.0 * work.m * work.n * work.k / work.peak)
+    tiles = slowdown * _waves(work) * (work.k / split + kernel.tile_k) * step_us
+    if kernel.l2_ratio:
+        loaded = work.m * work.columns * work.x_bytes + work.n * work.rows * work.w_bytes
+        tiles = norm_max(tiles, work.k * loaded / (kernel.l2_ratio * work.bandwidth), kernel.step_norm)
+    return tiles + _padding_us(work) if kernel.padding_ratio else tiles
+
+
+def _waves(work: _Work) -> FloatArray:
+    """Waves of thread blocks: whole ones or shared out; shorter than one on a chip that is not full."""
+    kernel = work.kernel
+    per_sm = work.rows * work.columns * work.candidate.split / work.gpu.sms
+    lone = 1.0 - kernel.contention * (1.0 - per_sm)
+    several = kernel.wave_rounding * np.ceil(per_sm) + (1.0 - kernel.wave_rounding) * per_sm
+    return np.where(per_sm <= 1.0, lone, several)
 
 
 def _slowdown(kernel: GemmKernel, arithmetic_us: FloatArray) -> FloatArray:
     """Factor by which sustained arithmetic lowers the clocks; `arithmetic_us` at the peak."""
     return 1.0 + kernel.throttle * arithmetic_us / (arithmetic_us + kernel.throttle_us)
+
+
+def _padding_us(work: _Work) -> FloatArray:
+    """Loads of rows beyond m, for the tiles that load them."""
+    padded = work.columns * (work.rows * work.candidate.tile_m - work.m) * work.k * work.x_bytes
+    return work.candidate.loads_padding * (padded / (work.kernel.padding_ratio * work.bandwidth))
+
+
+def _memory_us(work: _Work, *, cold: bool) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
+    """Traffic of the memory bus, and whether the weights are still in L2 from the launch before."""
+    kernel = work.kernel
+    weights = work.n * work.k * work.w_bytes
+    is_hot = np.logical_and(not cold, weights <= kernel.hot_share * work.gpu.l2_bytes)
+    weights = np.where(is_hot, weights / (kernel.hot_ratio or 1.0), weights / kernel.bandwidth_fraction)
+    outputs = work.m * work.n * max(work.x_bytes, _HALF_BYTES)
+    streamed = (_activation_bytes(work) + outputs) / kernel.bandwidth_fraction
+    return (streamed + weights) / work.bandwidth, is_hot
+
+
+def _activation_bytes(work: _Work) -> FloatArray:
+    """Activations, read again for every column of tiles that a wave does not cover once they outgrow L2."""
+    once = work.m * work.k * work.x_bytes
+    if not work.kernel.resident_share:
+        return once
+    resident = work.kernel.resident_share * work.gpu.l2_bytes / once
+    again = np.maximum(1.0, work.columns / np.maximum(1.0, work.gpu.sms / work.rows)) - 1.0
+    return once * (1.0 + again / (1.0 + resident**_RESIDENT_SHARPNESS))
+
+
+def _reduce_us(work: _Work) -> FloatArray:
+    """The second kernel of a split k loop, which adds up partial sums in fp32."""
+    split = work.candidate.split
+    sums = 2.0 * _FP32_BYTES * work.m * work.n * split / (work.kernel.load_ratio * work.bandwidth)
+    return np.where(split > 1, work.kernel.split_us + sums, 0.0)
+
+
+def _quantise_us(work: _Work) -> FloatArray:
+    """The pass that brings 16-bit activations to the operand dtype before the product."""
+    moved = work.m * work.k * (_HALF_BYTES + work.x_bytes)
+    return moved / (work.kernel.quantise_ratio * work.bandwidth)

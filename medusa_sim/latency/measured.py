@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.errors import CoverageError
-from medusa_sim.latency.base import Bound, LatencyModel, OperatorTime, Source
-from medusa_sim.latency.profile import Profile, Reading, key_and_axes, reading
-from medusa_sim.latency.roofline import compute_time_us, memory_time_us
+from medusa_sim.latency.base import LatencyModel, OperatorTime, Source
+from medusa_sim.latency.profile import Profile, Reading, reading
+from medusa_sim.latency.roofline import roofline_bound
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
 
@@ -35,34 +35,37 @@ class MeasuredLatency:
 
         Raises CoverageError for the first shape that was not recorded, unless there is another model.
         """
-        exact, axes = key_and_axes(operator)
-        arrays = np.broadcast_arrays(*(np.asarray(entry) for entry in (*exact, *axes)))
+        exact = operator.key
+        arrays = np.broadcast_arrays(*(np.asarray(entry) for entry in (*exact, *operator.axes)))
         shape = arrays[0].shape
         read = _read(self.profile, [array.ravel() for array in arrays], len(exact))
         missing = np.isnan(read.time_us).reshape(shape)
         if missing.any() and self.outside is None:
             first = int(np.argmax(missing.ravel()))
-            raise CoverageError(self._uncovered([array.ravel()[first] for array in arrays], len(exact)))
-        waits_for_memory = memory_time_us(self.gpu, operator) >= compute_time_us(self.gpu, operator)
-        bound = np.where(waits_for_memory, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
+            raise CoverageError(self._uncovered(operator, [array.ravel()[first] for array in arrays]))
         source = np.where(read.exact, np.int8(Source.MEASURED), np.int8(Source.INTERPOLATED))
         found = OperatorTime(
             time_us=read.time_us.reshape(shape),
             low_us=read.low_us.reshape(shape),
             high_us=read.high_us.reshape(shape),
-            bound=np.broadcast_to(bound, shape).astype(np.int8),
+            bound=np.broadcast_to(roofline_bound(self.gpu, operator), shape).astype(np.int8),
             source=source.reshape(shape).astype(np.int8),
         )
         if not missing.any() or self.outside is None:
             return found
         return _filled(found, self.outside.time(operator), missing)
 
-    def _uncovered(self, values: list[Any], keys: int) -> str:
-        key, place = tuple(values[:keys]), tuple(values[keys:])
-        what = f"{key[0]} ({', '.join(str(part) for part in key[1:])})"
-        near = "shapes of this kind" if _key(key) in self.profile.levels else "this kind of operator"
+    def _uncovered(self, operator: Operator, values: list[Any]) -> str:
+        """What was asked for and where it lies. values: of the key, then of the axes."""
+        keys = len(operator.key)
+        fixed = [name for name in operator.COLUMNS if name not in operator.AXES]
+        sizes = [f"{name} {size}" for name, size in zip(fixed, values[keys - len(fixed) : keys], strict=True)]
+        what = ", ".join(dict.fromkeys([operator.dtype, operator.stored_dtype, *sizes]))
+        place = ", ".join(f"{name} {at}" for name, at in zip(operator.AXES, values[keys:], strict=True))
+        recorded = _key(tuple(values[:keys])) in self.profile.levels
+        near = "shapes of this kind" if recorded else "this kind of operator"
         return (
-            f"{what} at {', '.join(str(part) for part in place)} lies outside what was measured on "
+            f"{operator.kind} ({what}) at {place} lies outside what was measured on "
             f"{self.profile.name!r}, which does not cover {near}; measure it (`medusa-sim measure`) or allow "
             "the calibrated model there (--outside calibrated)"
         )

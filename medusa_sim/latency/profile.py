@@ -13,7 +13,6 @@ import numpy.typing as npt
 from medusa_sim import data
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
-from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.operators.table import operators_of, read_rows
 
 if TYPE_CHECKING:
@@ -40,26 +39,13 @@ Levels: TypeAlias = "dict[float, Levels] | Line"
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """Every recorded shape: by key (operator and the sizes that are never interpolated), then by axes.
+    """Every recorded shape: by `Operator.key`, then by `Operator.axes` from outer to inner.
 
-    Axes from outer to inner: m for linear layers and elementwise kernels; batch, q_len, kv_len for
-    attention. name: the folder's name.
+    name: the folder's name.
     """
 
     name: str
     levels: dict[Key, Levels]
-
-
-def key_and_axes(operator: Operator) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
-    """Sizes that must match a recorded row, and the sizes along which times may be interpolated."""
-    if isinstance(operator, Gemm):
-        stored = operator.weight_dtype or operator.dtype
-        return ("gemm", operator.dtype, stored, operator.n, operator.k), (operator.m,)
-    if isinstance(operator, Attention):
-        stored = operator.kv_dtype or operator.dtype
-        exact = (operator.kind, operator.dtype, stored, operator.heads, operator.kv_heads, operator.head_dim)
-        return exact, (operator.batch, operator.q_len, operator.kv_len)
-    return (operator.kind, operator.dtype, operator.n), (operator.m,)
 
 
 def profile_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
@@ -92,9 +78,8 @@ def profile_of(name: str, paths: list[Path]) -> Profile:
         frame = read_rows(path, need_time=True)
         times = _times(frame)
         for index, operator in operators_of(frame):
-            exact, axes = key_and_axes(operator)
-            keys = _columns(exact, index.size)
-            places = _columns(axes, index.size)
+            keys = _rows(operator.key, index.size)
+            places = _rows(operator.axes, index.size)
             for row, key, place in zip(index, keys, places, strict=True):
                 recorded.setdefault((key, place), []).append(times[row])
     levels: dict[Key, dict[tuple[float, ...], tuple[float, float, float]]] = {}
@@ -114,7 +99,7 @@ def _times(frame: pd.DataFrame) -> list[tuple[float, float, float]]:
     return list(zip(low.tolist(), median.tolist(), high.tolist(), strict=True))
 
 
-def _columns(entries: tuple[Any, ...], rows: int) -> list[tuple[Any, ...]]:
+def _rows(entries: tuple[Any, ...], rows: int) -> list[tuple[Any, ...]]:
     arrays = [np.broadcast_to(np.asarray(entry), rows).tolist() for entry in entries]
     return list(zip(*arrays, strict=True))
 

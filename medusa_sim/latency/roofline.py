@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import Bound, OperatorTime, Source
+from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
@@ -26,6 +26,12 @@ def roofline_time_us(gpu: Gpu, operator: Operator) -> FloatArray:
     return np.maximum(compute_time_us(gpu, operator), memory_time_us(gpu, operator))
 
 
+def roofline_bound(gpu: Gpu, operator: Operator) -> CodeArray:
+    """`Bound.MEMORY` where the bytes take as long as the FLOPs or longer, else `Bound.COMPUTE`."""
+    memory_is_longer = memory_time_us(gpu, operator) >= compute_time_us(gpu, operator)
+    return np.where(memory_is_longer, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
+
+
 class RooflineLatency:
     """Every operator at the datasheet's limits. Low and high are the time itself: a bound has no error."""
 
@@ -36,9 +42,11 @@ class RooflineLatency:
 
     def time(self, operator: Operator) -> OperatorTime:
         """Roofline time of one launch, us. Raises SpecError where the GPU lists no peak for the dtype."""
-        compute_us = compute_time_us(self.gpu, operator)
-        memory_us = memory_time_us(self.gpu, operator)
-        time_us = np.maximum(compute_us, memory_us)
-        bound = np.where(compute_us > memory_us, np.int8(Bound.COMPUTE), np.int8(Bound.MEMORY))
-        source = np.full(time_us.shape, Source.ROOFLINE, dtype=np.int8)
-        return OperatorTime(time_us=time_us, low_us=time_us, high_us=time_us, bound=bound, source=source)
+        time_us = roofline_time_us(self.gpu, operator)
+        return OperatorTime(
+            time_us=time_us,
+            low_us=time_us,
+            high_us=time_us,
+            bound=roofline_bound(self.gpu, operator),
+            source=np.full(time_us.shape, Source.ROOFLINE, dtype=np.int8),
+        )

@@ -23,9 +23,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.band import residual_band
-from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.specs.gpu import Gpu
@@ -39,17 +38,17 @@ def serial_gemm_time(gpu: Gpu, kernel: SerialGemm, operator: Gemm) -> OperatorTi
     low and high are the 80 % band of held-out residuals for the range of m. Raises SpecError where the
     device has no peak for the operator's dtype.
     """
-    m, n, k = np.broadcast_arrays(*(_float(size) for size in (operator.m, operator.n, operator.k)))
+    m, n, k = np.broadcast_arrays(*(as_float(size) for size in (operator.m, operator.n, operator.k)))
     ends = np.asarray([line.m_max or np.inf for line in kernel.ranges])
     place = np.searchsorted(ends, m)
     bandwidth, peak = _rates(gpu, operator.dtype)
     x_bytes = BYTES_PER_ELEMENT[operator.dtype]
-    w_bytes = BYTES_PER_ELEMENT[operator.weight_dtype or operator.dtype]
+    w_bytes = BYTES_PER_ELEMENT[operator.stored_dtype]
     fractions = np.asarray([(line.bandwidth_fraction, line.peak_fraction) for line in kernel.ranges])
     memory = n * k * w_bytes / (fractions[place, 0] * bandwidth)
     memory = memory + m * (n + k) * x_bytes / (kernel.activation_ratio * bandwidth)
     arithmetic = 2.0 * m * n * k / (fractions[place, 1] * peak)
-    return _operator_time(gpu, operator, kernel.fit, (kernel.ramp_us, memory, arithmetic), m)
+    return _serial_time(gpu, operator, kernel.fit, kernel.ramp_us, memory, arithmetic)
 
 
 def serial_attention_time(gpu: Gpu, kernel: SerialAttention, operator: Attention) -> OperatorTime:
@@ -58,9 +57,9 @@ def serial_attention_time(gpu: Gpu, kernel: SerialAttention, operator: Attention
     low and high are the 80 % band of held-out residuals for the range of q_len x batch. Raises SpecError
     where the device has no peak for the operator's dtype.
     """
-    batch, q_len, kv_len = (_float(size) for size in (operator.batch, operator.q_len, operator.kv_len))
-    rows = batch * _float(operator.heads)
-    walked = rows * kv_len * _float(operator.head_dim)
+    batch, q_len, kv_len = (as_float(size) for size in (operator.batch, operator.q_len, operator.kv_len))
+    rows = batch * as_float(operator.heads)
+    walked = rows * kv_len * as_float(operator.head_dim)
     rates = _rates(gpu, operator.dtype)
     cached = np.where(operator.kv_bytes <= kernel.cached_bytes, kernel.cached_ratio, 1.0)
     element = BYTES_PER_ELEMENT[operator.dtype]
@@ -73,31 +72,23 @@ def serial_attention_time(gpu: Gpu, kernel: SerialAttention, operator: Attention
     takes_few = few[0] + few[1] <= many[0] + many[1]
     memory, arithmetic = (np.where(takes_few, a, b) for a, b in zip(few, many, strict=True))
     fixed = kernel.ramp_us + rows * (kernel.head_us + kernel.query_us * q_len)
-    return _operator_time(gpu, operator, kernel.fit, (fixed, memory, arithmetic), batch * q_len)
+    return _serial_time(gpu, operator, kernel.fit, fixed, memory, arithmetic)
 
 
-def _operator_time(
+def _serial_time(
     gpu: Gpu,
     operator: Operator,
     fit: Fit,
-    parts_us: tuple[FloatArray | float, FloatArray, FloatArray],
-    size: FloatArray,
+    fixed_us: FloatArray | float,
+    memory_us: FloatArray,
+    arithmetic_us: FloatArray,
 ) -> OperatorTime:
-    fixed, memory, arithmetic = parts_us
-    time_us = np.maximum(fixed + memory + arithmetic, roofline_time_us(gpu, operator))
-    bound = np.where(memory >= arithmetic, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
-    bound = np.where(fixed > 0.5 * time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
-    low, high = residual_band(fit.residuals, size)
-    source: CodeArray = np.full(np.shape(time_us), Source.CALIBRATED, dtype=np.int8)
-    return OperatorTime(
-        time_us=time_us, low_us=time_us * low, high_us=time_us * high, bound=bound, source=source
+    time_us = np.maximum(fixed_us + memory_us + arithmetic_us, roofline_time_us(gpu, operator))
+    return calibrated_time(
+        [(fit, operator)], time_us, fixed_us=fixed_us, memory_us=memory_us, work_us=arithmetic_us
     )
 
 
 def _rates(gpu: Gpu, dtype: str) -> tuple[float, float]:
     """Bytes and flops a microsecond."""
     return gpu.bandwidth_bytes_per_s / US_PER_S, gpu.peak(dtype) / US_PER_S
-
-
-def _float(size: object) -> FloatArray:
-    return np.asarray(size, dtype=np.float64)

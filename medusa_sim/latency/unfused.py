@@ -20,9 +20,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.band import residual_band
-from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.gpu import Gpu
@@ -39,20 +38,15 @@ def unfused_attention_time(
     80 % band of the held-out residuals, by q_len x batch. Raises SpecError where the GPU has no peak
     for the operator's dtype.
     """
-    queries = np.asarray(operator.q_len, dtype=np.float64)
+    queries = as_float(operator.q_len)
     one_row = queries == 1.0
     ramp_us = np.where(one_row, kernel.vector_ramp_us, kernel.ramp_us)
     memory_us = _memory_time_us(gpu, kernel, operator, repeated=kernel.repeated or not cold)
     padding = np.where(one_row, 0.0, filled_rows(kernel.row_tiles, queries) / queries)
     arithmetic_us = operator.flops * padding / (kernel.peak_fraction * gpu.peak(operator.dtype)) * US_PER_S
     time_us = ramp_us + norm_max(memory_us, arithmetic_us, kernel.norm)
-
-    bound = np.where(memory_us >= arithmetic_us, np.int8(Bound.MEMORY), np.int8(Bound.COMPUTE))
-    bound = np.where(ramp_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound).astype(np.int8)
-    low, high = residual_band(kernel.fit.residuals, queries * np.asarray(operator.batch, dtype=np.float64))
-    source: CodeArray = np.full(time_us.shape, Source.CALIBRATED, dtype=np.int8)
-    return OperatorTime(
-        time_us=time_us, low_us=time_us * low, high_us=time_us * high, bound=bound, source=source
+    return calibrated_time(
+        [(kernel.fit, operator)], time_us, fixed_us=ramp_us, memory_us=memory_us, work_us=arithmetic_us
     )
 
 

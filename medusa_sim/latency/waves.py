@@ -5,6 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import AttentionPath, ElementwiseKernel
+from medusa_sim.units import US_PER_S
 
 _TINY = 1e-9
 _FAR_BEYOND = 1e3
@@ -52,10 +55,20 @@ def waves_us(
     return body, full * full_us + last * rest_us
 
 
-def l2_hit(footprint: FloatArray, sharpness: float) -> FloatArray:
-    """Share of bytes still read from L2, 1 / (1 + footprint^sharpness).
+def byte_us(
+    gpu: Gpu, kernel: AttentionPath | ElementwiseKernel, moved_bytes: FloatArray, *, cold: bool
+) -> FloatArray:
+    """Microseconds a byte: from HBM, or also from L2 where the launch before has left `moved_bytes` there.
 
-    footprint: bytes over the L2 bytes at which half is still there.
+        hit  = 1 / (1 + (moved / (l2_fill L2))^l2_sharpness)              share still read from L2
+        time = (1 - hit + hit / l2_ratio) / (bandwidth_fraction bandwidth)
+
+    cold: everything comes from HBM.
     """
-    hit: FloatArray = 1.0 / (1.0 + np.minimum(footprint, _FAR_BEYOND) ** sharpness)
-    return hit
+    hbm_us = US_PER_S / (kernel.bandwidth_fraction * gpu.bandwidth_bytes_per_s)
+    if cold:
+        return np.asarray(hbm_us)
+    footprint = moved_bytes / (kernel.l2_fill * gpu.l2_bytes)
+    hit = 1.0 / (1.0 + np.minimum(footprint, _FAR_BEYOND) ** kernel.l2_sharpness)
+    result: FloatArray = hbm_us * (1.0 - hit + hit / kernel.l2_ratio)
+    return result

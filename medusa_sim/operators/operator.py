@@ -9,13 +9,15 @@ Shapes are numpy arrays that broadcast against each other, so that one operator 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, TypeAlias, get_args
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Size: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64] | int | float
@@ -27,41 +29,114 @@ ATTENTION_KINDS: tuple[str, ...] = get_args(AttentionKind)
 ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
 
 
-def _as_float(size: Size) -> FloatArray:
-    return np.asarray(size, dtype=np.float64)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operator(ABC):
+    """What everything else asks of a kernel launch; a new operator is a subclass and its entry in OPERATORS.
+
+    name: of its place in the model. kind: what is computed, the key of its latency, its calibration and its
+    measurement. dtype: of the activations and the arithmetic.
+
+    FAMILY: kinds that share their columns. COLUMNS: names of its sizes, as in a table of operators. AXES:
+    those along which a time may be interpolated between measured rows, outer to inner.
+    """
+
+    FAMILY: ClassVar[str]
+    COLUMNS: ClassVar[tuple[str, ...]]
+    AXES: ClassVar[tuple[str, ...]]
+
+    name: str
+    kind: str
+    dtype: str
+
+    @property
+    @abstractmethod
+    def flops(self) -> FloatArray:
+        """Floating-point operations of one launch."""
+
+    @property
+    @abstractmethod
+    def bytes(self) -> FloatArray:
+        """Bytes that must cross the memory bus in one launch."""
+
+    @property
+    @abstractmethod
+    def tokens(self) -> FloatArray:
+        """New tokens that one launch processes: the size by which errors of predictions are told apart."""
+
+    @property
+    def stored_dtype(self) -> str:
+        """Of what lies in memory between steps (weights, K and V); activations have `dtype`."""
+        return self.dtype
+
+    @property
+    def unpacks(self) -> bool:
+        """Whether what is stored has another width than the arithmetic and is converted inside the kernel."""
+        return BYTES_PER_ELEMENT[self.stored_dtype] != BYTES_PER_ELEMENT[self.dtype]
+
+    @property
+    def columns(self) -> dict[str, Size]:
+        """Sizes by the names of COLUMNS."""
+        return {name: getattr(self, name) for name in self.COLUMNS}
+
+    @property
+    def key(self) -> tuple[str | Size, ...]:
+        """Kind, dtypes and the sizes off AXES: what must match a measured row exactly."""
+        off_axes = (getattr(self, name) for name in self.COLUMNS if name not in self.AXES)
+        return (self.kind, self.dtype, self.stored_dtype, *off_axes)
+
+    @property
+    def axes(self) -> tuple[Size, ...]:
+        """The sizes of AXES."""
+        return tuple(getattr(self, name) for name in self.AXES)
+
+    def with_columns(self, **sizes: Size) -> Self:
+        """The same operator at other sizes."""
+        return replace(self, **sizes)  # type: ignore[arg-type]  # COLUMNS are fields that hold a Size
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Gemm:
+class Gemm(Operator):
     """A linear layer: (m, k) activations times (k, n) weights.
 
-    m tokens, n output features, k input features; `dtype` of the activations and the arithmetic,
-    `weight_dtype` of the stored weights (the same unless weights are quantised).
+    m tokens, n output features, k input features; `weight_dtype` of the stored weights (None: `dtype`).
     """
 
-    name: str
+    FAMILY = "gemm"
+    COLUMNS = ("m", "n", "k")
+    AXES = ("m",)
+
+    kind: Literal["gemm"] = "gemm"
     m: Size
     n: Size
     k: Size
-    dtype: str
     weight_dtype: str | None = None
+
+    @property
+    def stored_dtype(self) -> str:
+        """Of the weights."""
+        return self.weight_dtype or self.dtype
+
+    @property
+    def tokens(self) -> FloatArray:
+        """The rows, m."""
+        return as_float(self.m)
 
     @property
     def flops(self) -> FloatArray:
         """2 m n k (Table 5, linear layers)."""
-        return 2.0 * _as_float(self.m) * _as_float(self.n) * _as_float(self.k)
+        return 2.0 * as_float(self.m) * as_float(self.n) * as_float(self.k)
 
     @property
     def weight_bytes(self) -> FloatArray:
         """Bytes of the weight matrix, read once: n k."""
-        element = BYTES_PER_ELEMENT[self.weight_dtype or self.dtype]
-        return element * _as_float(self.n) * _as_float(self.k)
+        element = BYTES_PER_ELEMENT[self.stored_dtype]
+        return element * as_float(self.n) * as_float(self.k)
 
     @property
     def activation_bytes(self) -> FloatArray:
         """Bytes read and written beside the weights: m (k + n)."""
         element = BYTES_PER_ELEMENT[self.dtype]
-        return element * _as_float(self.m) * (_as_float(self.k) + _as_float(self.n))
+        return element * as_float(self.m) * (as_float(self.k) + as_float(self.n))
 
     @property
     def bytes(self) -> FloatArray:
@@ -70,7 +145,7 @@ class Gemm:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Attention:
+class Attention(Operator):
     """An attention product of `batch` sequences, each with `q_len` queries over `kv_len` keys.
 
     `qk` and `pv` are the unfused products of Table 5 (kv_len = s there). The fused kinds do both
@@ -78,7 +153,10 @@ class Attention:
     K and V are read once per sequence and `kv_heads`, however many queries attend to them.
     """
 
-    name: str
+    FAMILY = "attention"
+    COLUMNS = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+    AXES = ("batch", "q_len", "kv_len")
+
     kind: AttentionKind
     batch: Size
     q_len: Size
@@ -86,8 +164,17 @@ class Attention:
     heads: Size
     kv_heads: Size
     head_dim: Size
-    dtype: str
     kv_dtype: str | None = None
+
+    @property
+    def stored_dtype(self) -> str:
+        """Of K and V."""
+        return self.kv_dtype or self.dtype
+
+    @property
+    def tokens(self) -> FloatArray:
+        """The queries of all sequences, batch x q_len."""
+        return as_float(self.batch) * as_float(self.q_len)
 
     @property
     def is_fused(self) -> bool:
@@ -101,7 +188,7 @@ class Attention:
         q s, except that causal prefill with a prefix skips the upper triangle of the q x q corner.
         A verification step computes the whole q x q corner and masks it (tree mask).
         """
-        queries, keys = _as_float(self.q_len), _as_float(self.kv_len)
+        queries, keys = as_float(self.q_len), as_float(self.kv_len)
         if self.kind == "prefill_attention":
             return queries * (keys - (queries - 1.0) / 2.0)
         return queries * keys
@@ -109,15 +196,15 @@ class Attention:
     @property
     def flops(self) -> FloatArray:
         """2 b n q s d for one product (Table 5); twice that for a fused kernel."""
-        product = 2.0 * _as_float(self.batch) * _as_float(self.heads) * self.attended_pairs
-        return product * _as_float(self.head_dim) * (2.0 if self.is_fused else 1.0)
+        product = 2.0 * as_float(self.batch) * as_float(self.heads) * self.attended_pairs
+        return product * as_float(self.head_dim) * (2.0 if self.is_fused else 1.0)
 
     @property
     def kv_bytes(self) -> FloatArray:
         """Bytes of K or V (unfused) or of both (fused), read once per sequence for all its queries."""
-        element = BYTES_PER_ELEMENT[self.kv_dtype or self.dtype]
-        one = element * _as_float(self.batch) * _as_float(self.kv_heads) * _as_float(self.kv_len)
-        return one * _as_float(self.head_dim) * (2.0 if self.is_fused else 1.0)
+        element = BYTES_PER_ELEMENT[self.stored_dtype]
+        one = element * as_float(self.batch) * as_float(self.kv_heads) * as_float(self.kv_len)
+        return one * as_float(self.head_dim) * (2.0 if self.is_fused else 1.0)
 
     @property
     def activation_bytes(self) -> FloatArray:
@@ -127,10 +214,10 @@ class Attention:
         and outputs out; the scores stay on chip.
         """
         element = BYTES_PER_ELEMENT[self.dtype]
-        rows = element * _as_float(self.batch) * _as_float(self.heads) * _as_float(self.q_len)
+        rows = element * as_float(self.batch) * as_float(self.heads) * as_float(self.q_len)
         if self.is_fused:
-            return 2.0 * rows * _as_float(self.head_dim)
-        return rows * (_as_float(self.head_dim) + _as_float(self.kv_len))
+            return 2.0 * rows * as_float(self.head_dim)
+        return rows * (as_float(self.head_dim) + as_float(self.kv_len))
 
     @property
     def bytes(self) -> FloatArray:
@@ -139,28 +226,47 @@ class Attention:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Elementwise:
+class Elementwise(Operator):
     """A kernel that is all memory traffic: m rows of width n (for the activation the output width)."""
 
-    name: str
+    FAMILY = "elementwise"
+    COLUMNS = ("m", "n")
+    AXES = ("m",)
+
     kind: ElementwiseKind
     m: Size
     n: Size
-    dtype: str
+
+    @property
+    def tokens(self) -> FloatArray:
+        """The rows, m."""
+        return as_float(self.m)
 
     @property
     def flops(self) -> FloatArray:
         """A handful of operations per element; never what bounds such a kernel."""
-        return _FLOPS_PER_ELEMENT[self.kind] * _as_float(self.m) * _as_float(self.n)
+        return _FLOPS_PER_ELEMENT[self.kind] * as_float(self.m) * as_float(self.n)
 
     @property
     def bytes(self) -> FloatArray:
         """Elements read and written, at the dtype's width."""
-        touched = _TOUCHED_PER_ELEMENT[self.kind] * _as_float(self.m) * _as_float(self.n)
+        touched = _TOUCHED_PER_ELEMENT[self.kind] * as_float(self.m) * as_float(self.n)
         return BYTES_PER_ELEMENT[self.dtype] * touched
 
 
-Operator: TypeAlias = Gemm | Attention | Elementwise
+OPERATORS: dict[str, type[Operator]] = {
+    "gemm": Gemm,
+    **dict.fromkeys(ATTENTION_KINDS, Attention),
+    **dict.fromkeys(ELEMENTWISE_KINDS, Elementwise),
+}
+"""Every operator by kind."""
+
+
+def operator_of(kind: str, dtype: str, sizes: Mapping[str, Size], name: str | None = None) -> Operator:
+    """The operator of a kind with the sizes of its COLUMNS. name None: the kind's."""
+    made: Callable[..., Operator] = OPERATORS[kind]
+    return made(name=name or kind, kind=kind, dtype=dtype, **sizes)
+
 
 _FLOPS_PER_ELEMENT: dict[str, float] = {
     "rms_norm": 4.0,  # square, sum, scale, weight

@@ -7,7 +7,7 @@ that do not apply to an operator are blank. A `gpu` column and unknown columns a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, cast
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,13 +15,13 @@ import numpy.typing as npt
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError, unknown_name
 from medusa_sim.operators.operator import (
-    ATTENTION_KINDS,
+    ELEMENTWISE_KINDS,
+    OPERATORS,
     Attention,
-    AttentionKind,
-    Elementwise,
     ElementwiseKind,
     Gemm,
     Operator,
+    operator_of,
 )
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 IndexArray: TypeAlias = npt.NDArray[np.intp]
 
-GEMM_COLUMNS = ("m", "n", "k")
-ATTENTION_COLUMNS = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
-SIZE_COLUMNS = GEMM_COLUMNS + ATTENTION_COLUMNS
+SIZE_COLUMNS = tuple(dict.fromkeys(name for made in OPERATORS.values() for name in made.COLUMNS))
 REQUIRED_COLUMNS = ("op", *SIZE_COLUMNS, "dtype")
 TIME_COLUMN = "time_us"
 LARGEST_SIZE = 1e9
@@ -57,7 +55,8 @@ ELEMENTWISE_ALIASES: dict[str, ElementwiseKind] = {
 }
 """Names under which public benchmarks record an elementwise kernel -> its kind."""
 
-_Family: TypeAlias = Literal["gemm", "attention", "elementwise"]
+_NAMES: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"}, **ELEMENTWISE_ALIASES}
+"""What a name in the column `op` means; rows of any other name are linear layers if they have m, n and k."""
 
 
 def read_rows(path: str | Path, *, need_time: bool = False) -> pd.DataFrame:
@@ -88,7 +87,7 @@ def check_rows(frame: pd.DataFrame, where: str, *, need_time: bool = False) -> p
     for column in ("op", "dtype"):
         checked[column] = _names(checked[column], column, where)
     _check_dtypes(checked, where)
-    _check_families(checked, where)
+    _check_kinds(checked, where)
     if need_time:
         _require(
             checked, (TIME_COLUMN,), np.ones(len(checked), dtype=bool), where, "to calibrate or validate"
@@ -102,41 +101,19 @@ def operators_of(frame: pd.DataFrame) -> list[tuple[IndexArray, Operator]]:
     Each entry is (positions in the frame, operator whose arrays have that length); every row is in
     exactly one entry. GEMM rows of any name share one entry per dtype.
     """
-    families = _families(frame)
-    kinds = _kinds(frame, families)
+    kinds = _kinds(frame)
     keys = kinds.astype(str) + "|" + frame["dtype"].to_numpy(dtype=str)
     groups: list[tuple[IndexArray, Operator]] = []
     for key in sorted(set(keys)):
         index = np.flatnonzero(keys == key)
-        first = int(index[0])
-        groups.append((index, _operator(frame.iloc[index], families[first], str(kinds[first]))))
+        groups.append((index, _operator(frame.iloc[index], str(kinds[index[0]]))))
     return groups
 
 
-def _operator(rows: pd.DataFrame, family: str, kind: str) -> Operator:
+def _operator(rows: pd.DataFrame, kind: str) -> Operator:
     """One broadcast operator from rows of one kind and dtype."""
-    dtype = str(rows["dtype"].iloc[0])
-
-    def size(column: str) -> FloatArray:
-        return rows[column].to_numpy(dtype=np.float64)
-
-    if family == "gemm":
-        return Gemm(name="gemm", m=size("m"), n=size("n"), k=size("k"), dtype=dtype)
-    if family == "elementwise":
-        return Elementwise(
-            name=kind, kind=cast("ElementwiseKind", kind), m=size("m"), n=size("n"), dtype=dtype
-        )
-    return Attention(
-        name=kind,
-        kind=cast("AttentionKind", kind),
-        batch=size("batch"),
-        q_len=size("q_len"),
-        kv_len=size("kv_len"),
-        heads=size("heads"),
-        kv_heads=size("kv_heads"),
-        head_dim=size("head_dim"),
-        dtype=dtype,
-    )
+    sizes = {name: rows[name].to_numpy(dtype=np.float64) for name in OPERATORS[kind].COLUMNS}
+    return operator_of(kind, str(rows["dtype"].iloc[0]), sizes)
 
 
 def _raw_table(path: Path) -> pd.DataFrame:
@@ -216,45 +193,33 @@ def _check_dtypes(frame: pd.DataFrame, where: str) -> None:
             )
 
 
-def _families(frame: pd.DataFrame) -> npt.NDArray[np.str_]:
-    """`gemm`, `attention`, `elementwise`, or '' for a name that is none and has no m, n, k.
+def _kinds(frame: pd.DataFrame) -> npt.NDArray[np.str_]:
+    """The operator kind of each row, '' for a name that is none and has no m, n, k.
 
-    An attention or elementwise name decides, unless m, n and k are all given: that is a linear layer
-    whatever its name.
+    The name decides, except that an elementwise name with m, n and k is a linear layer.
     """
-    op = frame["op"]
-    linear = frame[list(GEMM_COLUMNS)].notna().all(axis=1)
-    family = np.full(len(frame), "", dtype="<U11")
-    family[op.isin(tuple(ELEMENTWISE_ALIASES)).to_numpy(dtype=bool)] = "elementwise"
-    family[linear.to_numpy(dtype=bool)] = "gemm"
-    family[op.isin(ATTENTION_KINDS).to_numpy(dtype=bool)] = "attention"
-    return family
+    named = frame["op"].map(_NAMES).fillna("").to_numpy(dtype=str)
+    sized = frame[list(Gemm.COLUMNS)].notna().all(axis=1).to_numpy(dtype=bool)
+    kinds: npt.NDArray[np.str_] = np.where(sized & np.isin(named, ("", *ELEMENTWISE_KINDS)), "gemm", named)
+    return kinds
 
 
-def _kinds(frame: pd.DataFrame, families: npt.NDArray[np.str_]) -> npt.NDArray[np.str_]:
-    """The kind of each row: `gemm`, an attention kind or an elementwise kind."""
-    op = frame["op"].to_numpy(dtype=str)
-    elementwise = frame["op"].map(ELEMENTWISE_ALIASES).fillna("").to_numpy(dtype=str)
-    return np.where(families == "attention", op, np.where(families == "elementwise", elementwise, "gemm"))
-
-
-def _check_families(frame: pd.DataFrame, where: str) -> None:
-    """Every row is a known operator, has the sizes of its family and none that contradict it."""
-    families = _families(frame)
-    unknown = families == ""
+def _check_kinds(frame: pd.DataFrame, where: str) -> None:
+    """Every row is a known operator, has the sizes of its kind and none that contradict it."""
+    kinds = _kinds(frame)
+    unknown = kinds == ""
     if unknown.any():
         row = int(np.argmax(unknown))
         name = str(frame["op"].iloc[row])
-        given = [c for c in GEMM_COLUMNS if frame[c].notna().iloc[row]]
-        allowed = unknown_name("operator", name, (*ATTENTION_KINDS, *ELEMENTWISE_ALIASES))
+        given = [c for c in Gemm.COLUMNS if frame[c].notna().iloc[row]]
         raise DataError(
-            f"{where}, row {row + 1}, column op: {allowed}; a linear layer of any name needs m, n and k "
-            f"(given: {', '.join(given) or 'none'})"
+            f"{where}, row {row + 1}, column op: {unknown_name('operator', name, _NAMES)}; "
+            f"a linear layer of any name needs m, n and k (given: {', '.join(given) or 'none'})"
         )
-    attention, elementwise = families == "attention", families == "elementwise"
-    _require(frame, ATTENTION_COLUMNS, attention, where, "for an attention operator")
-    _require(frame, ("m", "n"), elementwise, where, "for an elementwise operator")
-    _check_attention(frame, attention, where)
+    families = np.asarray([OPERATORS[kind].FAMILY for kind in kinds])
+    for made in dict.fromkeys(OPERATORS.values()):
+        _require(frame, made.COLUMNS, families == made.FAMILY, where, f"for {made.FAMILY} operators")
+    _check_attention(frame, families == Attention.FAMILY, where)
 
 
 def _check_attention(frame: pd.DataFrame, attention: npt.NDArray[np.bool_], where: str) -> None:

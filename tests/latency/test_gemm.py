@@ -7,12 +7,13 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
+from chosen_tile import chosen_tile
 from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, Source
-from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_tile, gemm_time
+from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
@@ -76,7 +77,7 @@ def test_no_fitted_kernel_beats_the_cold_roofline(name, m, n, k):
 def test_time_falls_with_m_only_where_the_tile_changes(name, n, k):
     gpu, operator = load_gpu(name), gemm(np.arange(1, 700), n, k)
     time = gemm_time(gpu, FITTED[name], operator).time_us
-    tile = np.stack(gemm_tile(gpu, FITTED[name], operator))
+    tile = np.stack(chosen_tile(gpu, FITTED[name], operator))
     falls = np.diff(time) < -1e-9 * time[1:]
     changes = (np.diff(tile, axis=1) != 0).any(axis=0)
     assert not (falls & ~changes).any()
@@ -145,17 +146,17 @@ def test_reluctance_moves_the_choice_and_not_the_time():
     tiles = (GemmTile(m=64, n=64), GemmTile(m=128, n=128))
     operator = gemm(128, 8192, 4096)
     free = msgspec.structs.replace(KERNEL, tiles=tiles, splits=(1,))
-    first = gemm_tile(GPU, free, operator)[0]
+    first = chosen_tile(GPU, free, operator)[0]
     reluctant = tuple(msgspec.structs.replace(t, reluctance=9.0 if t.m == first else 1.0) for t in tiles)
     moved = msgspec.structs.replace(free, tiles=reluctant)
-    assert gemm_tile(GPU, moved, operator)[0] != first
+    assert chosen_tile(GPU, moved, operator)[0] != first
     assert np.array_equal(gemm_candidates_us(GPU, moved, operator), gemm_candidates_us(GPU, free, operator))
 
 
 def test_a_tile_outside_its_range_is_not_used():
     tiles = (GemmTile(m=64, n=64, m_max=64), GemmTile(m=128, n=128, m_min=65))
     kernel = msgspec.structs.replace(KERNEL, tiles=tiles, splits=(1,))
-    assert gemm_tile(GPU, kernel, gemm(np.array([1, 64, 65, 500]), 8192, 4096))[0].tolist() == [
+    assert chosen_tile(GPU, kernel, gemm(np.array([1, 64, 65, 500]), 8192, 4096))[0].tolist() == [
         64,
         64,
         128,
@@ -204,7 +205,7 @@ def test_on_the_a6000_96_tokens_are_cheaper_than_80():
     """
     gpu, operator = load_gpu("rtx-a6000"), gemm(np.array([80, 96]), 4096, 14336)
     time = gemm_time(gpu, FITTED["rtx-a6000"], operator).time_us
-    tile_m, tile_n, _ = gemm_tile(gpu, FITTED["rtx-a6000"], operator)
+    tile_m, tile_n, _ = chosen_tile(gpu, FITTED["rtx-a6000"], operator)
     assert time[1] < time[0]
     assert (tile_m[0], tile_n[0]) != (tile_m[1], tile_n[1])
     assert time == pytest.approx([208.0, 175.0], rel=0.12)

@@ -8,13 +8,14 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import pytest
+from chosen_tile import chosen_tile
 from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_rows
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.scores import mape
-from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_tile, gemm_time
+from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import GemmKernel
@@ -70,7 +71,7 @@ def test_time_falls_with_m_only_where_the_tile_changes_or_padding_is_loaded(
     m, n, k = size
     operator = layer([m, m + 1], n, k, dtype)
     before, after = gemm_time(gpu, kernel, operator).time_us
-    tile_m, tile_n, split = gemm_tile(gpu, kernel, operator)
+    tile_m, tile_n, split = chosen_tile(gpu, kernel, operator)
     same = tile_m[0] == tile_m[1] and tile_n[0] == tile_n[1] and split[0] == split[1]
     loads_padding = any(tile.loads_padding for tile in kernel.tiles)
     assert after >= before * (1.0 - 1e-12) or not same or loads_padding
