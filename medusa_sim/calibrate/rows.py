@@ -6,21 +6,28 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.attention import fit_attention
 from medusa_sim.calibrate.elementwise import fit_elementwise
-from medusa_sim.calibrate.gemm import fit_gemm, gemm_rows
+from medusa_sim.calibrate.gemm import GemmRows, fit_gemm, gemm_rows
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.calibrate.store import Section, write_kernel
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import UnfusedRows, fit_unfused
 from medusa_sim.errors import DataError, OutputError, UsageError
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.operator import (
+    ATTENTION_KINDS,
+    ELEMENTWISE_KINDS,
+    Attention,
+    Elementwise,
+    Gemm,
+    Operator,
+)
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, Kernel
@@ -64,7 +71,7 @@ def fitted_kernels(
     """
     times = frame["time_us"].to_numpy(dtype=np.float64)
     groups = [(operator, times[index]) for index, operator in operators_of(frame)]
-    unfused = [(op, time) for op, time in groups if isinstance(op, Attention) and op.kind in _UNFUSED]
+    unfused = [(op, time) for op, time in groups if op.kind in _UNFUSED]
     ramp_us = None
     if unfused:
         try:
@@ -74,11 +81,12 @@ def fitted_kernels(
         else:
             ramp_us = products.vector_ramp_us
             yield FittedKernel(section="unfused", key="", kernel=products)
+    job = _Job(gpu=gpu, source=source, kernel_set=kernel_set, ramp_us=ramp_us)
     for operator, time_us in groups:
-        if isinstance(operator, Attention) and not operator.is_fused:
+        if operator.kind in _UNFUSED:
             continue
         try:
-            found = _fitted(operator, time_us, gpu, source, ramp_us, kernel_set)
+            found = FITS[operator.kind](job, operator, time_us)
         except DataError as error:
             _left_out(error, leave_out)
         else:
@@ -91,48 +99,56 @@ def _left_out(error: DataError, leave_out: Callable[[str], object] | None) -> No
     leave_out(str(error))
 
 
-def _fitted(
-    operator: Operator, time_us: FloatArray, gpu: Gpu, source: str, ramp_us: float | None, kernel_set: str
-) -> FittedKernel:
-    is_serial = gpu.architecture == "cpu"
-    match operator:
-        case Gemm() if is_serial:
-            linear_rows = gemm_rows(*_sizes(operator), time_us, operator.dtype)
-            serial = fit_serial_gemm(linear_rows, gpu, source=source)
-            return FittedKernel(section="serial_gemm", key=operator.dtype, kernel=serial)
-        case Attention() if is_serial:
-            walk = fit_serial_attention(operator, time_us, gpu, source=source)
-            return FittedKernel(section="serial_attention", key=operator.kind, kernel=walk)
-        case Gemm():
-            begin = gemm_start(kernel_set, operator.dtype, gpu)
-            linear = _fitted_gemm(operator, time_us, gpu, source, ramp_us, begin)
-            return FittedKernel(section="gemm", key=operator.dtype, kernel=linear)
-        case Attention():
-            attention = fit_attention(operator, time_us, gpu, source=source)
-            return FittedKernel(section="attention", key=operator.kind, kernel=attention)
-        case Elementwise():
-            elementwise = fit_elementwise(operator, time_us, gpu, source=source)
-            return FittedKernel(section="elementwise", key=operator.kind, kernel=elementwise)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Job:
+    """What every fit of a table has in common. ramp_us: of the unfused products among the rows."""
+
+    gpu: Gpu
+    source: str
+    kernel_set: str
+    ramp_us: float | None
 
 
-def _fitted_gemm(
-    operator: Gemm, time_us: FloatArray, gpu: Gpu, source: str, ramp_us: float | None, begin: GemmKernel
-) -> GemmKernel:
-    rows = gemm_rows(*_sizes(operator), time_us, operator.dtype)
+def _fit_linear(job: _Job, operator: Gemm, time_us: FloatArray) -> FittedKernel:
+    rows = gemm_rows(
+        as_float(operator.m), as_float(operator.n), as_float(operator.k), time_us, operator.dtype
+    )
+    if job.gpu.architecture == "cpu":
+        serial = fit_serial_gemm(rows, job.gpu, source=job.source)
+        return FittedKernel(section="serial_gemm", key=operator.dtype, kernel=serial)
+    return FittedKernel(section="gemm", key=operator.dtype, kernel=_fitted_gemm(job, rows))
+
+
+def _fit_attention(job: _Job, operator: Attention, time_us: FloatArray) -> FittedKernel:
+    if job.gpu.architecture == "cpu":
+        walk = fit_serial_attention(operator, time_us, job.gpu, source=job.source)
+        return FittedKernel(section="serial_attention", key=operator.kind, kernel=walk)
+    kernel = fit_attention(operator, time_us, job.gpu, source=job.source)
+    return FittedKernel(section="attention", key=operator.kind, kernel=kernel)
+
+
+def _fit_elementwise(job: _Job, operator: Elementwise, time_us: FloatArray) -> FittedKernel:
+    kernel = fit_elementwise(operator, time_us, job.gpu, source=job.source)
+    return FittedKernel(section="elementwise", key=operator.kind, kernel=kernel)
+
+
+FITS: dict[str, Callable[[_Job, Any, FloatArray], FittedKernel]] = {
+    "gemm": _fit_linear,
+    **dict.fromkeys((kind for kind in ATTENTION_KINDS if kind not in _UNFUSED), _fit_attention),
+    **dict.fromkeys(ELEMENTWISE_KINDS, _fit_elementwise),
+}
+"""How each kind of operator is fitted; QK^T and PV are fitted together."""
+
+
+def _fitted_gemm(job: _Job, rows: GemmRows) -> GemmKernel:
+    gpu, source, dtype = job.gpu, job.source, rows.dtype
     if len(rows.m) < _LEAST_ROWS:
-        raise DataError(
-            f"{source}: {len(rows.m)} {operator.dtype} GEMM rows; a fit needs {_LEAST_ROWS} or more"
-        )
-    start = _measured_gemm(gpu, operator.dtype)
+        raise DataError(f"{source}: {len(rows.m)} {dtype} GEMM rows; a fit needs {_LEAST_ROWS} or more")
+    start = _measured_gemm(gpu, dtype)
     if rows.shape.max() > 0 or start is None:
-        return fit_gemm(rows, gpu, source=source, start=begin)
-    ramp = start.ramp_us if ramp_us is None else ramp_us
-    return fit_transferred_gemm(rows, gpu, start=start, ramp_us=ramp, source=source)
-
-
-def _sizes(operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
-    m, n, k = (np.asarray(size, dtype=np.float64) for size in (operator.m, operator.n, operator.k))
-    return m, n, k
+        return fit_gemm(rows, gpu, source=source, start=gemm_start(job.kernel_set, dtype, gpu))
+    ramp_us = start.ramp_us if job.ramp_us is None else job.ramp_us
+    return fit_transferred_gemm(rows, gpu, start=start, ramp_us=ramp_us, source=source)
 
 
 def _measured_gemm(gpu: Gpu, dtype: str) -> GemmKernel | None:
@@ -144,16 +160,14 @@ def _measured_gemm(gpu: Gpu, dtype: str) -> GemmKernel | None:
     return None
 
 
-def _joined(groups: list[tuple[Attention, FloatArray]]) -> UnfusedRows:
+def _joined(groups: list[tuple[Operator, FloatArray]]) -> UnfusedRows:
     """QK^T and PV rows together: both products cost the same."""
     dtypes = {operator.dtype for operator, _ in groups}
     if len(dtypes) > 1:
         raise DataError(f"unfused attention rows of {', '.join(sorted(dtypes))}: fit one dtype at a time")
     sizes = {
-        name: np.concatenate(
-            [np.asarray(getattr(operator, name), dtype=np.float64) for operator, _ in groups]
-        )
-        for name in ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+        name: np.concatenate([as_float(operator.columns[name]) for operator, _ in groups])
+        for name in Attention.COLUMNS
     }
     return UnfusedRows(**sizes, time_us=np.concatenate([time for _, time in groups]), dtype=dtypes.pop())
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.scores import choice_regret, mape, ratio_mape
 from medusa_sim.data import DataDir
 from medusa_sim.latency.by_name import LatencyName, Outside
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.operator import Attention, Operator
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
@@ -107,36 +108,43 @@ def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
     found: list[Score] = []
     for index, operator in operators_of(frame):
         rows = frame.iloc[index]
+        name = "linear" if operator.kind == "gemm" else operator.kind
         for label, keep in _ranges(operator, gpu):
             if keep.any():
-                found.append(_score(rows[keep], _name(operator), operator.dtype, label))
+                found.append(_score(rows[keep], name, operator.dtype, label))
     return found
-
-
-def _name(operator: Operator) -> str:
-    return "linear" if isinstance(operator, Gemm) else operator.kind
 
 
 def _ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
     """Labels and masks of the sizes that are told apart; the last one is `all`."""
-    if isinstance(operator, Attention):
-        kv = np.asarray(operator.kv_bytes) / gpu.l2_bytes
-        found = [
-            ("KV within L2", kv <= 1.0),
-            ("KV to 2 x L2", (kv > 1.0) & (kv <= 2.0)),
-            ("KV beyond", kv > 2.0),
-        ]
-    elif isinstance(operator, Elementwise):
-        found = [(f"m <= {DECIDING_MAX}", np.asarray(operator.m) <= DECIDING_MAX)]
-    else:
-        m = np.asarray(operator.m)
-        lower = 0
-        found = []
-        for upper in SIZE_EDGES:
-            found.append((f"m {lower + 1}..{upper}", (m > lower) & (m <= upper)))
-            lower = upper
-        found += [(f"m > {lower}", m > lower), (f"m <= {DECIDING_MAX}", m <= DECIDING_MAX)]
-    return [*found, ("all", np.ones(found[0][1].shape, dtype=bool))]
+    found = _RANGES[operator.FAMILY](operator, gpu) if operator.FAMILY in _RANGES else []
+    return [*found, ("all", np.ones(np.shape(operator.tokens), dtype=bool))]
+
+
+def _kv_ranges(operator: Attention, gpu: Gpu) -> list[tuple[str, Mask]]:
+    kv = np.asarray(operator.kv_bytes) / gpu.l2_bytes
+    return [("KV within L2", kv <= 1.0), ("KV to 2 x L2", (kv > 1.0) & (kv <= 2.0)), ("KV beyond", kv > 2.0)]
+
+
+def _deciding_range(operator: Operator, _: Gpu) -> list[tuple[str, Mask]]:
+    return [(f"m <= {DECIDING_MAX}", operator.tokens <= DECIDING_MAX)]
+
+
+def _m_ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
+    m = operator.tokens
+    edges = (0, *SIZE_EDGES)
+    found = [
+        (f"m {lower + 1}..{upper}", (m > lower) & (m <= upper)) for lower, upper in itertools.pairwise(edges)
+    ]
+    return [*found, (f"m > {edges[-1]}", m > edges[-1]), *_deciding_range(operator, gpu)]
+
+
+_RANGES: dict[str, Callable[[Any, Gpu], list[tuple[str, Mask]]]] = {
+    "gemm": _m_ranges,
+    "attention": _kv_ranges,
+    "elementwise": _deciding_range,
+}
+"""Ranges of size by operator family; a family that is not here is scored as a whole."""
 
 
 def _score(rows: pd.DataFrame, op: str, dtype: str, size: str) -> Score:
