@@ -16,10 +16,10 @@ from pathlib import Path
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
-from medusa_sim.decoder import corpus, study
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.decoder.training import corpus, study
 from medusa_sim.decoder.training.evaluate import next_token_loss
 from medusa_sim.report.files import write_text
 

@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.decoder import corpus
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.decoder.training import corpus
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.measure.decoder_runs import run_grid
 from medusa_sim.measure.runs import RunRow, write_runs

@@ -6,6 +6,9 @@ import importlib.util
 
 from medusa_sim.errors import UsageError
 
+SEED_MAX = 2**32 - 1
+"""Seeds of the decoder's commands; a text or training step draws from a multiple of it, in 64 bits."""
+
 
 def require_decoder_extra(*more: str) -> None:
     """Raises UsageError, one line, where torch or a companion is not installed."""

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.decoder_extra import require_decoder_extra
+from medusa_sim.cli.decoder_extra import SEED_MAX, require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
@@ -30,8 +30,12 @@ from medusa_sim.cli.output import Output
     help="backbone: a small Llama from scratch. medusa-1: heads only. medusa-2: heads and a LoRA adapter.",
 )
 @click.option(
-    "--save", type=click.Path(path_type=Path), required=True, help="Folder of the checkpoint to write."
+    "--save",
+    type=click.Path(path_type=Path),
+    required=True,
+    help="Folder of the checkpoint to write: a new one, an empty one, or with --overwrite one of its own.",
 )
+@click.option("--overwrite", is_flag=True, help="Replace a finished checkpoint that train wrote.")
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Checkpoint folder to start from.")
 @click.option(
     "--data",
@@ -52,7 +56,7 @@ from medusa_sim.cli.output import Output
 @click.option(
     "--learning-rate", type=click.FloatRange(min=0, min_open=True), help="Peak [default: by method]."
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True)
 @click.option(
     "--vocab", type=click.IntRange(min=257), default=1024, show_default=True, help="Of a new tokenizer."
 )
@@ -63,13 +67,18 @@ from medusa_sim.cli.output import Output
 @click.option("--layers", type=click.IntRange(min=1), default=5, show_default=True)
 @click.option("--heads", type=click.IntRange(min=1), default=4, show_default=True, help="Attention heads.")
 @click.option("--kv-heads", type=click.IntRange(min=1), default=2, show_default=True)
-@click.option("--medusa-heads", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--medusa-layers", type=click.IntRange(min=1), default=1, show_default=True)
+@click.option(
+    "--medusa-heads",
+    type=click.IntRange(min=1),
+    help="New heads, where the checkpoint has none [default: 5].",
+)
+@click.option(
+    "--medusa-layers", type=click.IntRange(min=1), help="Residual blocks of a new head [default: 1]."
+)
 @click.option(
     "--own-output/--shared-output",
-    default=True,
-    show_default=True,
-    help="An output layer per head or the LM head.",
+    default=None,
+    help="An output layer per new head, or the LM head [default: own].",
 )
 @click.option(
     "--lambda-0", type=float, default=0.2, show_default=True, help="Weight of the heads' loss in medusa-2."
@@ -109,7 +118,7 @@ def train(plot: Path | None, output: Output, data_dir: Path | None, **values: An
     if plot is not None:
         check_writable(plot)
     recipe = Recipe(**values)
-    trained = run_recipe(recipe, _Progress(recipe.steps))
+    trained = run_recipe(recipe, _Progress(recipe.steps), lambda text: click.echo(f"note: {text}", err=True))
     if plot is not None:
         _plot(trained.history, plot)
     row = {

@@ -7,22 +7,17 @@ Every key, shape and value is checked before a model is returned.
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from medusa_sim.decoder.config import DecoderConfig, read_config
 from medusa_sim.decoder.heads import PREFIX, MedusaHeads, heads_from_tensors
 from medusa_sim.decoder.model import Llama
-from medusa_sim.errors import OutputError, SpecError
+from medusa_sim.errors import SpecError
 
 DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
@@ -178,63 +173,3 @@ def find_head_file(path: Path) -> Path | None:
     if path.is_file():
         return path
     return next((path / name for name in HEAD_FILES if (path / name).is_file()), None)
-
-
-def write_safetensors(path: Path, tensors: dict[str, Tensor], metadata: dict[str, str] | None = None) -> None:
-    """Writes atomically: a temporary file of the same folder is renamed over `path`. Raises OutputError."""
-    contiguous = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        save_file(contiguous, temporary, metadata={"format": "pt"} | (metadata or {}))
-        temporary.chmod(0o644)  # safetensors makes it private
-        temporary.replace(path)
-    except (OSError, SafetensorError) as error:
-        temporary.unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written ({error})") from None
-
-
-def save_checkpoint(
-    directory: Path | str,
-    model: Llama,
-    heads: MedusaHeads | None = None,
-    *,
-    dtype: torch.dtype = torch.float16,
-    tokenizer_json: str | None = None,
-    extra_config: dict[str, Any] | None = None,
-) -> None:
-    """Writes config.json, model.safetensors (heads under `medusa_head.`) and tokenizer.json as one folder.
-
-    The folder appears complete or not at all: it is built beside its place and renamed. An existing
-    folder is replaced. Raises OutputError.
-    """
-    path = Path(directory)
-    tensors = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
-    if model.config.tie_word_embeddings:
-        tensors.pop("lm_head.weight")
-    config = model.config.to_hf() | {"torch_dtype": str(dtype).removeprefix("torch.")} | (extra_config or {})
-    if heads is not None:
-        tensors |= {PREFIX + name: tensor.to(dtype) for name, tensor in heads.state_dict().items()}
-        config |= {"medusa_num_heads": heads.count, "medusa_num_layers": heads.layers}
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(prefix=f".{path.name}.", dir=path.parent))
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror})") from None
-    try:
-        write_safetensors(building / "model.safetensors", tensors)
-        (building / "config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
-        if tokenizer_json is not None:
-            (building / "tokenizer.json").write_text(tokenizer_json, encoding="utf-8")
-        building.chmod(0o755)
-        if path.exists():
-            shutil.rmtree(path)
-        building.rename(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error})") from None
-    finally:
-        shutil.rmtree(building, ignore_errors=True)
-
-
-def save_heads(path: Path | str, heads: MedusaHeads, *, dtype: torch.dtype = torch.float16) -> None:
-    """Writes `medusa_lm_head.safetensors` in the public key layout. Raises OutputError."""
-    write_safetensors(Path(path), {name: tensor.to(dtype) for name, tensor in heads.state_dict().items()})

@@ -11,13 +11,8 @@ import torch
 from decoder_models import tiny_heads, tiny_llama
 from safetensors.torch import load_file, save_file
 
-from medusa_sim.decoder.checkpoint import (
-    find_head_file,
-    load_checkpoint,
-    read_weights,
-    save_checkpoint,
-    save_heads,
-)
+from medusa_sim.decoder.checkpoint import find_head_file, load_checkpoint, read_weights
+from medusa_sim.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.decoder.heads import PREFIX, heads_from_tensors, layout_of_keys, new_heads
 from medusa_sim.decoder.tokenizer import decode, encode, load_tokenizer, train_tokenizer
 from medusa_sim.decoder.training.corpus import heldout_prompts, is_heldout, read_corpus, token_stream
@@ -92,8 +87,6 @@ def test_a_saved_model_with_heads_comes_back(tmp_path: Path, dtype: torch.dtype)
         assert torch.equal(loaded.model.state_dict()[name], value.to(dtype).float())
     for name, value in heads.state_dict().items():
         assert torch.equal(loaded.heads.state_dict()[name], value.to(dtype).float())
-    save_checkpoint(tmp_path / "m", loaded.model, None, dtype=dtype)  # replaced as a whole
-    assert load_checkpoint(tmp_path / "m").heads is None
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
 
 
@@ -102,7 +95,7 @@ def test_head_files_beside_a_model_and_of_a_repository(tmp_path: Path, own_outpu
     heads = tiny_heads(MODEL, own_output=own_output)
     save_checkpoint(tmp_path / "base", MODEL, dtype=torch.float32)
     (tmp_path / "repo").mkdir()
-    save_heads(tmp_path / "repo" / "medusa_lm_head.safetensors", heads, dtype=torch.float32)
+    save_file(dict(heads.state_dict()), tmp_path / "repo" / "medusa_lm_head.safetensors")
     assert find_head_file(tmp_path / "base") is None
     by_folder = load_checkpoint(tmp_path / "base", heads_path=tmp_path / "repo").heads
     # The v1 file: a state_dict of a module list, written by torch.save; what config says is not asked.

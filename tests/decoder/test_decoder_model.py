@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint, save_checkpoint
+from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint
+from medusa_sim.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.decoder.config import config_from_hf, read_config
 from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Generation, GenerationSettings, generate, prefill

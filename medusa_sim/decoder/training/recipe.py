@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import hashlib
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
-from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint, save_checkpoint
+from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint
+from medusa_sim.decoder.checkpoint_folder import check_replaceable, save_checkpoint
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.model import Llama, random_llama
@@ -21,7 +23,7 @@ from medusa_sim.decoder.training import corpus, distill
 from medusa_sim.decoder.training.evaluate import next_token_loss, text_counts
 from medusa_sim.decoder.training.train import Batches, Report, train_backbone, train_medusa_1, train_medusa_2
 from medusa_sim.decoder.training.trainer import TrainSettings
-from medusa_sim.errors import OutputError, UsageError
+from medusa_sim.errors import UsageError
 
 Method = Literal["backbone", "medusa-1", "medusa-2"]
 PEAK_RATES: dict[str, float] = {"backbone": 3e-3, "medusa-1": 2e-3, "medusa-2": 5e-4}
@@ -30,6 +32,8 @@ _WARMUP = {"backbone": 100, "medusa-1": 40, "medusa-2": 40}
 _DECAY = {"backbone": 0.1, "medusa-1": 0.0, "medusa-2": 0.0}
 _HELDOUT_WINDOWS, _HELDOUT_LENGTH = 64, 256
 _PROMPT_TOKENS, _RESPONSE_TOKENS = 32, 128
+_NOT_OF_THE_RESULT = ("save", "checkpoint", "text_folder", "overwrite", "dtype")
+"""Folders are compared by what they hold."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +42,8 @@ class Recipe:
 
     `data`: `text` (the standard library, or `text_folder`) or `self` (`responses` continuations that
     the model writes itself at `temperature`; Medusa-2 then learns by KL to itself without adapter).
+    Heads go on from those of the checkpoint, if it has any; the three settings of heads are for new ones
+    (None: five heads of one block, each with its own output layer).
     """
 
     method: Method
@@ -56,15 +62,16 @@ class Recipe:
     layers: int = 5
     heads: int = 4
     kv_heads: int = 2
-    medusa_heads: int = 5
-    medusa_layers: int = 1
-    own_output: bool = True
+    medusa_heads: int | None = None
+    medusa_layers: int | None = None
+    own_output: bool | None = None
     lambda_0: float = 0.2
     schedule: Literal["constant", "sine"] = "constant"
     responses: int = 512
     temperature: float = 0.7
     dtype: str = "fp16"
     compiled: bool = False
+    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +97,14 @@ class _Subject:
     tokenizer: Tokenizer
 
 
-def run_recipe(recipe: Recipe, report: Report | None = None) -> Trained:
+def run_recipe(
+    recipe: Recipe, report: Report | None = None, note: Callable[[str], None] | None = None
+) -> Trained:
     """Trains and writes the checkpoint folder `recipe.save`; a killed run goes on from where it was saved.
 
-    The state lies beside the folder (`<save>.state.safetensors`) until the end. Raises UsageError,
-    SpecError, DataError or OutputError before any work where something is wrong with the request.
+    The state lies beside the folder (`<save>.state.safetensors`) until the end. `note` is told, once,
+    which heads the training starts from. Raises UsageError, SpecError, DataError or OutputError before
+    any work where something is wrong with the request.
     """
     _check(recipe)
     started = time.perf_counter()
@@ -109,8 +119,9 @@ def run_recipe(recipe: Recipe, report: Report | None = None) -> Trained:
         weight_decay=_DECAY[recipe.method],
         seed=recipe.seed,
     )
+    heads = _heads(recipe, subject, note)
     batches = _batches(recipe, subject, texts)
-    heads, history = _train(recipe, subject, batches, settings, report)
+    history = _train(recipe, replace(subject, heads=heads), batches, settings, _origin(recipe, texts), report)
     windows = corpus.heldout_prompts(
         texts.heldout, subject.tokenizer, count=_HELDOUT_WINDOWS, prompt_tokens=_HELDOUT_LENGTH
     )
@@ -145,8 +156,7 @@ def _check(recipe: Recipe) -> None:
             f"steps {recipe.steps}, batch {recipe.batch}, length {recipe.length}: "
             "at least 1, 1 and 8 are needed"
         )
-    if recipe.save.exists() and not (recipe.save / "config.json").exists():
-        raise OutputError(f"{recipe.save} exists and is no checkpoint folder; choose another --save")
+    check_replaceable(recipe.save, overwrite=recipe.overwrite)
 
 
 def _subject(recipe: Recipe, texts: corpus.Corpus) -> _Subject:
@@ -201,55 +211,82 @@ def _batches(recipe: Recipe, subject: _Subject, texts: corpus.Corpus) -> Batches
     return windows
 
 
-def _train(
-    recipe: Recipe, subject: _Subject, batches: Batches, settings: TrainSettings, report: Report | None
-) -> tuple[MedusaHeads | None, list[dict[str, float]]]:
-    state = recipe.save.with_name(recipe.save.name + ".state.safetensors")
+def _heads(recipe: Recipe, subject: _Subject, note: Callable[[str], None] | None) -> MedusaHeads | None:
+    """Heads to train: those of the checkpoint, else new ones; None for a backbone."""
     if recipe.method == "backbone":
-        history = train_backbone(
-            subject.model, batches, settings, state_path=state, compiled=recipe.compiled, report=report
-        )
-        return None, history
-    fresh = subject.heads is None or recipe.method == "medusa-1"
-    heads = subject.heads
-    if heads is None or fresh:
-        heads = new_heads(
+        return None
+    found = subject.heads
+    if found is None:
+        return new_heads(
             subject.model.lm_head,
-            count=recipe.medusa_heads,
-            layers=recipe.medusa_layers,
-            own_output=recipe.own_output,
+            count=recipe.medusa_heads or 5,
+            layers=recipe.medusa_layers or 1,
+            own_output=recipe.own_output is not False,
         )
+    for name, given, has in (
+        ("--medusa-heads", recipe.medusa_heads, found.count),
+        ("--medusa-layers", recipe.medusa_layers, found.layers),
+        ("--own-output", recipe.own_output, found.own_output),
+    ):
+        if given is not None and given != has:
+            raise UsageError(
+                f"{name} is {given}, but training goes on from the heads of {recipe.checkpoint}, which have "
+                f"{has}; leave it out, or start from a checkpoint without heads"
+            )
+    if note is not None:
+        note(f"training goes on from the {found.count} heads of {recipe.checkpoint}")
+    return found
+
+
+def _origin(recipe: Recipe, texts: corpus.Corpus) -> dict[str, Any]:
+    """All that decides a run's result beside its TrainSettings: a run with another is another run."""
+    given = {key: value for key, value in asdict(recipe).items() if key not in _NOT_OF_THE_RESULT}
+    digest = hashlib.sha256()
+    for name, text in sorted((texts.training | texts.heldout).items()):
+        digest.update(f"{name}\0{text}\0".encode())
+    start = hashlib.sha256()
+    if recipe.checkpoint is not None:
+        for path in sorted(p for p in recipe.checkpoint.iterdir() if p.suffix in (".safetensors", ".pt")):
+            with path.open("rb") as file:
+                start.update(hashlib.file_digest(file, "sha256").digest())
+    return given | {"text": digest.hexdigest(), "weights of the checkpoint": start.hexdigest()}
+
+
+def _train(
+    recipe: Recipe,
+    subject: _Subject,
+    batches: Batches,
+    settings: TrainSettings,
+    origin: dict[str, Any],
+    report: Report | None,
+) -> list[dict[str, float]]:
+    run: dict[str, Any] = {
+        "state_path": recipe.save.with_name(recipe.save.name + ".state.safetensors"),
+        "origin": origin,
+        "compiled": recipe.compiled,
+        "report": report,
+    }
+    if subject.heads is None:
+        return train_backbone(subject.model, batches, settings, **run)
     if recipe.method == "medusa-1":
-        history = train_medusa_1(
-            subject.model, heads, batches, settings, state_path=state, compiled=recipe.compiled, report=report
-        )
-        return heads, history
-    history = train_medusa_2(
+        return train_medusa_1(subject.model, subject.heads, batches, settings, **run)
+    return train_medusa_2(
         subject.model,
-        heads,
+        subject.heads,
         batches,
         settings,
         lambda_0=recipe.lambda_0,
         schedule=recipe.schedule,
         distil=recipe.data == "self",
-        state_path=state,
-        compiled=recipe.compiled,
-        report=report,
+        **run,
     )
-    return heads, history
 
 
 def _write(recipe: Recipe, trained: Trained, subject: _Subject, heads: MedusaHeads | None) -> None:
-    save_checkpoint(
-        recipe.save,
-        subject.model,
-        heads,
-        dtype=DTYPES[recipe.dtype],
-        tokenizer_json=subject.tokenizer.to_str(),
-    )
     facts = {
         key: str(value) if isinstance(value, Path) else value
         for key, value in asdict(replace(recipe, save=Path(recipe.save.name))).items()
+        if key != "overwrite"
     }
     if recipe.checkpoint is not None:
         facts["checkpoint"] = recipe.checkpoint.name
@@ -263,5 +300,13 @@ def _write(recipe: Recipe, trained: Trained, subject: _Subject, heads: MedusaHea
             for h in trained.history[:: max(len(trained.history) // 100, 1)]
         ],
     }
-    (recipe.save / "training.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
+    save_checkpoint(
+        recipe.save,
+        subject.model,
+        heads,
+        dtype=DTYPES[recipe.dtype],
+        tokenizer_json=subject.tokenizer.to_str(),
+        record=record,
+        overwrite=recipe.overwrite,
+    )
     recipe.save.with_name(recipe.save.name + ".state.safetensors").unlink(missing_ok=True)

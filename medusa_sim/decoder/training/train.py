@@ -6,7 +6,7 @@ comes from is the caller's business (`corpus.window_batch`, `distill.response_ba
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -43,6 +43,7 @@ def train_backbone(
     settings: TrainSettings,
     *,
     state_path: Path | None = None,
+    origin: Mapping[str, Any] | None = None,
     compiled: bool = False,
     report: Report | None = None,
     stop_after: int | None = None,
@@ -54,7 +55,9 @@ def train_backbone(
         return language_model_loss(model.logits(model(tokens)), tokens, mask)
 
     run = _compiled(loss, enabled=compiled)
-    trainer = Trainer([trainable(model)], lambda step: (run(*batches(step)), {}), settings, state_path)
+    trainer = Trainer(
+        [trainable(model)], lambda step: (run(*batches(step)), {}), settings, state_path, origin
+    )
     trainer.run(report, stop_after)
     model.eval().requires_grad_(requires_grad=False)
     return trainer.history
@@ -67,6 +70,7 @@ def train_medusa_1(
     settings: TrainSettings,
     *,
     state_path: Path | None = None,
+    origin: Mapping[str, Any] | None = None,
     compiled: bool = False,
     report: Report | None = None,
     stop_after: int | None = None,
@@ -86,7 +90,7 @@ def train_medusa_1(
         each = run(*batches(step))
         return medusa_1_loss(each), _head_parts(each)
 
-    trainer = Trainer([trainable(heads, "heads.")], loss_of_step, settings, state_path)
+    trainer = Trainer([trainable(heads, "heads.")], loss_of_step, settings, state_path, origin)
     trainer.run(report, stop_after)
     heads.eval().requires_grad_(requires_grad=False)
     return trainer.history
@@ -102,6 +106,7 @@ def train_medusa_2(
     schedule: str = "constant",
     distil: bool = False,
     state_path: Path | None = None,
+    origin: Mapping[str, Any] | None = None,
     compiled: bool = False,
     report: Report | None = None,
     stop_after: int | None = None,
@@ -140,7 +145,7 @@ def train_medusa_2(
         return each[0] + weight * medusa_1_loss(each[1:]), parts
 
     groups = [trainable(model, "model."), trainable(heads, "heads.", HEAD_RATE)]
-    trainer = Trainer(groups, loss_of_step, settings, state_path)
+    trainer = Trainer(groups, loss_of_step, settings, state_path, origin)
     trainer.run(report, stop_after)
     merge_adapter(model)
     model.eval().requires_grad_(requires_grad=False)

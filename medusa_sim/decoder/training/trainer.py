@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from medusa_sim.decoder.checkpoint import write_safetensors
+from medusa_sim.decoder.checkpoint_folder import write_safetensors
 from medusa_sim.errors import DataError, SpecError
 
 
@@ -57,7 +58,11 @@ def trainable(module: nn.Module, prefix: str = "", rate: float = 1.0) -> Paramet
 
 
 class Trainer:
-    """Runs `loss_of_step(step) -> (loss, parts)`; `parts` are named numbers for the history."""
+    """Runs `loss_of_step(step) -> (loss, parts)`; `parts` are named numbers for the history.
+
+    `origin` is whatever else decides the result (data, checkpoint, weights of losses): a saved state is
+    taken up only where it and the settings are the same.
+    """
 
     def __init__(
         self,
@@ -65,6 +70,7 @@ class Trainer:
         loss_of_step: Callable[[int], tuple[Tensor, dict[str, float]]],
         settings: TrainSettings,
         state_path: Path | None = None,
+        origin: Mapping[str, Any] | None = None,
     ) -> None:
         self.groups, self.loss_of_step, self.settings, self.state_path = (
             list(groups),
@@ -72,6 +78,8 @@ class Trainer:
             settings,
             state_path,
         )
+        self.identity: dict[str, Any] = asdict(settings) | dict(origin or {})
+        self.identity.pop("save_every")
         self.optimizer = torch.optim.AdamW(
             [{"params": list(group.named.values()), "rate": group.rate} for group in self.groups],
             lr=settings.learning_rate,
@@ -121,7 +129,7 @@ class Trainer:
                 tensors[f"exp_avg/{name}"] = moments["exp_avg"]
                 tensors[f"exp_avg_sq/{name}"] = moments["exp_avg_sq"]
         self.state_path.parent.mkdir(parents=True, exist_ok=True)
-        facts = {"step": self.step, "settings": asdict(self.settings), "history": self.history}
+        facts = {"step": self.step, "settings": self.identity, "history": self.history}
         write_safetensors(self.state_path, tensors, {"training": json.dumps(facts)})
 
     def resume(self) -> None:
@@ -133,9 +141,10 @@ class Trainer:
             with safe_open(path, framework="pt") as file:
                 facts = json.loads((file.metadata() or {})["training"])
                 saved = set(file.keys())
-                if facts["settings"] != asdict(self.settings):
+                if differing := _difference(facts["settings"], self.identity):
                     raise SpecError(
-                        f"{path}: belongs to a run with other settings; use another --output or delete it"
+                        f"{path}: belongs to a run with other settings ({differing}); "
+                        "give that run's command again, or another --save"
                     )
                 for group in self.groups:
                     for name, parameter in group.named.items():
@@ -147,8 +156,14 @@ class Trainer:
                             "exp_avg": file.get_tensor(f"exp_avg/{name}"),
                             "exp_avg_sq": file.get_tensor(f"exp_avg_sq/{name}"),
                         }
-        except (SafetensorError, OSError, KeyError, json.JSONDecodeError) as error:
+        except (SafetensorError, OSError, KeyError, TypeError, json.JSONDecodeError) as error:
             raise SpecError(
                 f"{path}: not a readable training state ({error}); delete it to start afresh"
             ) from None
         self.step, self.history = int(facts["step"]), list(facts["history"])
+
+
+def _difference(saved: Mapping[str, Any], given: Mapping[str, Any]) -> str:
+    """The settings that differ, both values each; empty where none does."""
+    names = sorted(name for name in {*saved, *given} if saved.get(name) != given.get(name))
+    return ", ".join(f"{name} {saved.get(name)!s:.40}, now {given.get(name)!s:.40}" for name in names[:4])
