@@ -17,13 +17,13 @@ import pandas as pd
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.operators.table import read_rows
-from medusa_sim.report.files import write_text
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.reproduce import scores as paper_scores
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.validate.operators import Score, compared_rows, regrets, scores
+from medusa_sim.writing import write_text
 
 SCORE_HEADERS = (
     "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row | ratio"

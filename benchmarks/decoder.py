@@ -21,7 +21,7 @@ from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.tokenizer import load_tokenizer
 from medusa_sim.decoder.training import corpus, study
 from medusa_sim.decoder.training.evaluate import next_token_loss
-from medusa_sim.report.files import write_text
+from medusa_sim.writing import write_text
 
 PROMPT_TOKENS, NEW_TOKENS = 48, 128
 

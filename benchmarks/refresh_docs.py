@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 from medusa_sim.cli.reference import reference
-from medusa_sim.report.files import write_text
+from medusa_sim.writing import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 _INSIDE = r"(?:(?!```).)*"

@@ -14,13 +14,13 @@ import pandas as pd
 from medusa_sim import data
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.report.decoder_tables import choice_table, comparison_table, comparisons_table
-from medusa_sim.report.files import write_text
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.reproduce import reproduction
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.validate.generations import validate_runs
 from medusa_sim.validate.steps import DecoderValidation, profile_meta, validate_decoder
+from medusa_sim.writing import write_text
 
 DECODER = "profiles/decoder"
 PAGE = """# Validation

@@ -9,21 +9,18 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TypeAlias
 
-from medusa_sim.errors import DataError, SpecError
-
-if TYPE_CHECKING:
-    import pandas as pd
+from medusa_sim.errors import SpecError, shown
 
 DataDir: TypeAlias = "str | os.PathLike[str] | None"
 
 DATA_DIR_VARIABLE = "MEDUSA_SIM_DATA_DIR"
 """Environment variable that replaces the platform's user data folder."""
 
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,199}")
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -68,8 +65,8 @@ def find(kind: str, name: str, data_dir: str | os.PathLike[str] | None = None) -
     """
     if not _NAME.fullmatch(name):
         raise SpecError(
-            f"{name!r} cannot name a file in {kind}: letters, digits, '.', '_', '+' and '-' are allowed, "
-            "a letter or digit first"
+            f"{shown(name)} cannot name a file in {kind}: letters, digits, '.', '_', '+' and '-' are "
+            "allowed, a letter or digit first, 200 at most"
         )
     for root in data_roots(data_dir):
         path = root / kind / name
@@ -92,27 +89,3 @@ def stems(
         if entry.name.endswith(suffix) and not entry.name.startswith(".")
     }
     return tuple(sorted(found))
-
-
-def read_csv_table(path: Path, columns: Sequence[str], **options: Any) -> pd.DataFrame:
-    """The table, with at least `columns` and one row. `options` go to pandas' reader (dtype, comment).
-
-    Raises DataError, naming the file and what a good one has.
-    """
-    import pandas as pd
-
-    wanted = f"give a CSV with columns {', '.join(columns)}"
-    try:
-        frame: pd.DataFrame = pd.read_csv(path, **options)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; {wanted}") from None
-    except (OSError, ValueError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise DataError(f"{path}: cannot be read ({reason}); {wanted}") from error
-    frame.columns = frame.columns.str.strip()
-    if missing := [column for column in columns if column not in frame]:
-        found = ", ".join(map(str, frame.columns))[:80]
-        raise DataError(f"{path}: columns missing: {', '.join(missing)} (it has: {found}); {wanted}")
-    if frame.empty:
-        raise DataError(f"{path}: no rows below the header; {wanted}")
-    return frame

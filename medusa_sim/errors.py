@@ -12,7 +12,13 @@ MedusaSimError
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+
+SHOWN_CHARACTERS = 60
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 3
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = SHOWN_CHARACTERS
 
 
 class MedusaSimError(Exception):
@@ -49,9 +55,23 @@ class ThresholdError(MedusaSimError):
     exit_code = 3
 
 
+def shown(given: object) -> str:
+    """A value as an error names it: its repr on one line, at most SHOWN_CHARACTERS long.
+
+    >>> shown("a" * 1000) == "'" + "a" * 25 + "..." + "a" * 28 + "'"
+    True
+    """
+    try:
+        text = _SHORT.repr(given)
+    except ValueError:  # an integer of more digits than Python prints
+        text = f"an integer of {given.bit_length()} bits" if isinstance(given, int) else "a value"
+    text = " ".join(text.split())
+    return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
+
+
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> str:
     """One line for a name that does not exist: the nearest one first, then every allowed name."""
     names = sorted(allowed)
-    near = difflib.get_close_matches(given.lower(), names, n=1, cutoff=0.4)
+    near = difflib.get_close_matches(given[:SHOWN_CHARACTERS].lower(), names, n=1, cutoff=0.4)
     hint = f"; did you mean {near[0]!r}?" if near else ""
-    return f"unknown {kind} {given!r}{hint} (known: {', '.join(names)})"
+    return f"unknown {kind} {shown(given)}{hint} (known: {', '.join(names)})"

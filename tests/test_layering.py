@@ -15,7 +15,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "medusa_sim"
 LAYERS = (
     ("errors",),
     ("units", "arrays"),
-    ("data",),
+    ("data", "reading"),
+    ("writing",),
     ("specs",),
     ("operators",),
     ("latency",),

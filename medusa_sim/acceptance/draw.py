@@ -9,7 +9,7 @@ import numpy as np
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
-from medusa_sim.errors import OutputError
+from medusa_sim.writing import atomic
 
 COLUMN_PX, ROW_PX, RADIUS_PX, MARGIN_PX = 26, 78, 11, 24
 
@@ -112,10 +112,5 @@ def write_png(tree: CandidateTree, path: Path, probability: FloatArray | None = 
         colour = "white" if shade[node] > 0.6 else "#10233f"
         axes.text(x[node], y[node], label, ha="center", va="center", fontsize=7, color=colour, zorder=3)
     axes.set_axis_off()
-    unfinished = path.with_name(f".{path.name}.part")
-    try:
-        FigureCanvasAgg(figure).print_figure(unfinished, format="png", dpi=150)
-        unfinished.replace(path)
-    except OSError as error:
-        unfinished.unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written ({error}); choose another output path") from error
+    with atomic(path) as file:
+        FigureCanvasAgg(figure).print_figure(file, format="png", dpi=150)

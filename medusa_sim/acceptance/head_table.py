@@ -8,6 +8,7 @@ rank, 0-based), `head,top1,top2,...[,labels]` (cumulative), and `position,condit
 from __future__ import annotations
 
 import csv
+import io
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -16,7 +17,8 @@ from pathlib import Path
 import numpy as np
 
 from medusa_sim.acceptance.heads import HeadAccuracy
-from medusa_sim.errors import DataError, SpecError
+from medusa_sim.errors import DataError, SpecError, shown
+from medusa_sim.reading import TABLE_BYTES, read_text
 
 _TOP_K = re.compile(r"(?:cum_)?top_?(\d+)")
 Row = Mapping[str, str]
@@ -24,14 +26,14 @@ Row = Mapping[str, str]
 
 def _rows(path: Path) -> tuple[list[str], list[tuple[int, Row]]]:
     """Column names, and (line number, row) of every line; strict about the number of cells."""
+    text = read_text(path, TABLE_BYTES, "a CSV file of accuracies", DataError)
     try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            lines = [
-                (number, cells)
-                for number, cells in enumerate(csv.reader(file), start=1)
-                if cells and not cells[0].lstrip().startswith("#")
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        lines = [
+            (number, cells)
+            for number, cells in enumerate(csv.reader(io.StringIO(text, newline="")), start=1)
+            if cells and not cells[0].lstrip().startswith("#")
+        ]
+    except csv.Error as error:
         raise DataError(f"{path}: cannot be read ({error}); give a CSV file in UTF-8") from error
     if len(lines) < 2:
         raise DataError(f"{path}: no rows; expected a header and at least one line below it")
@@ -48,16 +50,18 @@ def _number(path: Path, line: int, row: Row, column: str) -> float:
     try:
         value = float(row[column])
     except ValueError:
-        raise DataError(f"{path} line {line}: {column} {row[column]!r} is not a number") from None
+        raise DataError(f"{path} line {line}: {column} {shown(row[column])} is not a number") from None
     if not math.isfinite(value):
-        raise DataError(f"{path} line {line}: {column} {row[column]!r} is not finite")
+        raise DataError(f"{path} line {line}: {column} {shown(row[column])} is not finite")
     return value
 
 
 def _index(path: Path, line: int, row: Row, column: str) -> int:
     value = _number(path, line, row, column)
     if value != int(value) or not 0 <= value < 1000:
-        raise DataError(f"{path} line {line}: {column} {row[column]!r} must be a whole number from 0 to 999")
+        raise DataError(
+            f"{path} line {line}: {column} {shown(row[column])} must be a whole number from 0 to 999"
+        )
     return int(value)
 
 

@@ -25,7 +25,7 @@ from medusa_sim.acceptance.profile_file import (
     HeadTopkFile,
     LogCurveFile,
     ProfileFile,
-    decoded_profile,
+    read_profile,
 )
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree
@@ -218,13 +218,7 @@ def load_acceptance(
     if path.suffix == ".csv":
         model = ShapedAcceptance(name, read_accuracies(path))
         return AcceptanceProfile(name, "head-topk", name, str(path), model)
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(
-            f"acceptance profile {path}: cannot be read ({error}); give a readable TOML file"
-        ) from error
-    file = decoded_profile(text, path)
+    file = read_profile(path)
     model_of_file = _model(name, file, f"acceptance profile {path}")
     agreement = getattr(file, "agreement", "target")
     kind = str(type(file).__struct_config__.tag)

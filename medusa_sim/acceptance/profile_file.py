@@ -6,13 +6,13 @@ keys, missing keys, wrong types and a missing source are refused with the file a
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from medusa_sim.errors import SpecError
+from medusa_sim.reading import first_not_finite, read_toml
 
 SCHEMA = 1
 
@@ -124,42 +124,29 @@ class DraftVectorFile(_ProfileFile, frozen=True, kw_only=True, tag="draft-vector
 ProfileFile: TypeAlias = LogCurveFile | CurveFile | HeadTopkFile | PositionFile | DraftVectorFile
 
 
-def _first_not_finite(value: Any, key: str = "") -> str:
-    """The dotted key of the first NaN or infinity inside `value`, or an empty string."""
-    if isinstance(value, float):
-        return "" if math.isfinite(value) else key
-    items: list[tuple[str, Any]] = []
-    if isinstance(value, dict):
-        items = [(f"{key}.{name}" if key else name, entry) for name, entry in value.items()]
-    elif isinstance(value, list | tuple):
-        items = [(f"{key}[{i}]", entry) for i, entry in enumerate(value)]
-    return next((found for name, entry in items if (found := _first_not_finite(entry, name))), "")
-
-
-def decoded_profile(text: str, path: Path) -> ProfileFile:
-    """The profile in `text`, checked for types, schema, source and finite numbers.
+def read_profile(path: Path) -> ProfileFile:
+    """The profile of a file, checked for types, schema, source and finite numbers.
 
     Raises:
         SpecError: one line that names the file, the key and what is allowed.
     """
+    raw = read_toml(path, "a TOML acceptance profile")
+    where = f"acceptance profile {path}"
+    if (key := first_not_finite(raw)) is not None:
+        raise SpecError(f"{where}: {key} is not a finite number")
     try:
-        profile: ProfileFile = msgspec.toml.decode(text, type=ProfileFile)
-        raw = msgspec.toml.decode(text)
-    except msgspec.DecodeError as error:  # ValidationError included: its message names the key
-        raise SpecError(f"acceptance profile {path}: {error}") from error
+        profile: ProfileFile = msgspec.convert(raw, ProfileFile)
+    except msgspec.ValidationError as error:  # its message names the key
+        raise SpecError(f"{where}: {error}") from error
     if profile.schema != SCHEMA:
-        raise SpecError(
-            f"acceptance profile {path}: schema {profile.schema} is unknown (this version reads {SCHEMA})"
-        )
+        raise SpecError(f"{where}: schema {profile.schema} is unknown (this version reads {SCHEMA})")
     if not profile.source.strip():
-        raise SpecError(f"acceptance profile {path}: source is empty; say where the numbers come from")
-    if key := _first_not_finite(raw):
-        raise SpecError(f"acceptance profile {path}: {key} is not a finite number")
+        raise SpecError(f"{where}: source is empty; say where the numbers come from")
     return profile
 
 
 def encoded_profile(profile: ProfileFile) -> str:
-    """The TOML text of a profile; `decoded_profile` reads it back unchanged."""
+    """The TOML text of a profile; `read_profile` reads it back unchanged."""
     import tomlkit
 
     return tomlkit.dumps(msgspec.to_builtins(profile))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +12,7 @@ from medusa_sim.acceptance.profile_file import HeadTopkFile
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree
 from medusa_sim.errors import DataError, SpecError
+from medusa_sim.reading import SPEC_BYTES, json_of, read_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -47,13 +47,10 @@ def medusa_1_acceleration_rate(model: str) -> float | None:
 
 def read_public_trees(path: Path) -> dict[str, CandidateTree]:
     """Every tree of a file of named lists of paths. SpecError or DataError when it holds none."""
-    try:
-        text = path.read_text(encoding="utf-8")
-        names = list(json.loads(text))
-    except (OSError, ValueError) as error:
-        raise DataError(f"{path}: cannot be read as named trees ({error})") from error
-    if not names:
-        raise SpecError(f"{path}: holds no tree")
+    text = read_text(path, SPEC_BYTES, "a JSON object of named trees", DataError)
+    names = json_of(text, path, "a JSON object of named trees", DataError)
+    if not isinstance(names, dict) or not names:
+        raise SpecError(f"{path}: holds no tree; give a JSON object of named trees")
     return {name: parsed_tree(text, name=name, where=f"tree {path}", ranks=RANKS) for name in names}
 
 

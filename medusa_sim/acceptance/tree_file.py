@@ -14,7 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.errors import SpecError, unknown_name
+from medusa_sim.errors import SpecError, shown, unknown_name
+from medusa_sim.reading import SPEC_BYTES, json_of, read_text
 
 SCHEMA = 1
 PATH_KEYS = ("paths", "medusa_choices", "eagle_choices", "choices")
@@ -38,9 +39,7 @@ def paths_from_successors(successors: Sequence[Sequence[int]], where: str = "tre
         for rank, child in enumerate(children):
             known = isinstance(child, int) and not isinstance(child, bool) and 0 < child < len(successors)
             if not known or child in path:
-                raise SpecError(
-                    f"{where}: child {str(child)[:20]} of node {node} is unknown or has two parents"
-                )
+                raise SpecError(f"{where}: child {shown(child)} of node {node} is unknown or has two parents")
             path[child] = (*path[node], rank)
     return [path[node] for node in range(1, len(successors))]
 
@@ -61,18 +60,15 @@ def _pick(named: dict[str, Any], name: str | None, where: str) -> Any:
 
 def _decoded(text: str, where: str) -> Any:
     try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
+        return json_of(text, where, "JSON or `name = [[0], ...]`")
+    except SpecError:
         assignments = dict(_ASSIGNMENT.findall(text))
         if not assignments:
-            raise SpecError(f"{where}: neither JSON nor `name = [[0], ...]` ({error})") from error
-    named: dict[str, Any] = {}
-    for name, body in assignments.items():
-        try:
-            named[name] = json.loads(re.sub(r",\s*\]", "]", body))
-        except ValueError as error:
-            raise SpecError(f"{where}: {name} is not a list of paths ({error})") from error
-    return named
+            raise
+    return {
+        name: json_of(re.sub(r",\s*\]", "]", body), f"{where}: {shown(name)}", "a list of paths")
+        for name, body in assignments.items()
+    }
 
 
 def parsed_tree(
@@ -94,7 +90,7 @@ def parsed_tree(
         if key is not None and name is None:
             schema = value.get("schema", SCHEMA)
             if schema != SCHEMA:
-                raise SpecError(f"{where}: schema {schema} is unknown (this version reads {SCHEMA})")
+                raise SpecError(f"{where}: schema {shown(schema)} is unknown (this version reads {SCHEMA})")
             value = value[key]
         elif isinstance(value.get("Successors"), list):
             value = paths_from_successors(value["Successors"], where)
@@ -109,10 +105,7 @@ def read_tree(
     path: str | Path, *, name: str | None = None, leaves_only: bool = False, **limits: int | None
 ) -> CandidateTree:
     """The tree in a file; see `parsed_tree`. SpecError when the file cannot be read."""
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise SpecError(f"tree {path}: cannot be read ({error}); give a JSON list of paths") from error
+    text = read_text(Path(path), SPEC_BYTES, "a JSON list of paths")
     return parsed_tree(text, name=name, leaves_only=leaves_only, where=f"tree {path}", **limits)
 
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
-from medusa_sim.errors import OutputError, SpecError
+from medusa_sim.errors import SpecError
+from medusa_sim.reading import SPEC_BYTES, read_text
 from medusa_sim.specs.kernels import Kernel
+from medusa_sim.writing import write_text
 
 if TYPE_CHECKING:
     from tomlkit.items import Array, InlineTable, Table
@@ -30,9 +30,10 @@ def write_kernel(path: Path, kernel_set: str, section: Section, key: str, kernel
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
+    text = read_text(path, SPEC_BYTES, "a hardware file")
     try:
-        document = tomlkit.parse(path.read_text(encoding="utf-8"))
-    except (OSError, TOMLKitError, UnicodeDecodeError) as error:
+        document = tomlkit.parse(text)
+    except TOMLKitError as error:
         raise SpecError(f"{path}: cannot be read as a hardware file ({error}); give a TOML") from error
     fields = msgspec.to_builtins(kernel)
     table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
@@ -42,7 +43,7 @@ def write_kernel(path: Path, kernel_set: str, section: Section, key: str, kernel
             table.add(name, tomlkit.table(is_super_table=True))
         table = table[name]
     table[last] = _table(fields)
-    _replace(path, tomlkit.dumps(document))
+    write_text(path, tomlkit.dumps(document))
 
 
 def _table(fields: dict[str, object]) -> Table:
@@ -86,18 +87,3 @@ def _inline(fields: dict[str, object]) -> InlineTable:
     for name, value in fields.items():
         table.add(name, _item(value))
     return table
-
-
-def _replace(path: Path, text: str) -> None:
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        if path.exists():
-            Path(temporary).chmod(path.stat().st_mode)
-        Path(temporary).replace(path)
-    except OSError as error:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
-        raise OutputError(f"{path}: cannot be written ({error}); choose another --data-dir") from error

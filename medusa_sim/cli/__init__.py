@@ -6,6 +6,8 @@ usage. 3: a check ran and missed its threshold. 130: interrupted.
 
 from __future__ import annotations
 
+import io
+import os
 import signal
 import sys
 
@@ -31,5 +33,28 @@ def cli() -> None:
 def main() -> None:
     """Entry point of the `medusa-sim` script."""
     # As Ctrl-C does it: half-written files are taken away before the process ends.
-    signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(128 + number))
+    for name in ("SIGTERM", "SIGHUP"):
+        number = getattr(signal, name, None)
+        if number is not None and signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
+            signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    prepare_streams()
+    # Figures are drawn into files; a notebook's backend is not installed everywhere.
+    os.environ["MPLBACKEND"] = "agg"
     cli.main(prog_name="medusa-sim")
+
+
+def prepare_streams() -> None:
+    """Let stdout and stderr take any text, and stand for them where the shell closed them.
+
+    Otherwise the first file that is opened would become standard output.
+    """
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # Writing to a stdout that is open for reading fails, and the failure is told where it matters.
+            while (handle := os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)) < number:
+                pass
+            if handle != number:
+                os.close(handle)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8", closefd=False))
+        elif number and isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")

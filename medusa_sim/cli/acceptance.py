@@ -12,8 +12,8 @@ from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import ACCEPTANCE
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
-from medusa_sim.data import read_csv_table
 from medusa_sim.errors import DataError, UsageError
+from medusa_sim.reading import read_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -183,7 +183,7 @@ def fit(
     from medusa_sim.acceptance.head_table import read_accuracies
     from medusa_sim.acceptance.profile_file import SCHEMA, HeadRow, HeadTopkFile, encoded_profile
     from medusa_sim.acceptance.tree_file import read_tree
-    from medusa_sim.report.files import check_writable, write_text
+    from medusa_sim.writing import check_writable, write_text
 
     if (tree_file is None) != (tokens_per_step is None):
         raise UsageError("--tree and --tokens-per-step describe one measurement: give both or neither")

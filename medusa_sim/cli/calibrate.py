@@ -57,8 +57,8 @@ def calibrate(
     from medusa_sim.calibrate.rows import check_set_name, fitted_kernels, write_kernels
     from medusa_sim.data import user_data_dir
     from medusa_sim.operators.table import read_rows
-    from medusa_sim.report.files import check_folder
     from medusa_sim.specs.gpu import load_gpu
+    from medusa_sim.writing import make_folder
 
     files = (*rows_files, *more)
     if not files:
@@ -67,7 +67,7 @@ def calibrate(
     card = load_gpu(gpu, data_dir)
     folder = user_data_dir(data_dir) / "hardware"
     if not dry_run:
-        check_folder(folder)
+        make_folder(folder)
     frame = pd.concat([read_rows(path, need_time=True) for path in files], ignore_index=True)
     told = source or "rows of " + ", ".join(path.name for path in files)
     fitted = []

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 
 import click
 
-from medusa_sim.errors import MedusaSimError
+from medusa_sim.errors import MedusaSimError, shown
 
 COMMANDS = (
     "sweep",
@@ -39,7 +39,9 @@ COMMANDS = (
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
-_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EIO)
+LONGEST_ERROR = 1_000
+"""Characters of an error line; a longer one (a value of kilobytes) loses its middle."""
+_NO_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
 def examples(*commands: str) -> str:
@@ -69,9 +71,9 @@ class LazyGroup(click.Group):
         """As click does, but an unknown command is told with the nearest one and the whole list."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
-            near = difflib.get_close_matches(args[0], names, n=1)
+            near = difflib.get_close_matches(args[0][:60], names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            ctx.fail(f"unknown command {args[0]!r}{hint} (commands: {', '.join(names)})")
+            ctx.fail(f"unknown command {shown(args[0])}{hint} (commands: {', '.join(names)})")
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -114,7 +116,10 @@ class LazyGroup(click.Group):
             _forget_stdout()
             sys.exit(BROKEN_PIPE)
         except OSError as error:
-            if error.errno not in _NO_ROOM or error.filename is not None:
+            if error.filename is not None:  # a file that the user named, or one below a folder of theirs
+                name = shown(os.fsdecode(error.filename))
+                _fail(f"{name}: {error.strerror}; check the path and its permissions", 1)
+            if error.errno not in _NO_OUTPUT:
                 raise
             _forget_stdout()
             _fail(f"the output cannot be written ({error.strerror}); free some room or choose -o FILE", 1)
@@ -137,7 +142,15 @@ def _message(error: click.ClickException) -> str:
     return message
 
 
+def _printable(line: str) -> str:
+    """The line without control characters and without bytes that were no text."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in line)
+
+
 def _fail(message: str, exit_code: int) -> NoReturn:
     """One line on stderr, then the exit code."""
-    click.echo(f"Error: {' '.join(message.split())}", err=True)
+    line = " ".join(message.split())
+    if len(line) > LONGEST_ERROR:
+        line = f"{line[: LONGEST_ERROR // 2]} ... {line[-LONGEST_ERROR // 3 :]}"
+    click.echo(f"Error: {_printable(line)}", err=True)
     sys.exit(exit_code)

@@ -39,6 +39,14 @@ DEFAULT_SEQ_LEN = "1024"
 DEFAULT_CANDIDATES = "1,16..112:16"
 
 
+def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """The folder; that it is not there yet is said, since then only shipped data is found."""
+    del ctx, param
+    if value is not None and not value.expanduser().is_dir():
+        click.echo(f"--data-dir {value}: no such folder, so only shipped data is found", err=True)
+    return value
+
+
 def output_options(command: Command) -> Command:
     """--format, -o/--output, --wide and --data-dir; the command gets `output` (an Output) and `data_dir`."""
 
@@ -67,6 +75,7 @@ def output_options(command: Command) -> Command:
         "--data-dir",
         type=click.Path(path_type=Path, file_okay=False),
         default=None,
+        callback=_data_dir,
         help="Your own specs and profiles, searched before the shipped ones "
         "[default: $MEDUSA_SIM_DATA_DIR, else the platform's user data folder].",
     )

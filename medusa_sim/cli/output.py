@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import UsageError, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 WIDTH = 120
 """Characters that a table keeps to in a file or a pipe."""
 FORMATS = ("table", "csv", "json", "md", "parquet")
+TABLE_ROWS = 200_000
+"""The longest table that is laid out for people, which takes all of it in memory."""
 _SUFFIXES = {".csv": "csv", ".json": "json", ".md": "md", ".parquet": "parquet", ".txt": "table"}
 
 
@@ -37,18 +39,20 @@ class Output:
 
     @classmethod
     def of(cls, form: str | None, path: Path | None, *, is_wide: bool = False) -> Output:
-        """Checked at once, before anything is computed.
+        """Checked at once, before anything is computed; the path `-` is stdout.
 
-        Raises UsageError (parquet to stdout) or OutputError (a path that cannot be written).
+        Raises UsageError (parquet to stdout, a suffix that says nothing without `form`) or OutputError (a
+        path that cannot be written).
         """
-        if form is None:
-            form = _SUFFIXES.get(path.suffix.lower(), "table") if path is not None else "table"
-        if path is None and form == "parquet":
-            raise UsageError("--format parquet is binary and needs a file; add -o FILE.parquet")
         if path is not None:
-            from medusa_sim.report.files import check_writable
+            from medusa_sim.writing import STDOUT, check_writable
 
             check_writable(path)
+            path = None if path == STDOUT else path
+        if form is None:
+            form = "table" if path is None else _form_of(path)
+        if path is None and form == "parquet":
+            raise UsageError("--format parquet is binary and needs a file; add -o FILE.parquet")
         return cls(form, path, is_wide)
 
     @property
@@ -75,9 +79,7 @@ class Output:
             case "parquet":
                 self._write_parquet(chunks)
             case _:
-                import pyarrow as pa
-
-                self.table(TextTable.of(pa.concat_tables(list(chunks)), fold_constants=True))
+                self.table(TextTable.of(_whole(chunks), fold_constants=True))
 
     def table(self, table: TextTable) -> None:
         """Write a table of ready cells: rich on a terminal, plain columns or Markdown elsewhere."""
@@ -98,12 +100,13 @@ class Output:
         return drawn if drawn is not None else plain(table.within(width))
 
     def text(self, text: str) -> None:
-        """Write text as it is."""
-        self._write(iter([text.encode("utf-8")]))
+        """Write text as it is: UTF-8, or what the terminal can show of it."""
+        encoding = sys.stdout.encoding if self.on_terminal else "utf-8"
+        self._write(iter([text.encode(encoding, "backslashreplace")]))
 
     def _write(self, parts: Iterator[bytes]) -> None:
         if self.path is not None:
-            from medusa_sim.report.files import atomic
+            from medusa_sim.writing import atomic
 
             with atomic(self.path) as file:
                 for part in parts:
@@ -116,14 +119,42 @@ class Output:
         stdout.flush()
 
     def _write_parquet(self, chunks: Iterable[pa.Table]) -> None:
-        from medusa_sim.report.files import atomic
         from medusa_sim.report.formats import write_parquet
+        from medusa_sim.writing import atomic
 
         if self.path is None:
             raise UsageError("--format parquet is binary and needs a file; add -o FILE.parquet")
         with atomic(self.path) as file:
             write_parquet(chunks, file)
         click.echo(f"wrote {self.path}", err=True)
+
+
+def _form_of(path: Path) -> str:
+    """The form that a path's suffix names. Raises UsageError where it names none."""
+    if path.suffix.lower() in _SUFFIXES:
+        return _SUFFIXES[path.suffix.lower()]
+    if path.exists() and not path.is_file():  # a device or a pipe
+        return "table"
+    raise UsageError(
+        f"cannot tell the form of -o {shown(str(path))} from its suffix (known: {', '.join(_SUFFIXES)}); "
+        f"use one of these or add --format {'|'.join(FORMATS)}"
+    )
+
+
+def _whole(chunks: Iterable[pa.Table]) -> pa.Table:
+    """All chunks as one table for people. Raises UsageError where nobody could read it."""
+    import pyarrow as pa
+
+    held: list[pa.Table] = []
+    rows = 0
+    for chunk in chunks:
+        held.append(chunk)
+        rows += chunk.num_rows
+        if rows > TABLE_ROWS:
+            raise UsageError(
+                f"a table of more than {TABLE_ROWS:,} rows; choose --format csv, json or parquet"
+            )
+    return pa.concat_tables(held)
 
 
 def _chunks(tables: Any) -> Iterator[pa.Table]:

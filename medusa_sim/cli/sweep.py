@@ -128,7 +128,7 @@ def sweep(
     from medusa_sim.step.grid import Grid
 
     if report_dir is not None:
-        from medusa_sim.report.files import check_folder
+        from medusa_sim.writing import check_folder
 
         check_folder(report_dir)
     if names["drafter"] != "medusa" and names["acceptance"] == DEFAULT_ACCEPTANCE:

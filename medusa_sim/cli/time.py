@@ -38,17 +38,15 @@ def time(
     high_us hold 80 % of measurements of shapes that the fit has not seen. A column of the file that
     already has one of the new names is kept as given_NAME.
     """
-    from medusa_sim.operators.table import read_rows
+    from medusa_sim.operators.table import row_chunks
+    from medusa_sim.report.formats import arrow_chunks
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.step.rows import predicted_rows
 
-    found = predicted_rows(
-        read_rows(ops),
-        load_gpu(gpu, data_dir),
-        load_runtime(runtime),
-        cold=cache == "cold",
-        data_dir=data_dir,
-        **names,
+    card, launched = load_gpu(gpu, data_dir), load_runtime(runtime)
+    parts = (
+        predicted_rows(rows, card, launched, cold=cache == "cold", data_dir=data_dir, **names)
+        for rows in row_chunks(ops)
     )
-    output.rows(found, "time")
+    output.rows(arrow_chunks(parts), "time")

@@ -113,7 +113,7 @@ def train(plot: Path | None, output: Output, data_dir: Path | None, **values: An
     import pandas as pd
 
     from medusa_sim.decoder.training.recipe import Recipe, run_recipe
-    from medusa_sim.report.files import check_writable
+    from medusa_sim.writing import check_writable
 
     if plot is not None:
         check_writable(plot)
@@ -159,7 +159,7 @@ def _plot(history: list[dict[str, float]], path: Path) -> None:
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    from medusa_sim.report.files import atomic
+    from medusa_sim.writing import atomic
 
     figure, axes = plt.subplots(figsize=(7, 4))
     steps = [record["step"] for record in history]

@@ -161,7 +161,7 @@ def draw(
     from medusa_sim.acceptance.draw import svg_tree, text_tree, write_png
     from medusa_sim.acceptance.heads import node_probabilities
     from medusa_sim.acceptance.tree_file import read_tree
-    from medusa_sim.report.files import check_writable, write_text
+    from medusa_sim.writing import check_writable, write_text
 
     read = read_tree(tree_file, name=name, leaves_only=leaves_only)
     probability = None
@@ -194,7 +194,7 @@ def draw(
 def convert(tree_file: Path, name: str | None, leaves_only: bool, form: Any, path: Path | None) -> None:
     """The same tree in another form."""
     from medusa_sim.acceptance.tree_file import read_tree, tree_text
-    from medusa_sim.report.files import check_writable, write_text
+    from medusa_sim.writing import check_writable, write_text
 
     text = tree_text(read_tree(tree_file, name=name, leaves_only=leaves_only), form) + "\n"
     if path is None:

@@ -13,10 +13,11 @@ from medusa_sim.data import find
 from medusa_sim.errors import OutputError
 from medusa_sim.measure.environment import Environment
 from medusa_sim.measure.kernels import DTYPES, Call
-from medusa_sim.measure.record import Rates, replace_text
+from medusa_sim.measure.record import Rates
 from medusa_sim.measure.step_timing import captured
 from medusa_sim.specs.gpu import HARDWARE, SCHEMA, load_gpu
 from medusa_sim.units import US_PER_S
+from medusa_sim.writing import write_text
 
 _COPY_CACHES, _LEAST_COPY_BYTES, _MOST_COPY_SHARE = 4, 2**28, 0.1
 _REPEATS = 9
@@ -68,7 +69,7 @@ def write_hardware(data_dir: Path, seen: Environment, found: Rates) -> Path | No
         raise OutputError(
             f"{path.parent}: cannot be created ({error.strerror}); choose --data-dir"
         ) from error
-    replace_text(path, hardware_text(seen, found))
+    write_text(path, hardware_text(seen, found))
     load_gpu(seen.name, data_dir)  # what was written reads back, or says why not
     return path
 

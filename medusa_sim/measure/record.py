@@ -11,20 +11,20 @@ from __future__ import annotations
 
 import csv
 import io
-import os
-import tempfile
 import time
-import tomllib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from medusa_sim.errors import DataError, OutputError, UsageError
+from medusa_sim.errors import DataError, UsageError, shown
 from medusa_sim.measure.environment import Environment, differences
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
+from medusa_sim.operators.table import read_rows
+from medusa_sim.reading import TABLE_BYTES, first_not_finite, read_text, read_toml
+from medusa_sim.writing import make_folder, write_text
 
 META = "meta.toml"
 SCHEMA = 1
@@ -89,14 +89,14 @@ class Record:
     def load(self) -> None:
         """Read the rows that a run before has left. Raises DataError for files that are not of this form."""
         for path in sorted(self.folder.glob("*.csv")):
-            with path.open(newline="", encoding="utf-8") as file:
-                reader = csv.DictReader(file)
-                if tuple(reader.fieldnames or ()) != COLUMNS:
-                    raise DataError(
-                        f"{path}: columns {', '.join(reader.fieldnames or ())} were not written by `measure` "
-                        f"(its own: {', '.join(COLUMNS)}); choose another --out"
-                    )
-                self._files[path.name] = {_row_key(row): row for row in reader}
+            reader = csv.DictReader(io.StringIO(read_text(path, TABLE_BYTES, "rows of `measure`", DataError)))
+            if tuple(reader.fieldnames or ()) != COLUMNS:
+                raise DataError(
+                    f"{path}: columns {shown(', '.join(reader.fieldnames or ()))} were not written by "
+                    f"`measure` (its own: {', '.join(COLUMNS)}); choose another --out"
+                )
+            read_rows(path, need_time=True)  # refuses cells that no measurement writes
+            self._files[path.name] = {_row_key(row): row for row in reader}
 
     def has(self, case: Case) -> bool:
         """Whether the case was measured at all."""
@@ -125,7 +125,7 @@ class Record:
             writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
             writer.writeheader()
             writer.writerows(_ordered(self._files[name].values()))
-            replace_text(self.folder / name, text.getvalue())
+            write_text(self.folder / name, text.getvalue())
         self._changed.clear()
         self._saved_at = self.clock()
 
@@ -148,10 +148,7 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
     Raises UsageError where rows are there and `resume` is not given, or where they are of another device,
     another torch or other clocks; OutputError where the folder cannot be written.
     """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{folder}: cannot be created ({error.strerror}); choose another --out") from error
+    make_folder(folder)
     record = Record(folder)
     if not any(folder.glob("*.csv")) and not (folder / META).exists():
         return record, meta
@@ -189,18 +186,18 @@ def read_meta(folder: Path) -> Meta:
 
 def read_toml_struct(path: Path, form: type[Struct]) -> Struct:
     """A struct that `toml_text` wrote. Raises DataError."""
+    content = read_toml(path, "the record that a measurement writes beside its rows", DataError)
+    if (key := first_not_finite(content)) is not None:
+        raise DataError(f"{path}: {key} is not a finite number; it is no record of a measurement")
     try:
-        return msgspec.convert(tomllib.loads(path.read_text(encoding="utf-8")), form)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; a measurement writes one beside its rows") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, msgspec.ValidationError) as error:
-        told = " ".join(str(error).split())
-        raise DataError(f"{path}: not the record of a measurement: {told}") from error
+        return msgspec.convert(content, form)
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: not the record of a measurement: {error}") from error
 
 
 def write_meta(folder: Path, meta: Meta) -> None:
     """Replace `meta.toml`. Raises OutputError."""
-    replace_text(folder / META, toml_text(meta))
+    write_text(folder / META, toml_text(meta))
 
 
 def toml_text(struct: msgspec.Struct) -> str:
@@ -211,24 +208,6 @@ def toml_text(struct: msgspec.Struct) -> str:
     for key, value in msgspec.to_builtins(struct).items():
         document.add(key, value)
     return tomlkit.dumps(document)
-
-
-def replace_text(path: Path, text: str) -> None:
-    """Write a file in one step. Raises OutputError."""
-    temporary = None
-    try:
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part")
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        Path(temporary).replace(path)
-    except OSError as error:
-        raise OutputError(f"{path}: cannot be written ({error.strerror}); choose another place") from error
-    finally:
-        if temporary is not None:
-            Path(temporary).unlink(missing_ok=True)
 
 
 def _best_rates(first: Rates, second: Rates) -> Rates:

@@ -14,8 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from medusa_sim.errors import DataError
-from medusa_sim.measure.record import replace_text
+from medusa_sim.errors import DataError, shown
+from medusa_sim.reading import TABLE_BYTES, read_text
+from medusa_sim.writing import write_text
 
 RUNS = "runs.csv"
 _WORDS = ("model", "dtype", "acceptance")
@@ -53,20 +54,18 @@ def write_runs(folder: Path, rows: Sequence[RunRow]) -> None:
     for row in rows:
         values = (getattr(row, name) for name in COLUMNS)
         writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
-    replace_text(folder / RUNS, text.getvalue())
+    write_text(folder / RUNS, text.getvalue())
 
 
 def read_runs(folder: Path) -> list[RunRow]:
     """Rows. Raises DataError naming file, row and column."""
     path = folder / RUNS
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise DataError(f"{path}: columns {', '.join(COLUMNS)} are needed, in this order")
-            rows = [_row(record, f"{path}, row {number}") for number, record in enumerate(reader, 1)]
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; `benchmarks/decoder_runs.py` writes one") from None
+    reader = csv.DictReader(
+        io.StringIO(read_text(path, TABLE_BYTES, "measured runs of `benchmarks/decoder_runs.py`", DataError))
+    )
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        raise DataError(f"{path}: columns {', '.join(COLUMNS)} are needed, in this order")
+    rows = [_row(record, f"{path}, row {number}") for number, record in enumerate(reader, 1)]
     if not rows:
         raise DataError(f"{path}: no rows below the header; measure again")
     return rows
@@ -81,7 +80,7 @@ def _row(record: dict[str, str], where: str) -> RunRow:
             else:
                 values[name] = float(text) if name in _NUMBERS else int(text)
         except (TypeError, ValueError):
-            raise DataError(f"{where}, column {name}: given {text!r}; a number is needed") from None
+            raise DataError(f"{where}, column {name}: given {shown(text)}; a number is needed") from None
     row = RunRow(**values)  # type: ignore[arg-type]  # the names are those of the class: checked above
     if not (row.step_us > 0.0 and row.candidates >= 1 and row.batch >= 1 and row.tokens_per_step >= 1.0):
         raise DataError(f"{where}: times above 0, sizes and tokens per step from 1 are needed")

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import msgspec
 
-from medusa_sim.errors import DataError
+from medusa_sim.errors import DataError, shown
 from medusa_sim.measure.environment import Environment
-from medusa_sim.measure.record import read_toml_struct, replace_text, toml_text
+from medusa_sim.measure.record import read_toml_struct, toml_text
+from medusa_sim.reading import TABLE_BYTES, read_text
+from medusa_sim.writing import write_text
 
 STEPS = "steps.csv"
 META = "meta.toml"
@@ -75,22 +77,22 @@ def write_steps(folder: Path, meta: StepMeta, rows: Sequence[StepRow]) -> None:
     for row in rows:
         values = (getattr(row, name) for name in COLUMNS)
         writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
-    replace_text(folder / STEPS, text.getvalue())
-    replace_text(folder / META, toml_text(meta))
+    write_text(folder / STEPS, text.getvalue())
+    write_text(folder / META, toml_text(meta))
 
 
 def read_steps(folder: Path) -> tuple[StepMeta, list[StepRow]]:
     """Meta data and rows. Raises DataError naming file, row and column."""
     path = folder / STEPS
     meta = read_toml_struct(folder / META, StepMeta)
-    try:
-        with path.open(newline="", encoding="utf-8") as file:
-            reader = csv.DictReader(file)
-            if tuple(reader.fieldnames or ()) != COLUMNS:
-                raise DataError(f"{path}: columns {', '.join(COLUMNS)} are needed, in this order")
-            rows = [_row(record, f"{path}, row {number}") for number, record in enumerate(reader, 1)]
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; `benchmarks/decoder_steps.py` writes one") from None
+    reader = csv.DictReader(
+        io.StringIO(
+            read_text(path, TABLE_BYTES, "measured steps of `benchmarks/decoder_steps.py`", DataError)
+        )
+    )
+    if tuple(reader.fieldnames or ()) != COLUMNS:
+        raise DataError(f"{path}: columns {', '.join(COLUMNS)} are needed, in this order")
+    rows = [_row(record, f"{path}, row {number}") for number, record in enumerate(reader, 1)]
     if not rows:
         raise DataError(f"{path}: no rows below the header; measure again")
     return meta, rows
@@ -105,7 +107,7 @@ def _row(record: dict[str, str], where: str) -> StepRow:
             else:
                 values[name] = float(text) if name in _TIMES else int(text)
         except (TypeError, ValueError):
-            raise DataError(f"{where}, column {name}: given {text!r}; a number is needed") from None
+            raise DataError(f"{where}, column {name}: given {shown(text)}; a number is needed") from None
     row = StepRow(**values)  # type: ignore[arg-type]  # the names are those of the class: checked above
     if not (row.time_us > 0.0 and row.candidates >= 1 and row.batch >= 1 and row.tokens_per_step >= 1.0):
         raise DataError(f"{where}: times above 0, sizes and tokens per step from 1 are needed")

@@ -9,9 +9,11 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from medusa_sim import __version__
+from medusa_sim.errors import DataError
 from medusa_sim.report.text import TextTable, markdown
 
 if TYPE_CHECKING:
+    import pandas as pd
     import pyarrow as pa
 
 _CSV_ROWS = 65_536
@@ -76,6 +78,25 @@ def markdown_parts(tables: Iterable[pa.Table]) -> Iterator[bytes]:
     for number, table in enumerate(tables):
         text = markdown(TextTable.of(table))
         yield (text if number == 0 else text.split("\n", 2)[2]).encode()
+
+
+def arrow_chunks(frames: Iterable[pd.DataFrame]) -> Iterator[pa.Table]:
+    """Parts of one table as Arrow tables, all with the types of the first.
+
+    Raises DataError where a column has other types further on.
+    """
+    import pyarrow as pa
+
+    schema = None
+    for frame in frames:
+        try:
+            table = pa.Table.from_pandas(frame, schema=schema, preserve_index=False)
+        except pa.ArrowException as error:
+            raise DataError(
+                f"a column does not keep its type: {' '.join(str(error).split())[:200]}"
+            ) from error
+        schema = table.schema
+        yield table
 
 
 def write_parquet(tables: Iterable[pa.Table], file: BinaryIO) -> None:

@@ -25,12 +25,12 @@ from medusa_sim.report.document import (
 )
 from medusa_sim.report.figures import rendered
 from medusa_sim.report.figures.sweep import breakdown_figure, heat_figure, speedup_figure
-from medusa_sim.report.files import atomic, write_text
 from medusa_sim.report.numbers import percent, times
 from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
 from medusa_sim.report.sweep_views import LengthView, evenly, length_view
 from medusa_sim.report.text import TextTable
 from medusa_sim.step.grid import Grid
+from medusa_sim.writing import write_folder
 
 _MOST_LENGTHS = 3
 _MOST_BATCHES = 8
@@ -50,14 +50,12 @@ def write_report(
     """
     blocks = report_blocks(settings, grid, command)
     title = _title(settings)
-    written = []
-    for name, figure in pictures(blocks).items():
-        with atomic(folder / name) as file:
-            file.write(rendered(figure, ".png"))
-        written.append(folder / name)
-    write_text(folder / "report.md", markdown_page(blocks))
-    write_text(folder / "report.html", html_page(title, blocks))
-    return (folder / "report.html", folder / "report.md", *written)
+    contents = {
+        "report.html": html_page(title, blocks).encode("utf-8", "backslashreplace"),
+        "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
+        **{name: rendered(figure, ".png") for name, figure in pictures(blocks).items()},
+    }
+    return write_folder(folder, contents)
 
 
 def report_blocks(settings: Sequence[SweepSetting], grid: Grid, command: str) -> list[Block]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tomllib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ from medusa_sim import data
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.profile import OPERATOR_PROFILES
 from medusa_sim.operators.table import read_rows
+from medusa_sim.reading import read_toml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,7 +32,7 @@ def published(name: str) -> pd.DataFrame:
 
 def cited(name: str) -> str:
     """Paper and place in which the rows of `profiles/published/<name>.csv` are printed."""
-    meta = tomllib.loads(_shipped(f"{PUBLISHED}/meta.toml").read_text(encoding="utf-8"))
+    meta = read_toml(_shipped(f"{PUBLISHED}/meta.toml"))
     entry = meta["files"][f"{name}.csv"]
     return f"{meta['papers'][entry['paper']]['source']}: {entry['where']}"
 

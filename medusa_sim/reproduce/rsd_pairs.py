@@ -11,8 +11,9 @@ import numpy as np
 from medusa_sim.acceptance.draft_model.contexts import ContextFamily
 from medusa_sim.acceptance.draft_model.predict import METHODS, block_efficiency, fitted_ease, parsed_shape
 from medusa_sim.acceptance.metrics import mbsu
-from medusa_sim.data import find, read_csv_table
+from medusa_sim.data import find
 from medusa_sim.errors import DataError, SpecError
+from medusa_sim.reading import read_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd

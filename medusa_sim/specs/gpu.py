@@ -16,6 +16,7 @@ import msgspec
 
 from medusa_sim import data
 from medusa_sim.errors import SpecError, unknown_name
+from medusa_sim.reading import FileState, file_state, first_not_finite, read_toml
 from medusa_sim.specs.inheritance import (
     Inheritance,
     completed,
@@ -25,15 +26,7 @@ from medusa_sim.specs.inheritance import (
     missing,
 )
 from medusa_sim.specs.kernels import KernelSet
-from medusa_sim.specs.sourced import (
-    FileState,
-    Sourced,
-    Table,
-    conversion_error,
-    file_state,
-    first_not_finite,
-    read_toml,
-)
+from medusa_sim.specs.sourced import Sourced, Table, conversion_error
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 SCHEMA = 1
@@ -189,7 +182,7 @@ def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
 
 @lru_cache(maxsize=128)
 def _parsed(state: FileState) -> _GpuFile:
-    return _parse(state.path, read_toml(state.path))
+    return _parse(state.path, read_toml(state.path, "a hardware file"))
 
 
 def _parse(path: Path, content: dict[str, object]) -> _GpuFile:

@@ -7,11 +7,10 @@ and is not modelled (experts, other quantisations, other layouts) is refused by 
 from __future__ import annotations
 
 import dataclasses
-import json
 from pathlib import Path
-from typing import NoReturn
 
-from medusa_sim.errors import SpecError
+from medusa_sim.errors import SpecError, shown
+from medusa_sim.reading import SPEC_BYTES, read_json
 from medusa_sim.specs.model import (
     ARCHITECTURES,
     LAYERS,
@@ -22,9 +21,7 @@ from medusa_sim.specs.model import (
     Model,
     with_dtypes,
 )
-from medusa_sim.specs.sourced import Table, read_text, shown
-
-MAX_CONFIG_BYTES = 1_000_000
+from medusa_sim.specs.sourced import Table
 
 _CLASSES = {
     "LlamaForCausalLM": "llama",
@@ -51,10 +48,6 @@ def model_from_config(path: Path) -> Model:
     file, field, what was given and what is allowed.
     """
     file = path / "config.json" if path.is_dir() else path
-    if not file.exists():
-        raise SpecError(
-            f"{file}: no such file; give a model's name or the path of its Hugging Face config.json"
-        )
     config = Table(str(file), _read_json(file))
     _refuse_unmodelled(config)
     family = _family(config)
@@ -96,23 +89,7 @@ def model_from_config(path: Path) -> Model:
 
 
 def _read_json(file: Path) -> object:
-    def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
-        table = dict(pairs)
-        if len(table) < len(pairs):
-            keys = [key for key, _ in pairs]
-            twice = next(key for key in keys if keys.count(key) > 1)
-            raise SpecError(f"{file}: {twice}: given twice; keep one")
-        return table
-
-    def constant(word: str) -> NoReturn:
-        raise SpecError(f"{file}: holds {word}, which is no JSON number; write a finite number")
-
-    try:
-        content: object = json.loads(
-            read_text(file, MAX_CONFIG_BYTES), object_pairs_hook=unique, parse_constant=constant
-        )
-    except (json.JSONDecodeError, RecursionError) as error:
-        raise SpecError(f"{file}: not valid JSON ({error}); give a Hugging Face config.json") from error
+    content = read_json(file, SPEC_BYTES, "a model's name, or the path of its Hugging Face config.json")
     if not isinstance(content, dict):
         raise SpecError(f"{file}: holds {shown(content)}; a JSON object with a model's sizes is needed")
     return content
@@ -136,7 +113,7 @@ def _family(config: Table) -> str:
     families: dict[str, str] = {}
     if _given(config, "architectures"):
         classes = config.raw("architectures", "a list with one class name")
-        if not isinstance(classes, list) or len(classes) != 1 or classes[0] not in _CLASSES:
+        if not isinstance(classes, list) or len(classes) != 1 or str(classes[0]) not in _CLASSES:
             config.fail("architectures", f"given {shown(classes)}; allowed: one of {allowed}")
         families["architectures"] = _CLASSES[classes[0]]
     if _given(config, "model_type"):

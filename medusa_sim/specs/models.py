@@ -12,9 +12,10 @@ from functools import lru_cache
 from pathlib import Path
 
 from medusa_sim.errors import SpecError, unknown_name
+from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.model import ACTIVATION_DTYPES, ARCHITECTURES, LAYERS, LENGTH, VOCAB, WIDTH, Model
-from medusa_sim.specs.sourced import FileState, Table, file_state, read_toml
+from medusa_sim.specs.sourced import Table
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
 

@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import Literal, cast
 
 from medusa_sim.errors import SpecError, unknown_name
-from medusa_sim.specs.sourced import FileState, Sourced, Table, file_state, read_toml
+from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.specs.sourced import Sourced, Table
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 RUNTIMES_FILE = Path(__file__).with_name("runtimes.toml")

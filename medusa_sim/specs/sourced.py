@@ -8,17 +8,12 @@ from __future__ import annotations
 
 import math
 import re
-import tomllib
 from collections.abc import Iterable, Iterator, Mapping
-from pathlib import Path
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NoReturn, TypeAlias
 
 import msgspec
 
-from medusa_sim.errors import SpecError
-
-MAX_FILE_BYTES = 4_000_000
-"""A specification is a few kilobytes; anything larger is another file given by mistake."""
+from medusa_sim.errors import SpecError, shown
 
 JsonTable: TypeAlias = Mapping[str, object]
 
@@ -31,55 +26,6 @@ class Sourced(msgspec.Struct, frozen=True, kw_only=True):
     note: str = ""
 
 
-class FileState(NamedTuple):
-    """A file at one moment: the key under which what was read from it may be cached."""
-
-    path: Path
-    mtime_ns: int
-    size: int
-
-
-def file_state(path: Path) -> FileState:
-    """State of a file. Raises SpecError where it cannot be seen."""
-    try:
-        seen = path.stat()
-    except OSError as error:
-        raise SpecError(
-            f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
-        ) from error
-    return FileState(path, seen.st_mtime_ns, seen.st_size)
-
-
-def read_text(path: Path, max_bytes: int = MAX_FILE_BYTES) -> str:
-    """UTF-8 text of a file of at most `max_bytes`. Raises SpecError naming the file."""
-    try:
-        size = path.stat().st_size
-        if size > max_bytes:
-            raise SpecError(f"{path}: {size} bytes, more than the {max_bytes} that such a file may have")
-        return path.read_text(encoding="utf-8")
-    except UnicodeDecodeError as error:
-        raise SpecError(f"{path}: byte {error.start} is not UTF-8 text; save the file as UTF-8") from error
-    except OSError as error:
-        raise SpecError(
-            f"{path}: cannot be read ({error.strerror}); check the path and its permissions"
-        ) from error
-
-
-def read_toml(path: Path) -> dict[str, object]:
-    """Tables of a TOML file. Raises SpecError for a syntax error or a key given twice."""
-    try:
-        return tomllib.loads(read_text(path))
-    except tomllib.TOMLDecodeError as error:
-        told = " ".join(str(error).split())
-        raise SpecError(f"{path}: not valid TOML: {told}; mend that line") from error
-
-
-def shown(given: object) -> str:
-    """A value as it appears in an error: its repr, cut to one short line."""
-    text = " ".join(repr(given).split())
-    return text if len(text) <= 60 else text[:57] + "..."
-
-
 def conversion_error(where: str, error: msgspec.ValidationError, root: str) -> SpecError:
     """SpecError naming the key for a msgspec message such as 'Expected `float`, got `str` - at `$.fit`'."""
     message, _, at = str(error).partition(" - at ")
@@ -87,18 +33,6 @@ def conversion_error(where: str, error: msgspec.ValidationError, root: str) -> S
     return SpecError(
         f"{where}: {key}: {message}; correct it, or write the table anew with `medusa-sim calibrate`"
     )
-
-
-def first_not_finite(value: object, key: str) -> str | None:
-    """Key of the first nan or infinity below `value`, or None."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return key
-    children: Iterable[tuple[str, object]] = ()
-    if isinstance(value, dict):
-        children = ((f"{key}.{name}", child) for name, child in value.items())
-    elif isinstance(value, list):
-        children = ((f"{key}[{index}]", child) for index, child in enumerate(value))
-    return next((found for name, child in children if (found := first_not_finite(child, name))), None)
 
 
 class Table:

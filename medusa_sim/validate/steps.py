@@ -28,11 +28,11 @@ from medusa_sim.latency.profile import OPERATOR_PROFILES
 from medusa_sim.measure.environment import Environment, differences
 from medusa_sim.measure.record import META, Meta, read_meta
 from medusa_sim.measure.steps import StepMeta, StepRow, read_steps
+from medusa_sim.reading import read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.sourced import read_toml
 from medusa_sim.step.drafter import MedusaHeads, NoDrafter, PassWork
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step, work_time
 from medusa_sim.step.workload import elementwise_launch, verify

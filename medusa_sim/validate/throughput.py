@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING
 
 from medusa_sim.acceptance.optimise import chain_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.data import DataDir, read_csv_table
+from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.reading import read_csv_table
 from medusa_sim.step.drafter import LayerDrafter
 from medusa_sim.step.step import decode_step, drafting_steps, verification_step
 

@@ -28,8 +28,8 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import falling
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
-from medusa_sim.data import read_csv_table
 from medusa_sim.errors import DataError
+from medusa_sim.reading import read_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -20,7 +20,7 @@ from medusa_sim.acceptance.knobs import (
     workload_ratio,
 )
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
-from medusa_sim.acceptance.profile_file import decoded_profile, encoded_profile
+from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
 from medusa_sim.acceptance.public_trees import medusa_1_profile, public_tree_scores, read_public_trees
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import find
@@ -111,14 +111,15 @@ def test_every_shipped_profile_answers_and_is_sourced(name: str) -> None:
     assert any(origin in profile.source for origin in ("arXiv", "github", "vLLM", "measured by benchmarks/"))
 
 
-def test_compact_profile_round_trips_and_says_its_error() -> None:
+def test_compact_profile_round_trips_and_says_its_error(tmp_path: Path) -> None:
     rank = np.arange(1.0, 6.0)
     heads = HeadAccuracy.checked([0.5 * rank**-1.8, 0.3 * rank**-1.4])
     rows, error = fitted_rows(heads)
     assert error < 1e-12
     assert rows[0].exponent == pytest.approx(1.8, abs=1e-3)
     file = compact_profile(heads, title="t", source="s", agreement="target", ranks=8)
-    again = decoded_profile(encoded_profile(file), Path("memory.toml"))
+    (tmp_path / "own.toml").write_text(encoded_profile(file))
+    again = read_profile(tmp_path / "own.toml")
     assert again == file
 
 
@@ -169,7 +170,7 @@ def test_shipped_head_profiles_are_what_the_code_fits(model: str) -> None:
     fitted = medusa_1_profile(model, DATA / "medusa1_head_topk_train.csv")
     path = find("profiles/acceptance", f"medusa1-vicuna-{model}.toml")
     assert path is not None
-    assert decoded_profile(path.read_text(), path) == fitted
+    assert read_profile(path) == fitted
 
 
 @HAS_DATA

@@ -179,7 +179,7 @@ def test_report_bytes_repeat(tmp_path: Path) -> None:
         (["--dtype", "fp8", "--gpu", "a40"], 1, "fp8"),
         (["--model", "no/such/config.json"], 1, "config.json"),
         (["-o", "/no/such/folder/x.csv"], 1, "does not exist"),
-        (["--report", "/dev/null/x"], 1, "cannot create folder"),
+        (["--report", "/dev/null/x"], 1, "is not a folder"),
         (["--heads", "0"], 2, "heads"),
         (["--all-rows", "--batch", "1..4096:1", "--seq", "1..64:1"], 2, "too many"),
     ],

@@ -98,7 +98,7 @@ def test_draw(heads: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("[]x", "neither JSON"),
+        ("[]x", "cannot be parsed"),
         ('{"paths": [[0, 0]]}', "prefix"),
         ("[[0], [0]]", "twice"),
         ("[[-1]]", "from 0"),

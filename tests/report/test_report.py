@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 
 from medusa_sim import __version__
 from medusa_sim.errors import OutputError
-from medusa_sim.report.files import atomic, check_folder, check_writable
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts, write_parquet
 from medusa_sim.report.numbers import duration, significant, times, with_prefix
 from medusa_sim.report.text import TextTable, markdown, on_terminal, plain
+from medusa_sim.writing import atomic, check_folder, check_writable
 
 TABLE = pa.table(
     {
@@ -138,7 +138,7 @@ def test_unwritable_places_are_refused_at_once(tmp_path: Path) -> None:
     ):
         with pytest.raises(OutputError, match=told):
             check_writable(path)
-    with pytest.raises(OutputError, match="cannot create folder"):
+    with pytest.raises(OutputError, match="is not a folder"):
         check_folder(tmp_path / "file" / "sub")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["file"]
 

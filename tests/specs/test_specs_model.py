@@ -287,12 +287,12 @@ def test_sizes_that_contradict_each_other(tmp_path: Path) -> None:
 
 def test_files_that_are_no_config(tmp_path: Path) -> None:
     for text, told in (
-        ("{", "not valid JSON"),
+        ("{", "cannot be parsed"),
         ("[1]", "JSON object"),
         ('{"a": NaN}', "NaN"),
         ('{"vocab_size": 1, "vocab_size": 2}', "given twice"),
-        ("[" * 100_000, "not valid JSON"),
-        (" " * 1_000_001, "more than the 1000000"),
+        ("[" * 100_000, "nested too deep"),
+        (" " * 1_000_001, "more than 1,000,000 bytes"),
     ):
         with pytest.raises(SpecError, match=told):
             load_model(_config(tmp_path, text))

@@ -16,7 +16,7 @@ _DPI = 160
 
 def check_plot_path(path: Path) -> None:
     """Refuse at once a plot that could not be written. Raises UsageError or OutputError."""
-    from medusa_sim.report.files import check_writable
+    from medusa_sim.writing import check_writable
 
     if path.suffix.lower() not in PLOT_SUFFIXES:
         raise UsageError(f"cannot tell the format of plot {path}: allowed are {', '.join(PLOT_SUFFIXES)}")
@@ -38,7 +38,7 @@ def rendered(figure: Figure, suffix: str) -> bytes:
 
 def save(figure: Figure, path: Path) -> None:
     """Write a figure in the format of the path's suffix, in one step. Raises OutputError."""
-    from medusa_sim.report.files import atomic
+    from medusa_sim.writing import atomic
 
     with atomic(path) as file:
         file.write(rendered(figure, path.suffix.lower()))

@@ -1,0 +1,290 @@
+"""Files are read within limits and written whole: what no command may do to a machine or to a folder."""
+
+from __future__ import annotations
+
+import os
+import re
+import resource
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from medusa_sim.cli.output import Output
+from medusa_sim.errors import DataError, OutputError, SpecError, UsageError, shown
+from medusa_sim.reading import (
+    csv_chunks,
+    json_of,
+    read_bytes,
+    read_csv_table,
+    read_json,
+    read_text,
+    read_toml,
+)
+from medusa_sim.writing import STDOUT, atomic, check_folder, check_writable, write_folder, write_text
+
+MAIN = "from medusa_sim.cli import main; main()"
+
+
+def command(*args: str, **options: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-c", MAIN, *args], capture_output=True, text=True, check=False, **options
+    )  # type: ignore[call-overload]
+
+
+# --- Limits -------------------------------------------------------------------------------------------
+
+
+def test_a_limit_holds_while_reading(tmp_path: Path) -> None:
+    file = tmp_path / "a.txt"
+    file.write_bytes(b"x" * 100)
+    assert read_bytes(file, 100, "text") == b"x" * 100
+    with pytest.raises(SpecError, match=r"a\.txt: more than 99 bytes, the most that is read; give text"):
+        read_bytes(file, 99, "text")
+
+
+def test_pipes_devices_and_folders_are_refused(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for path, told in (
+        (pipe, "no regular file"),
+        (Path("/dev/zero"), "no regular file"),
+        (tmp_path, "is a folder"),
+        (tmp_path / "none", "no such file"),
+        (tmp_path / ("n" * 300), "File name too long"),
+    ):
+        with pytest.raises(SpecError, match=told):
+            read_text(path, 10, "text")
+        with pytest.raises(DataError, match=told):
+            next(csv_chunks(path, 10))
+
+
+def test_every_reader_of_the_command_line_refuses_a_device() -> None:
+    limit = 2_000_000_000
+
+    def small() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+
+    for args in (
+        ("sweep", "--model", "/dev/zero"),
+        ("specs", "/dev/zero/config.json"),
+        ("tree", "score", "--tree", "/dev/zero"),
+        ("sweep", "--acceptance", "/dev/zero"),
+        ("time", "--ops", "/dev/zero"),
+        ("acceptance", "predict", "--observations", "/dev/zero", "--targets", "/dev/zero"),
+    ):
+        ended = command(*args, preexec_fn=small, timeout=60)
+        assert ended.returncode in (1, 2), ended
+        assert len(ended.stderr.strip().splitlines()) == 1, ended.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("[" * 100_000, "nested too deep"),
+        ("[" * 60 + "]" * 60, "nested more than 40 deep"),
+        ("9" * 5_000, "4300 digits"),
+        ('{"a": 1, "a": 2}', "'a' is given twice"),
+        ("[NaN]", "no JSON number"),
+        ("{", "cannot be parsed"),
+    ],
+)
+def test_json_that_breaks_parsers_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    (tmp_path / "x.json").write_text(text)
+    for act in (
+        lambda: json_of(text, "text", "JSON"),
+        lambda: read_json(tmp_path / "x.json", 1_000_000, "JSON"),
+    ):
+        with pytest.raises(SpecError, match=told) as caught:
+            act()
+        assert len(str(caught.value)) < 500
+        assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("a = " + "[" * 5_000, "nested too deep"),
+        ("a" + ".a" * 3_000 + " = 1", "nested"),
+        ("a = " + "9" * 5_000, "4300 digits"),
+        ("a = 1\na = 2", "Cannot overwrite"),
+        ("\xff", "cannot be parsed"),
+    ],
+)
+def test_toml_that_breaks_parsers_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "x.toml"
+    path.write_text(text)
+    with pytest.raises(SpecError, match=told) as caught:
+        read_toml(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_text_that_is_no_utf8(tmp_path: Path) -> None:
+    path = tmp_path / "x"
+    path.write_bytes(b"ab\xff")
+    with pytest.raises(DataError, match="byte 2 is not UTF-8"):
+        read_text(path, 10, "text", DataError)
+    path.write_bytes("\ufeffab".encode())
+    assert read_text(path, 10, "text") == "ab"
+
+
+def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "1,2\n" * 50_000)
+    assert len(read_csv_table(path, ("a",))) == 50_000
+    with pytest.raises(DataError, match="more than 40,000 rows"):
+        read_csv_table(path, ("a",), limit_rows=40_000)
+    with pytest.raises(DataError, match="columns missing: c"):
+        read_csv_table(path, ("a", "c"))
+    path.write_text("a,b\n1,2\n1,2,3\n")
+    with pytest.raises(DataError, match="line 3"):
+        read_csv_table(path, ("a",))
+    path.write_bytes(b"x" * 2_000_000)
+    with pytest.raises(DataError, match="no end"):
+        read_csv_table(path, ("a",))
+
+
+def test_values_are_shown_short() -> None:
+    for value in ("a" * 10_000, 10**5_000, ["x" * 50] * 1_000, {"k" * 500: 1}, [[[[[[1]]]]]], "a\nb"):
+        assert len(shown(value)) <= 60
+        assert "\n" not in shown(value)
+
+
+# --- Writing ------------------------------------------------------------------------------------------
+
+
+def test_a_link_stays_and_a_mode_is_kept(tmp_path: Path) -> None:
+    target, link = tmp_path / "target.txt", tmp_path / "link.txt"
+    target.write_text("before")
+    target.chmod(0o640)
+    link.symlink_to(target)
+    check_writable(link)
+    write_text(link, "after")
+    assert link.is_symlink()
+    assert target.read_text() == "after"
+    assert stat.S_IMODE(target.stat().st_mode) == 0o640
+    dangling = tmp_path / "dangling.txt"
+    dangling.symlink_to(tmp_path / "new.txt")
+    write_text(dangling, "new")
+    assert (tmp_path / "new.txt").read_text() == "new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["dangling.txt", "link.txt", "new.txt", "target.txt"]
+
+
+def test_a_folder_is_written_whole_and_foreign_files_stay(tmp_path: Path) -> None:
+    folder = tmp_path / "out" / "report"
+    check_folder(folder)
+    assert not folder.exists()
+    write_folder(folder, {"a.txt": b"1", "b.txt": b"2"})
+    (folder / "mine.txt").write_text("mine")
+    assert write_folder(folder, {"a.txt": b"3"}) == (folder / "a.txt",)
+    assert {p.name: p.read_text() for p in folder.iterdir()} == {
+        "a.txt": "3",
+        "b.txt": "2",
+        "mine.txt": "mine",
+    }
+    (folder / "c.txt").mkdir()
+    with pytest.raises(OutputError, match=r"c\.txt: it is a folder"):
+        write_folder(folder, {"a.txt": b"4", "c.txt": b"4"})
+    assert (folder / "a.txt").read_text() == "3"
+    assert [p.name for p in folder.parent.iterdir()] == ["report"]
+
+
+def test_the_dash_is_stdout(capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:
+    check_writable(STDOUT)
+    assert Output.of("json", STDOUT).path is None
+    assert Output.of(None, STDOUT).form == "table"
+    ended = command("specs", "a40", "--format", "csv", "-o", "-", cwd=tmp_path)
+    assert ended.returncode == 0
+    assert ended.stdout.startswith("kind,name,key")
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["out.xyz", "out", "out.jsn"])
+def test_a_suffix_that_says_nothing_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot tell the form .*--format"):
+        Output.of(None, tmp_path / name)
+    assert Output.of("csv", tmp_path / name).form == "csv"
+    assert Output.of(None, Path("/dev/null")).form == "table"
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", "SIGHUP"])
+def test_a_signal_leaves_no_part_behind(tmp_path: Path, name: str) -> None:
+    code = (
+        "import os, signal, sys, medusa_sim.cli as cli\n"
+        "from pathlib import Path\n"
+        "from medusa_sim.writing import atomic\n"
+        "class Group:\n"
+        "    def main(self, prog_name):\n"
+        "        with atomic(Path('out.csv')) as file:\n"
+        f"            os.kill(os.getpid(), signal.{name})\n"
+        "cli.cli = Group()\n"
+        "cli.main()\n"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False, timeout=60)
+    assert ended.returncode > 128
+    assert not list(tmp_path.iterdir())
+
+
+# --- Streams ------------------------------------------------------------------------------------------
+
+
+def test_a_closed_stdout_is_one_line_and_a_file_works(tmp_path: Path) -> None:
+    def shell(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "-c", line.replace("medusa-sim", f"{sys.executable} -c '{MAIN}'")],
+            capture_output=True, text=True, check=False, cwd=tmp_path,
+        )  # fmt: skip
+
+    ended = shell("medusa-sim specs a40 >&-")
+    assert ended.returncode == 1
+    assert ended.stderr.startswith("Error: the output cannot be written (Bad file descriptor); ")
+    assert ended.stderr.count("\n") == 1
+    assert shell("medusa-sim specs a40 -o x.csv >&-").returncode == 0
+    assert (tmp_path / "x.csv").read_text().startswith("kind,")
+    assert shell("medusa-sim specs a40 >&- 2>&-").returncode == 1
+    assert shell("medusa-sim specs --format csv | head -1").stdout.startswith("kind")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_terminals_that_are_not_utf8(encoding: str) -> None:
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "MPLBACKEND": "module://no_such_backend"}
+    for args in (
+        ("--help",),
+        ("tree", "show", "--help"),
+        ("specs", "no-such-\u4e16"),
+        ("sweep", "--batch", "1"),
+    ):
+        ended = command(*args, env=environment)
+        assert "Traceback" not in ended.stderr, ended.stderr
+
+
+def test_error_lines_are_short(tmp_path: Path) -> None:
+    for args in (
+        ("specs", "x" * 10_000),
+        ("sweep", "--gpu", "x" * 10_000),
+        ("sweep", "--model", "x" * 10_000),
+        ("sweep", "--model", "/" + "x" * 10_000),
+        ("sweep", "--batch", "1" * 10_000),
+        ("y" * 10_000,),
+        ("time", "--ops", "z" * 10_000 + ".csv"),
+        ("sweep", "-o", "z" * 10_000 + ".csv"),
+        ("sweep", "--data-dir", "z" * 10_000),
+    ):
+        ended = command(*args, cwd=tmp_path)
+        assert ended.returncode in (1, 2)
+        line = ended.stderr.strip().splitlines()
+        assert len(line) == 1, ended.stderr[:300]
+        assert len(line[0]) < 1_100, (args[:2], len(line[0]))
+
+
+def test_a_data_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
+    ended = command("specs", "a40", "--data-dir", str(tmp_path / "later"))
+    assert ended.returncode == 0
+    assert re.match(r"--data-dir .*later: no such folder, so only shipped data is found", ended.stderr)
+
+
+def test_a_missing_folder_is_an_output_error() -> None:
+    with pytest.raises(OutputError), atomic(Path("/no/such/folder/x")):
+        pass
