@@ -124,7 +124,7 @@ def _parts_time(
     """Nothing that reads from HBM is faster than the roofline; rows measured in L2 may be."""
     time_us = np.maximum(parts.time_us, roofline_time_us(gpu, operator)) if cold else parts.time_us
     return calibrated_time(
-        fits, time_us, fixed_us=parts.fixed_us, memory_us=parts.memory_us, work_us=parts.walk_us
+        gpu, fits, time_us, fixed_us=parts.fixed_us, memory_us=parts.memory_us, work_us=parts.walk_us
     )
 
 

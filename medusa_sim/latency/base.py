@@ -13,6 +13,8 @@ import numpy.typing as npt
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.band import residual_band
 from medusa_sim.operators.operator import Operator
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.inheritance import TRANSFER_ERROR, widened
 from medusa_sim.specs.kernels import Fit
 
 CodeArray: TypeAlias = npt.NDArray[np.int8]
@@ -35,7 +37,11 @@ class Source(IntEnum):
     MEASURED = 0
     INTERPOLATED = 1
     CALIBRATED = 2
-    ROOFLINE = 3
+    BORROWED = 3
+    """Fitted to another GPU, whose efficiencies this one takes over (`specs.inheritance.borrowed_from`)."""
+    EXTRAPOLATED = 4
+    """A fitted kernel with weights or K and V stored in another width: nobody measured their unpacking."""
+    ROOFLINE = 5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +60,7 @@ class OperatorTime:
 
 
 def calibrated_time(
+    gpu: Gpu,
     fits: Sequence[tuple[Fit, Operator]],
     time_us: FloatArray,
     *,
@@ -66,12 +73,20 @@ def calibrated_time(
 
     fixed_us, memory_us, work_us: the kernel's parts. The fixed part binds where it is more than half of the
     time, else memory where it is not shorter than the work, else `work`. fits: of the kernels that the time
-    is made of, each with the operator that it times; their bands multiply.
+    is made of, each with the operator that it times; their bands multiply, and the least trustworthy of
+    their sources is the whole's. A kernel that unpacks has a band as wide as one of another architecture's.
     """
     low: FloatArray | float = 1.0
     high: FloatArray | float = 1.0
+    source = Source.CALIBRATED
     for fit, operator in fits:
-        fit_low, fit_high = residual_band(fit.residuals, operator.tokens)
+        residuals = fit.residuals
+        if fit.lender not in ("", gpu.name):
+            source = max(source, Source.BORROWED)
+        if operator.unpacks:
+            source = Source.EXTRAPOLATED
+            residuals = tuple(widened(residual, 1.0, TRANSFER_ERROR) for residual in residuals)
+        fit_low, fit_high = residual_band(residuals, operator.tokens)
         low, high = low * fit_low, high * fit_high
     bound = np.where(memory_us >= work_us, np.int8(Bound.MEMORY), np.int8(work))
     return OperatorTime(
@@ -79,7 +94,7 @@ def calibrated_time(
         low_us=time_us * low,
         high_us=time_us * high,
         bound=np.where(fixed_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound),
-        source=np.full(np.shape(time_us), Source.CALIBRATED, dtype=np.int8),
+        source=np.full(np.shape(time_us), source, dtype=np.int8),
     )
 
 

@@ -64,10 +64,10 @@ def _linear_time(model: CalibratedLatency, operator: Gemm) -> OperatorTime:
     known, dtype = model.held.linear, operator.dtype
     if dtype not in known and _SAME_SPEED.get(dtype) in known:
         dtype = _SAME_SPEED[dtype]
+    model.kernel("gemm", known, dtype)
     if dtype in model.held.serial_gemm:
         return serial_gemm_time(model.gpu, model.held.serial_gemm[dtype], operator)
-    kernel = model.kernel("gemm", model.held.gemm, dtype)
-    return gemm_time(model.gpu, kernel, operator, cold=model.cold)
+    return gemm_time(model.gpu, model.held.gemm[dtype], operator, cold=model.cold)
 
 
 def _unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:

@@ -51,6 +51,7 @@ def elementwise_time(
     if cold:
         time_us = np.maximum(time_us, memory_time_us(gpu, operator))
     return calibrated_time(
+        gpu,
         [(kernel.fit, operator)],
         time_us,
         fixed_us=kernel.ramp_us,

@@ -69,6 +69,7 @@ def gemm_time(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bool = True
     chosen = gemm_choice(gpu, kernel, operator)
     times = _times(gpu, kernel, operator, (m, n, k), _candidates(kernel).taken(chosen), cold=cold)
     return calibrated_time(
+        gpu,
         [(kernel.fit, operator)],
         times.time_us,
         fixed_us=kernel.ramp_us,

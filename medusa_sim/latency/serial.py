@@ -85,7 +85,7 @@ def _serial_time(
 ) -> OperatorTime:
     time_us = np.maximum(fixed_us + memory_us + arithmetic_us, roofline_time_us(gpu, operator))
     return calibrated_time(
-        [(fit, operator)], time_us, fixed_us=fixed_us, memory_us=memory_us, work_us=arithmetic_us
+        gpu, [(fit, operator)], time_us, fixed_us=fixed_us, memory_us=memory_us, work_us=arithmetic_us
     )
 
 

@@ -46,7 +46,7 @@ def unfused_attention_time(
     arithmetic_us = operator.flops * padding / (kernel.peak_fraction * gpu.peak(operator.dtype)) * US_PER_S
     time_us = ramp_us + norm_max(memory_us, arithmetic_us, kernel.norm)
     return calibrated_time(
-        [(kernel.fit, operator)], time_us, fixed_us=ramp_us, memory_us=memory_us, work_us=arithmetic_us
+        gpu, [(kernel.fit, operator)], time_us, fixed_us=ramp_us, memory_us=memory_us, work_us=arithmetic_us
     )
 
 

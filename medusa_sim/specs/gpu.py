@@ -164,10 +164,14 @@ def _own_kernels(files: tuple[_GpuFile, ...]) -> dict[str, dict[str, KernelSet]]
 @lru_cache(maxsize=128)
 def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
     own = _own_kernels((file, *relatives))
+    alike = {other.gpu.name for other in relatives if other.gpu.architecture == file.gpu.architecture}
     kernels = dict(file.gpu.kernels)
     for set_name, borrowed in file.borrowed.items():
         kernels[set_name] = completed(
-            kernels[set_name], borrowed, lambda gpu, name: own[gpu].get(name, KernelSet())
+            kernels[set_name],
+            borrowed,
+            lambda gpu, name: own[gpu].get(name, KernelSet()),
+            alike.__contains__,
         )
     present = {name: held for name, held in kernels.items() if held != KernelSet()}
     return dataclasses.replace(file.gpu, kernels=present)

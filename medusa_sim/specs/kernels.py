@@ -38,6 +38,11 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     residuals: tuple[Residual, ...]
     inherited_from: str = ""
 
+    @property
+    def lender(self) -> str:
+        """Name of the GPU of `inherited_from`; empty where nothing was borrowed."""
+        return self.inherited_from.partition(":")[0]
+
 
 class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An output tile that the library can choose: m rows (tokens) by n columns (output features).

@@ -1,0 +1,111 @@
+"""What the fitted kernels of one GPU err on the rows of another: the widths in specs/inheritance.py.
+
+Every measured kernel is given to every other GPU whose rows of the same library exist, with that GPU's
+datasheet; the rows had no part in it. The rows are not part of this project (CONTRIBUTING.md); their folder
+is the argument, $MEDUSA_SIM_DATA, or ../shared/data.
+
+Prints a line a pair, then for linear layers and fused attention, of the same architecture and of another,
+the mean error and the half-width (of the logarithm) that, added in quadrature to the kernel's own band,
+holds 80 % of the rows.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from accuracy import GPU_OF_FILE, ROOT
+from scipy.optimize import brentq
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.operators.operator import Operator
+from medusa_sim.operators.table import operators_of, read_rows
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.inheritance import fitted_kernels
+
+PROMISED = 0.8
+FAMILIES = ("gemm", "attention")
+
+
+@dataclass(frozen=True, slots=True)
+class Transfer:
+    """Rows of one operator on `taker`, predicted by the kernel of `lender`."""
+
+    lender: Gpu
+    taker: Gpu
+    family: str
+    place: str
+    ratio: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether both GPUs have one architecture."""
+        return self.lender.architecture == self.taker.architecture
+
+    def coverage(self, error: float) -> float:
+        """Share of rows inside the kernel's own band with `error` added to its half-width."""
+        centre, half = np.sqrt(self.low * self.high), np.log(self.high / self.low) / 2.0
+        return float(np.mean(np.abs(np.log(self.ratio / centre)) <= np.hypot(half, error)))
+
+
+def transfers(folder: Path) -> Iterator[Transfer]:
+    """Every pair of GPUs with rows and a kernel of one library, for linear layers and fused attention."""
+    gpus = {name: load_gpu(name) for name in dict.fromkeys(GPU_OF_FILE.values())}
+    for path in sorted(folder.glob("measured/*.parquet")):
+        taker, kernel_set = gpus[GPU_OF_FILE[path.stem.split("_")[0]]], path.stem.split("_")[-1]
+        frame = read_rows(path, need_time=True)
+        times = frame["time_us"].to_numpy(dtype=np.float64)
+        for index, operator in operators_of(frame):
+            if operator.FAMILY not in FAMILIES:
+                continue
+            place = f"{operator.FAMILY}.{operator.dtype if operator.kind == 'gemm' else operator.kind}"
+            for lender in gpus.values():
+                kernels = lender.kernels.get(kernel_set)
+                kernel = fitted_kernels(kernels).get(place) if kernels else None
+                if lender is not taker and kernel is not None and not kernel.fit.lender:
+                    yield _transfer(lender, taker, kernel_set, place, operator, times[index])
+
+
+def _transfer(
+    lender: Gpu, taker: Gpu, kernel_set: str, place: str, operator: Operator, time_us: FloatArray
+) -> Transfer:
+    carrier = dataclasses.replace(taker, kernels=lender.kernels)
+    found = CalibratedLatency(carrier, kernel_set, cold=False).time(operator)
+    low, high = found.low_us / found.time_us, found.high_us / found.time_us
+    return Transfer(lender, taker, operator.FAMILY, place, time_us / found.time_us, low, high)
+
+
+def main() -> None:
+    """Print both tables."""
+    given = (
+        sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MEDUSA_SIM_DATA", ROOT.parent / "shared/data")
+    )
+    found = list(transfers(Path(given)))
+    for each in found:
+        error = float(np.mean(np.abs(1.0 / each.ratio - 1.0)))
+        print(
+            f"{each.place:27} {each.lender.name:>15} -> {each.taker.name:15} error {error:6.1%}, "
+            f"inside the kernel's own band {each.coverage(0.0):4.0%}"
+        )
+    for alike in (True, False):
+        for family in FAMILIES:
+            group = [each for each in found if each.family == family and each.is_alike == alike]
+            error = float(np.mean([np.mean(np.abs(1.0 / each.ratio - 1.0)) for each in group]))
+            own = float(np.mean([each.coverage(0.0) for each in group]))
+            width = brentq(lambda x, of=group: np.mean([e.coverage(x) for e in of]) - PROMISED, 0.0, 2.0)
+            print(
+                f"{family}, {'the same' if alike else 'another'} architecture: {len(group)} pairs, error "
+                f"{error:.1%}, inside the own band {own:.0%}, for {PROMISED:.0%} add {width:.2f}"
+            )
+
+
+if __name__ == "__main__":
+    main()
