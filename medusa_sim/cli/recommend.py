@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from medusa_sim.plan.recommend import Question, Recommendation
 
 _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
-_ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
+_ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
 
 
 @click.command(
@@ -130,6 +130,11 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "json")
     "--engine-version", default=None, help="Version of that engine [the one that the export names]."
 )
 @click.option(
+    "--ab",
+    is_flag=True,
+    help="With --export: commands that check the answer on the engine, with synthetic acceptance.",
+)
+@click.option(
     "--by-count",
     is_flag=True,
     help="A row for every batch and count instead: the curves behind the answer.",
@@ -146,6 +151,7 @@ def recommend(
     draft_path: str | None,
     *,
     by_count: bool,
+    ab: bool,
     **names: Any,
 ) -> None:
     """Whether speculation pays, and how many candidates to verify at which batch and context.
@@ -156,6 +162,8 @@ def recommend(
     from medusa_sim.plan.recommend import recommend as answered
     from medusa_sim.plan.scenario import sweep_settings
 
+    if ab and engine is None:
+        raise UsageError("--ab checks exported settings; say which engine with --export vllm")
     question = _question(names)
     profile = _acceptance(names)
     drafting = _drafting(names)
@@ -172,7 +180,7 @@ def recommend(
         output.rows(count_table(answer.surface), "recommend-by-count")
         return
     if engine is not None:
-        _export(output, answer, engine, engine_version, draft_path)
+        _export(output, answer, engine, engine_version, draft_path, ab=ab)
         return
     _show(output, answer, base.kernels)
 
@@ -266,11 +274,18 @@ def _wrapped(part: str, output: Output) -> str:
 
 
 def _export(
-    output: Output, answer: Recommendation, engine: str, version: str | None, draft_path: str | None
+    output: Output,
+    answer: Recommendation,
+    engine: str,
+    version: str | None,
+    draft_path: str | None,
+    *,
+    ab: bool,
 ) -> None:
     from medusa_sim.export import exported
+    from medusa_sim.export.ab import ab_script
 
     settings = exported(answer, engine, version=version, draft_path=draft_path)
     for note in settings.notes:
         click.echo(f"note: {note}", err=True)
-    output.text(settings.text)
+    output.text(ab_script(answer, settings, draft_path) if ab else settings.text)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.export import plain_json, sglang, tensorrt_llm, tgi, vllm
+from medusa_sim.export import llama_cpp, plain_json, sglang, tensorrt_llm, tgi, vllm
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.recommend import Recommendation
 
@@ -16,6 +16,7 @@ WRITERS: dict[str, Writer] = {
     "sglang": sglang.settings,
     "tensorrt-llm": tensorrt_llm.settings,
     "tgi": tgi.settings,
+    "llama-cpp": llama_cpp.settings,
     "json": plain_json.settings,
 }
 ENGINES: tuple[str, ...] = tuple(WRITERS)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from medusa_sim.export.settings import EngineSettings, checked_version
+from medusa_sim.export.settings import EngineSettings
+from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommend import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 
 ENGINE = "json"
-VERSIONS = ("1",)
+VERSIONS = Versions(ENGINE, ("1",), "1")
 
 
 def row_values(row: ScheduleRow) -> dict[str, Any]:
@@ -31,7 +32,7 @@ def row_values(row: ScheduleRow) -> dict[str, Any]:
 
 def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
     """One object: what it was computed for and the schedule. Raises UsageError for an unknown version."""
-    known = checked_version(ENGINE, version, VERSIONS)
+    known, _ = VERSIONS.chosen(version)
     values = {
         "schema": f"medusa-sim/schedule/{known}",
         "gpu": answer.gpu.name,

@@ -1,74 +1,27 @@
-"""What every export has in common: the text, its notes, and the chain that an engine without trees runs."""
+"""What every export has in common: the text, its notes, and what engines are told alike."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.recommend import Recommendation, recommend
+from medusa_sim.export.chains import ChainPlan, Tier
+from medusa_sim.plan.recommend import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
-    """Settings as text that the engine takes, for one version of it, and what a reader must know."""
+    """Settings as text that the engine takes, for one version of it, and what a reader must know.
+
+    plan: drafts by batch; None where the settings are those of a tree.
+    """
 
     engine: str
     version: str
     text: str
     notes: tuple[str, ...] = ()
-
-
-def checked_version(engine: str, version: str | None, known: tuple[str, ...]) -> str:
-    """The version asked for, or the newest known. `known` holds prefixes such as `0.24`, oldest first.
-
-    Raises UsageError for a version that starts with none of them.
-    """
-    if version is None:
-        return known[-1]
-    number = version.removeprefix("v")
-    for prefix in known:
-        if number == prefix or number.startswith(f"{prefix}."):
-            return prefix
-    raise UsageError(
-        f"{engine} {version}: its settings are not known (known: {', '.join(known)}); their meaning changes "
-        "between versions, so check the engine's documentation and edit what the nearest known version gives"
-    )
-
-
-def as_chain(answer: Recommendation) -> tuple[Recommendation, tuple[str, ...]]:
-    """The same question answered with chains alone, and what a tree would have gained over them.
-
-    Raises UsageError where the acceptance profile knows no chains.
-    """
-    if answer.question.chain_only:
-        return answer, ()
-    question = replace(answer.question, chain_only=True)
-    chained = recommend(answer.gpu, answer.setting, answer.drafting, answer.profile, question)
-    tree = max((row for row in answer.schedule if row.fits_memory), key=_gain, default=None)
-    if tree is None or tree.chain or tree.candidates == 1 or tree.chain_speedup is None:
-        return chained, ()
-    note = (
-        f"this engine verifies chains only: at batch {tree.batch_max}, length {tree.seq_len} the best chain "
-        f"gives {tree.chain_speedup:.2f}x, a tree of {tree.candidates} candidates would give "
-        f"{tree.speedup:.2f}x ({tree.speedup / tree.chain_speedup - 1.0:+.0%})"
-    )
-    return chained, (note,)
-
-
-def _gain(row: ScheduleRow) -> float:
-    return row.speedup / row.chain_speedup if row.chain_speedup else 0.0
-
-
-def speculating(answer: Recommendation, engine: str) -> list[ScheduleRow]:
-    """Rows of the schedule over all lengths. Raises UsageError where none speculates."""
-    rows = list(answer.schedule_all_lengths)
-    if not any(row.candidates > 1 for row in rows):
-        raise UsageError(
-            f"{engine}: nothing to export, speculation does not pay at batch "
-            f"{answer.question.batch_min}..{answer.question.batch_max}; leave it switched off"
-        )
-    return rows
+    plan: ChainPlan | None = None
 
 
 def needed_draft(answer: Recommendation, engine: str, draft_path: str | None) -> str:
@@ -81,12 +34,76 @@ def needed_draft(answer: Recommendation, engine: str, draft_path: str | None) ->
     return draft_path
 
 
-def one_length_note(answer: Recommendation) -> tuple[str, ...]:
+def tree_note(answer: Recommendation) -> tuple[str, ...]:
+    """What the best searched tree would have gained over the chain that the engine runs instead."""
+    trees = [
+        row for row in answer.schedule
+        if row.fits_memory and not row.chain and row.candidates > 1 and row.chain_speedup is not None
+    ]  # fmt: skip
+    if not trees:
+        return ()
+    row = max(trees, key=_gain_over_chain)
+    chain_speedup = row.chain_speedup or 1.0
+    return (
+        f"a chain is written: at batch {row.batch_max}, length {row.seq_len} the best chain gives "
+        f"{chain_speedup:.2f}x, a tree of {row.candidates} candidates would give {row.speedup:.2f}x "
+        f"({row.speedup / chain_speedup - 1.0:+.0%})",
+    )
+
+
+def _gain_over_chain(row: ScheduleRow) -> float:
+    return row.speedup / row.chain_speedup if row.chain_speedup else 0.0
+
+
+def length_note(answer: Recommendation) -> str:
     """Engines schedule by batch alone; say which lengths were averaged."""
     lengths = answer.question.seq_len
     if len(lengths) == 1:
-        return (f"computed at length {lengths[0]}; the engine does not look at the context",)
+        return f"computed at length {lengths[0]}; the engine does not look at the context"
     listed = ", ".join(map(str, lengths))
-    return (
-        f"one schedule for lengths {listed} (geometric mean of the speedups): the engine sees no context",
-    )
+    return f"one answer for lengths {listed} (geometric mean of the speedups): the engine sees no context"
+
+
+def range_notes(plan: ChainPlan, cap: str) -> tuple[str, ...]:
+    """What happens outside the searched batches: in every engine the nearest tier goes on.
+
+    `cap` is the engine's own setting that limits the batch.
+    """
+    batch, last = plan.grid.batch, plan.tiers[-1]
+    notes = []
+    if batch[0] > 1:
+        notes.append(f"batches below {batch[0]} were not searched and run as {batch[0]} does")
+    what = f"the last number of drafts ({last.drafts}) goes on" if last.drafts else "speculation stays off"
+    if plan.grid.memory_limited:
+        notes.append(f"batches above {batch[-1]} do not fit in memory at this length; shorter ones: {what}")
+    else:
+        notes.append(
+            f"batches above {batch[-1]} were not searched: {what} there; search further with --batch 1..N, "
+            f"or keep the batch below with {cap} {batch[-1]}"
+        )
+    if plan.loses_from is not None and last.drafts:
+        worst = plan.grid.speedup(int(batch[-1]), last.drafts)
+        notes.append(
+            f"from batch {plan.loses_from} on this is slower than no speculation ({worst:.2f}x at "
+            f"{batch[-1]}): limit the batch with {cap} {plan.loses_from - 1}, or serve larger batches "
+            "without it"
+        )
+    return tuple(notes)
+
+
+def tier_notes(plan: ChainPlan, why: str) -> tuple[str, ...]:
+    """What a schedule by batch would be, where one number of drafts is written instead, and `why`."""
+    if plan.dynamic or len(plan.possible) == 1:
+        return ()
+    told = told_tiers(plan.possible)
+    return (f"one number of drafts for every batch: {plan.drafts}; by batch it would be {told}, but {why}",)
+
+
+def told_tiers(tiers: tuple[Tier, ...]) -> str:
+    """`4 at 1..16, 2 at 17..64, off at 65..256`."""
+    return ", ".join(f"{tier.drafts or 'off'} at {tier.batch_min}..{tier.batch_max}" for tier in tiers)
+
+
+def too_small(plan: ChainPlan, margin: float) -> str:
+    """The reason that a schedule gains less than it costs."""
+    return f"that gains {plan.gain:.1%} where it must gain {margin:.1%} to pay for switching"

@@ -1,76 +1,140 @@
-"""SGLang: the `--speculative-*` flags (trees by depth, top-k and size; one setting for all batches).
+"""SGLang: the `--speculative-*` flags (chains and trees), and the file of steps by batch.
 
-Read in SGLang's documentation (advanced_features/speculative_decoding, 0.5): num-draft-tokens counts the
-root, eagle-topk 1 forces num-draft-tokens = num-steps + 1, and all three are given or none. The engine
-grows its own tree of that shape; an explicit list of paths cannot be given, and Medusa was never merged.
+Read in docs_new/docs/advanced_features/{speculative_decoding,adaptive_speculative_decoding}.mdx (0.5.23):
+num-draft-tokens counts the root, eagle-topk 1 forces num-draft-tokens = num-steps + 1, all three are given or
+none. The overlap scheduler (default) takes topk above 1 with page size 1 only (pull request 26997). N-gram
+drafting grows a tree of breadth 10 by default. `--speculative-adaptive-config` names steps by the smallest
+batch of a slot, never 0. Medusa was never merged.
 """
 
 from __future__ import annotations
 
+import json
 import shlex
+from collections.abc import Iterator
+from typing import cast
 
-from medusa_sim.errors import UsageError
+import msgspec
+
+from medusa_sim.export.chains import ChainPlan, captured_sizes, chain_plan
+from medusa_sim.export.names import engine_method
+from medusa_sim.export.schemas import SglangAlgorithm, SglangFlags, SglangSlot
 from medusa_sim.export.settings import (
     EngineSettings,
-    checked_version,
+    length_note,
     needed_draft,
-    one_length_note,
-    speculating,
+    range_notes,
+    tier_notes,
+    too_small,
+    tree_note,
 )
+from medusa_sim.export.trees import TreeShape, best_tree, tree_notes
+from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "sglang"
-VERSIONS = ("0.5",)
-ALGORITHMS = {"eagle": "EAGLE3", "mtp": "EAGLE", "draft-model": "STANDALONE", "ngram": "NGRAM"}
+VERSIONS = Versions(ENGINE, ("0.5", "0.5.23"), "0.5.23")
+CAPTURED = captured_sizes(range(1, 9), range(9, 32, 2), range(64, 1025, 32))
+"""Batches that graphs are captured of with speculation."""
+ADAPTIVE_FILE = "speculative_adaptive.json"
+
+
+def flags_of(answer: Recommendation, plan: ChainPlan, tree: TreeShape | None, version: str) -> SglangFlags:
+    """The flags without the checkpoint."""
+    method = engine_method(ENGINE, answer.drafting.method)
+    algorithm = cast("SglangAlgorithm", method.name)
+    if algorithm == "NGRAM":
+        return SglangFlags(algorithm=algorithm, num_draft_tokens=plan.drafts + 1, ngram_max_bfs_breadth=1)
+    if tree is not None:
+        return SglangFlags(
+            algorithm=algorithm,
+            num_steps=tree.depth,
+            eagle_topk=tree.width,
+            num_draft_tokens=tree.candidates,
+            page_size=1 if version == "0.5.23" else None,
+            disable_overlap_schedule=version != "0.5.23",
+        )
+    slots = None
+    if plan.dynamic:
+        starts = [1, *(tier.batch_min for tier in plan.tiers[1:])]
+        slots = {
+            start: SglangSlot(candidate_steps=[tier.drafts])
+            for start, tier in zip(starts, plan.tiers, strict=True)
+        }
+    return SglangFlags(
+        algorithm=algorithm,
+        num_steps=plan.drafts,
+        eagle_topk=1,
+        num_draft_tokens=plan.drafts + 1,
+        adaptive_slots=slots,
+    )
+
+
+def words(flags: SglangFlags, draft_path: str | None) -> Iterator[str]:
+    """The flags as words of the command line."""
+    yield from ("--speculative-algorithm", flags.algorithm)
+    values = {
+        "--speculative-draft-model-path": draft_path,
+        "--speculative-num-steps": flags.num_steps,
+        "--speculative-eagle-topk": flags.eagle_topk,
+        "--speculative-num-draft-tokens": flags.num_draft_tokens,
+        "--speculative-ngram-max-bfs-breadth": flags.ngram_max_bfs_breadth,
+        "--page-size": flags.page_size,
+    }
+    for name, value in values.items():
+        if value is not None:
+            yield from (name, str(value))
+    if flags.disable_overlap_schedule:
+        yield "--disable-overlap-schedule"
+    if flags.adaptive_slots is not None:
+        yield from ("--speculative-adaptive", "--speculative-adaptive-config", ADAPTIVE_FILE)
+
+
+def adaptive_file(flags: SglangFlags) -> str:
+    """The lines that write the file of steps by batch; nothing where there is none."""
+    if flags.adaptive_slots is None:
+        return ""
+    slots = {str(batch): msgspec.to_builtins(slot) for batch, slot in flags.adaptive_slots.items()}
+    return f"cat > {ADAPTIVE_FILE} <<'EOF'\n{json.dumps(slots)}\nEOF\n"
 
 
 def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
-    """Flags for `python -m sglang.launch_server`.
+    """Flags for `python -m sglang.launch_server`, below the lines that write their file where they need one.
 
     Raises UsageError for Medusa, an unknown version or a missing checkpoint.
     """
-    known = checked_version(ENGINE, version, VERSIONS)
-    method = answer.drafting.method
-    if method not in ALGORITHMS:
-        raise UsageError(
-            f"sglang has no {method} speculation (it was never merged; it has {', '.join(ALGORITHMS)}); "
-            "train an EAGLE layer or choose tgi or vllm"
-        )
-    rows = speculating(answer, ENGINE)
-    row = next(row for row in rows if row.candidates > 1)
-    flags = ["--speculative-algorithm", ALGORITHMS[method]]
-    notes = [f"written for SGLang {known}"]
-    if method in ("eagle", "draft-model"):
-        flags += ["--speculative-draft-model-path", needed_draft(answer, ENGINE, draft_path)]
-    if method == "ngram":
-        flags += ["--speculative-num-draft-tokens", str(row.candidates)]
+    known, nearest = VERSIONS.chosen(version)
+    method = engine_method(ENGINE, answer.drafting.method)
+    margin = answer.question.switching_gain
+    plan = chain_plan(answer, CAPTURED, scheduled=known in method.scheduled, margin=margin)
+    ngram = answer.drafting.method == "ngram"
+    tree = None if ngram else best_tree(answer, plan, lambda _: True)
+    path = needed_draft(answer, ENGINE, draft_path) if method.checkpoint else None
+    flags = flags_of(answer, plan, tree, known)
+    notes = [f"written for SGLang {known}", nearest]
+    if known == "0.5":
+        notes.append("steps by batch are not written before 0.5.23: scheduler and flags changed within 0.5")
+    if tree is not None:
+        notes += tree_notes(tree)
     else:
-        topk = max(row.width, 1)
-        flags += [
-            "--speculative-num-steps", str(row.drafts),
-            "--speculative-eagle-topk", str(topk),
-            "--speculative-num-draft-tokens", str(row.candidates),
-        ]  # fmt: skip
-        if topk > 1:
-            notes.append(
-                "the engine grows a tree of this depth, top-k and size at run time from the draft's own "
-                "scores; the listed paths cannot be given to it"
-            )
-    if method == "eagle":
-        notes.append("EAGLE3 is written; use EAGLE for a checkpoint of EAGLE or EAGLE-2")
-    if len(rows) > 1:
-        told = ", ".join(
-            f"{other.candidates if other.candidates > 1 else 'off'} at {other.batch_min}..{other.batch_max}"
-            for other in rows
-            if other is not row
-        )
+        why = too_small(plan, margin) if known in method.scheduled else method.untested
+        notes += [*tree_note(answer), *tier_notes(plan, why or "the version does not read it")]
+    if plan.dynamic and tree is None:
         notes.append(
-            f"SGLang runs one setting at every batch: this suits {row.batch_min}..{row.batch_max}; the "
-            f"schedule asks for {told} (draft tokens)"
+            "SGLang cannot switch speculation off by batch; more than one number in candidate_steps lets it "
+            "follow the acceptance that it sees"
         )
+    if ngram:
+        notes.append(
+            "breadth 1 is written because a chain was priced; the engine's own default is a tree of 10"
+        )
+    if answer.drafting.method == "eagle":
+        notes.append("EAGLE3 is written; use EAGLE for a checkpoint of EAGLE or EAGLE-2")
+    notes += [*range_notes(plan, "--max-running-requests"), length_note(answer)]
     return EngineSettings(
         engine=ENGINE,
         version=known,
-        text=" ".join(map(shlex.quote, flags)) + "\n",
-        notes=(*notes, *one_length_note(answer)),
+        text=f"{adaptive_file(flags)}{shlex.join(words(flags, path))}\n",
+        notes=tuple(filter(None, notes)),
+        plan=plan if tree is None else None,
     )

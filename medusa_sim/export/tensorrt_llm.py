@@ -1,77 +1,139 @@
-"""TensorRT-LLM: the YAML of `--config` with `speculative_config` (chains; drafts by batch).
+"""TensorRT-LLM: the YAML of `--config` with `speculative_config` (chains, dynamic trees, drafts by batch).
 
-Read in the API reference of TensorRT-LLM 1.3.0rc29 and pull request NVIDIA/TensorRT-LLM#10860 (merged
-2026-03-13). `draft_len_schedule` changed its meaning there: up to 1.2 `{1: 4, 4: 2, 8: 0}` reads "batch >=
-key", from 1.3 `{4: 4, 8: 2, 32: 1}` reads "batch <= key, beyond the last 0". Medusa existed in the removed
-engine backend only. `eagle_choices` exists, but its documentation speaks of one draft sequence: a chain.
+Read in tensorrt_llm/llmapi/llm_args.py, _torch/speculative/{drafter,interface,utils}.py and
+docs/source/features/speculative-decoding.md. `pip install tensorrt-llm` gives 1.2.1. `draft_len_schedule`
+changed its meaning between 1.2 (`{1: 4, 4: 2, 8: 0}`: batch >= key) and 1.3 (`{4: 4, 8: 2, 32: 1}`: batch <=
+key, beyond the last 0; pull request 10860), and who reads it. `use_dynamic_tree` of Eagle3 works from 1.3; in
+1.2 its own warning says not to use it. Medusa existed in the removed engine backend only.
 """
 
 from __future__ import annotations
 
-from medusa_sim.errors import UsageError
+import json
+from collections.abc import Iterator
+from typing import cast
+
+from medusa_sim.export.chains import ChainPlan, captured_sizes, chain_plan
+from medusa_sim.export.names import engine_method
+from medusa_sim.export.schemas import TensorrtDecoding, TensorrtSpeculativeConfig
 from medusa_sim.export.settings import (
     EngineSettings,
-    as_chain,
-    checked_version,
+    length_note,
     needed_draft,
-    one_length_note,
-    speculating,
+    range_notes,
+    tier_notes,
+    too_small,
+    tree_note,
 )
+from medusa_sim.export.trees import TreeShape, best_tree, tree_notes
+from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommend import Recommendation
-from medusa_sim.plan.schedule_row import ScheduleRow
 
 ENGINE = "tensorrt-llm"
-VERSIONS = ("1.2", "1.3")
-DECODING_TYPES = {"eagle": "Eagle3", "mtp": "MTP", "draft-model": "Draft_Target", "ngram": "NGram"}
+VERSIONS = Versions(ENGINE, ("1.2", "1.3", "1.4"), "1.2")
+CAPTURED = captured_sizes((1, 2, 4), range(8, 129, 8), (256, 512, 1024, 2048))
+"""Batches that graphs are captured of by default."""
+LARGEST_BATCH = 2048
+"""`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""
+
+SYNCHRONOUS = ("ngram", "draft-model")
+"""Methods whose documentation asks for `disable_overlap_scheduler: true`."""
 
 
-def schedule(rows: list[ScheduleRow], version: str) -> dict[int, int]:
-    """`draft_len_schedule` in the meaning of that version."""
+def schedule(plan: ChainPlan, version: str) -> dict[int, int] | None:
+    """`draft_len_schedule` in the meaning of that version; None where the number of drafts is fixed."""
+    if not plan.dynamic:
+        return None
     if version == "1.2":
-        return {1 if i == 0 else row.batch_min: row.candidates - 1 for i, row in enumerate(rows)}
-    last = max(i for i, row in enumerate(rows) if row.candidates > 1)
-    return {row.batch_max: row.candidates - 1 for row in rows[: last + 1]}
+        starts = [1, *(tier.batch_min for tier in plan.tiers[1:])]
+        return {start: tier.drafts for start, tier in zip(starts, plan.tiers, strict=True)}
+    *before, last = plan.tiers
+    ends = {tier.batch_max: tier.drafts for tier in before}
+    return ends if last.drafts == 0 else {**ends, max(LARGEST_BATCH, last.batch_max): last.drafts}
+
+
+def speculative_config(
+    answer: Recommendation, plan: ChainPlan, tree: TreeShape | None, version: str, draft_path: str | None
+) -> TensorrtSpeculativeConfig:
+    """The value of `speculative_config`. Raises UsageError for a missing checkpoint."""
+    method = engine_method(ENGINE, answer.drafting.method)
+    old_mtp = method.name == "MTP" and version == "1.2"
+    drafts = plan.drafts if tree is None else tree.depth
+    return TensorrtSpeculativeConfig(
+        decoding_type=cast("TensorrtDecoding", method.name),
+        version=version,
+        max_draft_len=None if old_mtp else drafts,
+        num_nextn_predict_layers=drafts if old_mtp else None,
+        speculative_model=needed_draft(answer, ENGINE, draft_path) if method.checkpoint else None,
+        max_matching_ngram_size=5 if method.name == "NGram" else None,
+        draft_len_schedule=schedule(plan, version) if tree is None else None,
+        use_dynamic_tree=tree is not None,
+        dynamic_tree_max_topK=None if tree is None else tree.width,
+        max_total_draft_tokens=None if tree is None else tree.candidates - 1,
+    )
+
+
+def yaml_lines(config: TensorrtSpeculativeConfig, *, synchronous: bool) -> Iterator[str]:
+    """Lines of the configuration file."""
+    if synchronous:
+        yield "disable_overlap_scheduler: true"
+    yield "speculative_config:"
+    yield f"  decoding_type: {config.decoding_type}"
+    for name in (
+        "max_draft_len",
+        "num_nextn_predict_layers",
+        "speculative_model",
+        "max_matching_ngram_size",
+        "dynamic_tree_max_topK",
+        "max_total_draft_tokens",
+    ):
+        value = getattr(config, name)
+        if value is not None:
+            yield f"  {name}: {json.dumps(value)}"
+    if config.use_dynamic_tree:
+        yield "  use_dynamic_tree: true"
+    if config.draft_len_schedule is not None:
+        yield "  draft_len_schedule:"
+        yield from (f"    {batch}: {drafts}" for batch, drafts in config.draft_len_schedule.items())
+
+
+def _within_top_k(shape: TreeShape) -> bool:
+    return shape.depth <= shape.candidates - 1 <= shape.width * shape.depth
 
 
 def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
     """A YAML file. Raises UsageError for Medusa, an unknown version or a missing checkpoint."""
-    known = checked_version(ENGINE, version, VERSIONS)
-    method = answer.drafting.method
-    if method not in DECODING_TYPES:
-        raise UsageError(
-            f"tensorrt-llm has no {method} speculation any more (it went with the engine backend; it has "
-            f"{', '.join(DECODING_TYPES)}); choose tgi or vllm"
+    known, nearest = VERSIONS.chosen(version)
+    method = engine_method(ENGINE, answer.drafting.method)
+    margin = answer.question.switching_gain
+    scheduled = known in method.scheduled
+    plan = chain_plan(answer, CAPTURED, scheduled=scheduled, margin=margin, idle_cost=lambda _: 0.0)
+    grows = method.name == "Eagle3" and known != "1.2"
+    tree = best_tree(answer, plan, _within_top_k) if grows else None
+    config = speculative_config(answer, plan, tree, known, draft_path)
+    synchronous = answer.drafting.method in SYNCHRONOUS
+    lines = [f"# TensorRT-LLM {known}, written by medusa-sim", *yaml_lines(config, synchronous=synchronous)]
+    notes = [f"written for TensorRT-LLM {known}", nearest]
+    if version is None:
+        notes.append(
+            "1.2 is what pip installs; draft_len_schedule means the opposite from 1.3 on: give "
+            "--engine-version 1.3 or 1.4 for a release candidate"
         )
-    chained, notes = as_chain(answer)
-    rows = speculating(chained, ENGINE)
-    drafts = max(row.candidates - 1 for row in rows)
-    lines = [
-        f"# TensorRT-LLM {known}, written by medusa-sim",
-        "speculative_config:",
-        f"  decoding_type: {DECODING_TYPES[method]}",
-        f"  max_draft_len: {drafts}",
-    ]
-    if method in ("eagle", "draft-model"):
-        lines.append(f"  speculative_model: {_scalar(needed_draft(answer, ENGINE, draft_path))}")
-    if method == "ngram":
-        lines.append("  max_matching_ngram_size: 5")
-    if len(rows) > 1:
-        by_batch = schedule(rows, known)
-        if known == "1.2" and by_batch[1] != drafts:
-            raise UsageError(
-                "tensorrt-llm 1.2 wants its longest draft at batch 1, this schedule has it later; "
-                "ask for one batch or write for 1.3"
-            )
-        lines += ["  draft_len_schedule:", *(f"    {batch}: {length}" for batch, length in by_batch.items())]
+    if tree is not None:
+        notes += [*tree_notes(tree), "dynamic trees do not run with sliding-window or latent (MLA) attention"]
+    else:
+        why = too_small(plan, margin) if scheduled else method.untested
+        notes += [*tree_note(answer), *tier_notes(plan, why)]
+    if plan.dynamic and tree is None and known != "1.2" and plan.tiers[-1].drafts == 0:
+        notes.append(
+            "after a time at 0 drafts the drafter's own cache is stale and acceptance recovers late "
+            "(NVIDIA/TensorRT-LLM#16888, open)"
+        )
+    notes += [*range_notes(plan, "max_batch_size"), length_note(answer)]
     return EngineSettings(
         engine=ENGINE,
         version=known,
         text="\n".join(lines) + "\n",
-        notes=(f"written for TensorRT-LLM {known}", *notes, *one_length_note(answer)),
+        notes=tuple(filter(None, notes)),
+        plan=plan if tree is None else None,
     )
-
-
-def _scalar(text: str) -> str:
-    """A double-quoted YAML scalar."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

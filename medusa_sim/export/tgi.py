@@ -2,51 +2,53 @@
 
 Read in TGI's documentation (conceptual/speculation, basic_tutorials/train_medusa, 3.3): a Medusa
 repository given as `--model-id` is recognised by itself, its heads guess by argmax and no tree is built;
-without heads `--speculate` drafts n-grams. The project is in maintenance mode.
+without heads `--speculate` drafts n-grams. The project is in maintenance mode and recommends vLLM, SGLang,
+llama.cpp or MLX (huggingface.co/docs/text-generation-inference/en/index).
 """
 
 from __future__ import annotations
 
 import shlex
 
-from medusa_sim.errors import UsageError
+from medusa_sim.export.chains import chain_plan
+from medusa_sim.export.names import engine_method
 from medusa_sim.export.settings import (
     EngineSettings,
-    as_chain,
-    checked_version,
+    length_note,
     needed_draft,
-    one_length_note,
-    speculating,
+    range_notes,
+    tier_notes,
+    tree_note,
 )
+from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "tgi"
-VERSIONS = ("3.3",)
-METHODS = ("medusa", "ngram")
+VERSIONS = Versions(ENGINE, ("3.3",), "3.3")
 
 
 def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
     """Flags for the launcher. Raises UsageError for other drafters, versions, or a missing checkpoint."""
-    known = checked_version(ENGINE, version, VERSIONS)
-    method = answer.drafting.method
-    if method not in METHODS:
-        raise UsageError(
-            f"tgi has no {method} speculation (it has {', '.join(METHODS)}); choose vllm or sglang"
-        )
-    chained, notes = as_chain(answer)
-    rows = speculating(chained, ENGINE)
-    row = next(row for row in rows if row.candidates > 1)
-    flags = ["--speculate", str(row.candidates - 1)]
-    if method == "medusa":
+    known, nearest = VERSIONS.chosen(version)
+    method = engine_method(ENGINE, answer.drafting.method)
+    plan = chain_plan(answer, (), scheduled=False, margin=0.0)
+    flags = ["--speculate", str(plan.drafts)]
+    if method.checkpoint:
         flags = ["--model-id", needed_draft(answer, ENGINE, draft_path), *flags]
-    notes = (f"written for TGI {known}", *notes)
-    if len(rows) > 1:
-        notes += (
-            f"TGI runs one number of drafts at every batch: this suits {row.batch_min}..{row.batch_max}",
-        )
+    notes = [
+        f"written for TGI {known}",
+        nearest,
+        "TGI is in maintenance mode and recommends vLLM, SGLang or llama.cpp; of drafters they serve, train "
+        "EAGLE-3 or DFlash",
+        *tree_note(answer),
+        *tier_notes(plan, "TGI runs one number at every batch"),
+        *range_notes(plan, "--max-batch-size"),
+        length_note(answer),
+    ]
     return EngineSettings(
         engine=ENGINE,
         version=known,
-        text=" ".join(map(shlex.quote, flags)) + "\n",
-        notes=(*notes, *one_length_note(answer)),
+        text=f"{shlex.join(flags)}\n",
+        notes=tuple(filter(None, notes)),
+        plan=plan,
     )

@@ -1,77 +1,120 @@
-"""vLLM: `--speculative-config` JSON (chains; drafts by batch for methods that allow it).
+"""vLLM: `--speculative-config` JSON (chains; drafts by batch where that is tested and pays).
 
-Read in the documentation of vLLM 0.24 (docs/features/speculative_decoding/dynamic_speculative_decoding.md)
-and the source of vllm/config/speculative.py, 0.26: `num_speculative_tokens_per_batch_size` is a list of
-inclusive `[low, high, K]` whose first range starts at 1; K is at most `num_speculative_tokens` and 0 switches
-speculation off. Tree attention was removed from the engine, so every method verifies a chain.
+Read in vllm/config/speculative.py (0.26 to 0.33), vllm/v1/spec_decode/dynamic/utils.py (0.32) and
+docs/features/speculative_decoding/dynamic_speculative_decoding.md: `num_speculative_tokens_per_batch_size`
+is a list of inclusive `[low, high, K]` whose first range starts at 1; gaps and what lies above keep the K
+before them, 0 switches speculation off. Tree attention was removed (pull request 42121): every method
+verifies a chain.
 """
 
 from __future__ import annotations
 
-import json
 import shlex
-from typing import Any
+from typing import cast
 
+import msgspec
+import numpy as np
+
+from medusa_sim.export.chains import ChainPlan, captured_sizes, chain_plan
+from medusa_sim.export.names import engine_method
+from medusa_sim.export.schemas import VllmMethod, VllmSpeculativeConfig
 from medusa_sim.export.settings import (
     EngineSettings,
-    as_chain,
-    checked_version,
+    length_note,
     needed_draft,
-    one_length_note,
-    speculating,
+    range_notes,
+    tier_notes,
+    too_small,
+    tree_note,
 )
+from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "vllm"
-VERSIONS = ("0.24", "0.26")
-METHODS = {
-    "medusa": "medusa",
-    "eagle": "eagle3",
-    "mtp": "mtp",
-    "draft-model": "draft_model",
-    "ngram": "ngram",
-}
-SCHEDULED = ("eagle", "mtp", "draft-model")
-"""Methods whose number of drafts may follow the batch; Medusa and n-gram run a fixed number."""
+VERSIONS = Versions(ENGINE, ("0.24", "0.26", "0.32", "0.33"), "0.33")
+CAPTURED = captured_sizes((1, 2, 4), range(8, 257, 8), range(256, 1025, 16))
+"""Requests that graphs are captured of (vllm/config/vllm.py, _set_cudagraph_sizes)."""
+
+_IDLE_BATCH, _IDLE_COST = (2, 189), (0.066, 0.216)
+"""What a drafter costs that is loaded and drafts nothing: vllm-project/vllm#49548 (0.27, V1 runner)."""
+SCHEDULE_MARGIN = _IDLE_COST[0]
+"""A schedule must gain at least the least that schedules were measured to cost."""
+
+_ADAPTIVE = ("eagle", "mtp", "draft-model")
 
 
-def config(answer: Recommendation, draft_path: str | None) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The value of `--speculative-config` and its notes."""
-    chained, notes = as_chain(answer)
-    rows = speculating(chained, ENGINE)
-    method = answer.drafting.method
-    drafts = max(row.candidates - 1 for row in rows)
-    values: dict[str, Any] = {"method": METHODS[method]}
-    if method not in ("ngram", "mtp"):
-        values["model"] = needed_draft(answer, ENGINE, draft_path)
-    if method == "ngram":
-        values |= {"prompt_lookup_min": 2, "prompt_lookup_max": 5}
-    ends = [row.batch_max for row in rows]
-    starts = [1, *(end + 1 for end in ends[:-1])]
-    schedule = [[start, end, row.candidates - 1] for start, end, row in zip(starts, ends, rows, strict=True)]
-    if rows[0].batch_min > 1:
-        notes += (f"batches below {rows[0].batch_min} were not searched and use its number of drafts",)
-    if method in SCHEDULED and len(schedule) > 1:
-        values["num_speculative_tokens"] = drafts
-        values["num_speculative_tokens_per_batch_size"] = schedule
-    else:
-        first = next(row for row in rows if row.candidates > 1)
-        values["num_speculative_tokens"] = first.candidates - 1
-        if len(schedule) > 1:
-            notes += (
-                f"vLLM runs a fixed number of drafts with {METHODS[method]}: {first.candidates - 1} suits "
-                f"batch {first.batch_min}..{first.batch_max}; beyond, the schedule asks for "
-                + ", ".join(f"{k} at {low}..{high}" for low, high, k in schedule[1:]),
-            )
-    if method == "eagle":
-        notes += ("method eagle3 is written; use eagle for a checkpoint of EAGLE or EAGLE-2",)
-    return values, notes
+def idle_cost(batch: int) -> float:
+    """Share by which a plain step is slower under a schedule than without a drafter, by log of the batch."""
+    return float(np.interp(np.log(batch), np.log(_IDLE_BATCH), _IDLE_COST))
+
+
+def speculative_config(
+    answer: Recommendation, plan: ChainPlan, draft_path: str | None
+) -> VllmSpeculativeConfig:
+    """The value of `--speculative-config`. Raises UsageError for a missing checkpoint."""
+    method = engine_method(ENGINE, answer.drafting.method)
+    ngram = answer.drafting.method == "ngram"
+    starts = [1, *(tier.batch_min for tier in plan.tiers[1:])]
+    schedule = [(start, tier.batch_max, tier.drafts) for start, tier in zip(starts, plan.tiers, strict=True)]
+    return VllmSpeculativeConfig(
+        method=cast("VllmMethod", method.name),
+        num_speculative_tokens=plan.drafts,
+        model=needed_draft(answer, ENGINE, draft_path) if method.checkpoint else None,
+        prompt_lookup_min=2 if ngram else None,
+        prompt_lookup_max=5 if ngram else None,
+        num_speculative_tokens_per_batch_size=schedule if plan.dynamic else None,
+    )
+
+
+def flag(config: VllmSpeculativeConfig) -> str:
+    """The words for `vllm serve`."""
+    return f"--speculative-config {shlex.quote(msgspec.json.encode(config).decode())}"
 
 
 def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
     """One line for `vllm serve`. Raises UsageError for an unknown version or a missing checkpoint."""
-    known = checked_version(ENGINE, version, VERSIONS)
-    values, notes = config(answer, draft_path)
-    text = f"--speculative-config {shlex.quote(json.dumps(values))}\n"
-    notes = (f"written for vLLM {known}", *notes, *one_length_note(answer))
-    return EngineSettings(engine=ENGINE, version=known, text=text, notes=notes)
+    known, nearest = VERSIONS.chosen(version)
+    method = engine_method(ENGINE, answer.drafting.method)
+    plan = chain_plan(
+        answer,
+        CAPTURED,
+        scheduled=known in method.scheduled,
+        margin=SCHEDULE_MARGIN,
+        idle_cost=idle_cost,
+    )
+    config = speculative_config(answer, plan, draft_path)
+    why = too_small(plan, SCHEDULE_MARGIN) if known in method.scheduled else method.untested
+    notes = [f"written for vLLM {known}", nearest, *tree_note(answer), *tier_notes(plan, why)]
+    if plan.dynamic:
+        notes.append(
+            "a schedule by batch keeps full CUDA graphs with VLLM_USE_V2_MODEL_RUNNER=1 only, and is "
+            f"switched off with --data-parallel-size above 1 (then {plan.drafts} drafts at every batch)"
+        )
+    notes += [*range_notes(plan, "--max-num-seqs"), *_method_notes(answer, plan, known), length_note(answer)]
+    return EngineSettings(
+        engine=ENGINE, version=known, text=f"{flag(config)}\n", notes=tuple(filter(None, notes)), plan=plan
+    )
+
+
+def _method_notes(answer: Recommendation, plan: ChainPlan, version: str) -> tuple[str, ...]:
+    method = answer.drafting.method
+    notes = []
+    if method in _ADAPTIVE and version in ("0.32", "0.33") and len(plan.possible) > 1:
+        notes.append(
+            'vLLM can size every step itself: "enable_adaptive_verification": true beside '
+            f"num_speculative_tokens {max(tier.drafts for tier in plan.possible)} (full CUDA graphs "
+            "needed; no LoRA, no pipeline parallelism). What is left to decide is whether to load the "
+            "drafter at all, which is what the break-even batch answers, and the most drafts"
+        )
+    if method == "eagle":
+        notes.append("method eagle3 is written; use eagle for a checkpoint of EAGLE or EAGLE-2")
+    if method == "mtp":
+        notes.append("with more MTP modules than one, K must be a multiple of their number (n_predict)")
+    if method == "medusa":
+        notes.append(
+            "vLLM still loads Medusa heads, but its documentation lists them no more: EAGLE-3 or DFlash "
+            "drafters are what it is tested with"
+        )
+    if method == "ngram":
+        notes.append("a step is wider only where the prompt matches; --acceptance is the rate where it does")
+    return tuple(notes)

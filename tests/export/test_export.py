@@ -1,43 +1,23 @@
-"""Launch settings of engines: read back with a parser that is not ours, and refusals that say why."""
+"""Launch settings of engines: read back as the engine reads them, and refusals that say why."""
 
 from __future__ import annotations
 
-import itertools
 import json
 import shlex
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, speculative
 
-from medusa_sim.acceptance.heads import HeadAccuracy
-from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.export import ENGINES, exported
-from medusa_sim.export.settings import checked_version
+from medusa_sim.export import ENGINES, exported, sglang, tensorrt_llm, vllm
+from medusa_sim.export.ab import ab_script
+from medusa_sim.export.chains import drafts_by_batch
+from medusa_sim.export.names import METHODS
 from medusa_sim.plan.acceptance import constant_rate
-from medusa_sim.plan.draft_options import Drafting, Method
-from medusa_sim.plan.recommend import Question, Recommendation, recommend
-from medusa_sim.plan.scenario import sweep_settings
-from medusa_sim.specs.models import load_model
-
-BASE = sweep_settings(("h100-sxm",), ("llama-3.1-8b",), latency="roofline", drafter="ngram")[0]
-ACCURACY = np.array([[0.6, 0.12, 0.06, 0.03], [0.5, 0.12, 0.06, 0.03], [0.4, 0.12, 0.06, 0.03]])
-
-
-def heads_profile() -> AcceptanceProfile:
-    model = ShapedAcceptance("made", HeadAccuracy.checked(ACCURACY))
-    return AcceptanceProfile("made", "head-topk", "made", "made for a test", model)
-
-
-def answered(method: Method, profile: AcceptanceProfile | None = None, **question: object) -> Recommendation:
-    drafting = Drafting(
-        method=method, heads=3, draft=load_model("llama-3.2-1b") if method == "draft-model" else None
-    )
-    asked = Question(**{"batch_max": 300, "seq_len": (512,), **question})  # type: ignore[arg-type]
-    return recommend(BASE.gpu, BASE.setting, drafting, profile or constant_rate(0.55), asked)
+from medusa_sim.plan.draft_options import Method
+from medusa_sim.plan.recommend import Recommendation
 
 
 @pytest.fixture(scope="module")
@@ -46,53 +26,109 @@ def eagle() -> Recommendation:
 
 
 @pytest.fixture(scope="module")
+def steep() -> Recommendation:
+    """Speculation pays at few requests and loses at many: a schedule gains more than it costs."""
+    return answered("eagle", constant_rate(0.85), seq_len=(64,), batch_max=512)
+
+
+@pytest.fixture(scope="module")
 def medusa() -> Recommendation:
     return answered("medusa", heads_profile(), batch_max=32)
 
 
-def flags(text: str) -> dict[str, str]:
-    words = shlex.split(text)
-    return dict(zip(words[::2], words[1::2], strict=True))
+def vllm_drafts(config: dict[str, object], batch: int) -> int:
+    """As vllm/v1/spec_decode/dynamic/utils.py reads it: gaps and what lies above keep the K before."""
+    schedule = config.get("num_speculative_tokens_per_batch_size")
+    if schedule is None:
+        return int(str(config["num_speculative_tokens"]))
+    assert isinstance(schedule, list)
+    return int([k for low, _, k in schedule if low <= batch][-1])
 
 
-def simple_yaml(text: str) -> dict[str, object]:
-    """Nested mappings of scalars by indentation: all that the TensorRT-LLM file uses."""
-    root: dict[str, object] = {}
-    stack: list[tuple[int, dict[str, object]]] = [(-1, root)]
-    for line in text.splitlines():
-        if not line.strip() or line.lstrip().startswith("#"):
-            continue
-        indent = len(line) - len(line.lstrip())
-        key, _, value = line.strip().partition(":")
-        while stack[-1][0] >= indent:
-            stack.pop()
-        parent = stack[-1][1]
-        if value.strip():
-            parent[key] = json.loads(value) if value.strip()[0] in '"0123456789' else value.strip()
-        else:
-            child: dict[str, object] = {}
-            parent[key] = child
-            stack.append((indent, child))
-    return root
+def tensorrt_drafts(config: dict[str, object], batch: int, version: str) -> int:
+    schedule = config.get("draft_len_schedule")
+    if schedule is None:
+        return int(str(config.get("max_draft_len", config.get("num_nextn_predict_layers"))))
+    assert isinstance(schedule, dict)
+    by_batch = {int(key): int(value) for key, value in schedule.items()}
+    if version == "1.2":  # the largest key at or below the batch
+        return by_batch[max(key for key in by_batch if key <= batch)]
+    larger = [key for key in by_batch if key >= batch]  # the smallest key at or above it, 0 beyond
+    return by_batch[min(larger)] if larger else 0
 
 
-def test_vllm_schedule_reads_back_as_the_recommended_one(eagle: Recommendation) -> None:
-    settings = exported(eagle, "vllm", draft_path="some/draft's folder")
-    config = json.loads(flags(settings.text)["--speculative-config"])
-    assert config["method"] == "eagle3"
-    assert config["model"] == "some/draft's folder"
-    schedule = config["num_speculative_tokens_per_batch_size"]
-    assert schedule[0][0] == 1
-    assert all(b[0] == a[1] + 1 for a, b in itertools.pairwise(schedule))
-    assert config["num_speculative_tokens"] == max(k for _, _, k in schedule)
-    rows = eagle.schedule
-    assert [(end, k) for _, end, k in schedule] == [(row.batch_max, row.candidates - 1) for row in rows]
-    assert settings.notes[0] == "written for vLLM 0.26"
+def sglang_drafts(text: str, batch: int) -> int:
+    if "<<'EOF'" not in text:
+        return int(flags(text)["--speculative-num-steps"])
+    slots = json.loads(text.split("<<'EOF'\n")[1].split("\nEOF", maxsplit=1)[0])
+    step = slots[max((key for key in slots if int(key) <= batch), key=int)]["candidate_steps"]
+    assert len(step) == 1
+    return int(step[0])
 
 
-def test_vllm_runs_a_fixed_number_of_medusa_drafts_and_says_what_the_tree_would_gain(
-    medusa: Recommendation,
+@pytest.mark.parametrize("answer", ["eagle", "steep"])
+def test_every_engine_runs_the_plan_at_every_batch_and_above(
+    answer: str, request: pytest.FixtureRequest
 ) -> None:
+    asked: Recommendation = request.getfixturevalue(answer)
+    for engine in ("vllm", "sglang", "tensorrt-llm"):
+        for version in {"tensorrt-llm": ("1.2", "1.3", "1.4")}.get(engine, (None,)):
+            settings = exported(asked, engine, version=version, draft_path="d")
+            plan = plan_of(settings)
+            for batch in (*range(1, 64), 255, 256, 257, *plan.grid.batch[-3:], 1000, 2048):
+                if engine == "vllm":
+                    config = json.loads(flags(settings.text)["--speculative-config"])
+                    drafts = vllm_drafts(config, int(batch))
+                elif engine == "sglang":
+                    drafts = sglang_drafts(settings.text, int(batch))
+                else:
+                    drafts = tensorrt_drafts(speculative(settings.text), int(batch), str(version))
+                assert drafts == plan.drafts_at(int(batch)), (engine, version, batch)
+            assert any("not searched" in note or "do not fit" in note for note in settings.notes)
+
+
+@pytest.mark.parametrize("answer", ["eagle", "steep"])
+@pytest.mark.parametrize(
+    ("engine", "captured"),
+    [("vllm", vllm.CAPTURED), ("sglang", sglang.CAPTURED), ("tensorrt-llm", tensorrt_llm.CAPTURED)],
+)
+def test_schedules_fall_switch_on_captured_sizes_and_gain(
+    answer: str, engine: str, captured: tuple[int, ...], request: pytest.FixtureRequest
+) -> None:
+    asked: Recommendation = request.getfixturevalue(answer)
+    version = "1.4" if engine == "tensorrt-llm" else None
+    plan = plan_of(exported(asked, engine, version=version, draft_path="d"))
+    drafts = [tier.drafts for tier in plan.possible]
+    assert drafts == sorted(drafts, reverse=True)
+    assert len(set(drafts)) == len(drafts)
+    assert all(tier.batch_max in captured for tier in plan.possible[:-1])
+    margin = vllm.SCHEDULE_MARGIN if engine == "vllm" else asked.question.switching_gain
+    assert plan.dynamic == (len(drafts) > 1 and drafts[0] > 0 and plan.gain >= margin)
+    best_fixed = max(plan.grid.mean_gain(np.full(plan.grid.batch.size, k)) for k in plan.grid.drafts[1:])
+    assert plan.grid.mean_gain(drafts_by_batch(plan.grid, plan.tiers)) >= best_fixed - 0.35
+
+
+def test_the_steep_case_is_scheduled_and_the_flat_one_is_not(
+    steep: Recommendation, eagle: Recommendation
+) -> None:
+    assert plan_of(exported(steep, "sglang", draft_path="d")).dynamic
+    settings = exported(steep, "vllm", draft_path="d")
+    assert plan_of(settings).dynamic
+    assert any("VLLM_USE_V2_MODEL_RUNNER" in note for note in settings.notes)
+    assert any("data-parallel-size" in note for note in settings.notes)
+    assert any("enable_adaptive_verification" in note for note in settings.notes)
+
+
+def test_vllm_writes_one_number_where_schedules_are_not_tested() -> None:
+    answer = answered("draft-model", constant_rate(0.85), seq_len=(64,), batch_max=512)
+    settings = exported(answer, "vllm", draft_path="some/draft's folder")
+    config = json.loads(flags(settings.text)["--speculative-config"])
+    assert config["model"] == "some/draft's folder"
+    assert "num_speculative_tokens_per_batch_size" not in config
+    assert any("one number of drafts" in note and "tests schedules" in note for note in settings.notes)
+
+
+def test_vllm_medusa_is_a_chain_and_says_what_the_tree_would_gain(medusa: Recommendation) -> None:
     settings = exported(medusa, "vllm", draft_path="heads")
     config = json.loads(flags(settings.text)["--speculative-config"])
     assert set(config) == {"method", "model", "num_speculative_tokens"}
@@ -110,68 +146,99 @@ def test_vllm_ngram_and_mtp_name_no_checkpoint() -> None:
 
 
 def test_sglang_counts_the_root_and_forces_a_chain_with_topk_one(eagle: Recommendation) -> None:
-    read = flags(exported(eagle, "sglang", draft_path="d").text)
+    settings = exported(eagle, "sglang", draft_path="d")
+    read = flags(settings.text)
     assert read["--speculative-algorithm"] == "EAGLE3"
     assert read["--speculative-eagle-topk"] == "1"
     steps, tokens = (int(read[f"--speculative-num-{name}"]) for name in ("steps", "draft-tokens"))
-    assert tokens == steps + 1 == eagle.schedule[0].candidates
+    assert tokens == steps + 1 == plan_of(settings).drafts + 1
 
 
-def test_sglang_takes_the_shape_of_a_tree() -> None:
+@pytest.mark.parametrize(
+    ("version", "flag"), [(None, "--page-size"), ("0.5.9", "--disable-overlap-schedule")]
+)
+def test_sglang_trees_start_under_the_overlap_scheduler(version: str | None, flag: str) -> None:
     answer = answered("eagle", heads_profile(), batch_max=2)
-    row = answer.schedule[0]
-    assert row.width > 1
-    settings = exported(answer, "sglang", draft_path="d")
+    settings = exported(answer, "sglang", version=version, draft_path="d")
     read = flags(settings.text)
-    assert int(read["--speculative-eagle-topk"]) == row.width
-    assert int(read["--speculative-num-steps"]) == row.drafts
-    assert int(read["--speculative-num-draft-tokens"]) == row.candidates
+    assert int(read["--speculative-eagle-topk"]) > 1
+    assert read[flag] in ("1", "on")
+    assert settings.plan is None
     assert any("cannot be given" in note for note in settings.notes)
 
 
-def test_sglang_ngram_and_standalone() -> None:
-    assert flags(exported(answered("ngram"), "sglang").text)["--speculative-algorithm"] == "NGRAM"
+def test_sglang_ngram_is_the_chain_that_was_priced_and_standalone_is_a_draft_model() -> None:
+    settings = exported(answered("ngram"), "sglang")
+    read = flags(settings.text)
+    assert read["--speculative-algorithm"] == "NGRAM"
+    assert read["--speculative-ngram-max-bfs-breadth"] == "1"
+    assert int(read["--speculative-num-draft-tokens"]) == plan_of(settings).drafts + 1
     read = flags(exported(answered("draft-model", batch_max=4), "sglang", draft_path="d").text)
     assert read["--speculative-algorithm"] == "STANDALONE"
 
 
-@pytest.mark.parametrize("version", ["1.2", "1.3"])
-def test_tensorrt_llm_schedule_means_the_same_in_both_versions(eagle: Recommendation, version: str) -> None:
-    text = exported(eagle, "tensorrt-llm", version=version, draft_path='a "quoted" path').text
-    config = simple_yaml(text)["speculative_config"]
-    assert isinstance(config, dict)
-    assert config["decoding_type"] == "Eagle3"
+def test_tensorrt_llm_is_written_for_what_pip_installs(steep: Recommendation) -> None:
+    settings = exported(steep, "tensorrt-llm", draft_path='a "quoted" path')
+    assert settings.version == "1.2"
+    config = speculative(settings.text)
     assert config["speculative_model"] == 'a "quoted" path'
-    schedule = {int(batch): int(length) for batch, length in config["draft_len_schedule"].items()}
-    assert config["max_draft_len"] == max(schedule.values())
-
-    def drafts(batch: int) -> int:
-        if version == "1.2":  # the largest key at or below the batch
-            return schedule[max(key for key in schedule if key <= batch)]
-        larger = [key for key in schedule if key >= batch]  # the smallest key at or above it, 0 beyond
-        return schedule[min(larger)] if larger else 0
-
-    for row in eagle.schedule:
-        for batch in (row.batch_min, row.batch_max):
-            assert drafts(batch) == row.candidates - 1
+    assert "draft_len_schedule" not in config  # one-model EAGLE-3 reads none in 1.2
+    assert any("reads no schedule" in note for note in settings.notes)
 
 
-def test_tensorrt_llm_knows_the_other_methods() -> None:
-    for method, name in (("mtp", "MTP"), ("ngram", "NGram"), ("draft-model", "Draft_Target")):
-        answer = answered(method, batch_max=4)  # type: ignore[arg-type]
-        config = simple_yaml(exported(answer, "tensorrt-llm", draft_path="d").text)["speculative_config"]
-        assert isinstance(config, dict)
-        assert config["decoding_type"] == name
+def test_tensorrt_llm_schedules_where_the_version_reads_them(steep: Recommendation) -> None:
+    newer = speculative(exported(steep, "tensorrt-llm", version="1.3.0rc29", draft_path="d").text)
+    schedule = newer["draft_len_schedule"]
+    assert isinstance(schedule, dict)
+    first = min(int(key) for key in schedule)
+    assert schedule[str(first)] == newer["max_draft_len"] == max(schedule.values())
+
+
+def test_tensorrt_llm_mtp_sets_the_number_that_counts() -> None:
+    answer = answered("mtp", batch_max=8)
+    old = speculative(exported(answer, "tensorrt-llm").text)
+    new = speculative(exported(answer, "tensorrt-llm", version="1.3").text)
+    assert "max_draft_len" not in old
+    assert old["num_nextn_predict_layers"] == new["max_draft_len"]
+
+
+@pytest.mark.parametrize(
+    ("method", "synchronous"), [("ngram", True), ("draft-model", True), ("eagle", False)]
+)
+def test_tensorrt_llm_switches_the_overlap_scheduler_off_where_it_must(
+    method: Method, synchronous: bool
+) -> None:
+    text = exported(answered(method, batch_max=4), "tensorrt-llm", draft_path="d").text
+    assert (simple_yaml(text).get("disable_overlap_scheduler") is True) == synchronous
+    assert speculative(text)["decoding_type"] == METHODS["tensorrt-llm"][method].name
+
+
+def test_tensorrt_llm_grows_dynamic_trees_from_1_3() -> None:
+    answer = answered("eagle", heads_profile(), batch_max=2)
+    tree = speculative(exported(answer, "tensorrt-llm", version="1.4", draft_path="d").text)
+    assert tree["use_dynamic_tree"] is True
+    depth, top_k, total = (
+        int(str(tree[name])) for name in ("max_draft_len", "dynamic_tree_max_topK", "max_total_draft_tokens")
+    )
+    assert depth <= total <= depth * top_k
+    assert "use_dynamic_tree" not in speculative(exported(answer, "tensorrt-llm", draft_path="d").text)
 
 
 def test_tgi_takes_a_number_of_drafts_and_the_medusa_repository(medusa: Recommendation) -> None:
     settings = exported(medusa, "tgi", draft_path="me/medusa")
     read = flags(settings.text)
     assert read["--model-id"] == "me/medusa"
-    chain = replace(medusa.question, chain_only=True)
-    best = recommend(BASE.gpu, BASE.setting, medusa.drafting, medusa.profile, chain).schedule[0]
-    assert int(read["--speculate"]) == best.candidates - 1
-    assert any("would give" in note for note in settings.notes)
+    assert int(read["--speculate"]) == plan_of(settings).drafts
+    assert any("maintenance mode" in note for note in settings.notes)
+
+
+def test_llama_cpp_drafts_the_whole_chain() -> None:
+    settings = exported(answered("draft-model", batch_max=4), "llama-cpp", draft_path="draft.gguf")
+    read = flags(settings.text)
+    assert read["--spec-type"] == "draft-simple"
+    assert read["--spec-draft-model"] == "draft.gguf"
+    assert int(read["--spec-draft-n-max"]) == plan_of(settings).drafts
+    assert read["--spec-draft-p-min"] == "0"
 
 
 def test_json_carries_the_trees(medusa: Recommendation) -> None:
@@ -189,12 +256,24 @@ def test_several_lengths_become_one_schedule() -> None:
     assert any("256, 8192" in note for note in settings.notes)
 
 
+def test_where_it_loses_is_said() -> None:
+    answer = answered("eagle", constant_rate(0.3), seq_len=(64,), batch_max=1024)
+    settings = exported(answer, "llama-cpp", draft_path="d")
+    plan = plan_of(settings)
+    assert plan.loses_from is not None
+    assert any(f"--parallel {plan.loses_from - 1}" in note for note in settings.notes)
+    before = int(plan.grid.batch[plan.grid.batch < plan.loses_from][-1])
+    assert plan.grid.speedup(before, plan.drafts) >= 1.0
+    assert plan.grid.speedup(plan.loses_from, plan.drafts) < 1.0
+
+
 @pytest.mark.parametrize(
     ("engine", "method", "told"),
     [
-        ("sglang", "medusa", "never merged"),
+        ("sglang", "medusa", "never merged.*EAGLE-3 or DFlash"),
         ("tensorrt-llm", "medusa", "went with the engine backend"),
         ("tgi", "eagle", "no eagle speculation"),
+        ("llama-cpp", "medusa", "never merged"),
     ],
 )
 def test_what_an_engine_cannot_do_is_refused(
@@ -207,18 +286,45 @@ def test_what_an_engine_cannot_do_is_refused(
 def test_other_refusals(eagle: Recommendation) -> None:
     with pytest.raises(UsageError, match="unknown engine"):
         exported(eagle, "vlm")
-    with pytest.raises(UsageError, match="--draft-path"):
-        exported(eagle, "vllm")
+    for engine in ("vllm", "sglang", "tensorrt-llm", "llama-cpp"):
+        with pytest.raises(UsageError, match="--draft-path"):
+            exported(eagle, engine)
     for engine in set(ENGINES) - {"tgi"}:
         with pytest.raises(UsageError, match="known:"):
             exported(eagle, engine, version="0.0.1", draft_path="d")
     losing = answered("eagle", constant_rate(0.01), batch_max=4)
-    with pytest.raises(UsageError, match="leave it switched off"):
+    with pytest.raises(UsageError, match="leave speculation off"):
         exported(losing, "vllm", draft_path="d")
 
 
-def test_versions_are_matched_by_their_prefix() -> None:
-    assert checked_version("x", "v1.2.3rc1", ("1.2", "1.3")) == "1.2"
-    assert checked_version("x", None, ("1.2", "1.3")) == "1.3"
-    with pytest.raises(UsageError):
-        checked_version("x", "1.20", ("1.2",))
+def test_ab_gives_vllm_the_rates_and_both_runs(eagle: Recommendation) -> None:
+    settings = exported(eagle, "vllm", draft_path="d")
+    script = ab_script(eagle, settings, "d")
+    served = next(line for line in script.splitlines() if "--speculative-config" in line)
+    words = shlex.split(served)
+    config = json.loads(words[words.index("--speculative-config") + 1])
+    assert config["rejection_sample_method"] == "synthetic"
+    rates = config["synthetic_acceptance_rates"]
+    assert rates == pytest.approx(
+        [0.55 ** (i + 1) for i in range(config["num_speculative_tokens"])], abs=1e-4
+    )
+    assert script.count("vllm bench serve") == 2 * script.count("predicted at batch")
+    assert "calibrate" in script
+
+
+def test_ab_of_the_other_engines(eagle: Recommendation) -> None:
+    length = 1.0 + sum(plan_of(exported(eagle, "sglang", draft_path="d")).rates)
+    script = ab_script(eagle, exported(eagle, "sglang", draft_path="d"), "d")
+    assert f"SGLANG_SIMULATE_ACC_LEN={length:.2f}" in script
+    script = ab_script(eagle, exported(eagle, "tensorrt-llm", version="1.3", draft_path="d"), "d")
+    assert "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS=" in script
+    with pytest.raises(UsageError, match="no synthetic acceptance"):
+        ab_script(eagle, exported(eagle, "llama-cpp", draft_path="d"), "d")
+    ngram = answered("ngram", batch_max=4)
+    with pytest.raises(UsageError, match="one-model"):
+        ab_script(ngram, exported(ngram, "tensorrt-llm"), None)
+
+
+def test_chains_asked_for_are_not_answered_with_a_tree() -> None:
+    answer = answered("eagle", heads_profile(), batch_max=2, chain_only=True)
+    assert exported(answer, "sglang", draft_path="d").plan is not None

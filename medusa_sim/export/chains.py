@@ -1,0 +1,252 @@
+"""The searched chains as an engine runs them: drafts by batch, never rising, switching on captured sizes.
+
+A schedule of our own may rise and fall from batch to batch, because the time of a step does at the edges
+of a kernel's tiles. Engines capture one graph a number of drafts, pad a batch to a captured size, and pay
+for a switch, so what is exported falls only, switches where graphs end, and switches only for a gain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from itertools import chain, pairwise
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.recommend import Recommendation
+
+_NEVER = -1e9
+"""Score of what an engine cannot do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tier:
+    """Batches `batch_min..batch_max` (inclusive) that draft `drafts` tokens a step; 0 is plain decoding."""
+
+    batch_min: int
+    batch_max: int
+    drafts: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class ChainGrid:
+    """Speedup of every chain at every searched batch that fits in memory, over all lengths (geometric mean).
+
+    batch: (B,). drafts: (K,), 0 first. log_speedup: (B, K), plain decoding 0. rates: unconditional acceptance
+    rate of every position of the longest chain. memory_limited: whether larger batches were left out because
+    they do not fit.
+    """
+
+    batch: IntArray
+    drafts: IntArray
+    log_speedup: FloatArray
+    rates: FloatArray
+    memory_limited: bool
+
+    @property
+    def weight(self) -> FloatArray:
+        """(B,) weight of each batch: doublings of the batch that it stands for, so that sizes count alike."""
+        before = np.concatenate([[self.batch[0] - 1], self.batch[:-1]])
+        return np.asarray((self.batch - before) / (self.batch * np.log(2.0)))
+
+    def speedup(self, batch: int, drafts: int) -> float:
+        """At one searched batch."""
+        row, column = np.searchsorted(self.batch, batch), np.searchsorted(self.drafts, drafts)
+        return float(np.exp(self.log_speedup[row, column]))
+
+    def mean_gain(self, drafts: IntArray) -> float:
+        """Mean log speedup over the batches, with `drafts` (B,) tokens drafted at each."""
+        columns = np.searchsorted(self.drafts, drafts)
+        values = np.take_along_axis(self.log_speedup, columns[:, None], axis=1)[:, 0]
+        return float(np.average(values, weights=self.weight))
+
+
+def chain_grid(answer: Recommendation) -> ChainGrid:
+    """Every chain that was searched.
+
+    Raises UsageError where the acceptance profile knows no chains, or no batch fits in memory with them.
+    """
+    surface = answer.surface
+    chains = {option.depth: i for i, option in enumerate(surface.options) if option.chain}
+    if not chains:
+        raise UsageError(
+            f"acceptance {answer.profile.name} is a curve of tree sizes and knows no chains, which is what "
+            "engines run; give accuracies per head and rank, or per position, with --acceptance FILE"
+        )
+    depths = sorted(chains)
+    columns = [0, *(int(np.flatnonzero(surface.option == chains[depth])[0]) for depth in depths)]
+    log_speedup = np.log(surface.speedup[..., columns]).mean(axis=1)
+    fits = surface.fits[..., columns].all(axis=(1, 2))
+    if not fits.any():
+        raise UsageError(
+            f"nothing to export: no batch from {surface.batch[0]} fits in the memory of {answer.gpu.name}"
+        )
+    longest = surface.options[chains[depths[-1]]]
+    assert longest.order is not None  # noqa: S101  # chains are built from accuracies
+    gains = np.asarray(longest.order.gains, dtype=np.float64)
+    scale = (longest.tokens(depths[-1] + 1) - 1.0) / max(gains.sum(), 1e-12)
+    return ChainGrid(
+        batch=surface.batch[fits],
+        drafts=np.asarray([0, *depths]),
+        log_speedup=log_speedup[fits],
+        rates=np.minimum.accumulate(np.clip(gains * scale, 0.0, 1.0)),
+        memory_limited=not fits.all(),
+    )
+
+
+def best_static(grid: ChainGrid) -> int:
+    """The one number of drafts that gains most over the batches at which speculating pays at all.
+
+    Raises UsageError where no chain pays at any batch.
+    """
+    pays = grid.log_speedup[:, 1:].max(axis=1) > 0.0
+    if not pays.any():
+        raise UsageError(
+            f"nothing to export: no chain pays at batch {grid.batch[0]}..{grid.batch[-1]}; "
+            "leave speculation off"
+        )
+    mean = np.average(grid.log_speedup[pays, 1:], axis=0, weights=grid.weight[pays])
+    return int(grid.drafts[1 + np.argmax(mean)])
+
+
+def best_tiers(
+    grid: ChainGrid, captured: Iterable[int], *, gain: float, idle_cost: Callable[[int], float] | None
+) -> tuple[Tier, ...]:
+    """Drafts by batch that never rise, switch above a captured size only, and gain by every switch.
+
+    captured: batch sizes that the engine captures graphs of, ascending. gain: what a switch must bring over
+    one doubling of the batch (0.03: 3 %). idle_cost: what a loaded drafter that drafts nothing costs at a
+    batch (0.1: 10 %), None where the engine cannot switch off. Dynamic programming over the captured sizes.
+    """
+    ends = [size for size in captured if grid.batch[0] <= size < grid.batch[-1]]
+    edges = [int(grid.batch[0]) - 1, *ends, int(grid.batch[-1])]
+    value = grid.log_speedup.copy()
+    value[:, 0] = _NEVER if idle_cost is None else [-np.log1p(idle_cost(int(batch))) for batch in grid.batch]
+    score = np.array(
+        [
+            (value * grid.weight[:, None])[(grid.batch > low) & (grid.batch <= high)].sum(axis=0)
+            for low, high in pairwise(edges)
+        ]
+    )
+    chosen = _falling_path(score, np.log1p(gain))
+    return _merged(
+        [
+            Tier(low + 1, high, int(grid.drafts[column]))
+            for (low, high), column in zip(pairwise(edges), chosen, strict=True)
+        ]
+    )
+
+
+def _falling_path(score: FloatArray, switch: float) -> list[int]:
+    """The columns (one a row, never rising) with the largest sum of scores less `switch` a change."""
+    rows, columns = score.shape
+    best = score[0].copy()
+    came_from = np.zeros((rows, columns), dtype=np.int64)
+    for row in range(1, rows):
+        after = np.empty(columns)
+        for column in range(columns):
+            reach = best[column:] - switch * (np.arange(columns - column) > 0)
+            source = int(np.argmax(reach))
+            came_from[row, column] = column + source
+            after[column] = reach[source] + score[row, column]
+        best = after
+    path = [int(np.argmax(best))]
+    for row in range(rows - 1, 0, -1):
+        path.append(int(came_from[row, path[-1]]))
+    return path[::-1]
+
+
+def _merged(tiers: list[Tier]) -> tuple[Tier, ...]:
+    found = tiers[:1]
+    for tier in tiers[1:]:
+        if tier.drafts == found[-1].drafts:
+            found[-1] = Tier(found[-1].batch_min, tier.batch_max, tier.drafts)
+        else:
+            found.append(tier)
+    return tuple(found)
+
+
+def drafts_by_batch(grid: ChainGrid, tiers: tuple[Tier, ...]) -> IntArray:
+    """(B,) drafts at each searched batch."""
+    starts = np.asarray([tier.batch_min for tier in tiers])
+    counts = np.asarray([tier.drafts for tier in tiers])
+    return counts[np.searchsorted(starts, grid.batch, side="right") - 1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChainPlan:
+    """What an engine is told: one number of drafts, or tiers by batch where those gain more than they cost.
+
+    drafts: the most drafted at any batch. tiers: one where the number is fixed. gain: mean gain of the tiers
+    over the best fixed number, whether they are used or not. loses_from: the smallest searched batch from
+    which the plan is slower than no speculation (None: at none). rates: unconditional acceptance rates by
+    position up to `drafts`.
+    """
+
+    grid: ChainGrid
+    drafts: int
+    tiers: tuple[Tier, ...]
+    possible: tuple[Tier, ...]
+    gain: float
+    loses_from: int | None
+    rates: tuple[float, ...]
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether the number of drafts follows the batch."""
+        return len(self.tiers) > 1
+
+    def drafts_at(self, batch: int) -> int:
+        """Drafts at a batch; above the last tier the last one's."""
+        return next((tier.drafts for tier in self.tiers if batch <= tier.batch_max), self.tiers[-1].drafts)
+
+
+def chain_plan(
+    answer: Recommendation,
+    captured: Iterable[int],
+    *,
+    scheduled: bool,
+    margin: float,
+    idle_cost: Callable[[int], float] | None = None,
+) -> ChainPlan:
+    """The plan for one engine: tiers only if it runs them and they gain `margin` over one fixed number.
+
+    Raises UsageError where no chain pays at any batch or the profile knows no chains.
+    """
+    grid = chain_grid(answer)
+    static = best_static(grid)
+    possible = best_tiers(grid, captured, gain=answer.question.switching_gain, idle_cost=idle_cost)
+    taxed = grid.mean_gain(drafts_by_batch(grid, possible))
+    if idle_cost is not None:
+        off = drafts_by_batch(grid, possible) == 0
+        lost = np.asarray([np.log1p(idle_cost(int(batch))) for batch in grid.batch])
+        taxed -= float(np.average(np.where(off, lost, 0.0), weights=grid.weight))
+    gain = float(np.expm1(taxed - grid.mean_gain(np.full(grid.batch.size, static))))
+    use = scheduled and len(possible) > 1 and possible[0].drafts > 0 and gain >= margin
+    whole = (Tier(int(grid.batch[0]), int(grid.batch[-1]), static),)
+    tiers = possible if use else whole
+    drafts = max(tier.drafts for tier in tiers)
+    return ChainPlan(
+        grid=grid,
+        drafts=drafts,
+        tiers=tiers,
+        possible=possible,
+        gain=gain,
+        loses_from=_loses_from(grid, drafts_by_batch(grid, tiers)),
+        rates=tuple(float(rate) for rate in grid.rates[:drafts]),
+    )
+
+
+def _loses_from(grid: ChainGrid, drafts: IntArray) -> int | None:
+    columns = np.searchsorted(grid.drafts, drafts)
+    values = np.take_along_axis(grid.log_speedup, columns[:, None], axis=1)[:, 0]
+    losing = np.flatnonzero(values >= 0.0)
+    after = 0 if losing.size == 0 else int(losing[-1]) + 1
+    return None if after == grid.batch.size else int(grid.batch[after])
+
+
+def captured_sizes(*spans: Iterable[int]) -> tuple[int, ...]:
+    """The ascending union of sizes and ranges."""
+    return tuple(sorted(set(chain.from_iterable(spans))))

@@ -1,0 +1,103 @@
+"""The one map from our drafting methods to what each engine calls them.
+
+A new method is a new row here: a writer asks this map and nothing else which methods its engine has, what
+they are called, whether they need a checkpoint and whether their number of drafts may follow the batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from medusa_sim.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMethod:
+    """A drafting method in an engine.
+
+    name: what the engine calls it. checkpoint: whether the settings name the drafter's weights.
+    scheduled: versions in which a schedule by batch is both read and tested for this method; elsewhere the
+    engine ignores it, refuses it or is not known to run it. untested: why not, for the reader.
+    """
+
+    name: str
+    checkpoint: bool
+    scheduled: tuple[str, ...] = ()
+    untested: str = ""
+
+
+_VLLM_SCHEDULED = ("0.24", "0.26", "0.32", "0.33")
+_VLLM_UNTESTED = "vLLM's documentation tests schedules by batch with EAGLE, EAGLE-3 and DFlash only"
+_TENSORRT_UNREAD = "TensorRT-LLM reads no schedule for this method in this version"
+
+METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
+    # vllm/config/speculative.py (SpeculativeMethod); docs/features/speculative_decoding/
+    # dynamic_speculative_decoding.md; MTP schedules stop the V2 runner: vllm-project/vllm#48494.
+    "vllm": {
+        "medusa": EngineMethod(name="medusa", checkpoint=True, untested=_VLLM_UNTESTED),
+        "eagle": EngineMethod(name="eagle3", checkpoint=True, scheduled=_VLLM_SCHEDULED),
+        "mtp": EngineMethod(
+            name="mtp",
+            checkpoint=False,
+            untested=f"{_VLLM_UNTESTED}; with MTP the V2 model runner stops at start (vllm#48494)",
+        ),
+        "draft-model": EngineMethod(name="draft_model", checkpoint=True, untested=_VLLM_UNTESTED),
+        "ngram": EngineMethod(name="ngram", checkpoint=False, untested=_VLLM_UNTESTED),
+    },
+    # docs_new/docs/advanced_features/{speculative_decoding,adaptive_speculative_decoding}.mdx.
+    "sglang": {
+        "eagle": EngineMethod(name="EAGLE3", checkpoint=True, scheduled=("0.5.23",)),
+        "mtp": EngineMethod(name="EAGLE", checkpoint=False, scheduled=("0.5.23",)),
+        "draft-model": EngineMethod(
+            name="STANDALONE", checkpoint=True, untested="SGLang adapts the steps of EAGLE and EAGLE3 only"
+        ),
+        "ngram": EngineMethod(
+            name="NGRAM", checkpoint=False, untested="SGLang adapts the steps of EAGLE and EAGLE3 only"
+        ),
+    },
+    # tensorrt_llm/llmapi/llm_args.py (decoding_type); _torch/speculative: in 1.2 only the drafters that are
+    # models of their own and the n-gram pool read a schedule, from 1.3 only one-model drafting does
+    # (support_dynamic_draft_len: Eagle3 first, pull request 12262 adds MTP and draft target).
+    "tensorrt-llm": {
+        "eagle": EngineMethod(
+            name="Eagle3", checkpoint=True, scheduled=("1.3", "1.4"), untested=_TENSORRT_UNREAD
+        ),
+        "mtp": EngineMethod(name="MTP", checkpoint=False, scheduled=("1.4",), untested=_TENSORRT_UNREAD),
+        "draft-model": EngineMethod(
+            name="Draft_Target", checkpoint=True, scheduled=("1.2", "1.4"), untested=_TENSORRT_UNREAD
+        ),
+        "ngram": EngineMethod(name="NGram", checkpoint=False, scheduled=("1.2",), untested=_TENSORRT_UNREAD),
+    },
+    # huggingface.co/docs/text-generation-inference, conceptual/speculation, 3.3.
+    "tgi": {
+        "medusa": EngineMethod(name="medusa", checkpoint=True),
+        "ngram": EngineMethod(name="ngram", checkpoint=False),
+    },
+    # llama.cpp docs/speculative.md (--spec-type).
+    "llama-cpp": {
+        "eagle": EngineMethod(name="draft-eagle3", checkpoint=True),
+        "mtp": EngineMethod(name="draft-mtp", checkpoint=False),
+        "draft-model": EngineMethod(name="draft-simple", checkpoint=True),
+        "ngram": EngineMethod(name="ngram-simple", checkpoint=False),
+    },
+}
+
+_WITHOUT = {
+    ("sglang", "medusa"): "it was never merged",
+    ("tensorrt-llm", "medusa"): "it went with the engine backend",
+    ("llama-cpp", "medusa"): "it was never merged",
+}
+
+
+def engine_method(engine: str, method: str) -> EngineMethod:
+    """What the engine calls a drafting method. Raises UsageError where it has none, and says what to do."""
+    known = METHODS[engine]
+    if method not in known:
+        why = _WITHOUT.get((engine, method), "its documentation has none")
+        others = [name for name, methods in METHODS.items() if method in methods]
+        advice = f"export to {' or '.join(others)}" if others else "choose another drafter"
+        if method == "medusa":
+            advice = "train an EAGLE-3 or DFlash drafter, which engines serve (vllm still loads Medusa heads)"
+        raise UsageError(f"{engine} has no {method} speculation ({why}; it has {', '.join(known)}); {advice}")
+    return known[method]
