@@ -18,6 +18,14 @@ PAGES = (
 )
 
 
+_LOOK = """<style>
+[data-testid=stMainBlockContainer] { padding: 2.6rem 2.6rem 4rem; max-width: 1240px; }
+[data-testid=stSidebarHeader] { height: 2.4rem; }
+[data-testid=stMetricValue] { font-variant-numeric: tabular-nums; }
+@media (max-width: 640px) { [data-testid=stMainBlockContainer] { padding: 3.4rem 1rem 3rem; } }
+</style>"""
+
+
 def _page(name: str) -> Callable[[], None]:
     """The page of that module, imported when it is opened; it gets what the sidebar says."""
 
@@ -36,6 +44,7 @@ def main() -> None:
         layout="wide",
         initial_sidebar_state="auto",
     )
+    st.html(_LOOK)
     pages = [
         st.Page(_page(name), title=title, icon=icon, url_path=name, default=name == "choose")
         for name, title, icon in PAGES

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import inputs
@@ -16,6 +17,12 @@ from medusa_sim.errors import MedusaSimError
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from medusa_sim.report.text import TextTable
+
+_LINE = 64
+_MOST_ROWS = 28
+Download = tuple[str, str, Callable[[], bytes | str]]
+"""Suffix, MIME type, and what makes the content."""
 VEGA_LITE = "6.1"
 """Of Streamlit's charts: what is downloaded is drawn as on the page."""
 
@@ -38,8 +45,76 @@ def ignored_note() -> None:
 
 
 def command(words: Sequence[str]) -> str:
-    """A command line to copy."""
+    """A command line."""
     return shlex.join(["medusa-sim", *words])
+
+
+def wrapped(told: str) -> str:
+    """Commands, one a line, to be read and copied: their lines break between options only."""
+    found = []
+    for whole in told.splitlines():
+        lines = [""]
+        for part in _options(shlex.split(whole)):
+            if len(lines[-1]) + 1 + len(part) > _LINE and lines[-1].strip():
+                lines.append(f"  {part}")
+            else:
+                lines[-1] = f"{lines[-1]} {part}" if lines[-1] else part
+        found.append(" \\\n".join(lines))
+    return "\n".join(found)
+
+
+def _options(words: Sequence[str]) -> list[str]:
+    """Words that stay together: an option and its value."""
+    parts: list[str] = []
+    for word in words:
+        if parts and parts[-1].startswith("--") and " " not in parts[-1] and not word.startswith("--"):
+            parts[-1] += f" {shlex.quote(word)}"
+        else:
+            parts.append(shlex.quote(word))
+    return parts
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number of an answer: its name, itself, what goes with it, what it means."""
+
+    label: str
+    value: str
+    beside: str | None
+    meaning: str
+
+
+def figures(*shown: Figure, width: int = 150) -> None:
+    """Numbers beside each other, as many in a row as there is room for; width: of each, in pixels."""
+    with st.container(horizontal=True, gap="medium"):
+        for figure in shown:
+            st.metric(
+                figure.label,
+                figure.value,
+                figure.beside,
+                delta_color="off",
+                delta_arrow="off",
+                help=figure.meaning,
+                width=width,
+            )
+
+
+def table(rows: Sequence[Mapping[str, object]], key: str, widths: Mapping[str, int] | None = None) -> None:
+    """Rows of a table in full height; widths: of columns in pixels, some 900 fit beside the inputs."""
+    st.dataframe(
+        list(rows),
+        hide_index=True,
+        key=key,
+        height="content" if len(rows) <= _MOST_ROWS else "auto",
+        column_config={name: st.column_config.Column(width=width) for name, width in (widths or {}).items()},
+    )
+
+
+def text_table(shown: TextTable, key: str, widths: Mapping[str, int] | None = None) -> None:
+    """A table as the command line prints it; with widths, those columns alone."""
+    wanted = [name for name in shown.headers if widths is None or name in widths]
+    rows = [dict(zip(shown.headers, cells, strict=True)) for cells in shown.rows]
+    table([{name: row[name] for name in wanted} for row in rows], key, widths)
 
 
 def chart(
@@ -54,9 +129,7 @@ def chart(
     """A chart, its caption, the command `told` that gives its numbers, and one row of downloads."""
     st.vega_lite_chart(spec, width="stretch", key=f"chart_{name}", alt=alt or caption)
     st.caption(caption)
-    if told is not None:
-        st.code(told, language="sh", wrap_lines=True)
-    downloads: list[tuple[str, str, Callable[[], bytes | str]]] = [
+    downloads: list[Download] = [
         ("png", "image/png", lambda: picture(spec, "png")),
         ("svg", "image/svg+xml", lambda: picture(spec, "svg")),
     ]
@@ -65,12 +138,16 @@ def chart(
             ("csv", "text/csv", lambda: csv_bytes(rows)),
             ("json", "application/json", lambda: json_bytes(rows, told or "", name)),
         ]
-    download_row(name, downloads)
+    hand_out(name, downloads, told)
 
 
-def download_row(name: str, files: Sequence[tuple[str, str, Callable[[], bytes | str]]]) -> None:
-    """Buttons beside each other; a file is made when it is asked for."""
-    with st.container(horizontal=True, gap="small"):
+def hand_out(name: str, files: Sequence[Download], told: str | None = None) -> None:
+    """The command to copy and files to save, in one row; a file is made when it is asked for."""
+    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+        if told is not None:
+            with st.popover("Command", type="tertiary", icon=":material/terminal:"):
+                st.caption("Prints the same numbers in a terminal.")
+                st.code(wrapped(told), language="sh")
         for suffix, mime, made in files:
             st.download_button(
                 suffix.upper(),

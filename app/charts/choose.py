@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from charts.style import NEUTRAL, Spec, base, category, quantity, series, shades
+from charts.style import NEUTRAL, Spec, base, category, columns, on_phone, quantity, series, shades
 from medusa_sim.plan.insights import cliffs
 from medusa_sim.step.workload import PARTS
 from medusa_sim.units import US_PER_MS
@@ -31,7 +32,16 @@ PART_TITLES = {
 }
 _FEW = 5
 """Too few counts to call a step a cliff."""
-_MAP_SCALE = {"scheme": "cividis", "domain": [0.25, 3.0], "clamp": True}
+_MAP_SCALE = {
+    "type": "log",
+    "domain": [0.3, 0.97, 1.03, 3.0],
+    "range": ["#9a4a12", "#efe3d8", "#dbe7f6", "#1d4fa8"],
+    "interpolate": "rgb",
+    "clamp": True,
+}
+"""Browns lose, blues gain; both are told apart without red and green, and on light and dark pages."""
+_CROSSING = "#c2185b"
+_MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TICKS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 _MAP_COUNTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 80, 96, 112, 128)
 
@@ -68,7 +78,7 @@ def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
         axis={"values": TICKS, "format": "d"},
     )
     y = quantity("speedup", "speedup over plain decoding", scale={"zero": False})
-    colour, dash = series("batch", names, "best count (its speedup)", columns=2, labelLimit=300)
+    colour, dash = series("batch", names, "best count (its speedup)", **columns(1, 2))
     tips = [
         category("batch", "batch"),
         quantity("candidates", "candidates"),
@@ -109,42 +119,57 @@ def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
 
 
 def speedup_map(counts: pa.Table, largest: int) -> Spec:
-    """Batch x candidates, the speedup written into every cell."""
-    batches = [batch for batch in (1, 2, 4, 8, 16, 32, 64, 128, 256) if batch <= largest]
-    if largest not in batches:
-        batches.append(largest)
-    values = []
+    """Candidates x batch, the speedup written into every cell; a line where 1.0x is crossed.
+
+    Batches stand side by side since there are fewer of them: digits have room on a phone.
+    """
+    batches = [batch for batch in _MAP_BATCHES if batch < largest] + [largest]
     lines = {batch: _rows_of(counts, batch) for batch in batches}
     best_of = {batch: int(line["candidates"][np.argmax(line["speedup"])]) for batch, line in lines.items()}
+    known = {int(count) for line in lines.values() for count in line["candidates"]}
+    shown = sorted({*_MAP_COUNTS, *best_of.values()} & known)
+    values = []
     for batch, line in lines.items():
-        best = best_of[batch]
-        for count in sorted({*_MAP_COUNTS, *best_of.values()} & set(line["candidates"].tolist())):
-            place = int(np.flatnonzero(line["candidates"] == count)[0])
+        at = {int(count): place for place, count in enumerate(line["candidates"])}
+        for count in shown:
+            if count not in at:
+                continue
+            speedup, fits = float(line["speedup"][at[count]]), bool(line["fits_memory"][at[count]])
             values.append(
                 {
                     "batch": batch,
                     "candidates": count,
-                    "speedup": _rounded(line["speedup"][place]),
-                    "text": f"{line['speedup'][place]:.2f}" + ("*" if count == best else ""),
-                    "fits": "yes" if line["fits_memory"][place] else "no",
+                    "speedup": _rounded(speedup),
+                    "text": f"{speedup:.2f}" if fits else "-",
+                    "best": fits and count == best_of[batch],
+                    "fits": "yes" if fits else "no",
                 }
             )
-    x = {"field": "candidates", "type": "ordinal", "title": "candidates (* the best of the batch)"}
-    y = {"field": "batch", "type": "ordinal", "title": "batch", "sort": "descending"}
-    middle = {"condition": {"test": "datum.speedup > 1.75", "value": "black"}, "value": "white"}
+    x = {
+        "field": "batch",
+        "type": "ordinal",
+        "title": "batch",
+        "axis": {"labelAngle": 0, "orient": "top", "grid": False},
+    }
+    y = {"field": "candidates", "type": "ordinal", "title": "candidates", "axis": {"grid": False}}
+    legend = {"values": [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0], "format": ".1f", "gradientLength": 240}
+    on_strong = {
+        "test": "datum.fits == 'yes' && (datum.speedup > 1.7 || datum.speedup < 0.55)",
+        "value": "white",
+    }
+    ink = {"condition": [{"test": "datum.fits == 'no'", "value": NEUTRAL}, on_strong], "value": "#16181d"}
     return base(
-        30 * len(batches),
+        21 * len(shown),
         data={"values": values},
-        encoding={"x": {**x, "axis": {"labelAngle": 0, "labelOverlap": True}}, "y": y},
+        encoding={"x": x, "y": y},
         layer=[
             {
-                "mark": {"type": "rect", "stroke": NEUTRAL, "strokeWidth": 0.4},
+                "mark": {"type": "rect"},
                 "encoding": {
                     "color": quantity(
-                        "speedup",
-                        "speedup",
-                        scale=_MAP_SCALE,
+                        "speedup", "speedup; 1.0: nothing gained", scale=_MAP_SCALE, legend=legend
                     ),
+                    "opacity": {"condition": {"test": "datum.fits == 'no'", "value": 0.12}, "value": 1.0},
                     "tooltip": [
                         quantity("batch", "batch"),
                         quantity("candidates", "candidates"),
@@ -154,11 +179,50 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
                 },
             },
             {
-                "mark": {"type": "text", "fontSize": 10},
-                "encoding": {"text": {"field": "text"}, "color": middle},
+                "transform": [{"filter": "datum.best"}],
+                "mark": {"type": "rect", "fill": None, "strokeWidth": 1.6, "cornerRadius": 2},
+                "encoding": {"stroke": ink},
             },
+            {
+                "mark": {"type": "text", "fontSize": {"expr": on_phone(10, 11.5)}},
+                "encoding": {"text": {"field": "text"}, "color": ink},
+            },
+            *_crossings(values, batches, shown),
         ],
     )
+
+
+def _crossings(values: Sequence[Spec], batches: Sequence[int], shown: Sequence[int]) -> list[Spec]:
+    """Rules between neighbouring cells of which one gains or breaks even and the other loses."""
+    loses = {(cell["batch"], cell["candidates"]): cell["speedup"] < 0.995 for cell in values}
+    below = [
+        {"batch": batch, "candidates": first}
+        for batch in batches
+        for first, second in pairwise(shown)
+        if {(batch, first), (batch, second)} <= loses.keys() and loses[batch, first] != loses[batch, second]
+    ]
+    beside = [
+        {"batch": first, "candidates": count}
+        for count in shown
+        for first, second in pairwise(batches)
+        if {(first, count), (second, count)} <= loses.keys() and loses[first, count] != loses[second, count]
+    ]
+    rule = {"type": "rule", "color": _CROSSING, "strokeWidth": 2.4, "strokeCap": "square"}
+    ordinal = {"type": "ordinal"}
+    layers = []
+    for rows, x, y in ((below, (0, 1), (1, None)), (beside, (1, None), (0, 1))):
+        if not rows:
+            continue
+        encoding: Spec = {
+            "x": {"field": "batch", **ordinal, "bandPosition": x[0]},
+            "y": {"field": "candidates", **ordinal, "bandPosition": y[0]},
+        }
+        if x[1] is not None:
+            encoding["x2"] = {"field": "batch", "bandPosition": x[1]}
+        if y[1] is not None:
+            encoding["y2"] = {"field": "candidates", "bandPosition": y[1]}
+        layers.append({"data": {"values": rows}, "mark": rule, "encoding": encoding})
+    return layers
 
 
 def breakdown_rows(plain: StepTime, speculative: StepTime) -> pa.Table:
@@ -166,13 +230,13 @@ def breakdown_rows(plain: StepTime, speculative: StepTime) -> pa.Table:
     import pyarrow as pa
 
     rows = []
-    for step, time in (("plain step", plain), ("speculative step", speculative)):
+    for step, time in (("plain", plain), ("speculative", speculative)):
         whole = float(time.time_us)
         parts = [(PART_TITLES[part], float(time.parts_us[part])) for part in PARTS if part in time.parts_us]
         beside = whole - sum(us for _, us in parts)
         rows += [
             {"step": step, "part": part, "time_us": us, "share": us / whole}
-            for part, us in [*parts, ("launches and host", beside)]
+            for part, us in [*parts, ("launches, host", beside)]
             if us > 0.0
         ]
     return pa.Table.from_pylist(rows)
@@ -180,7 +244,7 @@ def breakdown_rows(plain: StepTime, speculative: StepTime) -> pa.Table:
 
 def breakdown_chart(rows: pa.Table) -> Spec:
     """Two stacked bars, the parts in the order in which a step runs them."""
-    names = [*PART_TITLES.values(), "launches and host"]
+    names = [*PART_TITLES.values(), "launches, host"]
     values = []
     ends: dict[str, float] = {}
     for row in sorted(rows.to_pylist(), key=lambda row: names.index(row["part"])):
@@ -196,7 +260,7 @@ def breakdown_chart(rows: pa.Table) -> Spec:
         None,
         scale={"domain": present, "range": shades(len(present))},
         sort=present,
-        legend={"columns": 4, "symbolType": "square"},
+        legend={**columns(2, 4), "symbolType": "square", "symbolStrokeColor": "transparent"},
     )
     y = {"field": "step", "type": "nominal", "title": None, "axis": {"labelOverlap": False}}
     title = "time of one step (ms)"
@@ -205,7 +269,7 @@ def breakdown_chart(rows: pa.Table) -> Spec:
         data={"values": values},
         layer=[
             {
-                "mark": {"type": "bar", "stroke": "white", "strokeWidth": 1.5},
+                "mark": {"type": "bar", "x2Offset": -1.5, "stroke": None},
                 "encoding": {
                     "x": quantity("from", title),
                     "x2": {"field": "to"},

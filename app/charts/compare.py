@@ -34,7 +34,7 @@ def compare_chart(
         axis={"values": [1, 2, 4, 8, 16, 32, 64, 128, 256], "format": "d"},
     )
     y = quantity(field, title, scale={"zero": False} if field == "speedup" else {"type": "log"})
-    colour, dash = series("set_up", names, labelLimit=400, columns=1)
+    colour, dash = series("set_up", names, columns=1)
     tips = [
         category("set_up", "set-up"),
         quantity("batch", "batch"),

@@ -15,10 +15,13 @@ SHADES = (
     "#b8860b",
     "#5d6d7e",
     "#27ae60",
-    "#34495e",
+    "#8e6e53",
 )
 DASHES = ([1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 3], [10, 2, 2, 2], [6, 6])
 NEUTRAL = "#8a8a8a"
+NARROW = "width < 460"
+"""Holds on a phone; `width` is the plot's, in pixels, and charts follow it without a word from the server."""
+_DOWN_ON_PHONE = f"{NARROW} ? 'vertical' : 'horizontal'"
 Spec = dict[str, Any]
 
 
@@ -29,9 +32,34 @@ def base(height: int = 320, **more: Any) -> Spec:
         "height": height,
         "width": "container",
         "autosize": {"type": "fit-x", "contains": "padding"},
-        "config": {"axis": {"grid": True, "gridOpacity": 0.35}, "legend": {"orient": "bottom", "offset": 8}},
+        "config": {
+            "axis": {"grid": True, "gridOpacity": 0.35, "titleLimit": 420, "labelOverlap": True},
+            "axisY": {"labelFlush": False},
+            "axisX": {"titleLimit": {"expr": "width + 40"}},
+            "legend": {
+                "orient": "bottom",
+                "offset": 8,
+                "labelLimit": {"expr": on_phone(220, 400)},
+                "layout": {
+                    "bottom": {
+                        "anchor": "start",
+                        "direction": {"signal": on_phone("'vertical'", "'horizontal'")},
+                    }
+                },
+            },
+        },
         **more,
     }
+
+
+def on_phone(narrow: object, wide: object) -> str:
+    """A Vega expression: one value on a narrow screen, another on a wide one."""
+    return f"{NARROW} ? {narrow} : {wide}"
+
+
+def columns(narrow: int, wide: int) -> Spec:
+    """How many entries of a legend stand beside each other."""
+    return {"columns": {"expr": on_phone(narrow, wide)}}
 
 
 def quantity(field: str, title: str | None, **more: Any) -> Spec:

@@ -135,7 +135,9 @@ def budget_chart(
         {"candidates": chosen[0], "value": value, "what": name, "text": f"this tree: {value:.2f}"}
         for name, value in zip(names, chosen[1:], strict=True)
     ]
-    x = quantity("candidates", "candidates (root included)")
+    every = 8 if len(tokens) <= 128 else 32
+    ticks = [1, *range(every, len(tokens) + 1, every)]
+    x = quantity("candidates", "candidates (root included)", axis={"values": ticks}, scale={"nice": False})
     y = quantity("value", "tokens per step, or speedup")
     what = category(
         "what",

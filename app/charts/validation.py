@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from charts.style import NEUTRAL, SHADES, Spec, base, category, quantity, series, shades
+from charts.style import NEUTRAL, SHADES, Spec, base, category, columns, quantity, series, shades
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,13 +24,13 @@ def scatter_chart(
     """
     kept = frame[(frame[measured] > 0) & (frame[predicted] > 0)]
     kept = kept.iloc[:: max(1, -(-len(kept) // _MOST_POINTS))]
-    columns = [name for name in names if name in kept]
+    told = [name for name in names if name in kept]
     points: list[Spec] = [
         {
             "measured": float(row[measured]),
             "predicted": float(row[predicted]),
             "error": float(row[predicted] / row[measured] - 1.0),
-            **{name: str(row[name]) for name in columns},
+            **{name: str(row[name]) for name in told},
         }
         for row in kept.to_dict("records")
     ]
@@ -43,7 +43,7 @@ def scatter_chart(
     ]
     x = quantity("measured", f"measured: {title}", scale={"type": "log", "nice": False})
     y = quantity("predicted", f"predicted: {title}", scale={"type": "log", "nice": False})
-    group = columns[0] if columns else None
+    group = told[0] if told else None
     colour: Spec = {"value": SHADES[0]}
     shape: Spec = {"value": "circle"}
     if group is not None:
@@ -79,7 +79,7 @@ def scatter_chart(
                     "color": colour,
                     "shape": shape,
                     "tooltip": [
-                        *(category(name, name) for name in columns),
+                        *(category(name, name) for name in told),
                         quantity("measured", "measured", format=".4~g"),
                         quantity("predicted", "predicted", format=".4~g"),
                         quantity("error", "error", format="+.1%"),
@@ -92,7 +92,7 @@ def scatter_chart(
 
 def band_chart(fits: Mapping[str, Fit]) -> Spec:
     """Where 80 % of measurements lie around the prediction, a bar each kernel and range of sizes."""
-    title = "measured / predicted on shapes kept back (80 % of rows)"
+    title = "measured / predicted, 80 % of rows"
     values = [
         {"what": f"{name}, to {residual.size_max:,.0f}", "low": residual.low, "high": residual.high}
         for name, fit in fits.items()
@@ -139,7 +139,7 @@ def published_chart(frame: pd.DataFrame, column: str, baseline: str) -> Spec:
         for row in frame.to_dict("records")
     ]
     x = quantity("candidates", "candidates (lines: predicted, open marks: published)")
-    colour, dash = series("series", names)
+    colour, dash = series("series", names, **columns(3, 7))
     tips = [
         category("series", "line"),
         quantity("candidates", "candidates"),
@@ -169,13 +169,13 @@ def published_chart(frame: pd.DataFrame, column: str, baseline: str) -> Spec:
     )
 
 
-def pairs(columns: Iterable[str]) -> list[tuple[str, str]]:
+def pairs(names: Iterable[str]) -> list[tuple[str, str]]:
     """(published, predicted) columns that belong together, in their order."""
-    columns = list(columns)
-    known = set(columns)
+    ordered = list(names)
+    known = set(ordered)
     return [
         (name, predicted)
-        for name in columns
+        for name in ordered
         if name.startswith("published_")
         and (predicted := "predicted_" + name.removeprefix("published_")) in known
     ]

@@ -15,9 +15,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.plan.recommend import at_batch, steps_at
-from medusa_sim.report.numbers import duration, times, with_prefix
+from medusa_sim.report.numbers import duration, span, times, with_prefix
 from medusa_sim.report.recommend_reason import reason
-from medusa_sim.report.recommend_text import findings, schedule_table
+from medusa_sim.report.recommend_text import findings
 from medusa_sim.report.recommend_warnings import warnings
 
 if TYPE_CHECKING:
@@ -27,12 +27,24 @@ if TYPE_CHECKING:
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.step.step import StepTime
 
+_WIDTHS = {
+    "batch": 75,
+    "candidates": 85,
+    "drafts": 60,
+    "tokens/step": 90,
+    "speedup": 115,
+    "80 %": 95,
+    "step": 80,
+    "tokens/s a user (plain)": 155,
+    "tokens/s (plain)": 145,
+}
 _BATCHES = (8, 16, 32, 64, 128, 256)
 
 
 def page(set_up: inputs.SetUp) -> None:
     """The answer first, what it rests on below."""
     st.title("How many candidates?", anchor=False)
+    verdict = st.container()  # the answer stands above its inputs, and is filled once they are known
     left, middle, right = st.columns(3)
     batch_max = inputs.step_of(
         left,
@@ -53,10 +65,12 @@ def page(set_up: inputs.SetUp) -> None:
         "latency",
         "latency: the best at every batch. throughput: the most tokens/s of any batch that fits.",
     )
-    note = st.container()  # above the answer, filled once every input is known
+    note = st.container()
     answer = answers.recommendation(set_up, batch_max, objective)
     row = at_batch(answer, batch, set_up.seq_len)
-    _verdict(set_up, answer, row)
+    with verdict:
+        _verdict(set_up, answer, row)
+    _figures(set_up, answer, row)
     told = ["recommend", *set_up.options]
     if objective != "latency":
         told += ["--objective", objective]
@@ -72,10 +86,11 @@ def page(set_up: inputs.SetUp) -> None:
 
 
 def _verdict(set_up: inputs.SetUp, answer: Recommendation, row: ScheduleRow) -> None:
-    """The answer in one sentence and five figures."""
+    """The answer in one sentence: for what, whether, with how many, what it gains."""
+    where = f"{set_up.model} on {set_up.gpu}, batch {row.batch_max}"
     plain = row.candidates == 1
     if not row.fits_memory:
-        st.error(f"**Batch {row.batch_max} does not fit in memory**, with or without speculation.")
+        st.error(f"**{where}: does not fit in memory**, with or without speculation.")
     elif plain:
         best = f"{times(row.speculative_speedup)} with {row.speculative_candidates} candidates"
         gain = answer.question.switching_gain
@@ -85,47 +100,53 @@ def _verdict(set_up: inputs.SetUp, answer: Recommendation, row: ScheduleRow) -> 
         elif row.speculative_speedup > 1.0:
             why = f"The best of it would give {best}, less than the {gain:.0%} that count as a gain."
         st.error(
-            f"**Do not enable speculation at batch {row.batch_max}.** {why}",
+            f"**{where}: do not enable speculation.** {why}",
             icon=":material/do_not_disturb_on:",
         )
     else:
         st.success(
-            f"**Verify {row.candidates} candidates a step at batch {row.batch_max}: {times(row.speedup)}**, "
-            f"{row.tokens_per_step:.2f} tokens a step for a step {times(row.overhead)} as long.",
+            f"**{where}: verify {row.candidates} candidates a step ({row.drafts} drafts deep), "
+            f"{times(row.speedup)}.** It emits {row.tokens_per_step:.2f} tokens a step, and a step takes "
+            f"{times(row.overhead)} as long.",
             icon=":material/check_circle:",
         )
-    first, second, third, fourth, fifth = st.columns(5)
-    first.metric(
-        "Best candidate count",
-        "off" if plain else str(row.candidates),
-        help="Tokens that one verification step processes for each sequence, the root included.",
-    )
-    second.metric(
-        "Speedup",
-        times(row.speedup) if row.fits_memory else "-",
-        None if plain else f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
-        delta_color="off",
-        delta_arrow="off",
-        help="Tokens/s over plain decoding at the same batch and length, with an 80 % interval.",
-    )
-    loses = answer.break_even_batch
-    third.metric(
-        "Loses from batch",
-        "-" if not answer.enable else str(loses) if loses is not None else "none",
-        help="The smallest batch from which no count pays any more, memory apart; none: it always pays.",
-    )
-    fourth.metric(
-        "Free token budget",
-        str(row.free_candidates),
-        help="Every count up to it costs at most 10 % more than a plain step, drafting included.",
-    )
-    fifth.metric(
-        "Largest batch",
-        str(row.max_batch_with),
-        f"{row.max_batch_without} without",
-        delta_color="off",
-        delta_arrow="off",
-        help=f"What fits in memory at this length; this batch needs {with_prefix(row.memory_bytes, 'B')}.",
+
+
+def _figures(set_up: inputs.SetUp, answer: Recommendation, row: ScheduleRow) -> None:
+    """Five figures, the paragraph, and what to know before trusting them."""
+    plain, loses = row.candidates == 1, answer.break_even_batch
+    show.figures(
+        show.Figure(
+            "Best candidate count",
+            "off" if plain else str(row.candidates),
+            None if plain else f"{row.drafts} drafts deep",
+            "Tokens that one verification step processes for each sequence, the root included. Drafts in a "
+            "row are what engines call num_speculative_tokens.",
+        ),
+        show.Figure(
+            "Speedup",
+            times(row.speedup) if row.fits_memory else "-",
+            None if plain else f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
+            "Tokens/s over plain decoding at the same batch and length, with an 80 % interval.",
+        ),
+        show.Figure(
+            "Loses from batch",
+            "-" if not answer.enable else str(loses) if loses is not None else "none",
+            None,
+            "The smallest batch from which no count pays any more, memory apart; none: it always pays.",
+        ),
+        show.Figure(
+            "Free token budget",
+            str(row.free_candidates),
+            None,
+            "Every count up to it costs at most 10 % more than a plain step, drafting included.",
+        ),
+        show.Figure(
+            "Largest batch",
+            str(row.max_batch_with),
+            f"{row.max_batch_without} without",
+            f"What fits in memory at this length; this batch needs {with_prefix(row.memory_bytes, 'B')}.",
+        ),
     )
     st.markdown(reason(answer))
     st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
@@ -188,23 +209,43 @@ def _map(answer: Recommendation, counts: pa.Table, told: list[str], batch_max: i
 
 def _schedule(answer: Recommendation, told: list[str], set_up: inputs.SetUp) -> None:
     st.subheader("Schedule by batch", anchor=False)
-    table = schedule_table(answer)
-    st.dataframe(
-        [dict(zip(table.headers, cells, strict=True)) for cells in table.rows],
-        hide_index=True,
-        key="schedule",
-    )
-    st.code(show.command(told), language="sh", wrap_lines=True)
-    show.download_row(
+    show.table([_scheduled(row) for row in answer.schedule], "schedule", _WIDTHS)
+    show.hand_out(
         "schedule",
         [
             ("csv", "text/csv", lambda: show.csv_bytes(notes.schedule(answer))),
             ("json", "application/json", lambda: notes.whole_json(answer, show.command(told))),
             *notes.report_file(set_up),
         ],
+        show.command(told),
     )
     with st.expander("What follows from it"):
         st.markdown("\n".join(f"- {line}" for line in findings(answer)))
+
+
+def _scheduled(row: ScheduleRow) -> dict[str, str]:
+    """A row of the schedule as text; speedups from its smallest to its fullest batch."""
+    batches = span(row.batch_min, row.batch_max)
+    if not row.fits_memory:
+        return dict.fromkeys(_WIDTHS, "-") | {"batch": batches, "candidates": "no room"}
+    rates = {
+        "step": duration(row.verify_step_us),
+        "tokens/s a user (plain)": f"{row.tokens_per_s_per_user:,.0f} "
+        f"({row.plain_tokens_per_s_per_user:,.0f})",
+        "tokens/s (plain)": f"{row.tokens_per_s:,.0f} ({row.plain_tokens_per_s:,.0f})",
+    }
+    if row.candidates == 1:
+        return dict.fromkeys(_WIDTHS, "-") | {"batch": batches, "candidates": "off"} | rates
+    both = dict.fromkeys((times(row.speedup_at_batch_min), times(row.speedup)))
+    return {
+        "batch": batches,
+        "candidates": str(row.candidates),
+        "drafts": str(row.drafts),
+        "tokens/step": f"{row.tokens_per_step:.2f}",
+        "speedup": " to ".join(both),
+        "80 %": f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
+        **rates,
+    }
 
 
 def _launch(set_up: inputs.SetUp, batch_max: int, objective: str, told: list[str]) -> None:
@@ -228,9 +269,5 @@ def _launch(set_up: inputs.SetUp, batch_max: int, objective: str, told: list[str
     st.code(settings.text, language="json" if engine == "json" else "sh", wrap_lines=True)
     for note in settings.notes:
         st.caption(f"{settings.engine} {settings.version}: {note}")
-    st.code(
-        show.command([*told, "--export", engine, *(["--draft-path", draft_path] if draft_path else [])]),
-        language="sh",
-        wrap_lines=True,
-    )
-    show.download_row("launch", [("txt", "text/plain", lambda: settings.text)])
+    words = [*told, "--export", engine, *(["--draft-path", draft_path] if draft_path else [])]
+    show.hand_out("launch", [("txt", "text/plain", lambda: settings.text)], show.command(words))

@@ -20,6 +20,17 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _OTHERS = ("h100-sxm", "l40s", "h200-sxm")
 _WHAT = ("speedup", "tokens_per_s", "ms_per_token")
 _CHAINS = ("draft-model", "mtp", "ngram")
+_WIDTHS = {
+    "set-up": 245,
+    "batch": 60,
+    "best count": 90,
+    "speedup": 75,
+    "80 %": 90,
+    "tokens/s": 80,
+    "plain": 75,
+    "ms a token": 90,
+    "largest batch": 95,
+}
 
 
 def page(set_up: inputs.SetUp) -> None:
@@ -57,7 +68,7 @@ def page(set_up: inputs.SetUp) -> None:
         rows=table,
         alt="Lines of the set-ups over batch",
     )
-    st.dataframe(_table(rows), hide_index=True, key="compared")
+    show.table(_table(rows), "compared", _WIDTHS)
 
 
 def _rows(set_ups: list[inputs.SetUp]) -> dict[str, list[dict[str, Any]]]:
@@ -77,10 +88,11 @@ def _rows(set_ups: list[inputs.SetUp]) -> dict[str, list[dict[str, Any]]]:
 
 def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
     """Set-ups 2 to `count`, a column each."""
-    if count == 1:
-        return []
     found = []
-    for i, column in enumerate(st.columns(_MOST - 1)[: count - 1]):
+    columns = st.columns(_MOST)
+    with columns[0]:
+        _first(first)
+    for i, column in enumerate(columns[1:count]):
         number = i + 2
         with column:
             st.markdown(f"**Set-up {number}**")
@@ -109,6 +121,14 @@ def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
     return found
 
 
+def _first(first: inputs.SetUp) -> None:
+    """What the sidebar says, beside the set-ups that it is compared with."""
+    st.markdown("**Set-up 1** :small[(the sidebar)]")
+    told = (first.gpu, first.model, first.drafter, first.dtype or inputs.PUBLISHED)
+    names = ("GPU", "Model", "Drafter", "Dtype")
+    st.markdown("  \n".join(f":small[{name}]: {value}" for name, value in zip(names, told, strict=True)))
+
+
 def _names(set_ups: list[inputs.SetUp]) -> list[str]:
     """Number, GPU, model and drafter."""
     return [f"{i + 1}: {each.gpu}, {each.model}, {each.drafter}" for i, each in enumerate(set_ups)]
@@ -124,31 +144,27 @@ def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:
     first = min(fitting, key=lambda name: float(fitting[name][0]["ms_per_token"]))
     most = max(fitting, key=lambda name: max(float(row["tokens_per_s"]) for row in fitting[name]))
     gains = max(fitting, key=lambda name: float(fitting[name][0]["speedup"]))
-    one, two, three = st.columns(3)
     quickest, top = fitting[first][0], max(fitting[most], key=lambda row: float(row["tokens_per_s"]))
-    one.metric(
-        "Fastest for one user",
-        f"{quickest['ms_per_token']:.2f} ms a token",
-        first,
-        delta_color="off",
-        delta_arrow="off",
-        help="Least time a token and user at the smallest batch that fits.",
-    )
-    two.metric(
-        "Most tokens/s",
-        f"{top['tokens_per_s']:,.0f}",
-        f"{most}, batch {top['batch']}",
-        delta_color="off",
-        delta_arrow="off",
-        help="Largest throughput of any batch shown that fits.",
-    )
-    three.metric(
-        "Gains most at batch 1",
-        times(float(fitting[gains][0]["speedup"])),
-        gains,
-        delta_color="off",
-        delta_arrow="off",
-        help="Largest speedup over plain decoding at the smallest batch that fits.",
+    show.figures(
+        show.Figure(
+            "Fastest for one user",
+            f"{quickest['ms_per_token']:.2f} ms a token",
+            first,
+            "Least time a token and user at the smallest batch that fits.",
+        ),
+        show.Figure(
+            "Most tokens/s",
+            f"{top['tokens_per_s']:,.0f}",
+            f"{most}, batch {top['batch']}",
+            "Largest throughput of any batch shown that fits.",
+        ),
+        show.Figure(
+            "Gains most at batch 1",
+            times(float(fitting[gains][0]["speedup"])),
+            gains,
+            "Largest speedup over plain decoding at the smallest batch that fits.",
+        ),
+        width=275,
     )
 
 
@@ -157,15 +173,20 @@ def _table(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         {
             "set-up": name,
             "batch": row["batch"],
-            "best count": "off" if row["candidates"] == 1 else str(row["candidates"]),
+            "best count": _count(row),
             "speedup": times(row["speedup"]),
             "80 %": f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
             "tokens/s": f"{row['tokens_per_s']:,.0f}",
             "plain": f"{row['plain_tokens_per_s']:,.0f}",
             "ms a token": f"{row['ms_per_token']:.2f}",
             "largest batch": row["max_batch"],
-            "fits": "yes" if row["fits_memory"] else "no",
         }
         for name, found in rows.items()
         for row in found
     ]
+
+
+def _count(row: dict[str, Any]) -> str:
+    if not row["fits_memory"]:
+        return "no room"
+    return "off" if row["candidates"] == 1 else str(row["candidates"])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import answers
@@ -13,8 +14,11 @@ import streamlit as st
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import SpecError
+from medusa_sim.report.numbers import significant, with_prefix
 from medusa_sim.report.spec_tables import spec_rows
 
+_PREFIXED = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s"}
+_WIDTHS = {"what": 165, "number": 270, "value": 115, "source": 370}
 _VIEWS = ("numbers in use", "method")
 _CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?://|#)[^()]*\)")
 
@@ -54,7 +58,7 @@ def _numbers(set_up: inputs.SetUp) -> None:
             {
                 "what": f"{kind} {name}",
                 "number": row.key,
-                "value": _value(row.value),
+                "value": row.value,
                 "unit": row.unit,
                 "source": row.source,
                 "remark": row.note,
@@ -63,21 +67,28 @@ def _numbers(set_up: inputs.SetUp) -> None:
         ]
     shown = [row for row in rows if wanted in " ".join(map(str, row.values())).lower()]
     st.markdown(f"**{len(shown)}** of {len(rows)} numbers. Each has its source.")
-    st.dataframe(shown, hide_index=True, key="numbers", height=560)
+    show.table([_told(row) for row in shown], "numbers", _WIDTHS)
     import pyarrow as pa
 
     table = pa.Table.from_pylist([{**row, "value": str(row["value"])} for row in shown]) if shown else None
     told = show.command(["specs", *(name for _, name in chosen), *(["--kernels"] if kernels else [])])
-    st.code(told, language="sh", wrap_lines=True)
     hardware = found_file("hardware", f"{set_up.gpu}.toml")
     files = [("toml", "application/toml", hardware.read_bytes)]
     if table is not None:
         files.insert(0, ("csv", "text/csv", lambda: show.csv_bytes(table)))
-    show.download_row("numbers", files)
+    show.hand_out("numbers", files, told)
 
 
-def _value(value: object) -> str:
-    return f"{value:.6g}" if isinstance(value, float) else str(value)
+def _told(row: Mapping[str, object]) -> dict[str, object]:
+    """A number as text with its unit: bytes as GB."""
+    value, unit = row["value"], str(row["unit"])
+    text = str(value)
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        known = _PREFIXED.get(unit)
+        number = f"{value:,}" if isinstance(value, int) else significant(value, 4)
+        text = with_prefix(value, known) if known else f"{number} {unit}".strip()
+    source = "; ".join(str(row[name]) for name in ("source", "remark") if row[name])
+    return {"what": row["what"], "number": row["number"], "value": text, "source": source}
 
 
 def found_file(kind: str, name: str) -> Path:
@@ -103,7 +114,7 @@ def _method() -> None:
     shown = parts if chosen == "everything" else [parts[1 + titles.index(chosen)]]
     for i, part in enumerate(shown):
         st.markdown(part if chosen == "everything" and i == 0 else f"## {part}")
-    show.download_row("method", [("md", "text/markdown", lambda: text)])
+    show.hand_out("method", [("md", "text/markdown", lambda: text)])
 
 
 def without_relative_links(text: str) -> str:

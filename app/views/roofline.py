@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import answers
 import inputs
@@ -13,7 +13,7 @@ import streamlit as st
 from charts.roofline import is_attention, roofline_chart
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.report.numbers import with_prefix
+from medusa_sim.report.numbers import duration, significant, with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.step.roofline import phase_speeds
 
@@ -26,6 +26,10 @@ _SHOWN = (
     "gpu", "op", "phase", "batch", "seq_len", "query_tokens", "time_us", "operational_intensity",
     "flops_per_s", "roofline_flops_per_s", "bound", "source",
 )  # fmt: skip
+_SHOWN_WIDTHS = {
+    "gpu": 125, "operator": 125, "phase": 65, "tokens": 60, "time": 75, "FLOP/byte": 80,
+    "speed": 105, "roof": 105, "waits for": 80, "source": 80,
+}  # fmt: skip
 
 
 def page(set_up: inputs.SetUp) -> None:
@@ -76,22 +80,39 @@ def page(set_up: inputs.SetUp) -> None:
         alt="Operators by operational intensity and speed under the roof of the GPU",
     )
     with st.expander("Every point"):
-        st.dataframe(points.select(_SHOWN).to_pylist(), hide_index=True, key="points")
+        show.table([_told(row) for row in points.select(_SHOWN).to_pylist()], "points", _SHOWN_WIDTHS)
 
 
 def _answer(points: pa.Table) -> None:
     """Speed and share of the roof by phase."""
     speeds = phase_speeds(points)
     titles = {"prefill": "Prefill", "decode": "Decode", "verify": "Parallel decode"}
-    for column, (phase, title) in zip(st.columns(3), titles.items(), strict=True):
-        if phase not in speeds:
-            continue
-        speed = speeds[phase]
-        column.metric(
-            title,
-            with_prefix(speed.flops_per_s, "FLOP/s"),
-            f"{speed.of_roof:.0%} of the roof; most wait for {speed.mostly}",
-            delta_color="off",
-            delta_arrow="off",
-            help="All operators drawn, one layer: FLOPs over predicted time, and how near the roof.",
-        )
+    show.figures(
+        *(
+            show.Figure(
+                title,
+                with_prefix(speeds[phase].flops_per_s, "FLOP/s"),
+                f"{speeds[phase].of_roof:.0%} of the roof; most wait for {speeds[phase].mostly}",
+                "All operators drawn, one layer: FLOPs over predicted time, and how near the roof.",
+            )
+            for phase, title in titles.items()
+            if phase in speeds
+        ),
+        width=250,
+    )
+
+
+def _told(row: dict[str, Any]) -> dict[str, object]:
+    """A point as text with units."""
+    return {
+        "gpu": row["gpu"],
+        "operator": row["op"],
+        "phase": row["phase"],
+        "tokens": row["query_tokens"],
+        "time": duration(row["time_us"]),
+        "FLOP/byte": significant(row["operational_intensity"], 3),
+        "speed": with_prefix(row["flops_per_s"], "FLOP/s"),
+        "roof": with_prefix(row["roofline_flops_per_s"], "FLOP/s"),
+        "waits for": row["bound"],
+        "source": row["source"],
+    }

@@ -70,7 +70,7 @@ def page(set_up: inputs.SetUp) -> None:
         told=told,
         alt="The candidate tree, likelier nodes larger",
     )
-    show.download_row(
+    show.hand_out(
         "tree-files",
         [
             ("json" if form == "json" else f"{form}.json", "application/json", _text_of(tree, form))
@@ -156,31 +156,29 @@ def _figures(
     tokens = expected_tokens_per_step(tree, accuracy)
     most = float(best.tokens_per_step[: tree.candidates][-1])
     error = tokens_per_step_error(tree, accuracy)
-    first, second, third, fourth, fifth = st.columns(5)
-    first.metric(
-        "Tokens per step",
-        f"{tokens:.2f}",
-        f"+- {error:.2f} (80 %)" if error else None,
-        delta_color="off",
-        delta_arrow="off",
-        help="1 + the probabilities of all nodes. 80 % interval from the label counts alone; model "
-        "error is not in it.",
-    )
-    second.metric("Candidates", str(tree.candidates), help="Nodes of the tree and the root.")
-    third.metric("Depth", str(tree.depth), help="Heads that draft.")
-    fourth.metric(
-        "Speedup here",
-        times(speedup),
-        help="Over plain decoding with the GPU, model, batch and context of this page; as many Medusa heads "
-        "are charged as the tree is deep.",
-    )
-    fifth.metric(
-        "Of the best tree",
-        f"{tokens / most:.0%}",
-        f"best of this size: {most:.2f}",
-        delta_color="off",
-        delta_arrow="off",
-        help="Tokens per step against the optimal tree of as many candidates.",
+    show.figures(
+        show.Figure(
+            "Tokens per step",
+            f"{tokens:.2f}",
+            f"+- {error:.2f} (80 %)" if error else None,
+            "1 + the probabilities of all nodes. 80 % interval from the label counts alone; model "
+            "error is not in it.",
+        ),
+        show.Figure("Candidates", str(tree.candidates), None, "Nodes of the tree and the root."),
+        show.Figure("Depth", str(tree.depth), None, "Heads that draft."),
+        show.Figure(
+            "Speedup here",
+            times(speedup),
+            None,
+            "Over plain decoding with the GPU, model, batch and context of this page; as many Medusa heads "
+            "are charged as the tree is deep.",
+        ),
+        show.Figure(
+            "Of the best tree",
+            f"{tokens / most:.0%}",
+            f"best of this size: {most:.2f}",
+            "Tokens per step against the optimal tree of as many candidates.",
+        ),
     )
     smallest = float(probability.min())
     st.markdown(
@@ -240,4 +238,4 @@ def _mask(tree: CandidateTree, told: str) -> None:
                 f"The mask of {tree.candidates} candidates is not drawn (at most {charts.MASK_DRAWN} are): "
                 "download it as CSV, 1 where a row's candidate sees a column's."
             )
-        show.download_row("mask-rows", [("csv", "text/csv", lambda: show.csv_bytes(charts.mask_table(tree)))])
+        show.hand_out("mask-rows", [("csv", "text/csv", lambda: show.csv_bytes(charts.mask_table(tree)))])

@@ -54,6 +54,11 @@ _TOLD = (
 )
 
 
+_FIT_WIDTHS = {"kernel": 160, "held out": 80, "fit": 65, "rows": 75, "borrowed from": 210, "source": 320}
+_SCORE_WIDTHS = {
+    "operator": 125, "dtype": 60, "size": 115, "rows": 65, "mean": 70, "p90": 70, "worst": 70, "bias": 75,
+    "in band": 75, "worst row": 190,
+}  # fmt: skip
 _ELEMENTWISE = ("rms norm", "rope", "activation", "residual", "embedding", "next token")
 
 
@@ -74,23 +79,26 @@ def _fits(gpu: str, kernels: str) -> None:
     if not fits:
         st.info(f"{gpu} has no fitted kernels: measure it (`medusa-sim measure`, `medusa-sim calibrate`).")
         return
-    lenders = sorted({fit.inherited_from for fit in fits.values() if fit.inherited_from})
+    lenders = sorted({_lender(fit) for fit in fits.values()} - {"", gpu})
     if lenders:
         st.warning(
             f"Not measured for every kernel: some are borrowed from {', '.join(lenders)}, with wider bands.",
             icon=":material/warning:",
         )
     own = {name: fit for name, fit in fits.items() if not fit.inherited_from} or fits
-    for column, (name, fit) in zip(st.columns(4), list(own.items())[:4], strict=False):
-        column.metric(
-            name,
-            percent(fit.heldout_error),
-            f"{percent(fit.fit_error)} on {fit.rows:,} rows fitted",
-            delta_color="off",
-            delta_arrow="off",
-            help="Mean error of time on shapes that were left out of a refit.",
-        )
-    st.dataframe(_fit_rows(fits), hide_index=True, key="fits")
+    show.figures(
+        *(
+            show.Figure(
+                name,
+                percent(fit.heldout_error),
+                f"{percent(fit.fit_error)} on {fit.rows:,} rows fitted",
+                "Mean error of time on shapes that were left out of a refit.",
+            )
+            for name, fit in list(own.items())[:4]
+        ),
+        width=205,
+    )
+    show.table(_fit_rows(fits), "fits", _FIT_WIDTHS)
     show.chart(
         charts.band_chart({name: fit for name, fit in own.items() if name not in _ELEMENTWISE}),
         name="bands",
@@ -98,6 +106,11 @@ def _fits(gpu: str, kernels: str) -> None:
         told=show.command(["specs", gpu, "--kernels"]),
         alt="Bands of measured over predicted by kernel and size",
     )
+
+
+def _lender(fit: Fit) -> str:
+    """The card whose efficiencies these are; empty where it was fitted to its own rows."""
+    return fit.inherited_from.partition(":")[0]
 
 
 def _fit_rows(fits: dict[str, Fit]) -> list[dict[str, object]]:
@@ -139,15 +152,18 @@ def _measured(gpu: str, kernels: str) -> None:
         kernels = used
     found = scores(rows, load_gpu(gpu))
     whole = [score for score in found if score.size == "all"]
-    for column, score in zip(st.columns(4), whole, strict=False):
-        column.metric(
-            f"{score.op} {score.dtype}",
-            percent(score.mean),
-            f"worst {percent(score.worst, 0)}; {percent(score.within_band, 0)} in band",
-            delta_color="off",
-            delta_arrow="off",
-            help=f"Mean error of {score.rows} rows. Worst: {score.worst_at}",
-        )
+    show.figures(
+        *(
+            show.Figure(
+                f"{score.op} {score.dtype}",
+                percent(score.mean),
+                f"worst {percent(score.worst, 0)}; {percent(score.within_band, 0)} in band",
+                f"Mean error of {score.rows} rows. Worst: {score.worst_at}",
+            )
+            for score in whole[:4]
+        ),
+        width=205,
+    )
     import pyarrow as pa
 
     runtime = ["--runtime", "paper"] if kernels == "paper" else ["--kernels", kernels]
@@ -160,10 +176,7 @@ def _measured(gpu: str, kernels: str) -> None:
         rows=pa.Table.from_pandas(rows, preserve_index=False),
         alt="Predicted over measured times",
     )
-    table = score_table(found, name)
-    st.dataframe(
-        [dict(zip(table.headers, cells, strict=True)) for cells in table.rows], hide_index=True, key="scores"
-    )
+    show.text_table(score_table(found, name), "scores", _SCORE_WIDTHS)
 
 
 def _from_here(path: Path) -> str:
@@ -246,8 +259,8 @@ def _decoder(gpu: str) -> None:
 
 def _decoder_tables(compared: TextTable, choices: Sequence[Choice]) -> None:
     """How far off, and the counts that follow."""
-    for table in (compared, choice_table(choices)):
-        st.dataframe([dict(zip(table.headers, cells, strict=True)) for cells in table.rows], hide_index=True)
+    for key, table in (("quantities", compared), ("choices", choice_table(choices))):
+        show.text_table(table, key)
 
 
 def _published() -> None:

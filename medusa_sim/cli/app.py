@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+import tomllib
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -34,20 +37,40 @@ def app(port: int, address: str, *, browser: bool) -> None:
         click.echo(
             f"warning: everyone who reaches {address}:{port} can use the app; it has no log-in", err=True
         )
-    from streamlit.web import bootstrap
-
+    script = main_script()
     options = {
+        **streamlit_options(script.parent / ".streamlit" / "config.toml"),
         "server.port": port,
         "server.address": address,
         "server.headless": not browser,
-        "server.fileWatcherType": "none",
-        "server.maxUploadSize": 2,
-        "browser.gatherUsageStats": False,
-        "client.toolbarMode": "minimal",
-        "client.showErrorLinks": False,
     }
+    from streamlit.web import bootstrap
+
+    click.echo(f"medusa-sim app: http://{address}:{port} (Ctrl-C ends it)", err=True)
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in options.items()})
-    bootstrap.run(str(main_script()), False, sys.argv[1:], {})
+    bootstrap.run(str(script), False, sys.argv[1:], {})
+
+
+def streamlit_options(path: Path) -> dict[str, Any]:
+    """`{"server.maxUploadSize": 2, ...}`: the file that `streamlit run app/main.py` finds by itself.
+
+    Raises UsageError where the file is missing.
+    """
+    try:
+        tables = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise UsageError(
+            f"{path} is missing: the installation is incomplete; install medusa-sim again"
+        ) from None
+    return dict(_flat(tables))
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{before}{name}.")
+        else:
+            yield f"{before}{name}", value
 
 
 def main_script() -> Path:

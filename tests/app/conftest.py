@@ -55,6 +55,12 @@ def printed(command: str) -> str:
     return result.stdout
 
 
+def commands(page: AppTest) -> list[str]:
+    """Commands of a page, one a line."""
+    told = [code.value.replace("\\\n", " ") for code in page.code if code.value.startswith("medusa-sim")]
+    return [line for text in told for line in text.splitlines()]
+
+
 def csv_rows(text: str) -> list[dict[str, str]]:
     import csv
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from pathlib import Path
 
 import pytest
@@ -11,9 +12,10 @@ pytest.importorskip("streamlit")
 
 import answers
 import inputs
+import show
 import uploads
 from charts import choose as charts
-from conftest import Opened, csv_rows, metrics, printed
+from conftest import Opened, commands, csv_rows, metrics, printed
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.plan.by_count import count_table
@@ -44,12 +46,17 @@ def test_the_answer_is_the_packages(opened: Opened) -> None:
     assert shown["Speedup"] == f"{row.speedup:.2f}x"
     assert shown["Free token budget"] == str(row.free_candidates)
     assert shown["Largest batch"] == str(row.max_batch_with)
-    assert f"Verify {row.candidates} candidates" in page.success[0].value
+    headline = page.success[0].value
+    assert headline.startswith("**vicuna-7b on a100-80gb-pcie, batch 4: verify")
+    assert (
+        f"verify {row.candidates} candidates a step ({row.drafts} drafts deep), {row.speedup:.2f}x"
+        in headline
+    )
 
 
 def test_the_command_gives_the_same_numbers(opened: Opened) -> None:
     page = opened("choose", batch=4, batch_max=8, gpu="h100-sxm", seq_len=2000)
-    command = next(code.value for code in page.code if "--by-count" in code.value)
+    command = next(told for told in commands(page) if "--by-count" in told)
     rows = csv_rows(printed(command))
     mine = [row for row in rows if row["batch"] == "4"]
     best = max(mine, key=lambda row: float(row["speedup"]))
@@ -80,19 +87,18 @@ def test_a_slider_that_moves_is_followed(opened: Opened) -> None:
 
 def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
     page = opened("choose", drafter="draft-model", draft_model="llama-2-7b", rate=30, batch=8)
-    assert "Do not enable speculation" in page.error[0].value
+    assert "batch 8: do not enable speculation" in page.error[0].value
     assert metrics(page)["Best candidate count"] == "off"
 
 
 @pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "tgi", "json"])
 def test_launch_settings_are_those_of_the_command(opened: Opened, engine: str) -> None:
     page = opened("choose", engine=engine)
-    codes = [code.value for code in page.code]
-    commands = [value for value in codes if value.startswith("medusa-sim") and f"--export {engine}" in value]
-    if not commands:  # what an engine cannot do is said instead
+    found = [told for told in commands(page) if f"--export {engine}" in told]
+    if not found:  # what an engine cannot do is said instead
         assert page.info
         return
-    assert printed(commands[0]).strip() in [value.strip() for value in codes]
+    assert printed(found[0]).strip() in [code.value.strip() for code in page.code]
 
 
 def test_bad_values_in_the_link_are_ignored_with_a_note(opened: Opened) -> None:
@@ -150,12 +156,12 @@ def test_charts_hold_the_search(opened: Opened) -> None:
         assert ring["batch"] == f"batch {batch}: {best.candidates} ({best.speedup:.2f}x)"
     cells = charts.speedup_map(table, 16)["data"]["values"]
     assert {cell["batch"] for cell in cells} == {1, 2, 4, 8, 16}
-    assert sum(cell["text"].endswith("*") for cell in cells) == 5
+    assert sum(cell["best"] for cell in cells) == 5
 
 
 def test_the_breakdown_is_the_commands(opened: Opened) -> None:
     page = opened("choose", batch=4)
-    command = next(code.value for code in page.code if "--format json" in code.value)
+    command = next(told for told in commands(page) if "--format json" in told)
     told = json.loads(printed(command))["steps"]
     both = steps_at(answers.recommendation(set_up(), 64), 4, 1024)
     assert told["candidates"] == both.candidates
@@ -170,7 +176,7 @@ def test_the_breakdown_adds_up() -> None:
     setting = answers.setting_of(set_up())
     plain, speculative = decode_step(setting, 4, 1024), verify_step(setting, 4, 1024, 16)
     rows = charts.breakdown_rows(plain, speculative).to_pylist()
-    for name, step in (("plain step", plain), ("speculative step", speculative)):
+    for name, step in (("plain", plain), ("speculative", speculative)):
         mine = [row for row in rows if row["step"] == name]
         assert sum(row["time_us"] for row in mine) == pytest.approx(float(step.time_us))
         assert sum(row["share"] for row in mine) == pytest.approx(1.0)
@@ -179,3 +185,49 @@ def test_the_breakdown_adds_up() -> None:
         for row in charts.breakdown_chart(charts.breakdown_rows(plain, speculative))["data"]["values"]
     ]
     assert max(ends) == pytest.approx(max(float(plain.time_us), float(speculative.time_us)) / 1e3)
+
+
+def test_the_map_marks_where_speculation_begins_to_lose() -> None:
+    table = count_table(answers.recommendation(set_up(), 64).surface)
+    layers = charts.speedup_map(table, 64)["layer"]
+    edges = [row for layer in layers[3:] for row in layer["data"]["values"]]
+    speedup = {
+        (row["batch"], row["candidates"]): row["speedup"]
+        for row in charts.speedup_map(table, 64)["data"]["values"]
+    }
+    below = [row for row in layers[3]["data"]["values"] if row["batch"] == 64]
+    assert edges
+    assert len(below) == 1
+    counts = sorted(count for batch, count in speedup if batch == 64)
+    crossed = below[0]["candidates"]
+    assert speedup[64, crossed] >= 0.995 > speedup[64, counts[counts.index(crossed) + 1]]
+
+
+def test_commands_break_between_options_only() -> None:
+    words = [
+        "recommend",
+        "--gpu",
+        "a100-80gb-pcie",
+        "--candidates-max",
+        "128",
+        "--by-count",
+        "--batch",
+        "1..64",
+    ]
+    told = show.command([*words, "1..64", "--model", "a model", "--format", "csv"])
+    shown = show.wrapped(f"{told}\n{told}")
+    lines = shown.splitlines()
+    assert max(map(len, lines)) <= 66
+    assert shlex.split(shown.replace("\\\n", " ")) == [*shlex.split(told), *shlex.split(told)]
+    for line in lines:
+        assert line.rstrip("\\ ").split()[-1] not in {"--gpu", "--batch", "--candidates-max", "--model"}
+
+
+def test_a_schedule_shows_both_plain_rates(opened: Opened) -> None:
+    page = opened("choose")
+    answer = answers.recommendation(set_up(), 64)
+    shown = page.dataframe[0].value.iloc[0]
+    row = answer.schedule[0]
+    assert shown["tokens/s a user (plain)"].endswith(f"({row.plain_tokens_per_s_per_user:,.0f})")
+    assert shown["tokens/s (plain)"].endswith(f"({row.plain_tokens_per_s:,.0f})")
+    assert shown["drafts"] == str(row.drafts)

@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from conftest import Opened, csv_rows, printed
+from conftest import Opened, commands, csv_rows, printed
 from views import method
 
 from medusa_sim import data
@@ -28,7 +28,7 @@ from medusa_sim.errors import SpecError
 )
 def test_the_command_lists_what_the_page_shows(opened: Opened, url: dict[str, Any]) -> None:
     page = opened("method", **url)
-    told = next(code.value for code in page.code if "medusa-sim specs" in code.value)
+    told = next(told for told in commands(page) if "medusa-sim specs" in told)
     rows = csv_rows(printed(f"{told} --format csv"))
     table = page.dataframe[0].value
     listed = [(f"{row['kind']} {row['name']}", row["key"]) for row in rows]

@@ -17,7 +17,7 @@ import show
 import uploads
 from charts import compare, roofline, tree, validation
 from charts.style import Spec
-from conftest import Opened, csv_rows, metrics, printed
+from conftest import Opened, commands, csv_rows, metrics, printed
 from conftest import charts as chart_specs
 from test_choose import set_up
 
@@ -44,7 +44,7 @@ def test_every_page_opens_for_every_kind_of_gpu(opened: Opened, view: str, gpu: 
 
 def test_roofline_points_are_the_commands(opened: Opened) -> None:
     page = opened("roofline", batch=8, candidates=48, gpu="a40", against="l40s")
-    for line in page.code[0].value.splitlines():
+    for line in commands(page):
         rows = csv_rows(printed(line))
         gpu = rows[0]["gpu"]
         table = answers.roofline(set_up(gpu="a40"), gpu, 8, (48,))
@@ -66,7 +66,7 @@ def test_tree_figures_are_the_packages(opened: Opened) -> None:
     best = optimal_order(heads.first(3), 40).tree(40)
     assert metrics(page)["Tokens per step"] == f"{expected_tokens_per_step(best, heads):.2f}"
     assert metrics(page)["Candidates"] == "40"
-    command = next(code.value for code in page.code if "tree build" in code.value)
+    command = next(told for told in commands(page) if "tree build" in told)
     told = json.loads(printed(f"{command} --format json"))
     assert sorted(map(tuple, told["paths"])) == sorted(best.paths)
 
@@ -111,7 +111,7 @@ def test_compare_charts_every_quantity(opened: Opened, what: str) -> None:
 
 def test_validation_scores_are_the_commands(opened: Opened) -> None:
     page = opened("validation", kernels="paper", rows="medusa_table8.csv")
-    command = next(code.value for code in page.code if "validate" in code.value)
+    command = next(told for told in commands(page) if "validate" in told)
     rows = csv_rows(printed(f"{command} --format csv"))
     whole = [row for row in rows if row["size"] == "all"]
     for row in whole:
@@ -218,7 +218,7 @@ def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, 
     }
     for latency, page in pages.items():
         assert not page.exception
-        told = next(code.value for code in page.code if "--decoder" in code.value)
+        told = next(told for told in commands(page) if "--decoder" in told)
         assert f"--latency {latency}" in told
         folder = data.find("profiles/decoder", gpu)
         assert folder is not None
@@ -240,7 +240,7 @@ def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
     page = opened("choose", gpu=gpu, model="llama-68m", runtime="kernel", batch_max=8)
     assert not page.exception
     assert not any("dtype" in error.value for error in page.error)
-    command = next(code.value for code in page.code if "--by-count" in code.value)
+    command = next(told for told in commands(page) if "--by-count" in told)
     assert "--dtype fp32" in command
     assert printed(command)
 
@@ -256,7 +256,7 @@ def test_one_set_up_without_an_answer_leaves_the_others(opened: Opened) -> None:
 
 def test_compare_prints_commands_with_its_numbers(opened: Opened) -> None:
     page = opened("compare", setups=1)
-    command = next(code.value for code in page.code if code.value.startswith("medusa-sim recommend"))
+    command = next(told for told in commands(page) if told.startswith("medusa-sim recommend"))
     curve = [row for row in csv_rows(printed(command)) if row["batch"] == "4"]
     best = max(curve, key=lambda row: float(row["speedup"]))
     shown = page.dataframe[-1].value.set_index("batch").loc[4]

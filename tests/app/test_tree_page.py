@@ -13,7 +13,7 @@ pytest.importorskip("streamlit")
 import answers
 import show
 from charts import tree as charts
-from conftest import Opened, csv_rows, metrics, printed
+from conftest import Opened, commands, csv_rows, metrics, printed
 from conftest import charts as drawn
 from streamlit.testing.v1 import AppTest
 from test_choose import set_up
@@ -52,8 +52,8 @@ def test_fewer_heads_lie_on_the_curve_where_they_give_the_best_tree(opened: Open
 )
 def test_the_commands_give_the_curve(opened: Opened, url: dict[str, Any]) -> None:
     page = opened("tree", size=40, **url)
-    told = next(code.value for code in page.code if "medusa-sim sweep" in code.value)
-    rows = [row for line in told.splitlines() for row in csv_rows(printed(line))]
+    told = [line for line in commands(page) if line.startswith("medusa-sim sweep")]
+    rows = [row for line in told for row in csv_rows(printed(line))]
     lines, _ = budget(page)
     assert [int(row["candidates"]) for row in rows] == [*lines["speedup"]]
     for what, column in (("tokens per step", "tokens_per_step"), ("speedup", "speedup")):
