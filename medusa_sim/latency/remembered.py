@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from dataclasses import fields
 
 import numpy as np
 
@@ -33,7 +34,7 @@ class RememberedLatency:
         """Time of one launch, as the model that is asked gives it."""
         key = (
             type(operator),
-            *(_key(getattr(operator, name)) for name in operator.__slots__ if name != "name"),
+            *(_key(getattr(operator, each.name)) for each in fields(operator) if each.name != "name"),
         )
         if key not in self._known:
             self._known[key] = self._fresh(operator)
