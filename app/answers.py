@@ -16,7 +16,7 @@ from inputs import SetUp
 from medusa_sim import data
 from medusa_sim.export import exported
 from medusa_sim.latency.by_name import latency_model
-from medusa_sim.latency.remembered import remembered
+from medusa_sim.latency.cached import cached
 from medusa_sim.measure.steps import STEPS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.plan.acceptance import acceptance_of, is_another_models
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.profile import AcceptanceProfile
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.settings import EngineSettings
-    from medusa_sim.latency.remembered import RememberedLatency
+    from medusa_sim.latency.cached import CachedLatency
     from medusa_sim.specs.gpu import Gpu
     from medusa_sim.specs.kernels import Fit
 
@@ -129,7 +129,7 @@ def drafting_of(set_up: SetUp) -> Drafting:
 
 
 def _setting(set_up: SetUp, version: float) -> tuple[Gpu, Setting]:
-    """The GPU and what is timed on it; linear layers are remembered from one answer to the next."""
+    """The GPU and what is timed on it; linear layers are cached from one answer to the next."""
     model = model_of(set_up)
     kernels = kernels_of(set_up)
     settings = sweep_settings(
@@ -147,9 +147,9 @@ def _setting(set_up: SetUp, version: float) -> tuple[Gpu, Setting]:
 
 
 @st.cache_resource(max_entries=16, show_spinner=False, ttl=900)
-def _latency(gpu: str, kernels: str, version: float) -> RememberedLatency:
+def _latency(gpu: str, kernels: str, version: float) -> CachedLatency:
     del version
-    return remembered(latency_model(load_gpu(gpu), "calibrated", kernels))
+    return cached(latency_model(load_gpu(gpu), "calibrated", kernels))
 
 
 def setting_of(set_up: SetUp) -> Setting:

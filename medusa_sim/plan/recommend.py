@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.latency.remembered import remembered
+from medusa_sim.latency.cached import cached
 from medusa_sim.plan.break_even import SHORTEST_CONTEXT, BreakEven, break_even_batches, break_even_context
 from medusa_sim.plan.capacity import Capacity, OperatingPoint, best_point, capacities
 from medusa_sim.plan.draft_options import CANDIDATES_MAX, Drafting, DraftOption, draft_options
@@ -150,7 +150,7 @@ def recommend(
         drafting, profile, candidates_max=question.candidates_max, chain_only=question.chain_only
     )
     depth = max(option.depth for option in options)
-    timed = replace(setting, scope="model", depth=depth, latency=remembered(setting.latency))
+    timed = replace(setting, scope="model", depth=depth, latency=cached(setting.latency))
     lengths = np.asarray(question.seq_len, dtype=np.int64)
     surface = searched(gpu, timed, options, question.batches, lengths)
     schedules = [_scheduled(surface, s, question) for s in range(lengths.size)]

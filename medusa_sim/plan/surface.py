@@ -15,7 +15,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.remembered import remembered
+from medusa_sim.latency.cached import cached
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.drafter import Drafter
@@ -115,7 +115,7 @@ def searched(
             f"{batches.size} batches x {lengths.size} lengths x {configurations} configurations are too "
             "many; search fewer lengths, a smaller range of batches or fewer candidates"
         )
-    known = replace(setting, scope="model", latency=remembered(setting.latency))
+    known = replace(setting, scope="model", latency=cached(setting.latency))
     rows, columns = batches[:, None, None], lengths[None, :, None]
     decode = decode_step(known, rows, columns)
     verify = verification_step(known, rows, columns, counts[None, None, :])

@@ -12,7 +12,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.remembered import RememberedLatency
+from medusa_sim.latency.cached import CachedLatency
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan.acceptance import acceptance_of, constant_rate
@@ -312,7 +312,7 @@ def test_one_rate_is_a_chain() -> None:
 
 def test_what_was_computed_is_remembered_and_equal() -> None:
     roofline = RooflineLatency(GPU)
-    known = RememberedLatency(roofline)
+    known = CachedLatency(roofline)
     m = np.arange(1, 9)[:, None] * np.arange(1, 65)[None, :]
     gemm = Gemm(name="up", m=m, n=4096, k=4096, dtype="fp16")
     first = known.time(gemm)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import fields
 
 import numpy as np
 
 from medusa_sim.latency.base import LatencyModel, OperatorTime
-from medusa_sim.operators.operator import Gemm, Operator, Size
+from medusa_sim.operators.operator import Operator, Size
 
 _FEW = 64
-"""Shapes below this many are computed as they are; above it, repeated token counts are merged."""
+"""Shapes below this many are computed as they are; above it, repeated token counts are computed once."""
 
 
-class RememberedLatency:
+class CachedLatency:
     """Answers of another latency model, kept for as long as this object lives.
 
     The depths of a drafter share their first passes, and Medusa heads differ in their number alone.
@@ -32,32 +31,19 @@ class RememberedLatency:
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, as the model that is asked gives it."""
-        key = (
-            type(operator),
-            *(_key(getattr(operator, each.name)) for each in fields(operator) if each.name != "name"),
-        )
+        key = tuple(_hashable(entry) for entry in (*operator.key, *operator.axes))
         if key not in self._known:
             self._known[key] = self._fresh(operator)
         return self._known[key]
 
     def _fresh(self, operator: Operator) -> OperatorTime:
-        if not isinstance(operator, Gemm) or np.size(operator.n) > 1 or np.size(operator.k) > 1:
-            return self._latency.time(operator)
-        tokens = np.asarray(operator.m)
-        if tokens.size <= _FEW:
+        """Many token counts of one weight matrix: each distinct one once."""
+        tokens = np.asarray(operator.axes[0])
+        if operator.kind != "gemm" or tokens.size <= _FEW or any(np.size(size) > 1 for size in operator.key):
             return self._latency.time(operator)
         distinct, index = np.unique(tokens, return_inverse=True)
         index = index.reshape(tokens.shape)
-        once = self._latency.time(
-            Gemm(
-                name=operator.name,
-                m=distinct,
-                n=operator.n,
-                k=operator.k,
-                dtype=operator.dtype,
-                weight_dtype=operator.weight_dtype,
-            )
-        )
+        once = self._latency.time(operator.with_columns(m=distinct))
         return OperatorTime(
             time_us=once.time_us[index],
             low_us=once.low_us[index],
@@ -67,13 +53,13 @@ class RememberedLatency:
         )
 
 
-def remembered(latency: LatencyModel) -> RememberedLatency:
-    """The model itself if it remembers already, so that who keeps one shares it between searches."""
-    return latency if isinstance(latency, RememberedLatency) else RememberedLatency(latency)
+def cached(latency: LatencyModel) -> CachedLatency:
+    """The model with a cache; itself where it has one, so that searches can share it."""
+    return latency if isinstance(latency, CachedLatency) else CachedLatency(latency)
 
 
-def _key(value: Size | str | None) -> Hashable:
-    if value is None or isinstance(value, str | int | float):
+def _hashable(value: Size | str) -> Hashable:
+    if isinstance(value, str | int | float):
         return value
     array = np.asarray(value)
     return array.shape, array.dtype.str, array.tobytes()

@@ -1,0 +1,52 @@
+"""A cached time is the time: whatever matters to an operator matters to the key."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from medusa_sim.latency.cached import CachedLatency, cached
+from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.operators.operator import OPERATORS, Operator, operator_of
+from medusa_sim.specs.gpu import load_gpu
+
+LATENCY = CalibratedLatency(load_gpu("a100-80gb-pcie"), "torch")
+SIZES = {"m": 8, "n": 4096, "k": 512, "batch": 2, "q_len": 1, "kv_len": 1024, "heads": 32, "kv_heads": 8,
+         "head_dim": 128}  # fmt: skip
+FUSED = [kind for kind in OPERATORS if kind not in ("qk", "pv")]
+
+
+def operator(kind: str, **sizes: int) -> Operator:
+    columns = {name: SIZES[name] for name in OPERATORS[kind].COLUMNS}
+    return operator_of(kind, "fp16", columns | sizes)
+
+
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_each_field_of_an_operator_but_its_name_changes_the_key(kind: str) -> None:
+    base = operator(kind)
+    for field in dataclasses.fields(base):
+        if field.name in base.COLUMNS:
+            other = base.with_columns(**{field.name: 2 * SIZES[field.name]})
+        elif field.name in ("dtype", "weight_dtype", "kv_dtype"):
+            other = dataclasses.replace(base, **{field.name: "fp8"})
+        else:
+            assert field.name in ("name", "kind")
+            continue
+        assert (*other.key, *other.axes) != (*base.key, *base.axes), field.name
+
+
+def test_no_two_kinds_share_a_time() -> None:
+    latency = CachedLatency(LATENCY)
+    times = {kind: float(latency.time(operator(kind)).time_us) for kind in FUSED}
+    for kind, time_us in times.items():
+        assert time_us == float(LATENCY.time(operator(kind)).time_us)
+
+
+def test_a_grid_of_token_counts_is_the_same_as_each_alone() -> None:
+    m = np.arange(1, 17)[:, None] * np.arange(1, 65)
+    base = operator("gemm").with_columns(m=m)
+    whole, alone = cached(LATENCY).time(base), LATENCY.time(base)
+    for name in ("time_us", "low_us", "high_us", "bound", "source"):
+        assert np.array_equal(getattr(whole, name), getattr(alone, name))
