@@ -24,10 +24,9 @@ def _models(data_dir: str | None) -> Iterable[str]:
 
 
 def _runtimes(data_dir: str | None) -> Iterable[str]:
-    del data_dir
-    from medusa_sim.specs.runtime import runtime_names
+    from medusa_sim.specs.runtime import runtime_aliases, runtime_names
 
-    return runtime_names()
+    return (*runtime_aliases(), *runtime_names(data_dir))
 
 
 def _profiles(data_dir: str | None) -> Iterable[str]:

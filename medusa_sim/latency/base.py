@@ -106,6 +106,11 @@ class LatencyModel(Protocol):
         """`roofline`, `calibrated` or `measured`."""
         ...
 
+    @property
+    def gpu(self) -> Gpu:
+        """The device whose kernels are timed."""
+        ...
+
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch. Raises SpecError (no peak for the dtype) or CoverageError."""
         ...

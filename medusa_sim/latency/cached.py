@@ -8,6 +8,7 @@ import numpy as np
 
 from medusa_sim.latency.base import LatencyModel, OperatorTime
 from medusa_sim.operators.operator import Operator, Size
+from medusa_sim.specs.gpu import Gpu
 
 _FEW = 64
 """Shapes below this many are computed as they are; above it, repeated token counts are computed once."""
@@ -28,6 +29,11 @@ class CachedLatency:
     def name(self) -> str:
         """Name of the model that is asked."""
         return self._latency.name
+
+    @property
+    def gpu(self) -> Gpu:
+        """The device of the model that is asked."""
+        return self._latency.gpu
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, as the model that is asked gives it."""

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import msgspec
 
+from medusa_sim.specs.engine import UNITS, Engine, Term
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import Kernel
@@ -113,6 +114,8 @@ def model_rows(model: Model) -> list[SpecRow]:
         "output_bias": model.output_bias,
         "mlp_bias": model.mlp_bias,
         "qk_norm": model.qk_norm,
+        "norms_per_layer": model.norms_per_layer,
+        "samples_top_k": model.samples_top_k,
         "tied_embeddings": model.tied_embeddings,
         "dtype": model.dtype,
         "weight_dtype": model.weight_dtype,
@@ -163,4 +166,45 @@ def runtime_rows(runtime: Runtime) -> list[SpecRow]:
         SpecRow(key=key, value=value, unit="us", source=runtime.sources[key], note=runtime.notes.get(key, ""))
         for key, value in times.items()
     ]
-    return rows
+    return rows if runtime.engine is None else rows + _engine_rows(runtime.engine)
+
+
+def _engine_rows(engine: Engine) -> list[SpecRow]:
+    """Terms of an engine with band, range and error in the note, then what it can run."""
+    rows = [
+        SpecRow(
+            key=f"engine.{name}",
+            value=term.value,
+            unit=UNITS[name],
+            source=term.source,
+            note=_term_note(term),
+        )
+        for name, term in engine.terms.items()
+    ]
+    settings: dict[str, str | bool] = {
+        "graph_sizes": ", ".join(map(str, engine.graph_sizes)),
+        "graph_unit": engine.graph_unit,
+        "fused_residual": engine.fused_residual,
+        "chain_only": engine.chain_only,
+        "drafters": ", ".join(engine.drafters),
+    }
+    return rows + [
+        SpecRow(
+            key=f"engine.{key}",
+            value=value,
+            source=engine.graph_source if key.startswith("graph") else engine.settings_source,
+        )
+        for key, value in settings.items()
+    ]
+
+
+def _term_note(term: Term) -> str:
+    error = None if term.heldout_error is None else f"held-out error {term.heldout_error:.1%}"
+    parts = (
+        f"+-{term.band:.0%}" if term.band else "",
+        term.valid,
+        error or "",
+        f"inherited from {term.inherited_from}" if term.inherited_from else "",
+        term.note,
+    )
+    return "; ".join(part for part in parts if part)

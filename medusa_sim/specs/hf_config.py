@@ -1,6 +1,6 @@
 """A Hugging Face `config.json` -> Model.
 
-Dense decoders of the Llama, Mistral, Qwen2, Qwen3 and OPT families. Whatever would change the cost
+Dense decoders of the Llama, Mistral, Qwen2, Qwen3, Gemma 3 and OPT families. Whatever would change the cost
 and is not modelled (experts, other quantisations, other layouts) is refused by name, not guessed.
 """
 
@@ -28,6 +28,7 @@ _CLASSES = {
     "MistralForCausalLM": "mistral",
     "Qwen2ForCausalLM": "qwen2",
     "Qwen3ForCausalLM": "qwen3",
+    "Gemma3ForCausalLM": "gemma3_text",
     "OPTForCausalLM": "opt",
 }
 _EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
@@ -77,7 +78,9 @@ def model_from_config(path: Path) -> Model:
         output_bias=layout.output_bias,
         mlp_bias=layout.mlp_bias,
         qk_norm=layout.qk_norm,
-        tied_embeddings=_flag(config, "tie_word_embeddings", default=family == "opt"),
+        norms_per_layer=layout.norms_per_layer,
+        samples_top_k=layout.samples_top_k,
+        tied_embeddings=_flag(config, "tie_word_embeddings", default=family in ("opt", "gemma3_text")),
         dtype=dtype,
         weight_dtype=dtype,
         kv_dtype=dtype,
@@ -194,7 +197,7 @@ def _layout(config: Table, family: str) -> Architecture:
     if family == "opt":
         bias = _flag(config, "enable_bias", default=True)
         return dataclasses.replace(layout, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
-    if family in ("llama", "qwen3"):
+    if family in ("llama", "qwen3", "gemma3_text"):
         bias = _flag(config, "attention_bias", default=False)
         layout = dataclasses.replace(layout, qkv_bias=bias, output_bias=bias)
     if family == "llama":

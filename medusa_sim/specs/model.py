@@ -32,13 +32,18 @@ class Architecture:
     output_bias: bool
     mlp_bias: bool
     qk_norm: bool
+    norms_per_layer: int = 2
+    samples_top_k: bool = False
 
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(True, "rms", "rope", False, False, False, False),
     "mistral": Architecture(True, "rms", "rope", False, False, False, False),
-    "qwen2": Architecture(True, "rms", "rope", True, False, False, False),
-    "qwen3": Architecture(True, "rms", "rope", False, False, False, True),
+    "qwen2": Architecture(True, "rms", "rope", True, False, False, False, samples_top_k=True),
+    "qwen3": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
+    "gemma3_text": Architecture(
+        True, "rms", "rope", False, False, False, True, norms_per_layer=4, samples_top_k=True
+    ),
     "opt": Architecture(False, "layer", "learned", True, True, True, False),
 }
 
@@ -60,8 +65,9 @@ class Model:
     """Sizes and dtypes of a dense decoder.
 
     hidden h, intermediate i, heads, kv_heads (fewer under grouped-query attention), head_dim, vocab.
-    gated: the MLP has gate, up and down (else up and down). positions: `rope`, or a learned table.
-    dtype: of the linear layers' arithmetic; weight_dtype: of their stored weights; kv_dtype: of the
+    gated: the MLP has gate, up and down (else up and down). norms_per_layer: those over the whole width.
+    samples_top_k: its generation_config names a top-k, which servers follow. positions: `rope`, or a learned
+    table. dtype: of the linear layers' arithmetic; weight_dtype: of their stored weights; kv_dtype: of the
     KV cache; activation_dtype: of everything between them (norms, attention, residuals).
     Embeddings, LM head and norms of a quantised model stay in activation_dtype, as checkpoints store them.
     """
@@ -83,6 +89,8 @@ class Model:
     output_bias: bool = False
     mlp_bias: bool = False
     qk_norm: bool = False
+    norms_per_layer: int = 2
+    samples_top_k: bool = False
     tied_embeddings: bool = False
     dtype: str = "fp16"
     weight_dtype: str = "fp16"
@@ -105,14 +113,15 @@ class Model:
 
     @property
     def layer_parameter_count(self) -> int:
-        """All parameters of one decoder layer: linear layers, biases, two norms, norms of Q and K."""
+        """All parameters of one decoder layer: linear layers, biases, norms, norms of Q and K."""
         query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
         biases = (
             self.qkv_bias * (query + 2 * kv)
             + self.output_bias * self.hidden
             + self.mlp_bias * ((2 if self.gated else 1) * self.intermediate + self.hidden)
         )
-        return self.linear_parameter_count + biases + 2 * self._norm_size + self.qk_norm * 2 * self.head_dim
+        norms = self.norms_per_layer * self._norm_size + self.qk_norm * 2 * self.head_dim
+        return self.linear_parameter_count + biases + norms
 
     @property
     def embedding_parameter_count(self) -> int:

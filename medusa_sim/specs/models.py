@@ -1,7 +1,7 @@
 """Models by name or by path.
 
 Named models live in `models.toml` beside this file, each with its source. Any Hugging Face
-`config.json` of the Llama, Mistral, Qwen2, Qwen3 or OPT family works too (`hf_config.py`).
+`config.json` of the Llama, Mistral, Qwen2, Qwen3, Gemma 3 or OPT family works too (`hf_config.py`).
 """
 
 from __future__ import annotations

@@ -11,9 +11,9 @@ Everything that prices a step (one step, a grid, rows of operators, a search) ad
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.engine import drafting_us, host_us, is_captured
 
 HOST_OVERLAP = 3.0
 """Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
@@ -46,12 +47,17 @@ def step_us(
     return np.asarray(overlapped + exposed_us)
 
 
+def _nothing() -> FloatArray:
+    return np.zeros(())
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Cost:
     """What a step takes, before device, host and engine are put together; microseconds, shapes broadcast.
 
     device_us, host_us, exposed_us: as in `step_us`. below_us, above_us: half-widths of the 80 % band of
-    device_us. Costs of passes one after another add with `+`; their errors are taken as independent.
+    device_us; step_half_us, draft_half_us: of what an engine adds to every step, and to a step that drafts.
+    Costs of passes one after another add with `+`; their errors are taken as independent.
     """
 
     device_us: FloatArray
@@ -59,6 +65,8 @@ class Cost:
     exposed_us: FloatArray
     below_us: FloatArray
     above_us: FloatArray
+    step_half_us: FloatArray = field(default_factory=_nothing)
+    draft_half_us: FloatArray = field(default_factory=_nothing)
 
     @cached_property
     def time_us(self) -> FloatArray:
@@ -68,12 +76,29 @@ class Cost:
     @cached_property
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band."""
-        return step_us(self.device_us - self.below_us, self.host_us, self.exposed_us)
+        low_us = step_us(self.device_us - self.below_us, self.host_us, self.exposed_us)
+        if not self._has_engine_band:
+            return low_us
+        below_us = np.sqrt((self.time_us - low_us) ** 2 + self._engine_square)
+        # an engine adds nothing negative: kernels alone, at their fastest, are the floor
+        floor_us = np.minimum(low_us, step_us(self.device_us - self.below_us, self.host_us))
+        return np.maximum(self.time_us - below_us, floor_us)
 
     @cached_property
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band."""
-        return step_us(self.device_us + self.above_us, self.host_us, self.exposed_us)
+        high_us = step_us(self.device_us + self.above_us, self.host_us, self.exposed_us)
+        if not self._has_engine_band:
+            return high_us
+        return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + self._engine_square))
+
+    @property
+    def _has_engine_band(self) -> bool:
+        return bool(self.step_half_us.any() or self.draft_half_us.any())
+
+    @property
+    def _engine_square(self) -> FloatArray:
+        return np.asarray(self.step_half_us**2 + self.draft_half_us**2)
 
     def __add__(self, other: Cost) -> Cost:
         """Both one after the other."""
@@ -83,6 +108,8 @@ class Cost:
             exposed_us=self.exposed_us + other.exposed_us,
             below_us=np.hypot(self.below_us, other.below_us),
             above_us=np.hypot(self.above_us, other.above_us),
+            step_half_us=np.hypot(self.step_half_us, other.step_half_us),
+            draft_half_us=np.hypot(self.draft_half_us, other.draft_half_us),
         )
 
     def at(self, index: IntArray) -> Cost:
@@ -93,6 +120,8 @@ class Cost:
             exposed_us=_along(self.exposed_us, index),
             below_us=_along(self.below_us, index),
             above_us=_along(self.above_us, index),
+            step_half_us=_along(self.step_half_us, index),
+            draft_half_us=_along(self.draft_half_us, index),
         )
 
 
@@ -102,15 +131,66 @@ def _along(values: FloatArray, index: IntArray) -> FloatArray:
     return np.take(values, index, axis=-1)
 
 
-def host_and_exposed_us(
-    runtime: Runtime, kernels: int, of: Pass, batch: Size, query_tokens: Size
-) -> tuple[FloatArray, FloatArray]:
-    """(host, exposed) microseconds of one pass of `kernels` launches over batch x query_tokens tokens.
+class Beside(NamedTuple):
+    """What a pass takes beside its kernels, microseconds: `Cost` has the same names."""
 
-    host = launches x host_us_per_launch, and host_us_per_step for a forward pass of its own. exposed: what
-    an engine takes for each step, sequence and emitted token less what it hides, and for each draft pass.
+    host_us: FloatArray
+    exposed_us: FloatArray
+    step_half_us: FloatArray
+    draft_half_us: FloatArray
+
+
+def beside_kernels(
+    runtime: Runtime,
+    kernels: int,
+    of: Pass,
+    batch: Size,
+    query_tokens: Size,
+    layers: int,
+    device_us: FloatArray,
+) -> Beside:
+    """What one pass of `kernels` launches over batch x query_tokens tokens takes beside them.
+
+    host = launches x host_us_per_launch, and host_us_per_step for a forward pass of its own. exposed: what an
+    engine's host adds to the target's pass (N1), and what a pass that no graph holds (N3) or a draft model's
+    small kernels leave idle. layers: of the network that passes.
     """
     own_pass = of != "continued"
-    host = kernels * runtime.host_us_per_launch + own_pass * runtime.host_us_per_step
-    del batch, query_tokens
-    return np.asarray(host), np.zeros(())
+    host = np.asarray(kernels * runtime.host_us_per_launch + own_pass * runtime.host_us_per_step)
+    nothing = np.zeros(())
+    engine = runtime.engine
+    if engine is None or not own_pass:
+        return Beside(host, nothing, nothing, nothing)
+    if of == "draft":
+        shortest = layers * engine.draft_us_per_layer.value
+        is_short = device_us < shortest
+        idle = np.where(is_short, shortest - device_us, 0.0) if is_short.any() else nothing
+        half = (
+            np.where(is_short, shortest * engine.draft_us_per_layer.band, 0.0) if is_short.any() else nothing
+        )
+        return Beside(host, idle, nothing, half)
+    added = host_us(engine, batch)
+    shortest = layers * engine.eager_us_per_layer.value
+    is_short = np.asarray(device_us < shortest)
+    if not is_short.any():
+        return Beside(host, added.time_us, added.half_us, nothing)
+    waits = np.logical_and(is_short, np.logical_not(is_captured(engine, batch, query_tokens)))
+    idle = np.where(waits, shortest - device_us, 0.0)
+    half = np.where(waits, shortest * engine.eager_us_per_layer.band, 0.0)
+    return Beside(host, added.time_us + idle, np.hypot(added.half_us, half), nothing)
+
+
+def drafting_cost(runtime: Runtime, drafter: str, passes: int, batch: Size) -> Cost | None:
+    """What an engine adds to a step for drafting (N2); None where it adds nothing."""
+    if runtime.engine is None:
+        return None
+    added = drafting_us(runtime.engine, drafter, passes, batch)
+    nothing = _nothing()
+    return Cost(
+        device_us=nothing,
+        host_us=nothing,
+        exposed_us=added.time_us,
+        below_us=nothing,
+        above_us=nothing,
+        draft_half_us=added.half_us,
+    )

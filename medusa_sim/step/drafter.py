@@ -6,7 +6,7 @@ matter (`medusa_sim.acceptance`); the two do not know each other.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -24,13 +24,14 @@ class PassWork:
     """Kernels launched one after another, the runtime that launches them, and what they are for.
 
     of: a forward pass of the target or of a drafter, or heads that continue the pass before them. workload:
-    the tokens that pass through, by which engines charge.
+    the tokens that pass through, by which engines charge. layers: of the network that passes.
     """
 
     launches: tuple[Launch, ...]
     runtime: Runtime
     workload: Workload
     of: Pass
+    layers: int = 0
 
 
 class Drafter(Protocol):
@@ -165,7 +166,9 @@ class DraftModel:
 
     def _pass(self, workload: Workload, runtime: Runtime) -> PassWork:
         launches = _as_drafting(model_launches(self.draft, workload, runtime))
-        return PassWork(launches=launches, runtime=runtime, workload=workload, of="draft")
+        return PassWork(
+            launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.draft.layers
+        )
 
     def weight_bytes(self, model: Model) -> float:
         """All weights of the draft model."""
@@ -212,7 +215,9 @@ class LayerDrafter:
             )
         inputs = self.fused_inputs * model.hidden
         fusion = head_launch(model, "draft_fusion", "drafter", workload.tokens, model.hidden, inputs)
-        return PassWork(launches=(*launches, fusion), runtime=runtime, workload=workload, of="draft")
+        return PassWork(
+            launches=(*launches, fusion), runtime=runtime, workload=workload, of="draft", layers=self.layers
+        )
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft layer's forward pass and the fusion layer, `depth` times in a row."""
@@ -256,7 +261,7 @@ def _levels(workload: Workload, depth: int, width: int) -> tuple[Workload, ...]:
 
 
 def _as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
-    return tuple(Launch(operator=launch.operator, part="drafter", count=launch.count) for launch in launches)
+    return tuple(replace(launch, part="drafter") for launch in launches)
 
 
 def acceptance_launches(model: Model, workload: Workload, depth: int) -> tuple[Launch, ...]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import Bound, CodeArray, LatencyModel
-from medusa_sim.operators.operator import Size
+from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source
+from medusa_sim.operators.operator import Elementwise, Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.compose import Cost, host_and_exposed_us
+from medusa_sim.step.compose import Cost, beside_kernels, drafting_cost
 from medusa_sim.step.drafter import Drafter, PassWork, acceptance_launches
+from medusa_sim.step.engine import choice_us, padded_tokens
 from medusa_sim.step.workload import Launch, Part, Scope, Workload, decode, prefill, step_launches, verify
 
 
@@ -21,7 +22,8 @@ from medusa_sim.step.workload import Launch, Part, Scope, Workload, decode, pref
 class Setting:
     """What stays the same over a grid: the model, how it is run, and what drafts for it.
 
-    depth: the longest path of drafts, which sizes the cache compaction.
+    depth: the longest path of drafts, which sizes the cache compaction. match_rate: share of the steps in
+    which drafts are found, for a drafter that looks them up in the text.
     """
 
     latency: LatencyModel
@@ -30,6 +32,7 @@ class Setting:
     scope: Scope
     drafter: Drafter
     depth: int = 5
+    match_rate: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +132,7 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     waits[Bound.LATENCY].add(np.asarray(launch_us))
     source: CodeArray = np.zeros((), dtype=np.int8)
     for launch in work.launches:
-        time = latency.time(launch.operator)
+        time = _kernel_time(latency, work.runtime, launch)
         kernel_us = launch.count * time.time_us
         parts[launch.part] = parts[launch.part] + kernel_us if launch.part in parts else kernel_us
         below.add((launch.count * (time.time_us - time.low_us)) ** 2)
@@ -140,21 +143,59 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     device = _Sum()
     for part_us in parts.values():
         device.add(part_us)
-    host_us, exposed_us = host_and_exposed_us(
-        work.runtime, kernels, work.of, work.workload.batch, work.workload.query_tokens
+    device_us = device.total() + launch_us
+    shape = work.workload
+    beside = beside_kernels(
+        work.runtime, kernels, work.of, shape.batch, shape.query_tokens, work.layers, device_us
     )
     return StepTime(
         cost=Cost(
-            device_us=device.total() + launch_us,
-            host_us=host_us,
-            exposed_us=exposed_us,
+            device_us=device_us,
             below_us=np.sqrt(below.total()),
             above_us=np.sqrt(above.total()),
+            **beside._asdict(),
         ),
         parts_us=parts,
         launch_us=launch_us,
         waits_us={code: waited.total() for code, waited in waits.items()},
         source=source,
+    )
+
+
+def _kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> OperatorTime:
+    """One launch; a serving engine chooses tokens with kernels of its own and merges small ones."""
+    operator, engine = launch.operator, runtime.engine
+    if engine is None:
+        return latency.time(operator)
+    if isinstance(operator, Elementwise) and operator.kind == "next_token":
+        time_us = choice_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))
+        band = engine.sampling_bytes_per_logit.band
+        return OperatorTime(
+            time_us=time_us,
+            low_us=time_us / (1.0 + band),
+            high_us=time_us * (1.0 + band),
+            bound=np.full(np.shape(time_us), Bound.MEMORY, dtype=np.int8),
+            source=np.full(np.shape(time_us), Source.CALIBRATED, dtype=np.int8),
+        )
+    time = latency.time(operator)
+    if launch.share == 1.0:
+        return time
+    return replace(
+        time,
+        time_us=launch.share * time.time_us,
+        low_us=launch.share * time.low_us,
+        high_us=launch.share * time.high_us,
+    )
+
+
+def _no_kernels(cost: Cost) -> StepTime:
+    nothing = np.zeros(())
+    return StepTime(
+        cost=cost,
+        parts_us={},
+        launch_us=0.0,
+        waits_us=dict.fromkeys((Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY), nothing),
+        source=np.zeros((), dtype=np.int8),
     )
 
 
@@ -173,17 +214,43 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
 
     Scope `block` has the paper's operators alone, as its simulation does.
     """
-    workload = verify(batch, seq_len, candidates)
-    accepting = setting.scope == "model"
+    width = processed_tokens(setting, candidates)
+    workload = verify(batch, seq_len, width)
+    accepting = setting.scope == "model" and not setting.runtime.chain_only
     more = acceptance_launches(setting.model, workload, setting.depth) if accepting else ()
     return _target_pass(setting, workload, more)
 
 
+def processed_tokens(setting: Setting, candidates: Size) -> Size:
+    """(N5): tokens that a step of `candidates` processes per sequence in the mean.
+
+    Drafts that are looked up in the text are verified where the look-up finds any; elsewhere the step is
+    plain.
+    """
+    if setting.match_rate == 1.0:
+        return candidates
+    return 1.0 + setting.match_rate * (np.asarray(candidates, dtype=np.float64) - 1.0)
+
+
 def _target_pass(setting: Setting, workload: Workload, more: tuple[Launch, ...] = ()) -> StepTime:
+    workload = padded(workload, setting.runtime)
     launches = (*step_launches(setting.model, workload, setting.runtime, setting.scope), *more)
-    return work_time(
-        setting.latency, PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="target")
+    work = PassWork(
+        launches=launches,
+        runtime=setting.runtime,
+        workload=workload,
+        of="target",
+        layers=setting.model.layers,
     )
+    return work_time(setting.latency, work)
+
+
+def padded(workload: Workload, runtime: Runtime) -> Workload:
+    """The workload as an engine runs it: filled up to a captured size (N3). Prompts are not captured."""
+    if runtime.engine is None or workload.phase == "prefill":
+        return workload
+    rows = padded_tokens(runtime.engine, workload.batch, workload.query_tokens)
+    return replace(workload, padded_rows=rows)
 
 
 def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> tuple[StepTime, ...]:
@@ -191,10 +258,11 @@ def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Siz
     if setting.scope == "block":
         return ()
     workload = verify(batch, seq_len, candidates)
-    return tuple(
-        work_time(setting.latency, work)
-        for work in setting.drafter.work(setting.model, workload, setting.runtime)
-    )
+    passes = setting.drafter.work(setting.model, workload, setting.runtime)
+    timed = tuple(work_time(setting.latency, work) for work in passes)
+    own_passes = sum(work.of == "draft" for work in passes)
+    added = drafting_cost(setting.runtime, setting.drafter.name, own_passes, batch)
+    return timed if added is None else (*timed, _no_kernels(added))
 
 
 def verify_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:

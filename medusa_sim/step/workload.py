@@ -11,7 +11,8 @@ and activation, then the LM head and the choice of the next token.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -25,6 +26,7 @@ from medusa_sim.operators.operator import (
     Operator,
     Size,
 )
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 
@@ -55,20 +57,26 @@ _FUSED_KIND: dict[Phase, AttentionKind] = {
 class Workload:
     """What one step processes: `query_tokens` new tokens in each of `batch` sequences.
 
-    seq_len: committed tokens before the step (the papers' s); in prefill the prompt itself.
-    All three broadcast against each other.
+    seq_len: committed tokens before the step (the papers' s); in prefill the prompt itself. padded_rows: rows
+    of the linear layers where an engine runs them at a captured size. All broadcast against each other.
     """
 
     phase: Phase
     batch: Size
     seq_len: Size
     query_tokens: Size
+    padded_rows: Size | None = None
 
     @property
     def tokens(self) -> Size:
-        """Rows of every linear layer: m = batch x query_tokens."""
+        """New tokens: m = batch x query_tokens."""
         rows: Size = np.asarray(self.batch) * np.asarray(self.query_tokens)
         return rows
+
+    @property
+    def rows(self) -> Size:
+        """Rows of every linear layer: the tokens, with those that fill a captured size."""
+        return self.tokens if self.padded_rows is None else self.padded_rows
 
     @property
     def kv_len(self) -> Size:
@@ -96,11 +104,15 @@ def verify(batch: Size, seq_len: Size, candidates: Size) -> Workload:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launch:
-    """An operator, how many times a step launches it, and which slice of the step it belongs to."""
+    """An operator, how many times a step launches it, and which slice of the step it belongs to.
+
+    share: of its time as a kernel of its own, where an engine fuses it with others.
+    """
 
     operator: Operator
     part: Part
     count: int = 1
+    share: float = 1.0
 
 
 def linear_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, count: int = 1) -> Launch:
@@ -188,15 +200,16 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
     """Everything an engine launches to turn token ids into next-token choices, drafting apart.
 
     The LM head and the choice run on the last token of a prompt, and on every candidate of a
-    verification step.
+    verification step. A serving engine adds residuals inside the norms and merges other small kernels.
     """
-    m = workload.tokens
+    m = workload.rows
     layers, hidden = model.layers, model.hidden
+    norms = model.norms_per_layer * layers
     query_width = model.heads * model.head_dim
     rotated = query_width + model.kv_heads * model.head_dim
     launches = [
         elementwise_launch(model, "embedding", "embedding", "embedding", m, hidden),
-        elementwise_launch(model, "norms", "rms_norm", "norm_rope", m, hidden, 2 * layers),
+        elementwise_launch(model, "norms", "rms_norm", "norm_rope", m, hidden, norms),
         *_projections(model, runtime, m, layers),
         *_attention_launches(model, workload, runtime, unfused_keys=workload.kv_len, count=layers),
         linear_launch(model, "o_proj", "o_proj", m, hidden, query_width, layers),
@@ -218,12 +231,26 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
             name="softmax", kind="rms_norm", m=scores, n=workload.kv_len, dtype=model.activation_dtype
         )
         launches.append(Launch(operator=softmax, part="attention", count=layers))
-    logit_rows = workload.batch if workload.phase == "prefill" else m
+    logit_rows = workload.batch if workload.phase == "prefill" else workload.tokens
     launches += [
         head_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
         elementwise_launch(model, "next_token", "next_token", "accept", logit_rows, model.vocab),
     ]
-    return tuple(launches)
+    return tuple(launches) if runtime.engine is None else _merged(launches, runtime.engine)
+
+
+_MERGED = ("norms", "final_norm", "qk_norm", "rope", "activation")
+"""Operators that a compiler merges with their neighbours."""
+
+
+def _merged(launches: Iterable[Launch], engine: Engine) -> tuple[Launch, ...]:
+    """As an engine compiles them: residual adds inside the norms, a share of the other elementwise time."""
+    share = engine.elementwise_share.value
+    return tuple(
+        replace(launch, share=share) if launch.operator.name in _MERGED else launch
+        for launch in launches
+        if launch.operator.name != "residuals" or not engine.fused_residual
+    )
 
 
 def step_launches(model: Model, workload: Workload, runtime: Runtime, scope: Scope) -> tuple[Launch, ...]:

@@ -62,6 +62,12 @@ PUBLISHED = {
     "llama-68m": 68_030_208,
     "llama-160m": 162_417_408,
     "tinyllama-1.1b": 1_100_048_384,
+    "llama-3.3-70b": 70_553_706_496,
+    "gemma-3-1b": 999_885_952,
+    # without the vision tower: KerasHub's text models and 64 tokens that the published vocabulary has more
+    "gemma-3-4b": 3_880_099_328 + 64 * 2560,
+    "gemma-3-12b": 11_765_788_416 + 64 * 3840,
+    "gemma-3-27b": 27_009_002_240 + 64 * 5376,
 }
 
 LLAMA: dict[str, Any] = {

@@ -14,14 +14,33 @@ from medusa_sim.errors import SpecError
 from medusa_sim.report.spec_rows import runtime_rows
 from medusa_sim.reproduce.token_rates import plain_step
 from medusa_sim.specs import runtime as runtime_module
+from medusa_sim.specs.engine import UNITS
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.specs.runtime import load_runtime, runtime_aliases, runtime_names
 
 TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
 
 
-def test_the_four_runtimes() -> None:
-    assert runtime_names() == ("paper", "kernel", "cuda-graph", "hf-eager")
+KERNELS = ("paper", "kernel", "cuda-graph", "hf-eager")
+ENGINES = (
+    "vllm-0.10",
+    "vllm-0.11",
+    "vllm-0.33",
+    "vllm-0.8",
+    "vllm-v0",
+    "sglang-0.5",
+    "tensorrt-llm-1.2",
+)
+
+
+def test_the_runtimes() -> None:
+    assert runtime_names() == (*KERNELS, *ENGINES)
+    assert runtime_aliases() == {
+        "vllm": "vllm-0.33",
+        "sglang": "sglang-0.5",
+        "tensorrt-llm": "tensorrt-llm-1.2",
+    }
+    assert load_runtime("vllm").name == "vllm-0.33"
 
 
 def test_what_each_fuses() -> None:
@@ -34,7 +53,86 @@ def test_what_each_fuses() -> None:
         "kernel": (True, True, "fused"),
         "cuda-graph": (True, True, "fused"),
         "hf-eager": (False, False, "fused"),
+        **dict.fromkeys(ENGINES, (True, True, "fused")),
     }
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_every_term_of_an_engine_says_where_it_is_from(name: str) -> None:
+    engine = load_runtime(name).engine
+    assert engine is not None
+    rows = {row.key: row for row in runtime_rows(load_runtime(name))}
+    for key, term in engine.terms.items():
+        row = rows[f"engine.{key}"]
+        assert (row.value, row.source, row.unit) == (term.value, term.source, UNITS[key])
+        assert term.source
+        if term.inherited_from:
+            assert f"inherited from {term.inherited_from}" in row.note
+            lender = load_runtime(term.inherited_from).engine
+            assert lender is not None
+            # what nobody measured in this version is less certain than where somebody did
+            assert term.value == lender.terms[key].value
+            assert term.band >= lender.terms[key].band
+    assert set(engine.drafters) <= {"medusa", "draft-model", "eagle", "eagle3", "mtp", "ngram"}
+
+
+def test_kernels_alone_have_no_engine() -> None:
+    assert all(load_runtime(name).engine is None for name in KERNELS)
+    assert not any(load_runtime(name).chain_only for name in KERNELS)
+
+
+def test_an_unknown_version_names_those_that_are_known() -> None:
+    with pytest.raises(SpecError, match=r"vllm-0\.12.*no terms are known.*vllm-0\.11.*vllm-0\.33"):
+        load_runtime("vllm-0.12")
+
+
+def test_a_runtime_of_ones_own_inherits_from_an_engine(tmp_path: Path) -> None:
+    folder = tmp_path / "profiles" / "runtimes"
+    folder.mkdir(parents=True)
+    own = folder / "mine.toml"
+    own.write_text(
+        'inherits = "vllm-0.33"\ntitle = "my server"\n[engine]\nwiden = 2.0\n'
+        'host_us_per_step = { value = 500.0, band = 0.1, source = "my benchmark" }\n'
+    )
+    for runtime in (load_runtime("mine", tmp_path), load_runtime(str(own))):
+        assert runtime.name == "mine"
+        assert runtime.engine is not None
+        relative = load_runtime("vllm").engine
+        assert relative is not None
+        assert runtime.engine.host_us_per_step.value == 500.0
+        lent = runtime.engine.draft_us_per_pass
+        assert (lent.value, lent.band) == (
+            relative.draft_us_per_pass.value,
+            2.0 * relative.draft_us_per_pass.band,
+        )
+    assert "mine" in runtime_names(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "told"),
+    [
+        ("host_us_per_step", 3.0, "source"),
+        ("host_us_per_step", {"value": 3.0}, "source"),
+        ("host_us_per_step", {"value": -3.0, "source": "somewhere"}, "allowed"),
+        ("host_us_per_steps", {"value": 3.0, "source": "somewhere"}, "unknown key"),
+        ("graph_sizes", [4, 2], "rising"),
+        ("graph_sizes", "1..256", "rising"),
+        ("graph_unit", "tons", "tokens, multiples, requests"),
+        ("drafters", ["eagle", 3], "names"),
+        ("widen", 0.5, "allowed"),
+    ],
+)
+def test_a_broken_engine_names_file_and_key(tmp_path: Path, key: str, value: Any, told: str) -> None:
+    path = tmp_path / "mine.toml"
+    content = {"inherits": "vllm-0.33", "title": "my server", "engine": {key: value}}
+    path.write_text(tomlkit.dumps(content))
+    with pytest.raises(SpecError) as caught:
+        load_runtime(str(path))
+    message = str(caught.value)
+    assert told in message
+    assert f"engine.{key}" in message
+    assert "mine.toml" in message
+    assert "\n" not in message
 
 
 def test_bare_kernels_and_the_paper_launch_for_nothing() -> None:

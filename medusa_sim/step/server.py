@@ -1,0 +1,113 @@
+"""A step seen through a server: the time between two chunks of a request, and per token of it.
+
+    (N6)  filter   = filter_us + filter_bytes V (1 + 0.2 z) (min(r, 128) + 0.7 max(r - 128, 0)) / B
+    (N7)  f        = 1 - exp(-b tau / N),  prompts = (b tau / N) / f    steps that carry prompts; how many
+    (N8)  carried  = linear(m + prompts P) - linear(m) + prompts attention(P)
+    (N9)  itl      = step + filter + g carried,  g = f^2 / (f^2 + (1 - f)^2)
+    (N10) tpot     = (step + filter + f carried) / tau
+    (N11) tokens/s = b / tpot
+
+P and N are the mean tokens of a prompt and of an output: in a server that stays full every finished request
+brings a prompt, which a decode step carries. (N9) is the median gap: it sees carried prompts where most steps
+carry one. r rows of logits, m tokens of the step, z = 1 where top-k is asked beside top-p. Without P and N
+nothing is carried.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.operators.operator import Size
+from medusa_sim.step.drafter import PassWork
+from medusa_sim.step.engine import filter_us
+from medusa_sim.step.step import Setting, processed_tokens, work_time
+from medusa_sim.step.workload import decode, model_launches, prefill
+
+_ATTENTION = ("qk", "pv", "softmax", "decode_attention", "verify_attention", "prefill_attention")
+_ONCE_A_PROMPT = ("lm_head", "next_token")
+"""Operators that a carried prompt adds to the step in another way, or only once for all its tokens."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Traffic:
+    """Mean tokens of a prompt and of an output of the requests that a server works on."""
+
+    prompt_tokens: float
+    output_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """itl_us: median time between two chunks of a request; tpot_us: mean time per token of it."""
+
+    itl_us: FloatArray
+    tpot_us: FloatArray
+
+
+def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:
+    """Mean committed tokens of the requests in flight around a length of `seq_len`.
+
+    Long outputs stay in flight longer: requests that one meets are longer than the mean.
+    """
+    engine = setting.runtime.engine
+    if traffic is None or engine is None:
+        return seq_len
+    return np.asarray(seq_len) + engine.length_spread_share.value * traffic.output_tokens
+
+
+def served(
+    setting: Setting,
+    step_us: FloatArray,
+    batch: Size,
+    candidates: Size,
+    tokens_per_step: FloatArray,
+    traffic: Traffic | None,
+) -> Served:
+    """(N6) to (N10) on a step of `batch` requests. step_us: at `served_length`; all broadcast."""
+    requests = np.asarray(batch, dtype=np.float64)
+    width = processed_tokens(setting, candidates)
+    rows = requests * width
+    waiting = np.asarray(step_us)
+    engine = setting.runtime.engine
+    if engine is not None and setting.scope == "model":
+        model = setting.model
+        gpu = setting.latency.gpu
+        waiting = waiting + filter_us(engine, gpu, rows, model.vocab, top_k=model.samples_top_k)
+        waiting = waiting + engine.host_us_per_token.value * requests * tokens_per_step
+    if traffic is None or setting.scope == "block":
+        return Served(itl_us=waiting, tpot_us=waiting / tokens_per_step)
+    finished = requests * tokens_per_step / traffic.output_tokens
+    share = -np.expm1(-finished)
+    carried = _carried_us(setting, rows, finished / share, traffic.prompt_tokens)
+    typical = share**2 / (share**2 + (1.0 - share) ** 2)
+    return Served(itl_us=waiting + typical * carried, tpot_us=(waiting + share * carried) / tokens_per_step)
+
+
+def _carried_us(
+    setting: Setting, tokens: FloatArray, prompts: FloatArray, prompt_tokens: float
+) -> FloatArray:
+    """(N8): kernels that `prompts` prompts add to a step of `tokens` tokens, microseconds."""
+    linear = _linear_us(setting, tokens + prompts * prompt_tokens) - _linear_us(setting, tokens)
+    launches = tuple(
+        launch
+        for launch in model_launches(setting.model, prefill(1, prompt_tokens), setting.runtime)
+        if launch.operator.name in _ATTENTION
+    )
+    workload = prefill(1, prompt_tokens)
+    work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
+    return np.asarray(np.maximum(linear, 0.0) + prompts * work_time(setting.latency, work).device_us)
+
+
+def _linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
+    """Device time of everything in a step that is shared by all its tokens."""
+    workload = decode(tokens, 1)
+    launches = tuple(
+        launch
+        for launch in model_launches(setting.model, workload, setting.runtime)
+        if launch.operator.name not in (*_ATTENTION, *_ONCE_A_PROMPT)
+    )
+    work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
+    return work_time(setting.latency, work).device_us
