@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,12 +19,15 @@ from medusa_sim.reading import read_csv_table
 if TYPE_CHECKING:
     import pandas as pd
 
+    from medusa_sim.acceptance.engine_counters import AcceptanceCounts
+
 
 @click.group(
     epilog=examples(
         "medusa-sim acceptance predict --observations measured.csv --targets wanted.csv",
         "medusa-sim acceptance show medusa1-vicuna-7b --candidates 2,8,16,32,64",
         "medusa-sim acceptance fit --head-accuracy heads.csv --source 'our eval, 2026-11' -o ours.toml",
+        "medusa-sim acceptance from-engine http://127.0.0.1:8000/metrics --wait 60 -o ours.toml",
     )
 )
 def acceptance() -> None:
@@ -214,3 +218,104 @@ def fit(
     click.echo(
         f"wrote {path} ({heads.heads} heads, {heads.ranks} ranks, correlation {correlation:.3f})", err=True
     )
+
+
+@acceptance.command(
+    "from-engine",
+    epilog=examples(
+        "medusa-sim acceptance from-engine after.txt --before before.txt -o ours.toml",
+        "medusa-sim acceptance from-engine http://127.0.0.1:8000/metrics --wait 60 -o ours.toml",
+        "medusa-sim acceptance from-engine profile_export.jsonl --of llama-3.1-8b -o ours.toml",
+    ),
+)
+@click.argument("sources", nargs=-1, required=True, metavar="FILE|URL...")
+@click.option(
+    "--before",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="The /metrics page from before the run; FILE is the one after it.",
+)
+@click.option(
+    "--wait",
+    "wait_s",
+    type=click.FloatRange(0.0, 86_400.0),
+    default=0.0,
+    show_default=True,
+    help="With a URL: seconds between two looks; 0 takes what was counted since the server started.",
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0.1, 600.0),
+    default=5.0,
+    show_default=True,
+    help="Seconds that the server may take to answer.",
+)
+@click.option("--of", "of_model", default=None, help="Counts of this model, where there are several.")
+@click.option("--title", default=None, help="What was measured [engine and model].")
+@click.option("--source", default=None, help="Where the numbers come from [the files' names].")
+@click.option(
+    "-o", "--output", "path", type=click.Path(path_type=Path), required=True, help="Profile to write (TOML)."
+)
+def from_engine(
+    sources: tuple[str, ...],
+    before: Path | None,
+    wait_s: float,
+    timeout_s: float,
+    of_model: str | None,
+    title: str | None,
+    source: str | None,
+    path: Path,
+) -> None:
+    """A profile (TOML) by position from what a serving engine counted.
+
+    Read are /metrics pages of vLLM (a file, two with --before, or a URL), JSON or JSON lines with the
+    acceptance histograms of vLLM, SGLang, TensorRT-LLM and AIPerf, results of `vllm bench serve`, and logs of
+    llama.cpp and vLLM. Where the number of drafts varied, every step counts at the positions that it tried.
+    """
+    from medusa_sim.acceptance.engine_counters import combined, position_profile
+    from medusa_sim.acceptance.profile_file import encoded_profile
+    from medusa_sim.writing import check_writable, write_text
+
+    if path.suffix != ".toml":
+        raise UsageError(f"{path}: a profile is a .toml file")
+    if before is not None and len(sources) != 1:
+        raise UsageError("--before belongs to one page after it; give one FILE")
+    check_writable(path)
+    parts = [
+        part
+        for given in sources
+        for part in _engine_counts(given, before, wait_s=wait_s, timeout_s=timeout_s)
+    ]
+    counts = combined(parts, of_model)
+    names = ", ".join(given if "://" in given else Path(given).name for given in sources)
+    what = title or " ".join(filter(None, (counts.engine, counts.model, "acceptance by position")))
+    profile = position_profile(counts, title=what, source=source or f"counters of {counts.engine}: {names}")
+    write_text(path, encoded_profile(profile))
+    for note in counts.notes:
+        click.echo(f"note: {note}", err=True)
+    rates = " ".join(f"{row.rate:.3f}" for row in profile.positions)
+    click.echo(
+        f"wrote {path} ({counts.steps} steps, conditional rates {rates}, {counts.tokens_per_step:.2f} tokens "
+        f"a step with {len(profile.positions)} drafts)",
+        err=True,
+    )
+
+
+def _engine_counts(
+    given: str, before: Path | None, *, wait_s: float, timeout_s: float
+) -> list[AcceptanceCounts]:
+    """What one source counted: a file, or a server asked once or twice."""
+    from medusa_sim.acceptance.engine_records import read_counts
+    from medusa_sim.acceptance.prometheus import counts_between, fetched, scrape
+
+    if "://" not in given:
+        return read_counts(Path(given), before)
+    if before is not None:
+        raise UsageError("--before is for files; with a URL say --wait SECONDS")
+    first = scrape(fetched(given, timeout_s), given)
+    if wait_s == 0.0:
+        return counts_between(None, first, given)
+    click.echo(f"counting for {wait_s:g} s", err=True)
+    time.sleep(wait_s)
+    return counts_between(first, scrape(fetched(given, timeout_s), given), given)

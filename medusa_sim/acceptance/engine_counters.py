@@ -1,0 +1,174 @@
+"""Acceptance by position from what a serving engine counted, and the profile that follows from it.
+
+A step that drafts K tokens and accepts j of them tries positions 0..min(j, K - 1) and accepts positions
+0..j-1. Counting every step at the positions that it tried gives conditional rates that stay right where the
+number of drafts changed from step to step; dividing by all steps would count a position as refused that was
+never drafted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from medusa_sim.acceptance.profile_file import SCHEMA, PositionFile, PositionRow
+from medusa_sim.arrays import IntArray
+from medusa_sim.errors import DataError
+
+FEW_UNDRAFTED = 0.02
+"""Share of steps x positions that may lack without a word: requests end."""
+MOST_UNDRAFTED = 0.10
+"""Share from which counters without the length of every draft say nothing of the later positions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AcceptanceCounts:
+    """How often every position was tried and accepted.
+
+    tried, accepted: (positions,), accepted at most tried and tried[k] at most accepted[k - 1]. steps:
+    verification steps. undrafted: positions that no draft reached though they are counted as tried, 0 where
+    the length of every draft is known. engine, model: what counted; empty where the file does not say.
+    """
+
+    engine: str
+    model: str
+    steps: int
+    tried: IntArray
+    accepted: IntArray
+    undrafted: float = 0.0
+    notes: tuple[str, ...] = ()
+
+    @property
+    def undrafted_share(self) -> float:
+        """Of steps x positions."""
+        return self.undrafted / (self.steps * self.tried.size)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Mean acceptance length of a chain that drafts every position: 1 + the products of the rates."""
+        rates = np.divide(self.accepted, self.tried, out=np.zeros(self.tried.size), where=self.tried > 0)
+        return float(1.0 + np.cumprod(rates).sum())
+
+
+def counts_of_steps(
+    lengths: Mapping[int, Mapping[int, int]], *, engine: str, model: str = "", notes: tuple[str, ...] = ()
+) -> AcceptanceCounts:
+    """Counts of steps by draft length and accepted drafts: `lengths[K][j]` steps.
+
+    Raises DataError for a step that accepted more than it drafted, negative counts, or no drafts at all.
+    """
+    positions = max(lengths, default=0)
+    tried, accepted = np.zeros(positions, dtype=np.int64), np.zeros(positions, dtype=np.int64)
+    steps = 0
+    for drafts, histogram in lengths.items():
+        for taken, count in histogram.items():
+            if count < 0 or not 0 <= taken <= drafts:
+                raise DataError(f"{engine}: {count} steps that accepted {taken} of {drafts} drafts cannot be")
+            tried[: min(taken + 1, drafts)] += count
+            accepted[:taken] += count
+            steps += count if drafts else 0
+    if steps == 0:
+        raise DataError(f"{engine}: no step drafted anything; serve some requests with speculation first")
+    return AcceptanceCounts(engine, model, steps, tried, accepted, notes=notes)
+
+
+def counts_of_positions(
+    accepted: Iterable[float], *, steps: float, draft_tokens: float, engine: str, model: str = ""
+) -> AcceptanceCounts:
+    """Counts of an engine that says how often each position was accepted, but not what each step drafted.
+
+    Every step counts as if it had drafted every position; `undrafted` says by how much that is wrong.
+    Raises DataError for counts that rise along the positions, more drafts than positions, or no drafts.
+    """
+    counts = np.rint(np.fromiter(accepted, dtype=np.float64)).astype(np.int64)
+    if steps <= 0 or draft_tokens <= 0 or counts.size == 0:
+        raise DataError(f"{engine}: no step drafted anything; serve some requests with speculation first")
+    before = np.concatenate([[round(steps)], counts[:-1]])
+    if counts.min() < 0 or np.any(counts > before):
+        raise DataError(
+            f"{engine}: position {int(np.argmax(counts > before))} was accepted more often than tried; these "
+            "are not counters of one run"
+        )
+    undrafted = steps * counts.size - draft_tokens
+    if undrafted < -0.5:
+        raise DataError(
+            f"{engine}: {draft_tokens / steps:.2f} drafts a step with {counts.size} positions: a tree, whose "
+            "rates are not those of a chain; serve with top-k 1"
+        )
+    return AcceptanceCounts(engine, model, round(steps), before, counts, undrafted=max(undrafted, 0.0))
+
+
+def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> AcceptanceCounts:
+    """The sum of counts of one engine and one model; `model` keeps those of that name.
+
+    Raises DataError where two models or engines are mixed, none is left, or too much was not drafted.
+    """
+    kept = [part for part in parts if model is None or part.model == model]
+    if not kept:
+        raise DataError(f"no counts of model {model!r}; leave out --of to see which there are")
+    models = sorted({part.model for part in kept if part.model})
+    if len(models) > 1:
+        raise DataError(
+            f"counts of {len(models)} models are mixed ({', '.join(models)[:120]}); keep one with --of MODEL"
+        )
+    engines = sorted({part.engine for part in kept})
+    if len(engines) > 1:
+        raise DataError(f"counts of several engines are mixed ({', '.join(engines)}); give those of one")
+    size = max(part.tried.size for part in kept)
+    total = AcceptanceCounts(
+        engines[0],
+        models[0] if models else "",
+        sum(part.steps for part in kept),
+        sum((_padded(part.tried, size) for part in kept), np.zeros(size, dtype=np.int64)),
+        sum((_padded(part.accepted, size) for part in kept), np.zeros(size, dtype=np.int64)),
+        undrafted=sum(part.undrafted for part in kept),
+        notes=tuple(dict.fromkeys(note for part in kept for note in part.notes)),
+    )
+    return _with_undrafted_note(total)
+
+
+def _with_undrafted_note(counts: AcceptanceCounts) -> AcceptanceCounts:
+    """The counts, with a word on what was not drafted. Raises DataError where that is too much."""
+    share = counts.undrafted_share
+    if share > MOST_UNDRAFTED:
+        drafted = counts.tried.size * (1.0 - share)
+        raise DataError(
+            f"{counts.engine}: the number of drafts varied ({drafted:.2f} a step of {counts.tried.size}), so "
+            "these counters say nothing of the later positions; give records by request with the length of "
+            "every draft (vLLM: --per-request-spec-decode-metrics detailed), or a run with a fixed number"
+        )
+    if share <= FEW_UNDRAFTED:
+        return counts
+    note = (
+        f"{share:.0%} of the positions were not drafted and count as refused; the interval is wider by that"
+    )
+    return replace(counts, notes=(*counts.notes, note))
+
+
+def _padded(counts: IntArray, size: int) -> IntArray:
+    return np.pad(counts, (0, size - counts.size))
+
+
+def position_profile(counts: AcceptanceCounts, *, title: str, source: str) -> PositionFile:
+    """The profile file: a conditional rate and its trials for every position that was tried.
+
+    Raises DataError where the first position was never tried.
+    """
+    reached = np.flatnonzero(counts.tried > 0)
+    if not reached.size:
+        raise DataError(f"{counts.engine}: no position was ever tried")
+    rows = [
+        PositionRow(rate=round(float(a) / float(n), 6), trials=int(n))
+        for a, n in zip(counts.accepted[: reached[-1] + 1], counts.tried[: reached[-1] + 1], strict=True)
+    ]
+    return PositionFile(
+        schema=SCHEMA,
+        title=title,
+        source=source,
+        agreement="target",
+        rates="conditional",
+        positions=rows,
+        model_error=round(counts.undrafted_share, 4) if counts.undrafted_share > FEW_UNDRAFTED else 0.0,
+    )

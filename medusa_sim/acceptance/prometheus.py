@@ -1,0 +1,165 @@
+"""Counters of an engine's `/metrics` page: parsed, subtracted, and fetched within a time limit.
+
+vLLM (vllm/v1/spec_decode/metrics.py): `vllm:spec_decode_num_drafts_total`, `..._num_draft_tokens_total`,
+`..._num_accepted_tokens_total` and `..._num_accepted_tokens_per_pos_total{position="k"}`, one series an
+engine and model. SGLang's page holds means alone (`sglang:spec_accept_length`), no positions.
+"""
+
+from __future__ import annotations
+
+import http.client
+import re
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from urllib.parse import urlsplit
+
+from medusa_sim.acceptance.engine_counters import AcceptanceCounts, counts_of_positions
+from medusa_sim.errors import DataError, shown
+
+PAGE_BYTES = 20_000_000
+"""The largest page that is read."""
+TIMEOUT_S = 5.0
+
+_SAMPLE = re.compile(r"^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)(?:\s+\d+)?$")
+_LABEL = re.compile(r'([a-zA-Z_]\w*)="((?:[^"\\]|\\.)*)"')
+_PREFIX = "vllm:spec_decode_num_"
+_SGLANG_MEAN = "sglang:spec_accept_length"
+
+
+@dataclass
+class Scrape:
+    """Counters of one page by model: drafts, draft tokens, accepted tokens and those by position."""
+
+    drafts: dict[str, float] = field(default_factory=dict)
+    draft_tokens: dict[str, float] = field(default_factory=dict)
+    accepted: dict[str, dict[int, float]] = field(default_factory=dict)
+
+
+def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
+    """(name, labels, value) of every sample of a page in Prometheus' text format; comments are left out."""
+    for line in text.splitlines():
+        found = _SAMPLE.match(line.strip())
+        if found is None:
+            continue
+        try:
+            value = float(found[3])
+        except ValueError:
+            continue
+        yield found[1], dict(_LABEL.findall(found[2] or "")), value
+
+
+def is_page(text: str) -> bool:
+    """Whether a text holds counters of speculation of vLLM or SGLang."""
+    return _PREFIX in text or "sglang:" in text or "vllm:" in text
+
+
+def scrape(text: str, where: str) -> Scrape:
+    """The counters of a page, engines of one model added up.
+
+    Raises DataError for a page without counters of speculation, saying what to do with SGLang's means.
+    """
+    page = Scrape()
+    means: dict[str, float] = {}
+    for name, labels, value in samples(text):
+        model = labels.get("model_name", "")
+        if name.startswith("sglang:spec_"):
+            means[name] = value
+        match name.removeprefix(_PREFIX).removesuffix("_total"):
+            case "drafts":
+                page.drafts[model] = page.drafts.get(model, 0.0) + value
+            case "draft_tokens":
+                page.draft_tokens[model] = page.draft_tokens.get(model, 0.0) + value
+            case "accepted_tokens_per_pos" if labels.get("position", "").isdigit():
+                by_position = page.accepted.setdefault(model, {})
+                position = int(labels["position"])
+                by_position[position] = by_position.get(position, 0.0) + value
+    if page.drafts and page.accepted:
+        return page
+    if _SGLANG_MEAN in means:
+        drafts = means.get("sglang:spec_num_steps")
+        told = f"{means[_SGLANG_MEAN]:.2f}@{drafts:.0f}" if drafts else f"{means[_SGLANG_MEAN]:.2f}@STEPS"
+        raise DataError(
+            f"{where}: SGLang's page holds a mean without positions; use it as --acceptance {told}, or give "
+            "responses with return_spec_tokens_details"
+        )
+    raise DataError(
+        f"{where}: no counters of speculation ({_PREFIX}...); is this the /metrics page of an engine that "
+        "speculates?"
+    )
+
+
+def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[AcceptanceCounts]:
+    """What was counted between two pages (None: since the server started), for every model.
+
+    Raises DataError for a counter that went down, positions that changed, and as `counts_of_positions` does.
+    """
+    found = []
+    for model, by_position in after.accepted.items():
+        earlier = {} if before is None else before.accepted.get(model, {})
+        if earlier and earlier.keys() != by_position.keys():
+            raise DataError(
+                f"{where}: {len(earlier)} positions before and {len(by_position)} after; the server was "
+                "started anew in between"
+            )
+        first = before or Scrape()
+        drafts = _risen(first.drafts.get(model, 0.0), after.drafts.get(model, 0.0), "drafts", where)
+        tokens = _risen(
+            first.draft_tokens.get(model, 0.0), after.draft_tokens.get(model, 0.0), "draft tokens", where
+        )
+        accepted = [
+            _risen(earlier.get(k, 0.0), by_position[k], f"accepted tokens of position {k}", where)
+            for k in sorted(by_position)
+        ]
+        found.append(
+            counts_of_positions(accepted, steps=drafts, draft_tokens=tokens, engine="vLLM", model=model)
+        )
+    return found
+
+
+def _risen(before: float, after: float, what: str, where: str) -> float:
+    if after < before:
+        raise DataError(
+            f"{where}: {what} went down from {before:.0f} to {after:.0f}; the server was started anew in "
+            "between, or the pages are the wrong way round"
+        )
+    return after - before
+
+
+def fetched(url: str, timeout_s: float = TIMEOUT_S) -> str:
+    """The page at an http or https address, within the time limit. Raises DataError in one line."""
+    parts = urlsplit(url)
+    connections = {"http": http.client.HTTPConnection, "https": http.client.HTTPSConnection}
+    if parts.scheme not in connections or not parts.hostname:
+        raise DataError(f"{shown(url)}: give an http or https address such as http://127.0.0.1:8000/metrics")
+    deadline = time.monotonic() + timeout_s
+    try:
+        connection = connections[parts.scheme](parts.hostname, parts.port, timeout=timeout_s)
+        try:
+            connection.request("GET", parts.path or "/metrics")
+            response = connection.getresponse()
+            body = _within(response, deadline)
+        finally:
+            connection.close()
+    except TimeoutError as error:
+        raise DataError(f"{url}: no answer within {timeout_s:g} s; is the server up? (--timeout)") from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+        raise DataError(f"{url}: cannot be reached ({reason}); is the server up?") from error
+    if response.status != http.client.OK:
+        raise DataError(f"{url}: answered {response.status} {response.reason}; give the /metrics page")
+    return body.decode("utf-8", errors="replace")
+
+
+def _within(response: http.client.HTTPResponse, deadline: float) -> bytes:
+    """The body, read until the deadline: a server that drips must not hold the command for ever."""
+    parts: list[bytes] = []
+    size = 0
+    while part := response.read1(65536):
+        parts.append(part)
+        size += len(part)
+        if size > PAGE_BYTES:
+            raise ValueError(f"more than {PAGE_BYTES:,} bytes")
+        if time.monotonic() > deadline:
+            raise TimeoutError
+    return b"".join(parts)

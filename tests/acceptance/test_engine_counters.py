@@ -1,0 +1,250 @@
+"""Acceptance from engines: unbiased where the number of drafts varied, refused where counters contradict."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import socket
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.acceptance.engine_counters import combined, counts_of_positions, counts_of_steps
+from medusa_sim.acceptance.engine_records import read_counts
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.acceptance.prometheus import fetched, samples, scrape
+from medusa_sim.cli import cli
+from medusa_sim.errors import DataError
+
+FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
+RATES = (0.7, 0.6, 0.5)
+
+
+@pytest.mark.parametrize(
+    ("name", "engine", "steps"),
+    [
+        ("vllm_metrics_after.txt", "vLLM", 21000),
+        ("vllm_serve_spec_b8.json", "vLLM", 8000),
+        ("tensorrt_llm_response.json", "engine", 1000),
+        ("sglang_response.json", "SGLang", 1000),
+        ("llama_cpp.log", "llama.cpp", 1000),
+    ],
+)
+def test_every_engines_file_gives_the_same_rates(name: str, engine: str, steps: int) -> None:
+    counts = combined(read_counts(FILES / name))
+    assert counts.engine == engine
+    assert counts.steps == steps
+    assert counts.accepted / counts.tried == pytest.approx(RATES, abs=1e-3)
+
+
+def test_two_pages_are_subtracted() -> None:
+    counts = combined(read_counts(FILES / "vllm_metrics_after.txt", FILES / "vllm_metrics_before.txt"))
+    assert counts.steps == 20000
+    assert counts.tried.tolist() == [20000, 14000, 8400]
+
+
+def test_records_of_varied_length_count_a_step_where_it_tried() -> None:
+    """100 steps of three drafts, then (1,1), (1,1), (1,0), (2,1): by hand."""
+    counts = combined(read_counts(FILES / "aiperf_records.jsonl"))
+    assert counts.tried.tolist() == [104, 71, 42]
+    assert counts.accepted.tolist() == [73, 42, 21]
+    assert counts.undrafted == 0.0
+
+
+@given(
+    rates=st.lists(st.floats(0.1, 0.95), min_size=1, max_size=5),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_rates_are_unbiased_whatever_the_draft_lengths(rates: list[float], seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    steps = 4000
+    drafted = rng.integers(1, len(rates) + 1, steps)
+    drafted[0] = len(rates)
+    accepted = np.minimum(drafted, np.cumprod(rng.random((steps, len(rates))) < rates, axis=1).sum(axis=1))
+    lengths: dict[int, dict[int, int]] = defaultdict(dict)
+    for (k, j), count in Counter(zip(drafted.tolist(), accepted.tolist(), strict=True)).items():
+        lengths[k][j] = count
+    counts = counts_of_steps(lengths, engine="x")
+    assert counts.steps == steps
+    assert np.all(counts.tried[1:] <= counts.accepted[:-1])
+    seen = counts.tried > 0
+    error = counts.accepted[seen] / counts.tried[seen] - np.asarray(rates)[seen]
+    assert np.all(np.abs(error) <= 5.0 * np.sqrt(0.25 / counts.tried[seen]))
+
+
+@given(histogram=st.lists(st.integers(0, 500), min_size=2, max_size=7).filter(lambda h: sum(h) > 0))
+def test_tokens_per_step_are_those_of_the_histogram(histogram: list[int]) -> None:
+    drafts = len(histogram) - 1
+    counts = counts_of_steps({drafts: dict(enumerate(histogram))}, engine="x")
+    mean = 1.0 + sum(j * count for j, count in enumerate(histogram)) / sum(histogram)
+    assert counts.tokens_per_step == pytest.approx(mean)
+
+
+def test_what_was_not_drafted_widens_or_refuses() -> None:
+    little = combined([counts_of_positions([700, 420], steps=1000, draft_tokens=1900, engine="x")])
+    assert little.undrafted_share == pytest.approx(0.05)
+    assert "not drafted" in little.notes[0]
+    with pytest.raises(DataError, match=r"varied \(1\.50 a step of 2\).*detailed"):
+        combined([counts_of_positions([700, 420], steps=1000, draft_tokens=1500, engine="x")])
+
+
+@pytest.mark.parametrize(
+    ("accepted", "steps", "tokens", "told"),
+    [
+        ([700, 800], 1000, 2000, "more often than tried"),
+        ([1200, 100], 1000, 2000, "more often than tried"),
+        ([700, 420], 1000, 7000, "a tree"),
+        ([0, 0], 0, 0, "no step drafted"),
+    ],
+)
+def test_counters_at_odds_with_themselves_are_refused(
+    accepted: list[int], steps: int, tokens: int, told: str
+) -> None:
+    with pytest.raises(DataError, match=told):
+        counts_of_positions(accepted, steps=steps, draft_tokens=tokens, engine="x")
+
+
+def test_a_step_cannot_accept_more_than_it_drafted() -> None:
+    with pytest.raises(DataError, match="cannot be"):
+        counts_of_steps({2: {3: 1}}, engine="x")
+    with pytest.raises(DataError, match="no step drafted"):
+        counts_of_steps({0: {0: 5}}, engine="x")
+
+
+def test_two_models_are_kept_apart(tmp_path: Path) -> None:
+    page = (FILES / "vllm_metrics_after.txt").read_text()
+    other = page.replace("meta-llama/Llama-3.1-8B-Instruct", "another")
+    both = tmp_path / "both.txt"
+    both.write_text(page + other)
+    with pytest.raises(DataError, match=r"2 models are mixed.*--of"):
+        combined(read_counts(both))
+    assert combined(read_counts(both), "another").steps == 21000
+    with pytest.raises(DataError, match="no counts of model"):
+        combined(read_counts(both), "a third")
+
+
+def test_engines_of_one_server_are_added(tmp_path: Path) -> None:
+    page = (FILES / "vllm_metrics_after.txt").read_text()
+    both = tmp_path / "both.txt"
+    both.write_text(page + page.replace('engine="0"', 'engine="1"'))
+    assert combined(read_counts(both)).steps == 42000
+
+
+def test_pages_the_wrong_way_round_and_restarts_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="went down"):
+        read_counts(FILES / "vllm_metrics_before.txt", FILES / "vllm_metrics_after.txt")
+    fewer = tmp_path / "fewer.txt"
+    text = (FILES / "vllm_metrics_before.txt").read_text()
+    fewer.write_text("\n".join(line for line in text.splitlines() if 'position="2"' not in line))
+    with pytest.raises(DataError, match="2 positions before and 3 after"):
+        read_counts(FILES / "vllm_metrics_after.txt", fewer)
+
+
+def test_sglangs_mean_is_told_as_an_acceptance() -> None:
+    with pytest.raises(DataError, match=r"--acceptance 2\.33@3"):
+        read_counts(FILES / "sglang_metrics.txt")
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("vllm:num_requests_running 3.0\n", "no counters of speculation"),
+        ("hello\n", "holds no acceptance"),
+        ('{"a": 1}', "holds no acceptance"),
+        ('{"a": 1}\n{"b": ', "cannot be parsed"),
+        ('{"acceptance_histogram": [1, 2], "num_spec_steps": 5}', "corrupt"),
+        ('{"acceptance_histogram": ["x"]}', "malformed"),
+        ('{"acceptance_histogram": [3, 1], "num_spec_steps": 4, "per_step_accepted": [0], '
+         '"per_step_drafted": [1, 1]}', "malformed"),
+    ],
+)  # fmt: skip
+def test_other_files_are_refused_in_one_line(content: str, told: str, tmp_path: Path) -> None:
+    path = tmp_path / "file.txt"
+    path.write_text(content)
+    with pytest.raises(DataError, match=told) as caught:
+        read_counts(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_samples_of_prometheus_text() -> None:
+    text = '# TYPE a counter\na{x="1",y="b\\"c"} 2.5 1700000000\nb 3e4\nbroken{ 1\nc NaNx\n'
+    assert list(samples(text)) == [("a", {"x": "1", "y": 'b\\"c'}, 2.5), ("b", {}, 30000.0)]
+
+
+def test_the_command_writes_a_profile_that_loads(tmp_path: Path) -> None:
+    path = tmp_path / "ours.toml"
+    before, after = FILES / "vllm_metrics_before.txt", FILES / "vllm_metrics_after.txt"
+    result = CliRunner().invoke(
+        cli, ["acceptance", "from-engine", str(after), "--before", str(before), "-o", str(path)]
+    )
+    assert result.exit_code == 0, result.output
+    profile = load_acceptance(path)
+    assert profile.tokens_per_step(4) == pytest.approx(2.33)
+    low, high = profile.band(4)
+    assert 2.30 < low < 2.33 < high < 2.36
+
+
+class _Page(http.server.BaseHTTPRequestHandler):
+    pages: Iterator[str] = iter(())
+
+    def do_GET(self) -> None:
+        body = next(type(self).pages).encode()
+        self.send_response(200 if body else 503)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Quiet."""
+
+
+@pytest.fixture
+def server() -> Iterator[str]:
+    page = http.server.HTTPServer(("127.0.0.1", 0), _Page)
+    thread = threading.Thread(target=page.serve_forever, daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{page.server_port}/metrics"
+    page.shutdown()
+    page.server_close()
+    thread.join()
+
+
+def test_a_server_is_looked_at_twice(server: str, tmp_path: Path) -> None:
+    pages = [(FILES / f"vllm_metrics_{name}.txt").read_text() for name in ("before", "after")]
+    _Page.pages = iter(pages)
+    path = tmp_path / "ours.toml"
+    result = CliRunner().invoke(cli, ["acceptance", "from-engine", server, "--wait", "0.01", "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert "20000 steps" in result.output
+
+
+def test_a_server_that_refuses_is_one_line(server: str) -> None:
+    _Page.pages = iter([""])
+    with pytest.raises(DataError, match="answered 503"):
+        fetched(server)
+
+
+def test_a_server_that_does_not_answer_ends_in_time() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(DataError, match=r"no answer within 0\.2 s"):
+            fetched(f"http://127.0.0.1:{port}/metrics", 0.2)
+    with pytest.raises(DataError, match="cannot be reached"):
+        fetched(f"http://127.0.0.1:{port}/metrics", 0.2)
+    for bad in ("ftp://x/metrics", "http://"):
+        with pytest.raises(DataError, match="http or https"):
+            fetched(bad)
+
+
+def test_engines_files_are_what_their_writer_writes() -> None:
+    """The page parses back to the numbers that it was written with."""
+    page = scrape((FILES / "vllm_metrics_after.txt").read_text(), "page")
+    (model,) = page.drafts
+    assert page.accepted[model] == {0: 14700.0, 1: 8820.0, 2: 4410.0}
+    assert json.loads((FILES / "sglang_response.json").read_text())["model"] == model
