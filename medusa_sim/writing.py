@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import stat
 import sys
 import tempfile
@@ -106,27 +105,24 @@ def write_folder(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...
     They are built in a folder beside it. A new folder then appears in one rename; in one that is there
     only files of these names are replaced, nothing else is touched. Raises OutputError.
     """
-    building = None
     try:
         place = _target(folder)
         if blocked := [name for name in contents if (place / name).is_dir()]:
             raise OutputError(f"cannot write {folder / blocked[0]}: it is a folder; choose another place")
         place.parent.mkdir(parents=True, exist_ok=True)
-        building = Path(tempfile.mkdtemp(dir=place.parent, prefix=_prefix(place), suffix=".part"))
-        for name, content in contents.items():
-            (building / name).write_bytes(content)
-            (building / name).chmod(_mode(place / name))
-        if place.is_dir():
-            for name in contents:
-                (building / name).replace(place / name)
-        else:
-            building.chmod(0o777 & ~_umask())
-            building.rename(place)
+        with tempfile.TemporaryDirectory(dir=place.parent, prefix=_prefix(place), suffix=".part") as own:
+            building = Path(own) / "whole"
+            building.mkdir()
+            for name, content in contents.items():
+                (building / name).write_bytes(content)
+                (building / name).chmod(_mode(place / name))
+            if place.is_dir():
+                for name in contents:
+                    (building / name).replace(place / name)
+            else:
+                building.rename(place)
     except OSError as error:
         raise _refused(folder, error) from error
-    finally:
-        if building is not None:
-            shutil.rmtree(building, ignore_errors=True)
     return tuple(folder / name for name in contents)
 
 

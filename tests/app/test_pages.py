@@ -157,7 +157,7 @@ def test_method_is_the_document(opened: Opened) -> None:
     page = opened("method", view="method")
     shown = "".join(part.value for part in page.markdown)
     assert len(shown) > 0.9 * len(method_text())
-    section = opened("method", view="method", section="Latency models")
+    section = opened("method", view="method", section="6. Elementwise kernels")
     assert len(section.markdown) == 1
 
 
@@ -298,7 +298,7 @@ def test_the_report_is_of_the_set_up_shown() -> None:
 def test_inputs_that_a_page_has_are_not_called_ignored(opened: Opened) -> None:
     for page in (
         opened("choose", engine="sglang", drafter="eagle", draft_path="x"),
-        opened("method", view="method", section="Memory"),
+        opened("method", view="method", section="12. Limits"),
     ):
         assert not any("Ignored" in warning.value for warning in page.warning)
 

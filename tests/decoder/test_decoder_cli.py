@@ -131,7 +131,7 @@ def test_decode_reads_a_tree_file_and_head_files(folder: Path, tmp_path: Path) -
     [
         ((), "needs a prompt", 2),
         (("--prompt", "x", "--tree", "2-2-2-2-2"), "5 deep, the checkpoint has 4 Medusa heads", 2),
-        (("--prompt", "x", "--tree", "nowhere.json"), "cannot be read", 1),
+        (("--prompt", "x", "--tree", "nowhere.json"), "no such file", 1),
         (("--prompt", "x", "--method", "rsd-s", "--tree", "3"), "beams x depth", 2),
         (("--prompt", "x", "--method", "sd", "--tree", "0"), "whole number from 1", 2),
         (("--prompt", "x", "--method", "rsd-c", "--tree", "2-0"), "branching", 2),
