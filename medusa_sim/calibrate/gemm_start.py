@@ -9,8 +9,9 @@ tiles, then 64 x 128 and 128 x 128 in clusters of two along m.
 
 from __future__ import annotations
 
+from medusa_sim.calibrate.fit import UNFITTED
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
+from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
 _COMMON_TILES = tuple(
     GemmTile(m=m, n=n) for m in (16, 32, 64, 128, 256) for n in (64, 128, 256) if (m, n) != (256, 256)
@@ -41,7 +42,6 @@ def gemm_start(kernel_set: str, dtype: str, gpu: Gpu) -> GemmKernel:
     activations, never split k and have tiles that are known; everything else gets the
     common tiles.
     """
-    nothing = Fit(source="", rows=0, fit_error=0.0, heldout_error=0.0, residuals=(_NO_BAND,))
     has_fixed_tiles = kernel_set == "sglang" and dtype == "fp8" and gpu.architecture in _FIXED_FP8_TILES
     is_ada = gpu.architecture == "ada"
     return GemmKernel(
@@ -55,7 +55,7 @@ def gemm_start(kernel_set: str, dtype: str, gpu: Gpu) -> GemmKernel:
         split_us=2.0 if not has_fixed_tiles else 0.0,
         splits=(1, 2, 3, 4, 6, 8) if not has_fixed_tiles else (1,),
         tiles=_FIXED_FP8_TILES[gpu.architecture] if has_fixed_tiles else _COMMON_TILES,
-        fit=nothing,
+        fit=UNFITTED,
         l2_ratio=2.5 if kernel_set == "torch" else 0.0,
         drain_k=100.0 if kernel_set == "torch" else 0.0,
         wave_rounding=0.6,
@@ -68,5 +68,4 @@ def gemm_start(kernel_set: str, dtype: str, gpu: Gpu) -> GemmKernel:
     )
 
 
-_NO_BAND = Residual(size_max=4096.0, low=1.0, high=1.0)
 _FIXED_FP8_TILES = {"hopper": _HOPPER_FP8_TILES, "ada": _ADA_FP8_TILES}

@@ -6,19 +6,20 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.attention import fit_attention
 from medusa_sim.calibrate.elementwise import fit_elementwise
-from medusa_sim.calibrate.gemm import GemmRows, fit_gemm, gemm_rows
+from medusa_sim.calibrate.fit import LEAST_ROWS, Rows
+from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.calibrate.store import Section, write_kernel
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
-from medusa_sim.calibrate.unfused import UnfusedRows, fit_unfused
+from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.errors import DataError, OutputError, UsageError
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,
@@ -27,6 +28,7 @@ from medusa_sim.operators.operator import (
     Elementwise,
     Gemm,
     Operator,
+    operator_of,
 )
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
@@ -37,7 +39,6 @@ if TYPE_CHECKING:
 
 _UNFUSED = ("qk", "pv")
 _START_SET = "torch"
-_LEAST_ROWS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,9 +111,7 @@ class _Job:
 
 
 def _fit_linear(job: _Job, operator: Gemm, time_us: FloatArray) -> FittedKernel:
-    rows = gemm_rows(
-        as_float(operator.m), as_float(operator.n), as_float(operator.k), time_us, operator.dtype
-    )
+    rows = merged_repeats(Rows(operator, time_us))
     if job.gpu.architecture == "cpu":
         serial = fit_serial_gemm(rows, job.gpu, source=job.source)
         return FittedKernel(section="serial_gemm", key=operator.dtype, kernel=serial)
@@ -121,14 +120,14 @@ def _fit_linear(job: _Job, operator: Gemm, time_us: FloatArray) -> FittedKernel:
 
 def _fit_attention(job: _Job, operator: Attention, time_us: FloatArray) -> FittedKernel:
     if job.gpu.architecture == "cpu":
-        walk = fit_serial_attention(operator, time_us, job.gpu, source=job.source)
+        walk = fit_serial_attention(Rows(operator, time_us), job.gpu, source=job.source)
         return FittedKernel(section="serial_attention", key=operator.kind, kernel=walk)
-    kernel = fit_attention(operator, time_us, job.gpu, source=job.source)
+    kernel = fit_attention(Rows(operator, time_us), job.gpu, source=job.source)
     return FittedKernel(section="attention", key=operator.kind, kernel=kernel)
 
 
 def _fit_elementwise(job: _Job, operator: Elementwise, time_us: FloatArray) -> FittedKernel:
-    kernel = fit_elementwise(operator, time_us, job.gpu, source=job.source)
+    kernel = fit_elementwise(Rows(operator, time_us), job.gpu, source=job.source)
     return FittedKernel(section="elementwise", key=operator.kind, kernel=kernel)
 
 
@@ -140,12 +139,12 @@ FITS: dict[str, Callable[[_Job, Any, FloatArray], FittedKernel]] = {
 """How each kind of operator is fitted; QK^T and PV are fitted together."""
 
 
-def _fitted_gemm(job: _Job, rows: GemmRows) -> GemmKernel:
-    gpu, source, dtype = job.gpu, job.source, rows.dtype
-    if len(rows.m) < _LEAST_ROWS:
-        raise DataError(f"{source}: {len(rows.m)} {dtype} GEMM rows; a fit needs {_LEAST_ROWS} or more")
+def _fitted_gemm(job: _Job, rows: Rows[Gemm]) -> GemmKernel:
+    gpu, source, dtype = job.gpu, job.source, rows.operator.dtype
+    if len(rows.time_us) < LEAST_ROWS:
+        raise DataError(f"{source}: {len(rows.time_us)} {dtype} GEMM rows; a fit needs {LEAST_ROWS} or more")
     start = _measured_gemm(gpu, dtype)
-    if rows.shape.max() > 0 or start is None:
+    if rows.labels("n", "k").max() > 0 or start is None:
         return fit_gemm(rows, gpu, source=source, start=gemm_start(job.kernel_set, dtype, gpu))
     ramp_us = start.ramp_us if job.ramp_us is None else job.ramp_us
     return fit_transferred_gemm(rows, gpu, start=start, ramp_us=ramp_us, source=source)
@@ -160,7 +159,7 @@ def _measured_gemm(gpu: Gpu, dtype: str) -> GemmKernel | None:
     return None
 
 
-def _joined(groups: list[tuple[Operator, FloatArray]]) -> UnfusedRows:
+def _joined(groups: list[tuple[Operator, FloatArray]]) -> Rows[Attention]:
     """QK^T and PV rows together: both products cost the same."""
     dtypes = {operator.dtype for operator, _ in groups}
     if len(dtypes) > 1:
@@ -169,7 +168,8 @@ def _joined(groups: list[tuple[Operator, FloatArray]]) -> UnfusedRows:
         name: np.concatenate([as_float(operator.columns[name]) for operator, _ in groups])
         for name in Attention.COLUMNS
     }
-    return UnfusedRows(**sizes, time_us=np.concatenate([time for _, time in groups]), dtype=dtypes.pop())
+    both = cast("Attention", operator_of("qk", dtypes.pop(), sizes))
+    return Rows(both, np.concatenate([time for _, time in groups]))
 
 
 def check_set_name(name: str) -> None:

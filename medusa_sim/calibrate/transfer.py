@@ -2,7 +2,7 @@
 
 Rows of one (n, k), such as the Medusa paper's Table 8, cannot tell a ramp from a bandwidth and say nothing
 about other shapes. The GPU's own measured set (`torch`) knows both. Its kernel is the start; the parameters
-in `RANGES` are fitted again to the rows and, weakly, to the start's own times for the layers of the Llama
+in `LIMITS` are fitted again to the rows and, weakly, to the start's own times for the layers of the Llama
 family, so that one shape does not move what many shapes have settled. Tiles, splits, the cost of a split
 and the rest stay. One shape cannot tell a limit of each SM's loads from one of the whole chip: the two
 become one.
@@ -14,22 +14,22 @@ which m on it prefers a large tile for wide outputs (one more entry in the list 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
-from medusa_sim.calibrate.gemm import RANGES_OF_M, GemmRows
-from medusa_sim.calibrate.residuals import residual_bands
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.calibrate.fit import Limits, Rows, refined, soft_cost, with_fit
+from medusa_sim.calibrate.gemm import RANGES_OF_M
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile
+from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
-RANGES: dict[str, tuple[float, float]] = {
+LIMITS: Limits = {
     "bandwidth_fraction": (0.3, 1.0),
     "peak_fraction": (0.3, 1.0),
     "memory_norm": (1.0, 30.0),
@@ -58,7 +58,6 @@ _LARGE = 128
 _WORTH = 0.9
 """A preference is kept where it lowers the objective to this share; the weaker of two equals wins."""
 _SCALE = 0.02
-_FOLDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,40 +65,32 @@ class _Evidence:
     """What a candidate is judged by: measured rows, and the start's times above its ramp for other layers."""
 
     gpu: Gpu
-    rows: GemmRows
+    rows: Rows[Gemm]
     layers: Gemm
     layers_us: FloatArray
 
     @classmethod
-    def of(cls, gpu: Gpu, rows: GemmRows, start: GemmKernel) -> _Evidence:
+    def of(cls, gpu: Gpu, rows: Rows[Gemm], start: GemmKernel) -> _Evidence:
         n, k, m = (
             np.asarray(column, dtype=np.float64)
             for column in zip(*((n, k, m) for (n, k), m in product(_LAYERS, _TOKENS)), strict=True)
         )
-        layers = Gemm(name="layers", m=m, n=n, k=k, dtype=rows.dtype)
+        layers = Gemm(name="layers", m=m, n=n, k=k, dtype=rows.operator.dtype)
         return cls(gpu, rows, layers, gemm_time(gpu, start, layers).time_us - start.ramp_us)
-
-    def where(self, keep: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> _Evidence:
-        return _Evidence(self.gpu, self.rows.where(keep), self.layers, self.layers_us)
-
-    def time_us(self, kernel: GemmKernel) -> FloatArray:
-        operator = Gemm(name="rows", m=self.rows.m, n=self.rows.n, k=self.rows.k, dtype=self.rows.dtype)
-        return gemm_time(self.gpu, kernel, operator).time_us
 
     def errors(self, kernel: GemmKernel) -> FloatArray:
         """Log errors of the rows, then the weighted ones of the layers."""
         layers_us = gemm_time(self.gpu, kernel, self.layers).time_us - kernel.ramp_us
-        measured = np.log(self.time_us(kernel) / self.rows.time_us)
+        measured = np.log(_time_us(self.gpu, kernel, self.rows) / self.rows.time_us)
         return np.concatenate([measured, _WEIGHT * np.log(layers_us / self.layers_us)])
 
     def cost(self, kernel: GemmKernel) -> float:
-        """The objective: sum of soft absolute errors."""
-        scaled = self.errors(kernel) / _SCALE
-        return float(np.sum(2.0 * (np.sqrt(1.0 + scaled**2) - 1.0)))
+        """The objective."""
+        return soft_cost(self.errors(kernel), _SCALE)
 
 
 def fit_transferred_gemm(
-    rows: GemmRows, gpu: Gpu, *, start: GemmKernel, ramp_us: float, source: str
+    rows: Rows[Gemm], gpu: Gpu, *, start: GemmKernel, ramp_us: float, source: str
 ) -> GemmKernel:
     """The kernel `start` of the same GPU, brought to rows of one weight shape, with `fit` filled in.
 
@@ -107,7 +98,7 @@ def fit_transferred_gemm(
     comes from elsewhere (for the paper's tables: the vector products of Table 6). Held-out errors leave
     out every fifth m. Deterministic; about half a minute. Raises DataError for more than one weight shape.
     """
-    shapes = len(np.unique(rows.shape))
+    shapes = int(rows.labels("n", "k").max()) + 1
     if shapes > 1:
         raise DataError(f"{source}: {shapes} weight shapes (n, k); fit them without a start kernel")
     evidence = _Evidence.of(gpu, rows, start)
@@ -120,19 +111,15 @@ def fit_transferred_gemm(
     )
     kernel = _with_preference(_fitted(begun, evidence), begun, evidence)
     chosen = msgspec.structs.replace(begun, tiles=kernel.tiles, split_reluctance=kernel.split_reluctance)
-    fold = np.argsort(np.argsort(rows.m)) % _FOLDS
-    heldout_us = np.empty_like(rows.time_us)
-    for number in range(_FOLDS):
-        held = fold == number
-        heldout_us[held] = evidence.where(held).time_us(_fitted(chosen, evidence.where(~held)))
-    fit = Fit(
+    return with_fit(
+        kernel,
+        rows,
+        lambda each, part: _time_us(gpu, each, part),
+        lambda part: _fitted(chosen, replace(evidence, rows=part)),
         source=source,
-        rows=len(rows.m),
-        fit_error=_error(evidence.time_us(kernel), rows),
-        heldout_error=_error(heldout_us, rows),
-        residuals=residual_bands(rows.time_us, heldout_us, rows.m, RANGES_OF_M),
+        groups=np.argsort(np.argsort(as_float(rows.operator.m))).astype(np.int64),
+        ends=RANGES_OF_M,
     )
-    return msgspec.structs.replace(kernel, fit=fit)
 
 
 def _with_preference(kernel: GemmKernel, begun: GemmKernel, evidence: _Evidence) -> GemmKernel:
@@ -145,10 +132,10 @@ def _with_preference(kernel: GemmKernel, begun: GemmKernel, evidence: _Evidence)
     return next(candidate for cost, candidate in found if cost <= 1.01 * best)
 
 
-def _preferring(begun: GemmKernel, rows: GemmRows) -> Iterator[GemmKernel]:
+def _preferring(begun: GemmKernel, rows: Rows[Gemm]) -> Iterator[GemmKernel]:
     """Kernels that prefer one of the large tiles beyond a measured m, weakest preference first."""
-    n_min = int(np.ceil(WIDE_SHARE * float(rows.n[0])))
-    edges = np.unique(rows.m)
+    n_min = int(np.ceil(WIDE_SHARE * float(as_float(rows.operator.n)[0])))
+    edges = np.unique(as_float(rows.operator.m))
     large = [tile for tile in begun.tiles if min(tile.m, tile.n) >= _LARGE]
     for preference, split, tile in product(_PREFERENCES, _SPLIT_RELUCTANCES, large):
         for m in edges[(edges >= tile.m) & (edges < 2 * tile.m)]:
@@ -161,28 +148,8 @@ def _preferring(begun: GemmKernel, rows: GemmRows) -> Iterator[GemmKernel]:
 
 
 def _fitted(begun: GemmKernel, evidence: _Evidence) -> GemmKernel:
-    from scipy.optimize import least_squares
-
-    lowest, highest = (np.log(ends) for ends in zip(*RANGES.values(), strict=True))
-    start = np.log([max(getattr(begun, name), RANGES[name][0]) for name in RANGES])
-
-    def residual(log_values: FloatArray) -> FloatArray:
-        return evidence.errors(_replaced(begun, log_values))
-
-    found = least_squares(
-        residual,
-        np.clip(start, lowest + 1e-6, highest - 1e-6),
-        bounds=(lowest, highest),
-        loss="soft_l1",
-        f_scale=_SCALE,
-        diff_step=np.full(len(start), 1e-3),
-    )
-    return _replaced(begun, found.x)
+    return refined(begun, LIMITS, evidence.errors, scale=_SCALE, diff_step=np.full(len(LIMITS), 1e-3))
 
 
-def _replaced(kernel: GemmKernel, log_values: FloatArray) -> GemmKernel:
-    return msgspec.structs.replace(kernel, **dict(zip(RANGES, np.exp(log_values).tolist(), strict=True)))
-
-
-def _error(predicted_us: FloatArray, rows: GemmRows) -> float:
-    return float(np.mean(np.abs(predicted_us / rows.time_us - 1.0)))
+def _time_us(gpu: Gpu, kernel: GemmKernel, rows: Rows[Gemm]) -> FloatArray:
+    return gemm_time(gpu, kernel, rows.operator).time_us

@@ -10,14 +10,15 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medusa_sim.calibrate.gemm import RANGES_OF_M, GemmRows, fit_gemm, gemm_rows
+from medusa_sim.calibrate.fit import Rows
+from medusa_sim.calibrate.gemm import RANGES_OF_M, fit_gemm, merged_repeats
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.rows import fitted_kernels
 from medusa_sim.calibrate.scores import choice_regret, mape, ratio_mape
 from medusa_sim.calibrate.store import write_kernel
 from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.latency.gemm import gemm_time
-from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.operator import Gemm, Size
 from medusa_sim.operators.table import REQUIRED_COLUMNS, check_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
@@ -57,14 +58,18 @@ ramp_us = 1.0
 """
 
 
-def made_rows(noise: float = 0.0) -> GemmRows:
+def gemm(m: Size, n: Size, k: Size) -> Gemm:
+    return Gemm(name="rows", m=np.asarray(m), n=np.asarray(n), k=np.asarray(k), dtype="fp16")
+
+
+def made_rows(noise: float = 0.0) -> Rows[Gemm]:
     """Times of the known kernel TRUE on a grid of shapes."""
     m = np.array([1, 8, 16, 32, 64, 80, 96, 128, 160, 192, 256, 384, 512, 1024, 2048], dtype=float)
     shapes = [(n, k) for n in (1536, 4096, 8192, 22016) for k in (2048, 4096, 11008)]
     grid = np.array([(each, n, k) for n, k in shapes for each in m]).T
-    time = gemm_time(GPU, TRUE, Gemm(name="made", m=grid[0], n=grid[1], k=grid[2], dtype="fp16")).time_us
+    time = gemm_time(GPU, TRUE, gemm(*grid)).time_us
     noisy = time * np.exp(noise * np.random.default_rng(3).normal(size=time.shape))
-    return gemm_rows(grid[0], grid[1], grid[2], noisy, "fp16")
+    return Rows(gemm(*grid), noisy)
 
 
 def test_a_fit_recovers_the_times_of_a_known_kernel_on_held_out_shapes():
@@ -90,16 +95,15 @@ def test_a_fit_is_deterministic():
 
 
 def test_repeats_of_a_shape_become_their_median():
-    rows = gemm_rows([1, 1, 1, 2], [8, 8, 8, 8], [4, 4, 4, 4], [10.0, 99.0, 11.0, 5.0], "fp16")
-    assert rows.m.tolist() == [1.0, 2.0]
+    repeated = Rows(gemm([2, 1, 1, 1], [8, 8, 8, 8], [4, 4, 4, 4]), np.array([5.0, 10.0, 99.0, 11.0]))
+    rows = merged_repeats(repeated)
+    assert rows.operator.m.tolist() == [1.0, 2.0]
     assert rows.time_us.tolist() == [11.0, 5.0]
 
 
 def test_too_little_to_fit_is_an_error():
-    with pytest.raises(DataError, match="no fp16 GEMM rows"):
-        gemm_rows([], [], [], [], "fp16")
     with pytest.raises(DataError, match="one weight shape"):
-        fit_gemm(gemm_rows([1, 2], [8, 8], [4, 4], [1.0, 2.0], "fp16"), GPU, source="made up")
+        fit_gemm(Rows(gemm([1, 2], [8, 8], [4, 4]), np.array([1.0, 2.0])), GPU, source="made up")
 
 
 def test_store_keeps_everything_else_and_reads_back(tmp_path: Path):
@@ -187,11 +191,11 @@ def test_the_stored_kernels_keep_their_error_on_the_rows_they_were_fitted_to(
     import pandas as pd
 
     frame = pd.read_parquet(shared_data / "measured" / f"{file}.parquet")
-    rows = gemm_rows(*(frame[column].to_numpy(float) for column in ("m", "n", "k", "time_us")), "fp16")
+    sizes = gemm(*(frame[column].to_numpy(float) for column in Gemm.COLUMNS))
+    rows = merged_repeats(Rows(sizes, frame["time_us"].to_numpy(float)))
     card = load_gpu(gpu)
-    operator = Gemm(name="rows", m=rows.m, n=rows.n, k=rows.k, dtype="fp16")
-    predicted = gemm_time(card, card.kernels["torch"].gemm["fp16"], operator, cold=False).time_us
-    small = rows.m <= 512
+    predicted = gemm_time(card, card.kernels["torch"].gemm["fp16"], rows.operator, cold=False).time_us
+    small = rows.operator.m <= 512
     assert mape(predicted, rows.time_us) < all_m
     assert mape(predicted[small], rows.time_us[small]) < small_m
 

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from medusa_sim.calibrate.gemm import GemmRows, gemm_rows
+from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.rows import fitted_kernels
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.errors import DataError
@@ -40,10 +40,9 @@ START = GemmKernel(
 M = np.array([1, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 768, 1024, 2048], dtype=float)
 
 
-def rows_of(kernel: GemmKernel, n: float = 17920.0, k: float = 6656.0) -> GemmRows:
-    operator = Gemm(name="rows", m=M, n=n, k=k, dtype="fp16")
-    times = gemm_time(GPU, kernel, operator).time_us
-    return gemm_rows(M, np.full_like(M, n), np.full_like(M, k), times, "fp16")
+def rows_of(kernel: GemmKernel, n: float = 17920.0, k: float = 6656.0) -> Rows[Gemm]:
+    operator = Gemm(name="rows", m=M, n=np.full_like(M, n), k=np.full_like(M, k), dtype="fp16")
+    return Rows(operator, gemm_time(GPU, kernel, operator).time_us)
 
 
 def test_what_one_shape_can_tell_is_recovered() -> None:
@@ -78,13 +77,10 @@ def test_a_preference_for_a_large_tile_is_found_where_it_begins() -> None:
 
 def test_two_weight_shapes_are_refused() -> None:
     one, other = rows_of(START), rows_of(START, n=4096.0)
-    both = GemmRows(
-        **{
-            name: np.concatenate([getattr(one, name), getattr(other, name)])
-            for name in ("m", "n", "k", "time_us")
-        },
-        dtype="fp16",
-    )
+    sizes = {
+        name: np.concatenate([rows.operator.columns[name] for rows in (one, other)]) for name in Gemm.COLUMNS
+    }
+    both = Rows(one.operator.with_columns(**sizes), np.concatenate([one.time_us, other.time_us]))
     with pytest.raises(DataError, match="2 weight shapes"):
         fit_transferred_gemm(both, GPU, start=START, ramp_us=38.0, source="two")
 

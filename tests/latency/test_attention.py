@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.calibrate.attention import fit_attention
+from medusa_sim.calibrate.fit import Rows
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time, verify_attention_time
 from medusa_sim.latency.base import Bound, OperatorTime
@@ -220,10 +221,10 @@ def test_a_fit_recovers_what_made_the_rows() -> None:
         dtype="bf16",
     )
     times = attention_time(gpu, decode, rows, cold=False).time_us
-    fitted = fit_attention(rows, times, gpu, source="made up")
+    fitted = fit_attention(Rows(rows, times), gpu, source="made up")
     assert fitted.fit.heldout_error < 0.03
     assert fitted.wide.bandwidth_fraction == pytest.approx(decode.wide.bandwidth_fraction, rel=0.05)
-    again = fit_attention(rows, times, gpu, source="made up")
+    again = fit_attention(Rows(rows, times), gpu, source="made up")
     assert again == fitted
 
 
@@ -236,7 +237,7 @@ def test_a_fit_of_few_rows_of_one_shape_has_a_band(count: int) -> None:
     full = np.ones(count)
     rows = dataclasses.replace(rows, heads=32 * full, kv_heads=8 * full, head_dim=128 * full)
     times = attention_time(gpu, decode, rows, cold=False).time_us
-    fitted = fit_attention(rows, times, gpu, source="made up")
+    fitted = fit_attention(Rows(rows, times), gpu, source="made up")
     assert len(fitted.fit.residuals) == 1
     assert fitted.fit.residuals[0].low <= 1.05
     assert fitted.fit.residuals[0].high >= 0.95
@@ -246,9 +247,9 @@ def test_what_cannot_be_fitted_is_refused() -> None:
     gpu, _, _ = kernels(("h100-sxm", "sglang"))
     few = shape("decode_attention", np.ones(3), np.ones(3), np.full(3, 64.0), (8, 8))
     with pytest.raises(DataError, match="3 rows of decode_attention; a fit needs 20"):
-        fit_attention(few, np.ones(3), gpu, source="x.csv")
+        fit_attention(Rows(few, np.ones(3)), gpu, source="x.csv")
     with pytest.raises(DataError, match=r"x\.csv: qk is not a fused kernel"):
-        fit_attention(dataclasses.replace(few, kind="qk"), np.ones(3), gpu, source="x.csv")
+        fit_attention(Rows(dataclasses.replace(few, kind="qk"), np.ones(3)), gpu, source="x.csv")
 
 
 @pytest.mark.parametrize(("file", "name", "kernel_set"), FILES)

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.calibrate.elementwise import fit_elementwise
+from medusa_sim.calibrate.fit import Rows
 from medusa_sim.errors import DataError
 from medusa_sim.latency.base import Bound
 from medusa_sim.latency.elementwise import elementwise_time
@@ -102,15 +103,15 @@ def test_a_fit_recovers_what_made_the_rows(kind: ElementwiseKind) -> None:
     m, n = (grid.ravel() for grid in np.meshgrid(2 ** np.arange(0, 14), [1024, 2048, 4096, 8192]))
     operator = shape(kind, m, n)
     times = elementwise_time(gpu, kernel, operator, cold=False).time_us
-    fitted = fit_elementwise(operator, times, gpu, source="made up")
+    fitted = fit_elementwise(Rows(operator, times), gpu, source="made up")
     assert fitted.fit.heldout_error < 0.03
-    assert fitted == fit_elementwise(operator, times, gpu, source="made up")
+    assert fitted == fit_elementwise(Rows(operator, times), gpu, source="made up")
 
 
 def test_too_few_rows_are_refused() -> None:
     gpu, _ = kernel_of("a40", "rope")
     with pytest.raises(DataError, match=r"x\.csv: 3 rows of rope; a fit needs 20"):
-        fit_elementwise(shape("rope", np.ones(3), np.ones(3)), np.ones(3), gpu, source="x.csv")
+        fit_elementwise(Rows(shape("rope", np.ones(3), np.ones(3)), np.ones(3)), gpu, source="x.csv")
 
 
 def test_every_gpu_has_every_kind() -> None:

@@ -12,7 +12,8 @@ from chosen_tile import chosen_tile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.calibrate.gemm import fit_gemm, gemm_rows
+from medusa_sim.calibrate.fit import Rows
+from medusa_sim.calibrate.gemm import fit_gemm
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.scores import mape
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
@@ -137,7 +138,7 @@ def test_a_fit_finds_the_kernel_that_made_the_rows() -> None:
     )
     operator = layer(m.ravel(), n.ravel(), k.ravel(), "fp8")
     true_us = gemm_time(gpu, kernel, operator).time_us
-    rows = gemm_rows(m.ravel(), n.ravel(), k.ravel(), true_us, "fp8")
+    rows = Rows(layer(m.ravel(), n.ravel(), k.ravel(), "fp8"), true_us)
     found = fit_gemm(rows, gpu, source="made", start=gemm_start("sglang", "fp8", gpu))
     # Norms, waves and contention trade against each other: the times are what has to come back.
     assert found.fit.fit_error < 0.01
@@ -150,7 +151,7 @@ def test_rows_faster_than_memory_tell_which_weights_were_hot() -> None:
     n, m = np.meshgrid([1024, 2048, 8192, 16384], [1, 16, 64, 128, 256])
     weights_us = 2.0 * n * 4096 / gpu.bandwidth_bytes_per_s * 1e6
     time_us = np.where(n <= 2048, 0.5, 1.3) * weights_us + 0.02 * m
-    rows = gemm_rows(m.ravel(), n.ravel(), np.full(m.size, 4096), time_us.ravel(), "bf16")
+    rows = Rows(layer(m.ravel(), n.ravel(), np.full(m.size, 4096), "bf16"), time_us.ravel())
     found = fit_gemm(rows, gpu, source="made", start=gemm_start("sglang", "bf16", gpu))
     assert found.hot_share * gpu.l2_bytes == pytest.approx(2.0 * 2048 * 4096)
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.calibrate.gemm import gemm_rows
+from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.rows import fitted_kernels
 from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.errors import DataError
@@ -101,26 +101,26 @@ def test_fits_recover_the_kernel_that_made_the_rows() -> None:
     m = np.tile([1, 2, 4, 6, 8, 12, 16, 24, 32, 64, 128, 256], 4).astype(float)
     n, k = (np.repeat(sizes, 12).astype(float) for sizes in ([512, 1408, 2816, 8192], [512, 512, 512, 512]))
     times = serial_gemm_time(gpu, known.serial_gemm["fp32"], linear(m, n, k)).time_us
-    fitted = fit_serial_gemm(gemm_rows(m, n, k, times, "fp32"), gpu, source="made up")
+    fitted = fit_serial_gemm(Rows(linear(m, n, k), times), gpu, source="made up")
     assert fitted.fit.heldout_error < 0.005
     assert [line.m_max for line in fitted.ranges] == [line.m_max for line in known.serial_gemm["fp32"].ranges]
-    assert fitted == fit_serial_gemm(gemm_rows(m, n, k, times, "fp32"), gpu, source="made up")
+    assert fitted == fit_serial_gemm(Rows(linear(m, n, k), times), gpu, source="made up")
     shapes = np.array(
         [(b, q, kv) for b in (1, 4) for q in (2, 4, 8, 16, 64, 128) for kv in (128, 1024, 4096)]
     )
     operator = attention("verify_attention", *shapes.T)
     walk = serial_attention_time(gpu, known.serial_attention["verify_attention"], operator).time_us
-    assert fit_serial_attention(operator, walk, gpu, source="made up").fit.fit_error < 0.01
+    assert fit_serial_attention(Rows(operator, walk), gpu, source="made up").fit.fit_error < 0.01
 
 
 def test_too_few_rows_are_refused() -> None:
     gpu = load_gpu("cpu-emerald-rapids-50m")
-    one = gemm_rows(np.arange(1.0, 30.0), np.full(29, 512.0), np.full(29, 512.0), np.ones(29), "fp32")
+    one = Rows(linear(np.arange(1.0, 30.0), np.full(29, 512.0), np.full(29, 512.0)), np.ones(29))
     with pytest.raises(DataError, match="29 rows of 1 weight shapes"):
         fit_serial_gemm(one, gpu, source="x.csv")
     few = attention("decode_attention", np.ones(3), np.ones(3), np.ones(3))
     with pytest.raises(DataError, match=r"x\.csv: 3 rows of decode_attention"):
-        fit_serial_attention(few, np.ones(3), gpu, source="x.csv")
+        fit_serial_attention(Rows(few, np.ones(3)), gpu, source="x.csv")
 
 
 @pytest.mark.parametrize("cpu", CPUS)

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.residuals import residual_bands
-from medusa_sim.calibrate.unfused import UnfusedRows, fit_unfused
+from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.errors import DataError, SpecError
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.roofline import roofline_time_us
@@ -142,12 +143,12 @@ def test_a_dtype_without_a_peak_is_refused() -> None:
         unfused_attention_time(GPU, KERNEL, operator)
 
 
-def rows_of(kernel: UnfusedKernel, lengths: tuple[int, ...] = (128, 512, 2048)) -> UnfusedRows:
+def rows_of(kernel: UnfusedKernel, lengths: tuple[int, ...] = (128, 512, 2048)) -> Rows[Attention]:
     kv_len, q_len = (axis.ravel().astype(float) for axis in np.meshgrid(lengths, (1, 16, 64, 80, 112)))
     same = np.ones_like(kv_len)
-    sizes = {"batch": 16 * same, "q_len": q_len, "kv_len": kv_len, "heads": 52 * same, "kv_heads": 52 * same}
-    rows = UnfusedRows(**sizes, head_dim=128 * same, time_us=same, dtype="fp16")
-    return dataclasses.replace(rows, time_us=unfused_attention_time(GPU, kernel, rows.operator).time_us)
+    heads = {"heads": 52 * same, "kv_heads": 52 * same, "head_dim": 128 * same}
+    operator = product(batch=16 * same, q_len=q_len, kv_len=kv_len, **heads)
+    return Rows(operator, unfused_attention_time(GPU, kernel, operator).time_us)
 
 
 @settings(max_examples=5, deadline=None)
@@ -167,7 +168,7 @@ def test_a_fit_needs_lengths_and_both_kinds_of_rows() -> None:
         fit_unfused(rows_of(KERNEL, (128, 512)), GPU, source="short")
     rows = rows_of(KERNEL)
     with pytest.raises(DataError, match="0 of 12 rows with one query"):
-        fit_unfused(rows.where(rows.q_len > 1), GPU, source="no decode")
+        fit_unfused(rows.where(rows.operator.q_len > 1), GPU, source="no decode")
 
 
 def test_bands_hold_the_prediction() -> None:
@@ -180,8 +181,8 @@ def test_bands_hold_the_prediction() -> None:
 
 def test_table_6_refits_to_the_shipped_kernel() -> None:
     table = operator_table("medusa_table6")
-    columns = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim", "time_us")
-    rows = UnfusedRows(**{name: table[name].to_numpy() for name in columns}, dtype="fp16")
+    operator = product(**{name: table[name].to_numpy() for name in Attention.COLUMNS})
+    rows = Rows(operator, table["time_us"].to_numpy())
     found = fit_unfused(rows, GPU, source="Table 6")
     shipped = GPU.kernel_set("paper").unfused
     assert shipped is not None

@@ -1,0 +1,194 @@
+"""What every fit shares: rows, the objective, least squares in the logarithm, and held-out errors.
+
+The objective is the sum of smoothed absolute log errors (soft l1), so that outliers of a library's choice do
+not pull the physics. Parameters are positive and searched in the logarithm. Held-out errors come from refits
+in which whole groups of rows are left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
+from medusa_sim.calibrate.residuals import residual_bands
+from medusa_sim.calibrate.scores import mape
+from medusa_sim.errors import DataError
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm
+from medusa_sim.specs.kernels import (
+    AttentionKernel,
+    AttentionPath,
+    ElementwiseKernel,
+    Fit,
+    GemmKernel,
+    Residual,
+    SerialAttention,
+    SerialGemm,
+    UnfusedKernel,
+)
+
+OperatorT = TypeVar("OperatorT", Gemm, Attention, Elementwise)
+KernelT = TypeVar(
+    "KernelT",
+    GemmKernel,
+    AttentionKernel,
+    ElementwiseKernel,
+    UnfusedKernel,
+    SerialGemm,
+    SerialAttention,
+)
+Parameters = TypeVar("Parameters", GemmKernel, AttentionPath, ElementwiseKernel, UnfusedKernel)
+Bounds = Mapping[str, tuple[float, float, float]]
+"""Start, lowest and highest value of each parameter that least squares finds."""
+Limits = Mapping[str, tuple[float, float]]
+"""Lowest and highest value by name."""
+
+FOLDS = 5
+LEAST_ROWS = 20
+SCALE = 0.1
+"""Log error from which on errors count by size, no longer by their square."""
+UNFITTED = Fit(
+    source="being fitted",
+    rows=0,
+    fit_error=0.0,
+    heldout_error=0.0,
+    residuals=(Residual(size_max=1.0, low=1.0, high=1.0),),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Rows(Generic[OperatorT]):
+    """Measured rows of one kind: an operator that holds one shape a row, and their times in us."""
+
+    operator: OperatorT
+    time_us: FloatArray
+
+    def where(self, keep: BoolArray | IntArray) -> Rows[OperatorT]:
+        """The rows for which `keep` is true (or whose numbers it holds)."""
+        sizes = {name: np.asarray(size)[keep] for name, size in self.operator.columns.items()}
+        return Rows(self.operator.with_columns(**sizes), self.time_us[keep])
+
+    def thinned(self, count: int, *order: str) -> Rows[OperatorT]:
+        """At most `count` rows, drawn evenly over the shapes in the order of these columns, last first."""
+        ranks = np.lexsort([np.asarray(self.operator.columns[name]) for name in order])
+        step = max(1.0, len(ranks) / count)
+        return self.where(ranks[np.arange(0.0, len(ranks), step).astype(np.int64)])
+
+    def labels(self, *columns: str) -> IntArray:
+        """A label for each distinct combination of sizes, counted from 0."""
+        sizes = np.stack([np.asarray(self.operator.columns[name]) for name in columns])
+        return np.unique(sizes, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def require_rows(rows: Rows[Any], source: str) -> None:
+    """Raise DataError where there are too few rows for a fit."""
+    count = len(rows.time_us)
+    if count < LEAST_ROWS:
+        raise DataError(f"{source}: {count} rows of {rows.operator.kind}; a fit needs {LEAST_ROWS} or more")
+
+
+def soft_cost(log_errors: FloatArray, scale: float = SCALE) -> float:
+    """The objective: sum of sqrt(1 + (error / scale)^2) - 1."""
+    return float(np.sum(np.sqrt(1.0 + (log_errors / scale) ** 2) - 1.0))
+
+
+def least_log_errors(
+    start: Sequence[float],
+    bounds: Sequence[tuple[float, float]],
+    log_errors: Callable[[list[float]], FloatArray],
+    *,
+    scale: float = SCALE,
+    margin: float = 1e-6,
+    slack: float = 0.0,
+    **options: Any,
+) -> list[float]:
+    """Values within bounds that bring the log errors to the least objective, searched in the logarithm.
+
+    margin, slack: in the logarithm, how far within the limits the search begins at least, and how far beyond
+    the highest value it may end. options: of `scipy.optimize.least_squares`; a `jac` is a function of the
+    values' logarithms.
+    """
+    from scipy.optimize import least_squares
+
+    def errors(logarithms: FloatArray) -> FloatArray:
+        return log_errors(np.exp(logarithms).tolist())
+
+    lowest, highest = np.log(bounds).T
+    begin = np.log([max(value, low) for value, (low, _) in zip(start, bounds, strict=True)])
+    found = least_squares(
+        errors,
+        np.clip(begin, lowest + margin, highest - margin),
+        bounds=(lowest, highest + slack),
+        loss="soft_l1",
+        f_scale=scale,
+        **options,
+    )
+    values: list[float] = np.exp(found.x).tolist()
+    return values
+
+
+def limits_of(bounds: Bounds) -> Limits:
+    """Bounds without where they start."""
+    return {name: (lowest, highest) for name, (_, lowest, highest) in bounds.items()}
+
+
+def starts_of(bounds: Bounds) -> dict[str, float]:
+    """Where bounds start."""
+    return {name: start for name, (start, _, _) in bounds.items()}
+
+
+def refined(
+    kernel: Parameters,
+    limits: Limits,
+    log_errors: Callable[[Parameters], FloatArray],
+    *,
+    scale: float = SCALE,
+    **options: Any,
+) -> Parameters:
+    """The kernel with the parameters of `limits` at the least objective, from where they are."""
+
+    def replaced(values: Sequence[float]) -> Parameters:
+        return msgspec.structs.replace(kernel, **dict(zip(limits, values, strict=True)))
+
+    def errors(values: Sequence[float]) -> FloatArray:
+        return log_errors(replaced(values))
+
+    start = [getattr(kernel, name) for name in limits]
+    return replaced(least_log_errors(start, tuple(limits.values()), errors, scale=scale, **options))
+
+
+def with_fit(
+    kernel: KernelT,
+    rows: Rows[OperatorT],
+    time_us: Callable[[KernelT, Rows[OperatorT]], FloatArray],
+    refit: Callable[[Rows[OperatorT]], KernelT],
+    *,
+    source: str,
+    groups: IntArray,
+    ends: Sequence[int],
+    folds: int = FOLDS,
+    least_rows: int = 1,
+) -> KernelT:
+    """The kernel with its `fit`: errors on the rows, and of refits without each fold of the groups.
+
+    groups: a label a row, counted from 0; those with the same remainder by `folds` are left out together.
+    ends, least_rows: of the bands' ranges of size (`residual_bands`).
+    """
+    heldout_us = np.empty_like(rows.time_us)
+    for fold in range(min(folds, int(groups.max()) + 1)):
+        held: npt.NDArray[np.bool_] = groups % folds == fold
+        heldout_us[held] = time_us(refit(rows.where(~held)), rows.where(held))
+    size = as_float(rows.operator.tokens)
+    fit = Fit(
+        source=source,
+        rows=len(rows.time_us),
+        fit_error=mape(time_us(kernel, rows), rows.time_us),
+        heldout_error=mape(heldout_us, rows.time_us),
+        residuals=residual_bands(rows.time_us, heldout_us, size, ends, least_rows=least_rows),
+    )
+    return msgspec.structs.replace(kernel, fit=fit)
