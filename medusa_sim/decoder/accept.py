@@ -9,7 +9,8 @@ Only drafted nodes can be accepted: a node without a parent is padding and never
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -17,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.decoder.draws import Draws, law
 from medusa_sim.decoder.tree_attention import ancestor_mask
 
@@ -44,13 +46,6 @@ class Draft:
     laws: Tensor | None = None
     rule: Rule = "recursive"
 
-    @property
-    def is_used(self) -> Tensor:
-        """(batch, n) bool: the root and every node with a parent."""
-        used = self.parents >= 0
-        used[:, 0] = True
-        return used
-
 
 def draft_of(tokens: Tensor, parents: Tensor, laws: Tensor | None = None, rule: Rule = "recursive") -> Draft:
     """A draft whose trees differ between sequences: mask and depths from the parents."""
@@ -60,21 +55,28 @@ def draft_of(tokens: Tensor, parents: Tensor, laws: Tensor | None = None, rule: 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Accepted nodes (batch, d) in order from depth 1, entries after `counts` (batch,) undefined; the node
-    whose logits gave the next token (batch,), and that token (batch,).
+    """Of each sequence: the accepted nodes in order from depth 1, and the token after them.
+
+    That token's law is in the logits of the last accepted node, or of the root (node 0).
     """
 
-    nodes: Tensor
-    counts: Tensor
-    last: Tensor
-    next_tokens: Tensor
+    paths: list[list[int]]
+    next_tokens: list[int]
 
 
 def accept_greedy(draft: Draft, logits: Tensor) -> Verdict:
     """Keeps the longest path whose tokens are the argmax at their parents. logits: (batch, n, vocab)."""
-    best = logits.argmax(-1)
-    matches = draft.tokens == torch.gather(best, 1, draft.parents.clamp(min=0))
-    return _longest_path(draft, matches, torch.zeros_like(matches, dtype=torch.float32), best)
+    best = logits.argmax(-1).tolist()
+    if draft.tokens.shape[1] == 1:
+        return Verdict([[] for _ in best], [nodes[0] for nodes in best])
+    paths = []
+    for tokens, wanted, (parents, children) in zip(draft.tokens.tolist(), best, _trees(draft), strict=True):
+        last, deeper = [0], [0]
+        while deeper:
+            last = deeper
+            deeper = [c for node in last for c in children[node] if tokens[c] == wanted[node]]
+        paths.append(_path(parents, last[0]))
+    return Verdict(paths, [nodes[path[-1] if path else 0] for nodes, path in zip(best, paths, strict=True)])
 
 
 def accept_typical(
@@ -85,37 +87,60 @@ def accept_typical(
     H is the entropy of p at the parent, p the law at `temperature`. Of paths of equal length the
     likeliest is kept. The next token is the argmax, as the paper's first token is always greedy.
     """
-    wide = logits.to(torch.float64) / temperature
-    log_p = torch.log_softmax(wide, dim=-1)
-    entropy = -(log_p.exp() * log_p).nan_to_num(0.0).sum(-1)
-    log_threshold = torch.minimum(torch.full_like(entropy, epsilon), delta * torch.exp(-entropy)).log()
-    parents = draft.parents.clamp(min=0)
-    token_log_p = log_p[torch.arange(log_p.shape[0], device=log_p.device)[:, None], parents, draft.tokens]
-    passes = token_log_p > torch.gather(log_threshold, 1, parents)
-    return _longest_path(draft, passes, token_log_p, logits.argmax(-1))
+    best = logits.argmax(-1).tolist()
+    paths = []
+    for b, (tokens, (parents, children)) in enumerate(zip(draft.tokens.tolist(), _trees(draft), strict=True)):
+        reached = {0: 0.0}  # nodes of one depth, and ln p of their paths
+        deeper = reached
+        while deeper:
+            reached, deeper = deeper, {}
+            for node, log_p in reached.items():
+                if not children[node]:
+                    continue
+                each, entropy = _log_law(logits[b, node], temperature)
+                least = min(epsilon, delta * math.exp(-entropy))
+                threshold = math.log(least) if least > 0.0 else -math.inf
+                own = {c: float(each[tokens[c]]) for c in children[node]}
+                deeper |= {c: log_p + value for c, value in own.items() if value > threshold}
+        paths.append(_path(parents, max(reached, key=lambda node: (reached[node], -node))))
+    return Verdict(paths, [nodes[path[-1] if path else 0] for nodes, path in zip(best, paths, strict=True)])
 
 
-def _longest_path(draft: Draft, passes: Tensor, scores: Tensor, next_of_node: Tensor) -> Verdict:
-    """The deepest node whose whole path passes; ties by the sum of scores, then by node order."""
-    batch, nodes = draft.tokens.shape
-    used = draft.is_used
-    fails = used & ~passes
-    fails[:, 0] = False
-    mask = draft.mask.expand(batch, nodes, nodes)
-    depths = draft.depths.expand(batch, nodes)
-    is_kept = used & ~(mask & fails[:, None, :]).any(-1)
-    counts = torch.where(is_kept, depths, torch.zeros_like(depths)).amax(-1)
-    scores = scores.masked_fill(~used, 0.0)
-    scores[:, 0] = 0.0
-    path_score = torch.where(
-        mask, scores[:, None, :], torch.zeros((), dtype=scores.dtype, device=scores.device)
-    ).sum(-1)
-    eligible = is_kept & (depths == counts[:, None])
-    last = path_score.masked_fill(~eligible, -torch.inf).argmax(-1)
-    rows = torch.arange(batch, device=last.device)
-    on_path = mask[rows, last]  # (batch, n); ancestors sorted by depth are the path
-    order = torch.where(on_path, depths, torch.full_like(depths, nodes)).argsort(dim=-1, stable=True)
-    return Verdict(order[:, 1:], counts, last, next_of_node[rows, last])
+def _log_law(logits: Tensor, temperature: float) -> tuple[FloatArray, float]:
+    """Ln p (vocab,) in fp64 and its entropy in nats."""
+    wide = logits.detach().to(device="cpu", dtype=torch.float64).numpy()
+    with np.errstate(over="ignore"):
+        log_p = (wide - wide.max()) / temperature
+    p = np.exp(log_p)
+    mass = p.sum()
+    log_p -= np.log(mass)
+    possible = p > 0.0
+    return log_p, float(-(p[possible] @ log_p[possible]) / mass)
+
+
+def _trees(draft: Draft) -> Iterator[tuple[list[int], list[list[int]]]]:
+    """Of each sequence: parents, and children of every node in the order in which they are to be tried."""
+    batch = draft.parents.shape[0]
+    alike = draft.parents.stride(0) == 0
+    every = draft.parents[:1].tolist() if alike else draft.parents.tolist()
+    trees = [(parents, _children(parents)) for parents in every]
+    return iter(trees * batch if alike else trees)
+
+
+def _children(parents: list[int]) -> list[list[int]]:
+    children: list[list[int]] = [[] for _ in parents]
+    for node, parent in enumerate(parents):
+        if parent >= 0:
+            children[parent].append(node)
+    return children
+
+
+def _path(parents: list[int], last: int) -> list[int]:
+    path = []
+    while last > 0:
+        path.append(last)
+        last = parents[last]
+    return path[::-1]
 
 
 def accept_by_rejection(
@@ -126,19 +151,14 @@ def accept_by_rejection(
     One `draws` per sequence. Rules: `recursive` (drafts without replacement, or deterministic: RSD,
     Medusa, n-gram), `multi-round` (independent drafts: speculative decoding, SpecInfer), `k-seq` (SpecTr).
     """
-    batch, nodes = draft.tokens.shape
     paths: list[list[int]] = []
     next_tokens: list[int] = []
-    tokens, parents = draft.tokens.tolist(), draft.parents.tolist()
-    for b in range(batch):
-        path, token = _walk(draft, logits[b], b, tokens[b], parents[b], temperature, draws[b])
+    trees = _trees(draft)
+    for b, (tokens, (_, children)) in enumerate(zip(draft.tokens.tolist(), trees, strict=True)):
+        path, token = _walk(draft, logits[b], b, tokens, children, temperature, draws[b])
         paths.append(path)
         next_tokens.append(token)
-    width = max(1, nodes - 1)
-    padded = torch.tensor([path + [0] * (width - len(path)) for path in paths], device=logits.device)
-    counts = torch.tensor([len(path) for path in paths], device=logits.device)
-    last = torch.tensor([path[-1] if path else 0 for path in paths], device=logits.device)
-    return Verdict(padded, counts, last, torch.tensor(next_tokens, device=logits.device))
+    return Verdict(paths, next_tokens)
 
 
 def _walk(
@@ -146,7 +166,7 @@ def _walk(
     logits: Tensor,
     b: int,
     tokens: list[int],
-    parents: list[int],
+    children_of: list[list[int]],
     temperature: float,
     draws: Draws,
 ) -> tuple[list[int], int]:
@@ -155,7 +175,7 @@ def _walk(
     here = [0]  # nodes with the same text: independent drafts may repeat each other, and then share children
     while True:
         p = law(logits[here[0]], temperature)
-        children = [node for node, parent in enumerate(parents) if parent in here]
+        children = sorted(node for parent in here for node in children_of[parent])
         if not children:
             return path, draws.token(p)
         drafted = [tokens[node] for node in children]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -41,14 +43,15 @@ class KVCache:
         """Tokens that one sequence can hold, tree included."""
         return self.keys.shape[3]
 
-    def require_room(self, new_tokens: int) -> None:
-        """Raises UsageError (one line) if the longest sequence cannot take `new_tokens` more."""
-        longest = int(self.lengths.max())
-        if longest + new_tokens > self.capacity:
+    def require_room(self, new_tokens: int) -> int:
+        """The longest sequence's length. Raises UsageError (one line) if it cannot take `new_tokens` more."""
+        longest: int = max(self.lengths.tolist())
+        if longest + new_tokens > self.keys.shape[3]:
             raise UsageError(
                 f"{longest} committed + {new_tokens} new tokens do not fit the cache of {self.capacity}; "
                 "shorten the prompt, lower --max-new-tokens or use a smaller tree"
             )
+        return longest
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
         """Stores new rows. slots: (batch, q); keys, values: (batch, kv_heads, q, head_dim)."""
@@ -56,6 +59,16 @@ class KVCache:
         # Advanced indices around a slice put (batch, q) first: the new rows are laid out to match.
         self.keys[layer][rows, :, slots] = keys.transpose(1, 2)
         self.values[layer][rows, :, slots] = values.transpose(1, 2)
+
+    def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
+        """`write` to slots `start`, `start + 1`, ... of every sequence."""
+        rows = keys.shape[2]
+        self.keys[layer].narrow(2, start, rows).copy_(keys)
+        self.values[layer].narrow(2, start, rows).copy_(values)
+
+    def first(self, layer: int, slots: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of a layer's first slots, each (batch, kv_heads, slots, head_dim)."""
+        return self.keys[layer].narrow(2, 0, slots), self.values[layer].narrow(2, 0, slots)
 
     def compact(self, nodes: Tensor, counts: Tensor) -> None:
         """Keeps the accepted rows of the last tree and grows each length by `counts`.
@@ -77,9 +90,29 @@ class KVCache:
                 store[:, rows, :, target] = store[:, rows, :, source]
         self.lengths += counts
 
-    def truncate(self, lengths: Tensor) -> None:
-        """Forgets committed tokens after `lengths` (batch,)."""
-        self.lengths = torch.minimum(self.lengths, lengths)
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """`compact` to the nodes of each sequence's path; rows move only where a path is not 0, 1, 2, ..."""
+        counts = [len(path) for path in paths]
+        if any(path[-1] != len(path) - 1 for path in paths if path):
+            if len(paths) == 1:
+                self._keep_alone(paths[0])
+                return
+            width = max(counts)
+            padded = [[*path, *([0] * (width - len(path)))] for path in paths]
+            nodes = torch.tensor(padded, device=self.lengths.device)
+            self.compact(nodes, torch.tensor(counts, device=self.lengths.device))
+        elif len(counts) == 1:
+            self.lengths += counts[0]
+        else:
+            self.lengths += torch.tensor(counts, device=self.lengths.device)
+
+    def _keep_alone(self, path: Sequence[int]) -> None:
+        """`keep` for a batch of one: copies of whole rows instead of an index per row and head."""
+        (length,) = self.lengths.tolist()
+        source = torch.tensor(path, device=self.lengths.device) + length
+        for store in (self.keys, self.values):
+            store.narrow(3, length, len(path)).copy_(store.index_select(3, source))
+        self.lengths += len(path)
 
     def rows(self, sequence: int) -> tuple[Tensor, Tensor]:
         """Committed keys and values of one sequence, each (layers, kv_heads, length, head_dim)."""

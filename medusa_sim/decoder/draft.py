@@ -62,15 +62,13 @@ class DraftModel:
         self.fed += tokens.shape[1]
         return self.model.logits(hidden)
 
-    def commit(self, tokens: Tensor, nodes: Tensor, counts: Tensor) -> None:
-        """Keeps the accepted rows it has; tokens: (batch, n) of the tree, the rest as `KVCache.compact`."""
-        order = torch.arange(nodes.shape[1], device=nodes.device)
-        has_row = (nodes < self.fed) & (order < counts[:, None])
-        kept = has_row.sum(-1)
-        self.cache.compact(nodes, kept)
-        self.missing = counts - kept
-        at = kept.clamp(max=nodes.shape[1] - 1)[:, None]
-        self.missing_tokens = torch.gather(tokens, 1, torch.gather(nodes, 1, at))[:, 0]
+    def commit(self, tokens: Tensor, paths: Sequence[Sequence[int]]) -> None:
+        """Keeps the accepted rows it has; tokens: (batch, n) of the tree, paths: see `KVCache.keep`."""
+        kept = [[node for node in path if node < self.fed] for path in paths]
+        self.cache.keep(kept)
+        lost = [path[len(has)] if len(path) > len(has) else 0 for path, has in zip(paths, kept, strict=True)]
+        self.missing = torch.tensor([int(node > 0) for node in lost], device=tokens.device)
+        self.missing_tokens = torch.gather(tokens, 1, torch.tensor(lost, device=tokens.device)[:, None])[:, 0]
 
 
 class TreeDrafter:
@@ -134,9 +132,9 @@ class TreeDrafter:
             rule=self.rule,
         )
 
-    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Brings the draft model's cache up to the accepted text."""
-        self.draft_model.commit(self._tokens, nodes, counts)
+        self.draft_model.commit(self._tokens, paths)
 
     def _children(self, logits: Tensor, q: Tensor | None, count: int) -> Tensor:
         if q is None:
@@ -220,9 +218,9 @@ class BeamDrafter:
         self._tokens = tokens
         return draft_of(tokens, parents, _laws_by_parent(laws, self.nodes), self.rule)
 
-    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Brings the draft model's cache up to the accepted text."""
-        self.draft_model.commit(self._tokens, nodes, counts)
+        self.draft_model.commit(self._tokens, paths)
 
     def _perturbed(self, reach: Tensor, keys: Tensor) -> Tensor:
         """Gumbel keys of all children, their maximum per beam being the beam's own key.
@@ -277,7 +275,7 @@ class NgramDrafter:
         mask = torch.from_numpy(self.tree.mask).to(device)
         return Draft(tokens=torch.cat((roots[:, None], drafted), 1), parents=parents, depths=order, mask=mask)
 
-    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """The text is all there is."""
 
 

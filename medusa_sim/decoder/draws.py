@@ -17,7 +17,8 @@ def law(logits: Tensor, temperature: float) -> Tensor:
     wide = logits.detach().to(device="cpu", dtype=torch.float64)
     if temperature == 0.0:
         return torch.zeros_like(wide).scatter_(-1, wide.argmax(-1, keepdim=True), 1.0)
-    return torch.softmax(wide / temperature, dim=-1)
+    # Shifted first: a tiny temperature must not make infinities of finite logits.
+    return torch.softmax((wide - wide.amax(-1, keepdim=True)) / temperature, dim=-1)
 
 
 class Draws:

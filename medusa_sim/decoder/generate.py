@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -74,11 +74,19 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRun:
-    """A batch's sequences and the wall time of prefill and of all steps, in seconds."""
+    """A batch's sequences and wall times in seconds: prefill, making a forward ready (compilation, capture
+    of a graph; 0 where nothing is made), and all steps.
+    """
 
     sequences: list[Generation]
     prefill_s: float
+    setup_s: float
     decode_s: float
+
+    @property
+    def steps(self) -> int:
+        """Forwards of the whole batch."""
+        return max(sequence.steps for sequence in self.sequences)
 
 
 class Drafter(Protocol):
@@ -94,8 +102,8 @@ class Drafter(Protocol):
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """A tree on each root (batch,); `hidden` (batch, hidden) is the target's, which yielded the root."""
 
-    def commit(self, nodes: Tensor, counts: Tensor) -> None:
-        """Rows of the tree that the target's cache kept (see `KVCache.compact`)."""
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
+        """Nodes of each tree that the target's cache kept (see `KVCache.keep`)."""
 
 
 class NoDrafter:
@@ -103,20 +111,22 @@ class NoDrafter:
 
     nodes = 1
 
+    def __init__(self) -> None:
+        self._roots: Draft | None = None
+
     def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
         """Nothing to prepare."""
 
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """The root alone."""
-        alone = torch.zeros(1, dtype=torch.long, device=roots.device)
-        return Draft(
-            tokens=roots[:, None],
-            parents=torch.full_like(roots[:, None], -1),
-            depths=alone,
-            mask=torch.ones(1, 1, dtype=torch.bool, device=roots.device),
-        )
+        if self._roots is None or self._roots.tokens.shape[0] != roots.shape[0]:
+            alone = torch.zeros(1, dtype=torch.long, device=roots.device)
+            itself = torch.ones(1, 1, dtype=torch.bool, device=roots.device)
+            parents = (alone - 1).expand(roots.shape[0], 1)
+            self._roots = Draft(tokens=roots[:, None], parents=parents, depths=alone, mask=itself)
+        return replace(self._roots, tokens=roots[:, None])
 
-    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Nothing to keep."""
 
 
@@ -192,20 +202,34 @@ def generate(
     prefill_s = time.perf_counter() - started
     forward = make_forward(model, cache) if make_forward is not None else eager_forward(model, cache)
     active = [not _is_finished(s, ends, settings.max_new_tokens) for s in sequences]
+    setup_s, is_ready = 0.0, make_forward is None
+    started = time.perf_counter()
     while any(active):
         draft = drafter.propose(roots, hidden, sequences)
+        if not is_ready:
+            # Compiled or captured with the very shapes of this run, and not counted as a step.
+            setup_s, is_ready = _made_ready(forward, draft), True
         states = forward(draft.tokens, draft.mask, draft.depths)
         verdict = verify(draft, model.logits(states), settings, draws)
         kept = _emit(sequences, active, draft, verdict, ends, settings.max_new_tokens)
-        counts = torch.tensor(kept, device=roots.device)
-        rows = torch.cat((torch.zeros_like(verdict.nodes[:, :1]), verdict.nodes), dim=1)
-        rows = rows[:, : max(kept)]  # a path is padded to the size of its tree
-        cache.compact(rows, counts)
-        drafter.commit(rows, counts)
-        hidden = states[torch.arange(len(prompts), device=roots.device), verdict.last]
-        roots = verdict.next_tokens
+        cache.keep(kept)
+        drafter.commit(kept)
+        last = [path[-1] if path else 0 for path in verdict.paths]
+        hidden = states[:, last[0]] if len(last) == 1 else states[torch.arange(len(last)), last]
+        roots = torch.tensor(verdict.next_tokens, device=roots.device)
         active = [not _is_finished(s, ends, settings.max_new_tokens) for s in sequences]
-    return GenerationRun(sequences, prefill_s, time.perf_counter() - started - prefill_s)
+    return GenerationRun(sequences, prefill_s, setup_s, time.perf_counter() - started - setup_s)
+
+
+def _made_ready(forward: Forward, draft: Draft) -> float:
+    """Seconds of two first runs (the second may compile again, for what the first one changed).
+
+    They write scratch rows of the cache alone, which the step that follows writes again.
+    """
+    started = time.perf_counter()
+    for _ in range(2):
+        forward(draft.tokens, draft.mask, draft.depths).sum().item()  # waits for the device
+    return time.perf_counter() - started
 
 
 def eager_forward(model: Llama, cache: KVCache) -> Forward:
@@ -254,20 +278,21 @@ def _emit(
     verdict: Verdict,
     ends: set[int],
     max_new_tokens: int,
-) -> list[int]:
-    """Appends each active sequence's new tokens, cut at its end; returns how many tree rows to keep."""
-    tokens = draft.tokens.tolist()
-    nodes, counts, following = verdict.nodes.tolist(), verdict.counts.tolist(), verdict.next_tokens.tolist()
-    kept = []
+) -> list[list[int]]:
+    """Appends each active sequence's new tokens, cut at its end; returns the nodes to keep, root first."""
+    tokens = draft.tokens.tolist() if draft.tokens.shape[1] > 1 else None
+    kept: list[list[int]] = []
     for b, sequence in enumerate(sequences):
         if not active[b]:
-            kept.append(0)
+            kept.append([])
             continue
-        emitted = [tokens[b][node] for node in nodes[b][: counts[b]]] + [following[b]]
-        emitted = emitted[: max_new_tokens - len(sequence.token_ids)]
+        path = verdict.paths[b]
+        emitted = [tokens[b][node] for node in path] if tokens is not None else []
+        emitted.append(verdict.next_tokens[b])
+        del emitted[max_new_tokens - len(sequence.token_ids) :]
         stop = next((i for i, token in enumerate(emitted) if token in ends), None)
         emitted = emitted if stop is None else emitted[: stop + 1]
         sequence.token_ids.extend(emitted)
         sequence.accepted_lengths.append(len(emitted) - 1)
-        kept.append(len(emitted))
+        kept.append([0, *path[: len(emitted) - 1]])
     return kept

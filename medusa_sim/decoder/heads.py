@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import islice
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from medusa_sim.decoder.parts import Linear, Part
 from medusa_sim.errors import SpecError
 
 PREFIX = "medusa_head."
@@ -24,22 +26,23 @@ _LINEAR_KEY = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
 _OUTPUT_KEY = re.compile(r"(\d+)\.(\d+)\.weight")
 
 
-class ResBlock(nn.Module):
+class ResBlock(Part):
     """x + SiLU(W1 x + b1), the identity at initialisation."""
 
     def __init__(self, hidden: int) -> None:
         super().__init__()
-        self.linear = nn.Linear(hidden, hidden)
+        self.linear = Linear(hidden, hidden)
         nn.init.zeros_(self.linear.weight)
         # Public code leaves the bias at its random default; zero makes the head start as the LM head.
         nn.init.zeros_(self.linear.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> (..., hidden)."""
-        return x + functional.silu(self.linear(x))
+        (linear,) = self.parts
+        return x + functional.silu(linear(x))
 
 
-class MedusaHeads(nn.Module):
+class MedusaHeads(Part):
     """`count` heads of `layers` residual blocks each, then an output layer of their own or the shared one.
 
     The state dict has the public key names, without prefix.
@@ -51,7 +54,7 @@ class MedusaHeads(nn.Module):
         for i in range(count):
             blocks: list[nn.Module] = [ResBlock(hidden) for _ in range(layers)]
             if own_output:
-                blocks.append(nn.Linear(hidden, vocab, bias=False))
+                blocks.append(Linear(hidden, vocab, bias=False))
             self.add_module(str(i), nn.ModuleList(blocks))
 
     def forward(self, hidden: Tensor, lm_head: nn.Linear, first: int | None = None) -> Tensor:
@@ -60,13 +63,13 @@ class MedusaHeads(nn.Module):
         `lm_head` serves shared layouts.
         """
         count = self.count if first is None else first
-        return torch.stack([self._head(i, hidden, lm_head) for i in range(count)])
-
-    def _head(self, i: int, x: Tensor, lm_head: nn.Linear) -> Tensor:
-        for j in range(self.layers):
-            x = self.get_submodule(f"{i}.{j}")(x)
-        out: Tensor = self.get_submodule(f"{i}.{self.layers}")(x) if self.own_output else lm_head(x)
-        return out
+        logits = []
+        for head in islice(self.parts, count):
+            x = hidden
+            for block in head:
+                x = block(x)
+            logits.append(x if self.own_output else lm_head(x))
+        return torch.stack(logits)
 
     @torch.no_grad()
     def start_from(self, lm_head: nn.Linear) -> None:

@@ -26,8 +26,8 @@ class MedusaDrafter:
         self.parents = torch.from_numpy(tree.parents).to(device)
         self.depths = torch.from_numpy(tree.depths).to(device)
         self.mask = torch.from_numpy(tree.mask).to(device)
-        self._head = (self.depths[1:] - 1).clamp(min=0)
-        self._rank = torch.from_numpy(tree.ranks).to(device)[1:]
+        # Where a node's token lies among (heads x ranks) guesses.
+        self._guess = (self.depths[1:] - 1) * tree.ranks_used + torch.from_numpy(tree.ranks).to(device)[1:]
 
     @property
     def nodes(self) -> int:
@@ -42,12 +42,12 @@ class MedusaDrafter:
         tokens = roots[:, None]
         if self.nodes > 1:
             logits = self.heads(hidden, self.model.lm_head, self.tree.depth)  # (heads, batch, vocab)
-            best = logits.topk(self.tree.ranks_used, dim=-1).indices
-            tokens = torch.cat((tokens, best[self._head, :, self._rank].T), dim=1)
+            best = logits.topk(self.tree.ranks_used, dim=-1).indices.transpose(0, 1).flatten(1)
+            tokens = torch.cat((tokens, best.index_select(1, self._guess)), dim=1)
         parents = self.parents.expand(roots.shape[0], -1)
         return Draft(tokens=tokens, parents=parents, depths=self.depths, mask=self.mask)
 
-    def commit(self, nodes: Tensor, counts: Tensor) -> None:
+    def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """The heads keep no state."""
 
 

@@ -8,6 +8,7 @@ elementwise steps are the operators of `medusa_sim.operators.operator`, one to o
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +16,11 @@ from torch.nn import functional
 
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
+from medusa_sim.decoder.parts import Embedding, Linear, Part
 from medusa_sim.decoder.tree_attention import attention_mask, mask_bias
+
+_TABLE_ROWS = 256
+"""Rotations are tabulated for so many positions, or a multiple."""
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
@@ -58,45 +63,56 @@ def inverse_frequencies(config: DecoderConfig) -> tuple[Tensor, float]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of (batch, heads, q, head_dim) by (batch, 1, q, head_dim) cosines and sines."""
-    first, second = x.chunk(2, dim=-1)
-    return x * cos + torch.cat((-second, first), dim=-1) * sin
+    """Rotary embedding of (batch, heads, q, head_dim) by (.., q, head_dim) cosines and sines.
+
+    The first half of the sines is negative: x cos + (-x2, x1) sin is x cos + (x2, x1) (-sin, sin).
+    """
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
-class RMSNorm(nn.Module):
+class RMSNorm(Part):
     """x / rms(x) * weight, the mean square taken in fp32 or wider."""
 
     def __init__(self, size: int, eps: float) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
-        self.eps = eps
+        self.size, self.eps = (size,), eps
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., size) -> (..., size)."""
-        wide = x.to(accumulation_dtype(x.dtype))
-        normal = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + self.eps)
-        return self.weight * normal.to(x.dtype)
+        """(..., size) -> (..., size). Half precision is rounded before the weight applies, as in training."""
+        weight: Any = self._parameters["weight"]
+        if x.dtype in (torch.float16, torch.bfloat16):
+            normal: Tensor = functional.rms_norm(x, self.size, None, self.eps) * weight
+            return normal
+        return functional.rms_norm(x, self.size, weight, self.eps)
 
 
 class Step:
-    """What every layer of one forward shares: rotations, and where to write and look in the cache."""
+    """What every layer of one forward shares: sequences, rotations, where to write and look in the cache.
 
-    __slots__ = ("cache", "cos", "kv_len", "mask", "sin", "slots")
+    `slots` (batch, q) names where new rows go; where None, they go side by side from
+    `start` on. `mask` None: every query sees every key that is looked at (or, without a cache, those up
+    to itself).
+    """
+
+    __slots__ = ("batch", "cache", "cos", "kv_len", "mask", "sin", "slots", "start")
 
     def __init__(
         self,
+        batch: int,
         cos: Tensor,
         sin: Tensor,
-        cache: KVCache | None,
-        slots: Tensor | None,
-        mask: Tensor | None,
-        kv_len: int,
+        cache: KVCache | None = None,
+        slots: Tensor | None = None,
+        mask: Tensor | None = None,
+        kv_len: int = 0,
+        start: int = 0,
     ) -> None:
-        self.cos, self.sin = cos, sin
-        self.cache, self.slots, self.mask, self.kv_len = cache, slots, mask, kv_len
+        self.batch, self.cos, self.sin = batch, cos, sin
+        self.cache, self.slots, self.mask, self.kv_len, self.start = cache, slots, mask, kv_len, start
 
 
-class Attention(nn.Module):
+class Attention(Part):
     """Grouped-query attention over the cache, or causal over its own tokens without one."""
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
@@ -104,55 +120,58 @@ class Attention(nn.Module):
         self.layer, self.head_dim = layer, config.head_dim
         self.heads, self.kv_heads = config.num_attention_heads, config.num_key_value_heads
         hidden, bias = config.hidden_size, config.attention_bias
-        self.q_proj = nn.Linear(hidden, self.heads * self.head_dim, bias=bias)
-        self.k_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
-        self.v_proj = nn.Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
-        self.o_proj = nn.Linear(self.heads * self.head_dim, hidden, bias=config.output_bias)
+        self.q_proj = Linear(hidden, self.heads * self.head_dim, bias=bias)
+        self.k_proj = Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
+        self.v_proj = Linear(hidden, self.kv_heads * self.head_dim, bias=bias)
+        self.o_proj = Linear(self.heads * self.head_dim, hidden, bias=config.output_bias)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """(batch, q, hidden) -> (batch, q, hidden)."""
-        batch, query_tokens, _ = x.shape
-        q = rotate(self._split(self.q_proj(x), self.heads), step.cos, step.sin)
-        k = rotate(self._split(self.k_proj(x), self.kv_heads), step.cos, step.sin)
-        v = self._split(self.v_proj(x), self.kv_heads)
-        group = self.heads // self.kv_heads
-        if step.cache is None or step.slots is None or step.mask is None:
+        """(batch * q, hidden) -> (batch * q, hidden)."""
+        batch, query_tokens = step.batch, x.shape[0] // step.batch
+        heads, kv_heads, head_dim, cache = self.heads, self.kv_heads, self.head_dim, step.cache
+        q_proj, k_proj, v_proj, o_proj = self.parts
+        # Queries and keys are rotated as one.
+        both = torch.cat((q_proj(x), k_proj(x)), 1).view(batch, query_tokens, heads + kv_heads, head_dim)
+        q, k = torch.split(rotate(both.transpose(1, 2), step.cos, step.sin), [heads, kv_heads], 1)
+        v = v_proj(x).view(batch, query_tokens, kv_heads, head_dim).transpose(1, 2)
+        group = heads // kv_heads
+        if cache is None:
             k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
             out = functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=step.mask, is_causal=step.mask is None
             )
         else:
-            step.cache.write(self.layer, step.slots, k, v)
-            keys = step.cache.keys[self.layer, :, :, : step.kv_len]
-            values = step.cache.values[self.layer, :, :, : step.kv_len]
+            if step.slots is not None:
+                cache.write(self.layer, step.slots, k, v)
+            else:
+                cache.append(self.layer, step.start, k, v)
+            keys, values = cache.first(self.layer, step.kv_len)
             # The query heads of a group become rows of their K/V head: each K/V row is read once.
-            q = q.reshape(batch, self.kv_heads, group * query_tokens, self.head_dim)
-            out = functional.scaled_dot_product_attention(q, keys, values, attn_mask=step.mask)
-            out = out.reshape(batch, self.heads, query_tokens, self.head_dim)
-        merged: Tensor = self.o_proj(out.transpose(1, 2).reshape(batch, query_tokens, -1))
+            q = q.reshape(batch, kv_heads, group * query_tokens, head_dim)
+            out = functional.scaled_dot_product_attention(q, keys, values, step.mask)
+            out = out.view(batch, heads, query_tokens, head_dim)
+        merged: Tensor = o_proj(out.transpose(1, 2).reshape(x.shape[0], heads * head_dim))
         return merged
 
-    def _split(self, x: Tensor, heads: int) -> Tensor:
-        return x.view(x.shape[0], x.shape[1], heads, self.head_dim).transpose(1, 2)
 
-
-class MLP(nn.Module):
+class MLP(Part):
     """down(silu(gate x) * up x)."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
         hidden, inner, bias = config.hidden_size, config.intermediate_size, config.mlp_bias
-        self.gate_proj = nn.Linear(hidden, inner, bias=bias)
-        self.up_proj = nn.Linear(hidden, inner, bias=bias)
-        self.down_proj = nn.Linear(inner, hidden, bias=bias)
+        self.gate_proj = Linear(hidden, inner, bias=bias)
+        self.up_proj = Linear(hidden, inner, bias=bias)
+        self.down_proj = Linear(inner, hidden, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> (..., hidden)."""
-        out: Tensor = self.down_proj(functional.silu(self.gate_proj(x)) * self.up_proj(x))
+        gate_proj, up_proj, down_proj = self.parts
+        out: Tensor = down_proj(functional.silu(gate_proj(x)) * up_proj(x))
         return out
 
 
-class Layer(nn.Module):
+class Layer(Part):
     """One pre-norm transformer block."""
 
     def __init__(self, config: DecoderConfig, layer: int) -> None:
@@ -163,23 +182,24 @@ class Layer(nn.Module):
         self.post_attention_layernorm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
     def forward(self, x: Tensor, step: Step) -> Tensor:
-        """(batch, q, hidden) -> (batch, q, hidden)."""
-        x = x + self.self_attn(self.input_layernorm(x), step)
-        out: Tensor = x + self.mlp(self.post_attention_layernorm(x))
+        """(batch * q, hidden) -> (batch * q, hidden)."""
+        self_attn, mlp, input_layernorm, post_attention_layernorm = self.parts
+        x = x + self_attn(input_layernorm(x), step)
+        out: Tensor = x + mlp(post_attention_layernorm(x))
         return out
 
 
-class Backbone(nn.Module):
+class Backbone(Part):
     """Embedding, layers and final norm: the `model.` prefix of a checkpoint."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
-        self.embed_tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.embed_tokens = Embedding(config.vocab_size, config.hidden_size)
         self.layers = nn.ModuleList(Layer(config, layer) for layer in range(config.num_hidden_layers))
         self.norm = RMSNorm(config.hidden_size, config.rms_norm_eps)
 
 
-class Llama(nn.Module):
+class Llama(Part):
     """Backbone and language-model head.
 
     `forward` returns the hidden states after the final norm, (batch, q, hidden): the head and the
@@ -190,12 +210,14 @@ class Llama(nn.Module):
         super().__init__()
         self.config = config
         self.model = Backbone(config)
-        self.lm_head = nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        self.lm_head = Linear(config.hidden_size, config.vocab_size, bias=False)
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         frequencies, self.rope_factor = inverse_frequencies(config)
-        # No buffer: `.half()` would round the rotations. One copy per device instead.
-        self._frequencies = {torch.device("cpu"): frequencies}
+        # No buffers: `.half()` would round the frequencies. Tables are made where they are asked for.
+        self._frequencies = frequencies
+        self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
+        self._last_bias: tuple[Tensor, Tensor] | None = None
 
     @property
     def dtype(self) -> torch.dtype:
@@ -220,6 +242,7 @@ class Llama(nn.Module):
         depths: Tensor | None = None,
         offset: int = 0,
         kv_len: int | None = None,
+        filled: bool = False,
     ) -> Tensor:
         """Hidden states (batch, q, hidden) of new tokens (batch, q).
 
@@ -228,61 +251,129 @@ class Llama(nn.Module):
         lengths + depths[offset + i]; it sees the committed prefix and what `tree_mask` ((q, t) or
         (batch, q, t) bool; default: causal) allows. depths: (t,) or (batch, t), default 0..t-1.
         `lengths` do not move: the caller commits by `cache.compact`. `kv_len` fixes how many slots
-        attention scans (all shapes static, as CUDA graphs need); by default the longest sequence + t.
+        attention scans (all shapes static, as CUDA graphs need; nothing is read from the device); by
+        default the longest sequence + t. `filled`: `kv_len` is every sequence's length + t, so that one
+        token alone needs no mask.
         """
-        scratch_tokens = offset + tokens.shape[1]
-        order = torch.arange(scratch_tokens, device=tokens.device)
+        query_tokens = tokens.shape[1]
         if cache is None:
-            step = self._uncached_step(order[None])
+            step = self._uncached_step(tokens)
+        elif kv_len is None and cache.batch == 1 and self.config.sliding_window is None:
+            step = self._single_step(query_tokens, cache, tree_mask, depths, offset)
         else:
-            if kv_len is None:
-                cache.require_room(scratch_tokens)
-                kv_len = int(cache.lengths.max()) + scratch_tokens
-            if depths is None:
-                depths = order
-            if tree_mask is None:
-                tree_mask = order[offset:, None] >= order
-            lengths = cache.lengths[:, None]
-            mask = attention_mask(
-                cache.lengths,
-                tree_mask,
-                kv_len,
-                depths,
-                offset=offset,
-                sliding_window=self.config.sliding_window,
-            )
-            cos, sin = self._rotations((lengths + depths)[:, offset:])
-            # Once for all layers: additive, and a row for every query head of a K/V head's group.
-            bias = mask_bias(mask, self.config.group_size, self.dtype)
-            step = Step(cos, sin, cache, lengths + order[offset:], bias, kv_len)
-        x = self.model.embed_tokens(tokens)
-        for layer in self.model.layers:
+            step = self._batched_step(query_tokens, cache, tree_mask, depths, offset, kv_len, filled)
+        backbone, _ = self.parts
+        embed_tokens, layers, norm = backbone.parts
+        # Layers see rows: a product of a matrix is quicker than of a batch of them.
+        x = embed_tokens(tokens.flatten())
+        for layer in layers:
             x = layer(x, step)
-        out: Tensor = self.model.norm(x)
-        return out
+        out: Tensor = norm(x)
+        return out.view(*tokens.shape, -1)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """(..., hidden) -> (..., vocab)."""
-        out: Tensor = self.lm_head(hidden)
+        _, lm_head = self.parts
+        out: Tensor = lm_head(hidden)
         return out
 
-    def _uncached_step(self, positions: Tensor) -> Step:
-        cos, sin = self._rotations(positions)
+    def _uncached_step(self, tokens: Tensor) -> Step:
+        (batch, query_tokens), device = tokens.shape, tokens.device
+        cos, sin = (table[:query_tokens] for table in self._rotations(query_tokens, device, self.dtype))
         mask, window = None, self.config.sliding_window
-        if window is not None and positions.shape[1] > window:
-            distance = positions[0, :, None] - positions[0, None, :]
+        if window is not None and query_tokens > window:
+            order = torch.arange(query_tokens, device=device)
+            distance = order[:, None] - order
             mask = (distance >= 0) & (distance < window)
-        return Step(cos, sin, None, None, mask, 0)
+        return Step(batch, cos, sin, mask=mask)
 
-    def _rotations(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        wide = accumulation_dtype(self.dtype)
-        device = positions.device
-        if device not in self._frequencies:
-            self._frequencies[device] = self._frequencies[torch.device("cpu")].to(device)
-        angles = positions[:, None, :, None].to(wide) * self._frequencies[device].to(wide)
-        angles = torch.cat((angles, angles), dim=-1)
-        factor = self.rope_factor
-        return (angles.cos() * factor).to(self.dtype), (angles.sin() * factor).to(self.dtype)
+    def _single_step(
+        self,
+        query_tokens: int,
+        cache: KVCache,
+        tree_mask: Tensor | None,
+        depths: Tensor | None,
+        offset: int,
+    ) -> Step:
+        """Of one sequence: rows side by side, and a mask only where a token must not see another."""
+        scratch_tokens = offset + query_tokens
+        length = cache.require_room(scratch_tokens)
+        start, kv_len = length + offset, length + scratch_tokens
+        cos, sin = self._rotations(kv_len, cache.lengths.device, cache.keys.dtype)
+        if depths is None or scratch_tokens == 1:
+            cos, sin = cos.narrow(0, start, query_tokens), sin.narrow(0, start, query_tokens)
+        else:
+            positions = depths.view(-1)[offset:] + length
+            cos, sin = cos[positions], sin[positions]
+        bias = None
+        if query_tokens > 1 or (tree_mask is not None and offset):
+            if tree_mask is None:
+                order = torch.arange(scratch_tokens, device=cos.device)
+                tree_mask = order[offset:, None] >= order
+            small = self._tree_bias(tree_mask, cache.keys.dtype)
+            bias = small.new_zeros(1, 1, small.shape[0], kv_len)
+            bias[..., length:] = small
+        return Step(1, cos, sin, cache, mask=bias, kv_len=kv_len, start=start)
+
+    def _batched_step(
+        self,
+        query_tokens: int,
+        cache: KVCache,
+        tree_mask: Tensor | None,
+        depths: Tensor | None,
+        offset: int,
+        kv_len: int | None,
+        filled: bool,
+    ) -> Step:
+        """Of any sequences, each with a mask over all slots that are looked at."""
+        scratch_tokens, window = offset + query_tokens, self.config.sliding_window
+        order = torch.arange(scratch_tokens, device=cache.lengths.device)
+        if kv_len is None:
+            cache.require_room(scratch_tokens)
+            lengths = cache.lengths.tolist()
+            kv_len = max(lengths) + scratch_tokens
+            filled = min(lengths) == max(lengths)
+        depths = order if depths is None else depths
+        behind = cache.lengths[:, None]
+        positions = (behind + depths)[:, None, offset:]
+        tables = self._rotations(cache.capacity, order.device, cache.keys.dtype)
+        cos, sin = (table[positions] for table in tables)
+        bias = None
+        if not filled or scratch_tokens > 1 or window is not None:
+            if tree_mask is None:
+                tree_mask = order[offset:, None] >= order
+            mask = attention_mask(
+                cache.lengths, tree_mask, kv_len, depths, offset=offset, sliding_window=window
+            )
+            # Once for all layers: additive, and a row for every query head of a K/V head's group.
+            bias = mask_bias(mask, self.config.group_size, self.dtype)
+        return Step(cache.batch, cos, sin, cache, behind + order[offset:], bias, kv_len)
+
+    def _tree_bias(self, tree_mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """`mask_bias` of a tree alone, (group * q, t); drafters with one tree give one mask."""
+        known = self._last_bias
+        if known is None or known[0] is not tree_mask or known[1].dtype != dtype:
+            mask = tree_mask.view(1, *tree_mask.shape[-2:])
+            known = self._last_bias = (tree_mask, mask_bias(mask, self.config.group_size, dtype)[0, 0])
+        return known[1]
+
+    def _rotations(self, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        """Cosines and signed sines (see `rotate`) of at least so many positions, (.., head_dim) each."""
+        found = self._tables.get((device, dtype))
+        if found is None or len(found[0]) < positions:
+            found = self._new_tables(positions, device, dtype)
+        return found
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]  # torch leaves it untyped
+    def _new_tables(self, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+        with torch.inference_mode(mode=False):  # training may use them too
+            wide = accumulation_dtype(dtype)
+            order = torch.arange(-(-positions // _TABLE_ROWS) * _TABLE_ROWS, device=device)
+            angles = order[:, None].to(wide) * self._frequencies.to(device=device, dtype=wide)
+            cos, sin = angles.cos() * self.rope_factor, angles.sin() * self.rope_factor
+            found = (torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
+        self._tables[device, dtype] = found
+        return found
 
 
 def random_llama(

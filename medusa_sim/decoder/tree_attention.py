@@ -6,11 +6,6 @@ import torch
 from torch import Tensor
 
 
-def causal_mask(query_tokens: int, device: torch.device | str = "cpu") -> Tensor:
-    """(q, q) bool of a chain: token i sees tokens 0..i."""
-    return torch.ones(query_tokens, query_tokens, dtype=torch.bool, device=device).tril()
-
-
 def ancestor_mask(parents: Tensor) -> Tensor:
     """(batch, n, n) bool: [b, i, j] is True where j is i or an ancestor of i.
 
@@ -29,11 +24,6 @@ def ancestor_mask(parents: Tensor) -> Tensor:
         mask = product > 0
         reach *= 2
     return mask
-
-
-def node_depths(mask: Tensor) -> Tensor:
-    """(batch, n) depth of each node: its ancestors, itself not counted."""
-    return mask.sum(-1) - 1
 
 
 def attention_mask(

@@ -68,17 +68,15 @@ def test_greedy_and_typical_keep_the_longest_passing_path(seed: int) -> None:
     for b in range(batch):
         match = tokens[b] == logits[b, parents].argmax(-1)
         last, path = _walks(tree, match, torch.zeros(tree.candidates))
-        assert int(greedy.counts[b]) == len(path)
-        assert greedy.nodes[b, : len(path)].tolist() == path
-        assert int(greedy.next_tokens[b]) == int(logits[b, last].argmax())
+        assert greedy.paths[b] == path
+        assert greedy.next_tokens[b] == int(logits[b, last].argmax())
         p = torch.softmax(logits[b] / temperature, -1)[parents]
         entropy = -(p * p.log()).sum(-1)
         own = p[torch.arange(tree.candidates), tokens[b]]
         passes = own > torch.minimum(torch.tensor(epsilon, dtype=torch.float64), delta * torch.exp(-entropy))
         last, path = _walks(tree, passes, own.log())
-        assert int(typical.counts[b]) == len(path)
-        assert int(typical.last[b]) == last
-        assert int(typical.next_tokens[b]) == int(logits[b, last].argmax())
+        assert typical.paths[b] == path
+        assert typical.next_tokens[b] == int(logits[b, last].argmax())
 
 
 def test_typical_thresholds_are_epsilon_and_delta_and_the_smaller_counts() -> None:
@@ -86,16 +84,16 @@ def test_typical_thresholds_are_epsilon_and_delta_and_the_smaller_counts() -> No
     tree = CandidateTree.chain(1)
     flat = torch.zeros(1, 2, 8, dtype=torch.float64)  # H = ln 8: delta exp(-H) = 0.3 / 8 < p = 1 / 8
     draft = _draft(tree, torch.tensor([[0, 3]]))
-    assert int(accept_typical(draft, flat, temperature=1.0).counts[0]) == 1
+    assert len(accept_typical(draft, flat, temperature=1.0).paths[0]) == 1
     # p = 0.1 at an entropy near 0.33: above epsilon = 0.09, below delta exp(-H) = 0.22. Kept: min is meant.
     peaked = torch.tensor([[[0.9, 0.1], [0.5, 0.5]]], dtype=torch.float64).log()
     draft = _draft(tree, torch.tensor([[0, 1]]))
-    assert int(accept_typical(draft, peaked, temperature=1.0).counts[0]) == 1
-    assert int(accept_typical(draft, peaked, temperature=1.0, epsilon=0.3, delta=0.3).counts[0]) == 0
+    assert len(accept_typical(draft, peaked, temperature=1.0).paths[0]) == 1
+    assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=0.3, delta=0.3).paths[0]) == 0
     entropy = -(0.9 * math.log(0.9) + 0.1 * math.log(0.1))
     edge = 0.1 / math.exp(-entropy)
-    assert int(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 1.001).counts[0]) == 0
-    assert int(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 0.999).counts[0]) == 1
+    assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 1.001).paths[0]) == 0
+    assert len(accept_typical(draft, peaked, temperature=1.0, epsilon=1.0, delta=edge * 0.999).paths[0]) == 1
 
 
 def test_entropy_of_a_large_flat_law_is_not_biased() -> None:
@@ -104,7 +102,7 @@ def test_entropy_of_a_large_flat_law_is_not_biased() -> None:
     flat = torch.zeros(1, 2, vocab, dtype=torch.float32)
     draft = _draft(CandidateTree.chain(1), torch.tensor([[0, 5]]))
     delta = 0.85  # p = 1/V > delta exp(-H) = delta/V; with the biased H the threshold is 1.31 delta/V
-    assert int(accept_typical(draft, flat, temperature=1.0, delta=delta).counts[0]) == 1
+    assert len(accept_typical(draft, flat, temperature=1.0, delta=delta).paths[0]) == 1
 
 
 def test_padding_is_never_accepted() -> None:
@@ -120,12 +118,10 @@ def test_padding_is_never_accepted() -> None:
         accept_by_rejection(draft, wanted, temperature=1.0, draws=[Draws(0)]),
     ]
     for verdict in verdicts:
-        assert int(verdict.counts[0]) == 2
-        assert verdict.nodes[0, :2].tolist() == [1, 3]
+        assert verdict.paths == [[1, 3]]
     alone = draft_of(tokens, torch.full((1, 5), -1))
     for verdict in (accept_greedy(alone, wanted), accept_typical(alone, wanted, temperature=1.0)):
-        assert int(verdict.counts[0]) == 0
-        assert int(verdict.last[0]) == 0
+        assert verdict.paths == [[]]
 
 
 def test_short_leaf_of_a_medusa_tree_gains_nothing_from_token_zero() -> None:
@@ -136,8 +132,8 @@ def test_short_leaf_of_a_medusa_tree_gains_nothing_from_token_zero() -> None:
     logits[0, 1:, 0] = 9.0  # and then 0, the usual padding
     draft = _draft(tree, torch.tensor([[2, 4, 3, 0, 0]]))
     verdict = accept_greedy(draft, logits)
-    assert int(verdict.counts[0]) == 1
-    assert int(verdict.next_tokens[0]) == 0
+    assert len(verdict.paths[0]) == 1
+    assert verdict.next_tokens[0] == 0
 
 
 def test_repeated_independent_drafts_share_their_children() -> None:
@@ -156,9 +152,9 @@ def test_repeated_independent_drafts_share_their_children() -> None:
             tokens=tokens, parents=base.parents, depths=base.depths, mask=base.mask, laws=laws, rule=rule
         )
         verdict = accept_by_rejection(draft, logits, temperature=1.0, draws=[Draws(1)])
-        if int(verdict.counts[0]):
-            assert int(verdict.nodes[0, 0]) in (1, 2)
-            assert int(verdict.counts[0]) in (1, 2)
+        if len(verdict.paths[0]):
+            assert verdict.paths[0][0] in (1, 2)
+            assert len(verdict.paths[0]) in (1, 2)
     greedy = law(logits[0, 0], 0.0)
     assert greedy.tolist() == [0.0, 1.0, 0.0, 0.0]
 

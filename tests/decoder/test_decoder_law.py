@@ -209,8 +209,7 @@ def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method: str, pair:
             proposal = drafter.propose(torch.tensor([PROMPT[-1]]), torch.zeros(1, 1), [Generation(PROMPT)])
             states = model(proposal.tokens, cache=cache, tree_mask=proposal.mask, depths=proposal.depths)
             verdict = verify(proposal, model.logits(states), settings, [draws])
-            nodes = verdict.nodes[0, : int(verdict.counts[0])]
-            return (*proposal.tokens[0, nodes].tolist(), int(verdict.next_tokens[0]))
+            return (*proposal.tokens[0, verdict.paths[0]].tolist(), verdict.next_tokens[0])
 
         steps: dict[tuple[int, ...], float] = {}
         for probability, text in outcomes(emitted):

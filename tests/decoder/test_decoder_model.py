@@ -21,7 +21,7 @@ from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Generation, GenerationSettings, generate, prefill
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import random_llama
-from medusa_sim.decoder.tree_attention import ancestor_mask, attention_mask, causal_mask, node_depths
+from medusa_sim.decoder.tree_attention import ancestor_mask, attention_mask
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.models import load_model
@@ -159,7 +159,6 @@ def test_tree_mask_is_the_ancestor_walk(parents: list[int]) -> None:
             walker = parents[walker]
     mask = ancestor_mask(torch.tensor([parents, parents]))
     assert np.array_equal(mask[1].numpy(), expected)
-    assert node_depths(mask)[0].tolist() == (expected.sum(1) - 1).tolist()
 
 
 def test_tree_mask_of_a_candidate_tree_is_its_own() -> None:
@@ -172,7 +171,7 @@ def test_attention_mask_is_prefix_ancestors_and_self() -> None:
     """Against a walk over slots, for ragged lengths, behind an offset, with a sliding window."""
     parents = [-1, 0, 0, 1, 2, 3]
     tree = ancestor_mask(torch.tensor([parents]))[0]
-    depths = node_depths(tree)
+    depths = tree.sum(-1) - 1
     lengths, offset, kv_len = torch.tensor([4, 0, 7]), 3, 14
     for window in (None, 3):
         mask = attention_mask(lengths, tree[offset:], kv_len, depths, offset=offset, sliding_window=window)
@@ -212,7 +211,8 @@ def test_tree_verification_equals_running_each_path_alone(window: int | None) ->
                 assert torch.allclose(model(text)[0, -1], hidden[b, node], atol=1e-12)
 
 
-def test_cache_after_compaction_equals_a_fresh_prefill() -> None:
+@pytest.mark.parametrize("by_paths", [True, False])
+def test_cache_after_compaction_equals_a_fresh_prefill(by_paths: bool) -> None:
     """Keys and values of ragged sequences after accepting different paths of one tree."""
     model = tiny_llama()
     tree = CandidateTree.cartesian([3, 2, 2])
@@ -228,10 +228,21 @@ def test_cache_after_compaction_equals_a_fresh_prefill() -> None:
         )
         nodes = [[0] + [index[path[: d + 1]] for d in range(len(path))] for path in paths]
         padded = torch.tensor([row + [5] * (4 - len(row)) for row in nodes])
-        cache.compact(padded, torch.tensor([4, 3, 0, 4]))  # the third sequence is finished
-        kept = [4, 3, 0, 4]
+        alone = model.new_cache(batch=1, capacity=40)
+        alone.keys, alone.values, alone.lengths = (
+            *(store[:, :1].clone() for store in (cache.keys, cache.values)),
+            cache.lengths[:1].clone(),
+        )
+        nodes[2] = []  # the third sequence is finished
+        if by_paths:
+            cache.keep(nodes)
+        else:
+            cache.compact(padded, torch.tensor([4, 3, 0, 4]))
+        alone.keep(nodes[:1])
+        for mine, theirs in zip(alone.rows(0), cache.rows(0), strict=True):
+            assert torch.equal(mine, theirs)
         for b, prompt in enumerate(prompts):
-            text = prompt + tokens[b, nodes[b][: kept[b]]].tolist()
+            text = prompt + tokens[b, nodes[b]].tolist()
             fresh = model.new_cache(batch=1, capacity=40)
             prefill(model, fresh, [text])
             assert int(cache.lengths[b]) == len(text)
@@ -285,10 +296,6 @@ def test_requests_that_cannot_be_served_are_refused_first() -> None:
         model(torch.zeros(1, 5, dtype=torch.long), cache=cache)
 
 
-def test_causal_mask_is_lower_triangular() -> None:
-    assert causal_mask(3).tolist() == [[True, False, False], [True, True, False], [True, True, True]]
-
-
 def test_prefill_of_a_batch_equals_each_alone() -> None:
     model, prompts = tiny_llama(), ragged_prompts(6, 13)
     with torch.inference_mode():
@@ -307,7 +314,7 @@ def test_generation_counts_are_consistent() -> None:
     assert Generation([1], [2], []).tokens_per_step is None
 
 
-def test_operators_are_those_of_the_simulator(tmp_path: Path) -> None:
+def test_operators_are_those_of_the_simulator(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every linear layer of a verification step, one to one: the same (m, n, k) as many times."""
     model = tiny_llama(13, dtype=torch.float32, tie_word_embeddings=True, max_position_embeddings=64)
     save_checkpoint(tmp_path, model, dtype=torch.float16)
@@ -315,13 +322,14 @@ def test_operators_are_those_of_the_simulator(tmp_path: Path) -> None:
     heads, tree = tiny_heads(model, count=3), CandidateTree.cartesian([3, 1, 1])
     ran: Counter[tuple[int, int, int]] = Counter()
 
-    def count(module: torch.nn.Module, given: tuple[torch.Tensor], _: torch.Tensor) -> None:
-        assert isinstance(module, torch.nn.Linear)
-        ran[(given[0].numel() // module.in_features, module.out_features, module.in_features)] += 1
+    linear = torch.nn.functional.linear
 
-    for module in (*model.modules(), *heads.modules()):
-        if isinstance(module, torch.nn.Linear):
-            module.register_forward_hook(count)
+    def count(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        out, inner = weight.shape
+        ran[(x.numel() // inner, out, inner)] += 1
+        return linear(x, weight, bias)
+
+    monkeypatch.setattr(torch.nn.functional, "linear", count)
     batch, candidates = 2, tree.candidates
     with torch.inference_mode():
         cache = model.new_cache(batch=batch, capacity=40)

@@ -1,0 +1,227 @@
+"""How much of a decoding step is Python: the decoder against a minimal loop, in turns, as ratios.
+
+    python benchmarks/decoder_speed.py profiles/checkpoints/python-stdlib-medusa-2
+
+The minimal loop is what one writes for one model and one sequence: weights fused, no modules, no batch, no
+masks. Everything takes turns on one thread and the fastest round counts, so that the ratios hold on a
+machine that others use; times do not. Prints Markdown.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
+from medusa_sim.decoder.generate import GenerationSettings, generate
+from medusa_sim.decoder.medusa import MedusaDrafter
+from medusa_sim.decoder.model import Llama
+from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.decoder.training import corpus
+
+PROMPT_TOKENS = 48
+
+
+class MinimalLoop:
+    """Greedy decoding of one sequence by a Llama without biases: as little Python as it takes.
+
+    fused: Q, K, V and gate, up each one product, as engines do it; else the products that the decoder and
+    the operators of `medusa_sim.operators` have.
+    """
+
+    def __init__(self, model: Llama, capacity: int, *, fused: bool) -> None:
+        self.fused = fused
+        c = model.config
+        self.heads, self.kv_heads, self.dim, self.eps = (
+            *(c.num_attention_heads, c.num_key_value_heads, c.head_dim),
+            c.rms_norm_eps,
+        )
+        self.embedding, self.norm, self.head = (
+            model.model.embed_tokens.weight,
+            model.model.norm.weight,
+            model.lm_head.weight,
+        )
+        self.layers = [
+            (
+                layer.input_layernorm.weight,
+                self._joined([layer.self_attn.get_parameter(f"{name}_proj.weight") for name in "qkv"]),
+                layer.self_attn.get_parameter("o_proj.weight"),
+                layer.post_attention_layernorm.weight,
+                self._joined([layer.mlp.get_parameter(f"{name}_proj.weight") for name in ("gate", "up")]),
+                layer.mlp.get_parameter("down_proj.weight"),
+                torch.zeros(1, c.num_key_value_heads, capacity, c.head_dim),
+                torch.zeros(1, c.num_key_value_heads, capacity, c.head_dim),
+            )
+            for layer in model.model.layers
+        ]
+        angles = torch.arange(capacity)[:, None] * (
+            c.rope_theta ** (-torch.arange(0, c.head_dim, 2) / c.head_dim)
+        )
+        angles = torch.cat((angles, angles), -1)
+        self.cos, self.sin = angles.cos(), angles.sin()
+
+    def _joined(self, weights: list[Tensor]) -> list[Tensor]:
+        return [torch.cat(weights)] if self.fused else weights
+
+    def forward(self, tokens: Tensor, start: int) -> Tensor:
+        """Logits (vocab,) after `tokens` (q,) at positions from `start`."""
+        q, heads, kv, dim = tokens.shape[0], self.heads, self.kv_heads, self.dim
+        end = start + q
+        cos, sin = self.cos[start:end], self.sin[start:end]
+        x = functional.embedding(tokens, self.embedding)
+        size, half, group = x.shape[-1:], dim // 2, heads // kv
+        for first, qkv, out, second, gate_up, down, keys, values in self.layers:
+            normal = functional.rms_norm(x, size, first, self.eps)
+            mixed = (
+                functional.linear(normal, qkv[0])
+                if self.fused
+                else torch.cat([functional.linear(normal, w) for w in qkv], -1)
+            )
+            mixed = mixed.view(q, heads + 2 * kv, dim).transpose(0, 1)
+            turned = mixed[: heads + kv]
+            turned = turned * cos + torch.cat((-turned[..., half:], turned[..., :half]), -1) * sin
+            keys[0, :, start:end] = turned[heads:]
+            values[0, :, start:end] = mixed[heads + kv :]
+            rows = turned[:heads].reshape(1, kv, group * q, dim)
+            mask = None
+            if q > 1:
+                seen = torch.arange(end) <= torch.arange(start, end)[:, None]
+                mask = seen.repeat(group, 1)
+            seen_rows = functional.scaled_dot_product_attention(
+                rows, keys[:, :, :end], values[:, :, :end], mask
+            )
+            x = x + functional.linear(seen_rows.view(heads, q, dim).transpose(0, 1).reshape(q, -1), out)
+            normal = functional.rms_norm(x, size, second, self.eps)
+            if self.fused:
+                gate, up = functional.linear(normal, gate_up[0]).chunk(2, -1)
+            else:
+                gate, up = (functional.linear(normal, w) for w in gate_up)
+            x = x + functional.linear(functional.silu(gate) * up, down)
+        return functional.linear(functional.rms_norm(x[-1:], size, self.norm, self.eps), self.head)[0]
+
+    @torch.inference_mode()
+    def generate(self, prompt: Sequence[int], new_tokens: int) -> tuple[list[int], float]:
+        """New tokens, and the seconds that all but the first took."""
+        token = self.forward(torch.tensor(prompt), 0).argmax()
+        text, started = [int(token)], time.perf_counter()
+        for position in range(len(prompt), len(prompt) + new_tokens - 1):
+            token = self.forward(token[None], position).argmax()
+            text.append(int(token))
+        return text, time.perf_counter() - started
+
+
+def _fastest(turns: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
+    """Least seconds a step of each, over rounds in which all take their turn."""
+    found: dict[str, float] = {}
+    for _ in range(rounds):
+        for name, turn in turns.items():
+            found[name] = min(found.get(name, float("inf")), turn())
+    return found
+
+
+def _plain(target: Checkpoint, prompt: list[int], new_tokens: int, rounds: int) -> dict[str, float]:
+    """Seconds a token of plain decoding, the text of all loops being the same."""
+    model, capacity = target.model, len(prompt) + new_tokens
+    minimal = {
+        "minimal loop, fused products": MinimalLoop(model, capacity, fused=True),
+        "minimal loop, the same products": MinimalLoop(model, capacity, fused=False),
+    }
+    settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_end_of_text=False)
+    wanted = generate(model, [prompt], settings).sequences[0].token_ids
+    if any(loop.generate(prompt, new_tokens)[0] != wanted for loop in minimal.values()):
+        raise SystemExit("the minimal loop writes another text")
+    turns: dict[str, Callable[[], float]] = {
+        name: lambda loop=loop: loop.generate(prompt, new_tokens)[1] / (new_tokens - 1)  # type: ignore[misc]
+        for name, loop in minimal.items()
+    }
+    turns["decode"] = lambda: generate(model, [prompt], settings).decode_s / (new_tokens - 1)
+    return _fastest(turns, rounds)
+
+
+@torch.inference_mode()
+def _steps(
+    target: Checkpoint, prompt: list[int], sizes: list[int], new_tokens: int, rounds: int
+) -> list[dict[str, object]]:
+    """Whole greedy steps by tree size, and the products of such a step: heads, forward and LM head."""
+    model, heads = target.model, target.heads
+    accuracy = load_acceptance(target.path.resolve().name).heads
+    if heads is None or accuracy is None:
+        raise SystemExit(f"{target.path}: a checkpoint with heads and a profile of its name are needed")
+    order = optimal_order(accuracy, max(sizes))
+    settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_end_of_text=False)
+    turns: dict[str, Callable[[], float]] = {}
+    for size in sizes:
+        drafter = MedusaDrafter(model, heads, order.tree(size)) if size > 1 else None
+        depth = order.tree(size).depth
+        cache = model.new_cache(batch=1, capacity=len(prompt) + new_tokens + size)
+        cache.lengths += len(prompt) + new_tokens // 2
+        tokens = torch.tensor([(prompt * size)[:size]])
+        hidden = torch.randn(1, model.config.hidden_size)
+
+        def products(
+            drafter: MedusaDrafter | None = drafter,
+            cache: object = cache,
+            tokens: Tensor = tokens,
+            hidden: Tensor = hidden,
+            depth: int = depth,
+        ) -> float:
+            started = time.perf_counter()
+            for _ in range(4):
+                if drafter is None:
+                    model.logits(model(tokens, cache=cache))
+                    continue
+                heads(hidden, model.lm_head, depth)
+                model.logits(model(tokens, cache=cache, tree_mask=drafter.mask, depths=drafter.depths))
+            return (time.perf_counter() - started) / 4
+
+        def step(drafter: MedusaDrafter | None = drafter) -> float:
+            run = generate(model, [prompt], settings, drafter)
+            return run.decode_s / run.steps
+
+        turns |= {f"products {size}": products, f"step {size}": step}
+    found = _fastest(turns, rounds)
+    return [
+        {
+            "candidates": size,
+            "step / plain step": found[f"step {size}"] / found[f"step {sizes[0]}"],
+            "step / its products": found[f"step {size}"] / found[f"products {size}"],
+        }
+        for size in sizes
+    ]
+
+
+def main() -> None:
+    """Run and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("checkpoint", type=Path)
+    parser.add_argument("--rounds", type=int, default=40)
+    parser.add_argument("--new-tokens", type=int, default=17)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16])
+    given = parser.parse_args()
+    torch.set_num_threads(1)
+    target = load_checkpoint(given.checkpoint)
+    texts = corpus.read_corpus()
+    (prompt,) = corpus.heldout_prompts(
+        texts.heldout, load_tokenizer(given.checkpoint), count=1, prompt_tokens=PROMPT_TOKENS, seed=1
+    )
+    seconds = _plain(target, prompt, given.new_tokens, given.rounds)
+    print("| plain decoding, one sequence, one thread | tokens/s over those of decode |")
+    print("| --- | ---: |")
+    for name, value in seconds.items():
+        print(f"| {name} | {seconds['decode'] / value:.2f} |")
+    print("\n| candidates | step / plain step | step / its products |")
+    print("| ---: | ---: | ---: |")
+    for row in _steps(target, prompt, given.sizes, given.new_tokens, given.rounds):
+        print(f"| {row['candidates']} | {row['step / plain step']:.2f} | {row['step / its products']:.2f} |")
+
+
+if __name__ == "__main__":
+    main()
