@@ -77,7 +77,7 @@ class Cost:
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band."""
         low_us = step_us(self.device_us - self.below_us, self.host_us, self.exposed_us)
-        if not self._has_engine_band:
+        if not self.has_engine_band:
             return low_us
         below_us = np.sqrt((self.time_us - low_us) ** 2 + self._engine_square)
         # an engine adds nothing negative: kernels alone, at their fastest, are the floor
@@ -88,12 +88,20 @@ class Cost:
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band."""
         high_us = step_us(self.device_us + self.above_us, self.host_us, self.exposed_us)
-        if not self._has_engine_band:
+        if not self.has_engine_band:
             return high_us
         return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + self._engine_square))
 
     @property
-    def _has_engine_band(self) -> bool:
+    def kernel_halves(self) -> tuple[FloatArray, FloatArray]:
+        """(slower, faster): half-widths of the kernels' 80 % band on the logarithm of the step."""
+        slow_us = step_us(self.device_us + self.above_us, self.host_us, self.exposed_us)
+        fast_us = step_us(self.device_us - self.below_us, self.host_us, self.exposed_us)
+        return np.log(slow_us / self.time_us), np.log(self.time_us / fast_us)
+
+    @property
+    def has_engine_band(self) -> bool:
+        """Whether an engine adds anything uncertain."""
         return bool(self.step_half_us.any() or self.draft_half_us.any())
 
     @property
@@ -129,6 +137,21 @@ def _along(values: FloatArray, index: IntArray) -> FloatArray:
     if values.ndim == 0 or values.shape[-1] == 1:
         return values
     return np.take(values, index, axis=-1)
+
+
+def overhead_halves(step: Cost, plain: Cost) -> tuple[FloatArray, FloatArray]:
+    """Half-widths (slower, faster) of the 80 % band of ln(step / plain).
+
+    The kernels' band is that of `step`: both steps read the same weights, and their errors move together
+    (docs/method.md, band). What an engine adds to every step moves the ratio by the difference of its shares
+    in the two.
+    """
+    slower, faster = step.kernel_halves
+    if not (step.has_engine_band or plain.has_engine_band):
+        return slower, faster
+    shared = step.step_half_us / step.time_us - plain.step_half_us / plain.time_us
+    engine = np.hypot(shared, step.draft_half_us / step.time_us)
+    return np.hypot(slower, engine), np.hypot(faster, engine)
 
 
 class Beside(NamedTuple):

@@ -79,26 +79,35 @@ def served(
         waiting = waiting + engine.host_us_per_token.value * requests * tokens_per_step
     if traffic is None or setting.scope == "block":
         return Served(itl_us=waiting, tpot_us=waiting / tokens_per_step)
-    finished = requests * tokens_per_step / traffic.output_tokens
+    share, carried_us = carried_prompts(setting, requests, rows, tokens_per_step, traffic)
+    return Served(
+        itl_us=waiting + typical_share(share) * carried_us,
+        tpot_us=(waiting + share * carried_us) / tokens_per_step,
+    )
+
+
+def typical_share(share: FloatArray) -> FloatArray:
+    """Weight of carried prompts in the median gap (N9), where `share` of the steps carry any."""
+    return np.asarray(share**2 / (share**2 + (1.0 - share) ** 2))
+
+
+def carried_prompts(
+    setting: Setting, batch: FloatArray, tokens: FloatArray, tokens_per_step: FloatArray, traffic: Traffic
+) -> tuple[FloatArray, FloatArray]:
+    """(share of the steps that carry prompts, microseconds that these take longer): (N7) and (N8)."""
+    finished = batch * tokens_per_step / traffic.output_tokens
     share = -np.expm1(-finished)
-    carried = _carried_us(setting, rows, finished / share, traffic.prompt_tokens)
-    typical = share**2 / (share**2 + (1.0 - share) ** 2)
-    return Served(itl_us=waiting + typical * carried, tpot_us=(waiting + share * carried) / tokens_per_step)
-
-
-def _carried_us(
-    setting: Setting, tokens: FloatArray, prompts: FloatArray, prompt_tokens: float
-) -> FloatArray:
-    """(N8): kernels that `prompts` prompts add to a step of `tokens` tokens, microseconds."""
-    linear = _linear_us(setting, tokens + prompts * prompt_tokens) - _linear_us(setting, tokens)
+    prompts = finished / share
+    linear = _linear_us(setting, tokens + prompts * traffic.prompt_tokens) - _linear_us(setting, tokens)
+    workload = prefill(1, traffic.prompt_tokens)
     launches = tuple(
         launch
-        for launch in model_launches(setting.model, prefill(1, prompt_tokens), setting.runtime)
+        for launch in model_launches(setting.model, workload, setting.runtime)
         if launch.operator.name in _ATTENTION
     )
-    workload = prefill(1, prompt_tokens)
     work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
-    return np.asarray(np.maximum(linear, 0.0) + prompts * work_time(setting.latency, work).device_us)
+    attention_us = work_time(setting.latency, work).device_us
+    return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us)
 
 
 def _linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:

@@ -1,0 +1,171 @@
+"""What an engine adds to a step: physics of the terms, padding, bands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.step.compose import overhead_halves
+from medusa_sim.step.drafter import Drafter, DraftModel, LayerDrafter, NoDrafter
+from medusa_sim.step.engine import drafting_us, host_us, is_captured, padded_tokens
+from medusa_sim.step.step import Setting, decode_step, drafting_steps, verification_step, verify_step
+
+GPU = load_gpu("h100-sxm")
+LATENCY = latency_model(GPU, "calibrated", "sglang")
+ENGINES = tuple(name for name in runtime_names() if load_runtime(name).engine is not None)
+BATCHES = np.array([1, 2, 7, 16, 33, 64, 100, 200, 256])
+
+
+def engine(name: str = "vllm-0.10") -> Engine:
+    found = load_runtime(name).engine
+    assert found is not None
+    return found
+
+
+def setting(runtime: str = "vllm-0.10", drafter: Drafter | None = None, **other: object) -> Setting:
+    given = {"latency": LATENCY, "model": load_model("llama-3.1-8b"), "runtime": load_runtime(runtime),
+             "scope": "model", "drafter": drafter or NoDrafter()}  # fmt: skip
+    return Setting(**(given | other))
+
+
+def with_term(of: Setting, **values: float) -> Setting:
+    assert of.runtime.engine is not None
+    terms = {name: Term(value=value, source="a test") for name, value in values.items()}
+    return replace(of, runtime=replace(of.runtime, engine=of.runtime.engine.with_terms(terms)))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_an_engine_adds_to_its_own_kernels_and_more_with_requests(name: str) -> None:
+    step = decode_step(setting(name), BATCHES, np.array(512))
+    added = step.time_us - step.device_us
+    assert (added >= 0).all()
+    assert (np.diff(added) >= 0).all()
+    assert (step.low_us <= step.time_us).all()
+    assert (step.high_us >= step.time_us).all()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+def test_drafting_costs_more_with_each_pass_and_a_look_up_less_than_any(name: str) -> None:
+    terms = engine(name)
+    costs = [float(drafting_us(terms, "eagle", passes, 8).time_us) for passes in (1, 2, 5)]
+    assert costs == sorted(costs)
+    assert float(drafting_us(terms, "ngram", 0, 8).time_us) < costs[0]
+
+
+def test_what_is_hidden_is_not_added_and_nothing_is_given_back() -> None:
+    free = engine().with_terms({"hidden_us_per_step": Term(value=1e5, source="a test")})
+    assert float(host_us(free, 4).time_us) == 0.0
+    partly = engine().with_terms({"hidden_us_per_step": Term(value=100.0, source="a test")})
+    assert float(host_us(engine(), 4).time_us - host_us(partly, 4).time_us) == pytest.approx(100.0)
+
+
+@given(
+    batch=st.integers(1, 600),
+    width=st.integers(1, 17),
+    unit=st.sampled_from(("tokens", "multiples", "requests")),
+)
+def test_padding_fills_up_to_a_captured_size(batch: int, width: int, unit: str) -> None:
+    import msgspec
+
+    of = msgspec.structs.replace(engine(), graph_unit=unit)
+    padded = float(padded_tokens(of, batch, width))
+    tokens = batch * width
+    assert padded >= tokens
+    if not is_captured(of, batch, width):
+        return
+    if unit == "requests":
+        assert padded / width in of.graph_sizes
+        assert float(padded_tokens(of, padded / width, width)) == padded
+    elif unit == "tokens":
+        assert padded in of.graph_sizes
+    else:
+        assert padded % width == 0
+        # one of the sizes, rounded up, and no smaller one would do
+        rounded = sorted({-(-size // width) * width for size in of.graph_sizes})
+        assert padded == next(size for size in rounded if size >= tokens)
+
+
+def test_beyond_the_captured_sizes_small_models_wait_for_their_launches() -> None:
+    small = with_term(setting(model=load_model("qwen3-0.6b")), eager_us_per_layer=500.0)
+    inside = decode_step(small, np.array(512), np.array(64))
+    outside = decode_step(small, np.array(513), np.array(64))
+    floor = 500.0 * small.model.layers
+    assert float(inside.device_us) < floor
+    assert float(inside.time_us - host_us(engine(), 512).time_us) == pytest.approx(float(inside.device_us))
+    assert float(outside.time_us - host_us(engine(), 513).time_us) == pytest.approx(floor)
+
+
+def test_a_pass_of_a_draft_model_takes_its_launches_at_least() -> None:
+    draft = load_model("qwen3-0.6b")
+    of = setting(drafter=DraftModel(draft=draft, depth=3), model=load_model("qwen3-8b"))
+    *passes, _ = drafting_steps(of, np.array(1), np.array(512), np.array(4))
+    floor = engine().draft_us_per_layer.value * draft.layers
+    assert [float(step.time_us) for step in passes] == pytest.approx([floor] * 3)
+    free = with_term(of, draft_us_per_layer=0.0)
+    for step in drafting_steps(free, np.array(1), np.array(512), np.array(4))[:-1]:
+        assert float(step.time_us) == pytest.approx(float(step.device_us))
+
+
+def test_a_look_up_that_never_matches_is_a_plain_step_and_one_that_always_does_a_full_one() -> None:
+    plain = decode_step(setting(), BATCHES, np.array(512))
+    for match_rate, candidates in ((0.0, 8), (1.0, 1), (0.3, 1)):
+        step = verification_step(setting(match_rate=match_rate), BATCHES, np.array(512), np.array(candidates))
+        # attention is a verification kernel at one query: the decode kernel
+        assert step.time_us == pytest.approx(plain.time_us, rel=1e-9)
+    rising = [
+        float(verification_step(setting(match_rate=rate), np.array(64), np.array(512), np.array(8)).time_us)
+        for rate in (0.0, 0.2, 0.5, 1.0)
+    ]
+    assert rising == sorted(rising)
+    whole = verification_step(setting(), np.array(64), np.array(512), np.array(8))
+    assert rising[-1] == float(whole.time_us)
+
+
+def test_small_kernels_are_merged_and_the_choice_is_the_engines() -> None:
+    here, alone = (decode_step(setting(name), np.array(8), np.array(512)) for name in ("vllm", "cuda-graph"))
+    assert float(here.parts_us["norm_rope"]) < 0.7 * float(alone.parts_us["norm_rope"])
+    assert float(here.parts_us["accept"]) < float(alone.parts_us["accept"])
+    for part in ("qkv", "attention", "o_proj", "lm_head"):
+        assert float(here.parts_us[part]) == pytest.approx(float(alone.parts_us[part]))
+
+
+def test_terms_that_both_steps_share_hardly_move_a_speedup() -> None:
+    drafter = LayerDrafter(depth=3)
+    of = setting(drafter=drafter)
+    decode = decode_step(of, np.array(4), np.array(512)).cost
+    verify = verify_step(of, np.array(4), np.array(512), np.array(4)).cost
+    slower, _ = overhead_halves(verify, decode)
+    assert of.runtime.engine is not None
+    terms = {
+        name: Term(value=term.value, band=0.0 if name.startswith("host") else term.band, source="a test")
+        for name, term in of.runtime.engine.terms.items()
+    }
+    sure = replace(of, runtime=replace(of.runtime, engine=of.runtime.engine.with_terms(terms)))
+    without, _ = overhead_halves(
+        verify_step(sure, np.array(4), np.array(512), np.array(4)).cost,
+        decode_step(sure, np.array(4), np.array(512)).cost,
+    )
+    # a quarter of a step uncertain by 40 % would move either step by several per cent
+    assert 0.0 <= float(slower - without) < 0.005
+    kernels, _ = verify.kernel_halves
+    assert float(slower) > float(kernels)
+
+
+@pytest.mark.parametrize("name", [name for name in runtime_names() if name not in ENGINES])
+def test_kernels_alone_keep_their_band(name: str) -> None:
+    if name == "paper":
+        return  # its kernels are of other GPUs
+    step = decode_step(setting(name), np.array(4), np.array(512))
+    assert not step.cost.has_engine_band
+    slower, faster = overhead_halves(step.cost, step.cost)
+    assert float(step.high_us) == pytest.approx(float(step.time_us * np.exp(slower)))
+    assert float(step.low_us) == pytest.approx(float(step.time_us * np.exp(-faster)))

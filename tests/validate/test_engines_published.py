@@ -1,0 +1,70 @@
+"""Stored terms of engines against the published measurements that they were fitted to."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def fit() -> ModuleType:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import engine_fit
+    finally:
+        sys.path.pop(0)
+    return engine_fit
+
+
+@pytest.fixture(scope="module")
+def rows(fit: ModuleType, shared_data: Path) -> list[object]:
+    return [fit.kernels_of(row) for row in fit.published_rows(shared_data)]
+
+
+def test_stored_terms_are_the_fitted_ones(fit: ModuleType, rows: list[object]) -> None:
+    fitted, stored = fit.fit(rows), fit.stored_values()
+    for term, value, kept in zip(fit.TERMS, fitted, stored, strict=True):
+        # kernels may change by a per cent before the terms must be fitted anew
+        assert abs(value - kept) <= 0.15 * term.spread, f"{term.term} of {term.runtimes}: run engine_fit.py"
+
+
+@pytest.mark.parametrize(
+    ("source", "most"),
+    [
+        ("ML.ENERGY", 0.025),
+        ("PR 32374", 0.035),
+        ("specdecode-bench plain", 0.02),
+        ("specdecode-bench ngram", 0.02),
+        ("specdecode-bench eagle3", 0.045),
+        ("PR 16937", 0.03),
+        ("PR 16035", 0.03),
+        ("vLLM A100 eagle", 0.04),
+        ("vLLM A100 eagle3", 0.06),
+        ("issue 20780", 0.09),
+        ("SGLang eagle3", 0.08),
+        ("SGLang eagle", 0.13),
+    ],
+)
+def test_mean_error_of_a_source(fit: ModuleType, rows: list[object], source: str, most: float) -> None:
+    own = [row for row in rows if row.row.source == source]  # type: ignore[attr-defined]
+    assert own
+    assert np.abs(fit.errors(fit.stored_values(), own)).mean() <= most
+
+
+@pytest.mark.parametrize("model", ["qwen3-14b", "gemma-3-27b", "llama-3.1-8b"])
+def test_a_served_model_that_was_left_out(fit: ModuleType, rows: list[object], model: str) -> None:
+    others = [row for row in rows if row.row.group != model]  # type: ignore[attr-defined]
+    own = [row for row in rows if row.row.group == model]  # type: ignore[attr-defined]
+    assert np.abs(fit.errors(fit.fit(others), own)).mean() <= 0.05
+
+
+def test_intervals_hold_seven_to_nine_of_ten_published_speedups(fit: ModuleType, rows: list[object]) -> None:
+    found = fit.speedups([row.row for row in rows])  # type: ignore[attr-defined]
+    assert len(found) > 80
+    assert 0.70 <= np.mean([one.is_inside for one in found]) <= 0.90
