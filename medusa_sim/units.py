@@ -7,9 +7,7 @@ MEGA = 1e6
 GIGA = 1e9
 TERA = 1e12
 US_PER_S = 1e6
-MS_PER_S = 1e3
 US_PER_MS = 1e3
-GIB = 2**30
 MIB = 2**20
 
 BYTES_PER_ELEMENT: dict[str, float] = {

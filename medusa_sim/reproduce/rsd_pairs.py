@@ -6,11 +6,8 @@ from collections.abc import Hashable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from medusa_sim.acceptance.draft_model.contexts import ContextFamily
 from medusa_sim.acceptance.draft_model.predict import METHODS, block_efficiency, fitted_ease, parsed_shape
-from medusa_sim.acceptance.metrics import mbsu
 from medusa_sim.data import find
 from medusa_sim.errors import DataError, SpecError
 from medusa_sim.reading import read_csv_table
@@ -61,6 +58,14 @@ def read_block_efficiencies(path: Path) -> pd.DataFrame:
     return frame.reset_index(drop=True)
 
 
+def mbsu(efficiency: float, draft_length: int, draft_ratio: float) -> float:
+    """Memory-bound speed-up: efficiency / (L r + 1), r = draft size / target size (RSD appendix C.2).
+
+    The paper's text gives r upside down (target / draft); its tables use draft / target.
+    """
+    return efficiency / (draft_length * draft_ratio + 1.0)
+
+
 def pair_comparison(path: Path, family: ContextFamily | None = None) -> pd.DataFrame:
     """Predicted beside published for every row, each pair from its own SD rows of length 2..5 alone.
 
@@ -99,31 +104,11 @@ def pair_comparison(path: Path, family: ContextFamily | None = None) -> pd.DataF
                     "published": measured,
                     "predicted": predicted,
                     "error": predicted / measured - 1.0,
-                    "published_mbsu": float(mbsu(measured, shape.length, ratio)),
-                    "predicted_mbsu": float(mbsu(predicted, shape.length, ratio)),
+                    "published_mbsu": mbsu(measured, shape.length, ratio),
+                    "predicted_mbsu": mbsu(predicted, shape.length, ratio),
                 }
             )
     return pd.DataFrame(rows)
-
-
-def comparison_summary(comparison: pd.DataFrame) -> pd.DataFrame:
-    """Mean absolute, signed mean and worst absolute error by group, over `predicted` rows and per pair."""
-    import pandas as pd
-
-    unseen = comparison[comparison["group"] != "observed"]
-    parts = [("all predicted", unseen), *unseen.groupby("group"), *unseen.groupby("pair")]
-    return pd.DataFrame(
-        [
-            {
-                "rows_of": name,
-                "rows": len(part),
-                "mean_absolute": float(part["error"].abs().mean()),
-                "signed_mean": float(part["error"].mean()),
-                "worst": float(np.abs(part["error"]).max()),
-            }
-            for name, part in parts
-        ]
-    )
 
 
 def figure_rows(comparison: pd.DataFrame, figure: Literal[4, 5]) -> pd.DataFrame:

@@ -6,20 +6,24 @@ import itertools
 
 import numpy as np
 import pytest
+from draft_model_laws import (
+    enumerated_holders,
+    k_seq_emitted,
+    multi_round_emitted,
+    one_hot_children,
+    optimal_coupling,
+    sd_acceptance,
+    sd_emitted,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from stochastic_beam import rsd_s_block_efficiency
 
 from medusa_sim.acceptance.draft_model.bernoulli import bernoulli_acceptance
-from medusa_sim.acceptance.draft_model.rsd import (
-    recursive_children,
-    recursive_children_of_draws,
-    recursive_output_law,
-)
-from medusa_sim.acceptance.draft_model.sd import one_hot_children, sd_acceptance, sd_output_law
-from medusa_sim.acceptance.draft_model.specinfer import multi_round_children, multi_round_output_law
-from medusa_sim.acceptance.draft_model.spectr import k_seq_acceptance, k_seq_gamma, k_seq_output_law
-from medusa_sim.acceptance.draft_model.stochastic_beam import rsd_s_block_efficiency
-from medusa_sim.acceptance.draft_model.transport import optimal_acceptance, optimal_coupling
+from medusa_sim.acceptance.draft_model.rsd import recursive_children_of_draws, recursive_rejection
+from medusa_sim.acceptance.draft_model.specinfer import multi_round_children
+from medusa_sim.acceptance.draft_model.spectr import k_seq_acceptance, k_seq_gamma, k_seq_holders
+from medusa_sim.acceptance.draft_model.transport import optimal_acceptance
 from medusa_sim.errors import DataError
 
 SMALL = settings(max_examples=40, deadline=None)
@@ -43,10 +47,10 @@ def random_law(rng: np.random.Generator, *shape: int) -> np.ndarray:
 @given(p=laws(), q=laws(), draws=st.integers(1, 4))
 def test_every_method_recovers_the_target_law(p: np.ndarray, q: np.ndarray, draws: int) -> None:
     # three and four draws matter: leaving p un-renormalised shows first at the third
-    assert sd_output_law(p, q) == pytest.approx(q, abs=1e-9)
-    assert k_seq_output_law(p, q, draws) == pytest.approx(q, abs=1e-9)
-    assert multi_round_output_law(p, q, draws) == pytest.approx(q, abs=1e-9)
-    assert recursive_output_law(p, q, draws) == pytest.approx(q, abs=1e-9)
+    assert sd_emitted(p, q) == pytest.approx(q, abs=1e-9)
+    assert k_seq_emitted(p, q, draws) == pytest.approx(q, abs=1e-9)
+    assert multi_round_emitted(p, q, draws) == pytest.approx(q, abs=1e-9)
+    assert recursive_rejection(p, q, draws)[1] == pytest.approx(q, abs=1e-9)
 
 
 @SMALL
@@ -59,7 +63,7 @@ def test_acceptances_are_ordered(p: np.ndarray, q: np.ndarray, draws: int) -> No
         float(multi_round_children(p, q, draws).sum()),
     ):
         assert single - 1e-9 <= value <= optimal + 1e-9  # no independent draws beat optimal transport
-    children = recursive_children(p, q, draws)
+    children = recursive_rejection(p, q, draws)[0]
     assert children[0] == pytest.approx(single, abs=1e-12)
     assert np.all(children >= -1e-15)
     assert children.sum() <= 1.0 + 1e-9
@@ -69,12 +73,12 @@ def test_acceptances_are_ordered(p: np.ndarray, q: np.ndarray, draws: int) -> No
 @given(p=laws(sparse=False), q=laws())
 def test_distinct_draws_of_the_whole_vocabulary_cover_it(p: np.ndarray, q: np.ndarray) -> None:
     # the last residual is one token, and that token is the last draw
-    assert recursive_children(p, q, 4).sum() == pytest.approx(1.0, abs=1e-9)
+    assert recursive_rejection(p, q, 4)[0].sum() == pytest.approx(1.0, abs=1e-9)
 
 
 @given(p=laws(), draws=st.integers(1, 4))
 def test_equal_laws_accept_the_first_draw(p: np.ndarray, draws: int) -> None:
-    assert recursive_children(p, p, draws)[0] == pytest.approx(1.0)
+    assert recursive_rejection(p, p, draws)[0][0] == pytest.approx(1.0)
     assert k_seq_acceptance(p, p, draws) == pytest.approx(1.0)
     assert multi_round_children(p, p, draws)[0] == pytest.approx(1.0)
 
@@ -92,7 +96,17 @@ def test_k_seq_gamma_is_the_smallest_valid_one() -> None:
 def test_k_seq_needs_both_its_tokens_for_the_rare_one() -> None:
     # p = (1/2, 1/2), q = (1, 0): the wanted token is among two draws with probability 3/4
     assert k_seq_acceptance([0.5, 0.5], [1.0, 0.0], 2) == pytest.approx(0.75)
-    assert recursive_children([0.5, 0.5], [1.0, 0.0], 2).sum() == pytest.approx(1.0)
+    assert recursive_rejection([0.5, 0.5], [1.0, 0.0], 2)[0].sum() == pytest.approx(1.0)
+
+
+@SMALL
+@given(draft=laws(3), target=laws(3), draws=st.integers(1, 4))
+def test_the_drafts_that_hold_the_accepted_token_are_those_of_an_enumeration(
+    draft: np.ndarray, target: np.ndarray, draws: int
+) -> None:
+    holders = k_seq_holders(draft, target, draws)
+    assert holders == pytest.approx(enumerated_holders(draft, target, draws), abs=1e-6)
+    assert holders.sum() == pytest.approx(float(k_seq_acceptance(draft, target, draws)), abs=1e-6)
 
 
 def simulated_recursive(p: np.ndarray, q: np.ndarray, draws: int, runs: int) -> np.ndarray:
@@ -118,7 +132,7 @@ def test_exact_recursive_rejection_agrees_with_monte_carlo() -> None:
     rng = np.random.default_rng(3)
     p, q = random_law(rng, 5), random_law(rng, 5)
     runs = 20_000
-    exact = recursive_children(p, q, 3)
+    exact = recursive_rejection(p, q, 3)[0]
     # four standard errors of a share of `runs` trials
     assert np.abs(simulated_recursive(p, q, 3, runs) - exact).max() < 4 * np.sqrt(0.25 / runs)
 
@@ -130,7 +144,7 @@ def test_acceptance_given_the_draws_averages_to_the_exact_one() -> None:
     rows = np.broadcast_to(p, (40_000, 6)), np.broadcast_to(q, (40_000, 6))
     sampled = recursive_children_of_draws(*rows, tokens)
     error = sampled.std(axis=0) / np.sqrt(40_000)
-    assert np.all(np.abs(sampled.mean(axis=0) - recursive_children(p, q, 3)) < 4 * error + 1e-12)
+    assert np.all(np.abs(sampled.mean(axis=0) - recursive_rejection(p, q, 3)[0]) < 4 * error + 1e-12)
 
 
 def test_a_list_of_draws_may_end_early() -> None:
@@ -188,7 +202,7 @@ def test_beam_of_one_is_speculative_decoding() -> None:
 
 def test_one_level_beam_is_recursive_rejection() -> None:
     draft, target = toy_models(6, 5, 1)
-    expected = 1 + recursive_children(draft[0][0], target[0][0], 3).sum()
+    expected = 1 + recursive_rejection(draft[0][0], target[0][0], 3)[0].sum()
     assert rsd_s_block_efficiency(draft, target, 3) == pytest.approx(expected)
 
 
@@ -201,7 +215,7 @@ def test_wider_beams_accept_more_up_to_everything() -> None:
 
 def simulated_beam(draft: list[np.ndarray], target: list[np.ndarray], width: int, runs: int) -> float:
     """Algorithm 7 itself, with the truncated Gumbel recursion of equation 11."""
-    from medusa_sim.acceptance.draft_model.beam import truncated
+    from medusa_sim.acceptance.draft_model.beam import truncate_perturbed
 
     rng = np.random.default_rng(8)
     vocabulary = draft[0].shape[-1]
@@ -216,7 +230,7 @@ def simulated_beam(draft: list[np.ndarray], target: list[np.ndarray], width: int
                 child_phi = phi + np.log(laws_of_level[row])
                 keys = child_phi + rng.gumbel(size=vocabulary)
                 order = np.argsort(-keys)
-                values = truncated(np.array(psi), keys[order])
+                values = truncate_perturbed(np.array(psi), keys[order])
                 found += [((*prefix, int(t)), child_phi[t], v) for t, v in zip(order, values, strict=True)]
             beam = sorted(found, key=lambda node: -node[2])[:width]
             following: dict[tuple[int, ...], float] = {}
@@ -245,13 +259,13 @@ def test_stochastic_beam_search_draws_what_enumeration_says() -> None:
     [([0.5, 0.6], [0.5, 0.5]), ([0.5, 0.5], [1.5, -0.5]), ([np.nan, 1.0], [0.5, 0.5]), (1.0, 1.0)],
 )
 def test_what_is_no_law_is_refused(p: object, q: object) -> None:
-    with pytest.raises(DataError, match="probability law"):
+    with pytest.raises(DataError, match="probability distribution"):
         sd_acceptance(p, q)
 
 
 def test_exact_methods_refuse_large_vocabularies() -> None:
     law = np.full(40, 1 / 40)
-    for call in (recursive_children, optimal_acceptance):
+    for call in (recursive_rejection, optimal_acceptance):
         with pytest.raises(DataError, match="at most 16 tokens"):
             call(law, law, 2)
     with pytest.raises(DataError, match="sequences"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from rsd_summary import comparison_summary
 
 from medusa_sim.acceptance.draft_model.contexts import ContextFamily
 from medusa_sim.acceptance.draft_model.ease import EaseProcess
@@ -18,7 +19,6 @@ from medusa_sim.acceptance.draft_model.predict import (
 from medusa_sim.errors import DataError
 from medusa_sim.reproduce.rsd_pairs import (
     MISREAD_SPECS,
-    comparison_summary,
     figure_rows,
     pair_comparison,
     published_table,

@@ -13,7 +13,7 @@ BLOCKS = 800
 standard error is 0.5 % of the block efficiency or less."""
 
 
-def truncated(parent: FloatArray, perturbed: FloatArray) -> FloatArray:
+def truncate_perturbed(parent: FloatArray, perturbed: FloatArray) -> FloatArray:
     """`T(psi_parent, perturbed)` of equation 11 over the last axis (largest perturbed first).
 
     `-log(e^-u - e^-Z + e^-phi)` with u the parent's psi and Z the largest child's perturbed value, in
@@ -36,8 +36,8 @@ def beam_block_efficiency(bank: ContextBank, process: EaseProcess, width: int, l
     rng = np.random.default_rng(family.seed + 2)
     block = process.block_spread * stratified_normal(BLOCKS, rng)
     apart = process.position_spread * stratified_normal(BLOCKS, rng)[:, None]
-    phi = np.zeros((BLOCKS, 1))  # log p of the sequence
-    psi = np.zeros((BLOCKS, 1))  # its truncated perturbed log p
+    phi = np.zeros((BLOCKS, 1))  # log draft of the sequence
+    psi = np.zeros((BLOCKS, 1))  # its truncated perturbed log draft
     reached = np.ones((BLOCKS, 1))
     grade_step = float(bank.ease[1] - bank.ease[0])
     kept = min(width, bank.draws)
@@ -46,8 +46,8 @@ def beam_block_efficiency(bank: ContextBank, process: EaseProcess, width: int, l
         ease = process.mean + block[:, None] + apart
         grade = np.clip(np.rint((ease - bank.ease[0]) / grade_step), 0, bank.ease.size - 1).astype(np.int64)
         context = rng.integers(0, family.contexts, size=ease.shape)
-        log_p = bank.log_p[grade, context, :kept]
-        children = truncated(psi, phi[..., None] + bank.perturbed[grade, context, :kept])
+        log_draft = bank.log_draft[grade, context, :kept]
+        children = truncate_perturbed(psi, phi[..., None] + bank.perturbed[grade, context, :kept])
         chosen = np.argsort(-children.reshape(BLOCKS, -1), axis=1, kind="stable")[:, :width]
 
         def pick(values: FloatArray, chosen: np.ndarray = chosen) -> FloatArray:
@@ -55,8 +55,8 @@ def beam_block_efficiency(bank: ContextBank, process: EaseProcess, width: int, l
 
         reached = pick(reached[..., None] * bank.accepted[grade, context, :kept])
         efficiency += float(reached.sum()) / BLOCKS
-        phi, psi = pick(phi[..., None] + log_p), pick(children)
-        surprise = np.minimum(-pick(log_p), SURPRISE_MAX)
+        phi, psi = pick(phi[..., None] + log_draft), pick(children)
+        surprise = np.minimum(-pick(log_draft), SURPRISE_MAX)
         before = np.take_along_axis(apart, chosen // kept, axis=1)
         fresh = process.position_spread * np.sqrt(1.0 - family.persistence**2) * rng.normal(size=before.shape)
         apart = family.persistence * before + fresh - family.drift * surprise

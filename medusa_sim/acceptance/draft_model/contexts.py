@@ -1,11 +1,11 @@
-"""Contexts of graded ease with explicit draft and target laws, for methods that draw many tokens.
+"""Contexts of graded ease with explicit draft and target distributions, for methods that draw many tokens.
 
-A draft model's acceptance is one number only for a chain. What a second child, an independent second
-draw or a beam adds depends on the laws behind it, so this module makes laws: for each grade of ease a
-sample of contexts whose draft law p and target law q differ as two language models do, and the exact
-calculators of `medusa_sim.acceptance.draft_model` run on every one of them.
+A draft model's acceptance is one number only for a chain. What a second child, an independent second draw or
+a beam adds depends on the distributions behind it, so this module makes some: for each grade of ease a sample
+of contexts whose draft and target differ as two language models do, and the exact calculators of
+`medusa_sim.acceptance.draft_model` run on every one of them.
 
-Laws (docs/method.md, draft-model methods). The target's logits at ease x are `e^x E_(i)` with E_(i)
+Distributions (docs/method.md, draft-model methods). The target's logits at ease x are `e^x E_(i)` with E_(i)
 the falling order statistics of `vocabulary` exponentials: gaps of E/i, so that probabilities fall as a
 power of the rank. The draft's logits are the target's plus `noise` times a standard normal. Where the
 target is sure of itself (x large) both agree; where it is not they part. Besides, with probability
@@ -15,18 +15,17 @@ and no child can be it: without this the second child is right far more often th
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from functools import cached_property
 
 import numpy as np
 
 from medusa_sim.acceptance.draft_model.rsd import recursive_children_of_draws
-from medusa_sim.acceptance.draft_model.spectr import k_seq_gamma
+from medusa_sim.acceptance.draft_model.spectr import k_seq_holders
 from medusa_sim.arrays import FloatArray
 
 SURPRISE_MAX = 4.0
-"""A token's surprise -ln p(x) counts up to this: e^-4 is already a token the draft did not expect."""
+"""A token's surprise -ln draft(x) counts up to this: e^-4 is already a token the draft did not expect."""
 
 GAMMA_BISECTIONS = 24
 """Gamma to 4e-7 in a bank of thousands of contexts, far below what its sampling resolves."""
@@ -34,13 +33,13 @@ GAMMA_BISECTIONS = 24
 
 @dataclass(frozen=True)
 class ContextFamily:
-    """The few constants of the law family and of how ease moves along a sequence.
+    """The few constants of the family of distributions and of how ease moves along a sequence.
 
     Common to every (target, draft, task); fitted on the RSD paper's given tables, see docs/log.md.
 
     * `noise`: standard deviation of the draft's logits around the target's;
     * `reach`: exponent of the share of contexts where the draft can propose the target's token at all;
-    * `drift`: how much ease a token of surprise 1 (-ln p) costs the contexts after it;
+    * `drift`: how much ease a token of surprise 1 costs the contexts after it;
     * `persistence`: correlation of ease from one position to the next;
     * `block_share`: share of the variance of ease that stays for a whole block;
     * `spread_prior`: mean and standard deviation of ln(spread) over (target, draft, task);
@@ -77,11 +76,11 @@ class ContextBank:
     family: ContextFamily
     draws: int
     ease: FloatArray = field(init=False)
-    _laws: tuple[FloatArray, FloatArray] = field(init=False, repr=False)
+    _draft_and_target: tuple[FloatArray, FloatArray] = field(init=False, repr=False)
     _followers: dict[int, FloatArray] = field(init=False, repr=False, default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Draw the laws."""
+        """Draw the distributions."""
         f = self.family
         rng = np.random.default_rng(f.seed)
         ease = np.linspace(*f.ease_range, f.grades)
@@ -89,12 +88,12 @@ class ContextBank:
         apart = rng.normal(size=(f.contexts, f.vocabulary))
         target = np.exp(ease)[:, None, None] * order
         object.__setattr__(self, "ease", ease)
-        object.__setattr__(self, "_laws", (_softmax(target + f.noise * apart), _softmax(target)))
+        object.__setattr__(self, "_draft_and_target", (_softmax(target + f.noise * apart), _softmax(target)))
 
     @cached_property
     def agreement(self) -> FloatArray:
-        """(grades,) mean of sum min(p, q) over the contexts within reach."""
-        return np.asarray(np.minimum(*self._laws).sum(axis=-1).mean(axis=-1))
+        """(grades,) mean of sum min(draft, target) over the contexts within reach."""
+        return np.asarray(np.minimum(*self._draft_and_target).sum(axis=-1).mean(axis=-1))
 
     @cached_property
     def within_reach(self) -> FloatArray:
@@ -103,34 +102,34 @@ class ContextBank:
 
     @cached_property
     def _drawn(self) -> tuple[FloatArray, FloatArray, FloatArray]:
-        """(log p, perturbed log p, acceptance) of each context's draws, best perturbed first.
+        """(log draft, perturbed log draft, acceptance) of each context's draws, best perturbed first.
 
-        Gumbel-top-k: the order of log p + Gumbel is drawing without replacement.
+        Gumbel-top-k: the order of log draft + Gumbel is drawing without replacement.
         """
-        p, q = self._laws
+        draft, target = self._draft_and_target
         rng = np.random.default_rng(self.family.seed + 1)
-        log_p = np.log(np.maximum(p, 1e-300))
-        perturbed = log_p + rng.gumbel(size=p.shape[1:])
+        log_draft = np.log(np.maximum(draft, 1e-300))
+        perturbed = log_draft + rng.gumbel(size=draft.shape[1:])
         tokens = np.argsort(-perturbed, axis=-1)[..., : self.draws]
         flat = (-1, self.family.vocabulary)
         accepted = recursive_children_of_draws(
-            p.reshape(flat), q.reshape(flat), tokens.reshape(-1, self.draws)
+            draft.reshape(flat), target.reshape(flat), tokens.reshape(-1, self.draws)
         )
         accepted = accepted.reshape(tokens.shape) * self.within_reach[:, None, None]
         return (
-            np.take_along_axis(log_p, tokens, axis=-1),
+            np.take_along_axis(log_draft, tokens, axis=-1),
             np.take_along_axis(perturbed, tokens, axis=-1),
             accepted,
         )
 
     @property
-    def log_p(self) -> FloatArray:
+    def log_draft(self) -> FloatArray:
         """(grades, contexts, draws) draft log probability of each draw."""
         return self._drawn[0]
 
     @property
     def perturbed(self) -> FloatArray:
-        """(grades, contexts, draws) log p + Gumbel, falling along the draws."""
+        """(grades, contexts, draws) log draft + Gumbel, falling along the draws."""
         return self._drawn[1]
 
     @property
@@ -155,32 +154,19 @@ class ContextBank:
         """Mean surprise of the accepted token where it is the first child (grades,), and where it is a
         later one of the first 1, 2, ... (grades, draws; the first column repeats the first child's).
         """
-        s = np.minimum(-self.log_p, SURPRISE_MAX)
+        s = np.minimum(-self.log_draft, SURPRISE_MAX)
         weight, weighted = self.accepted.sum(axis=1), (s * self.accepted).sum(axis=1)
         first = weighted[:, 0] / np.maximum(weight[:, 0], 1e-12)
         later = np.cumsum(weighted[:, 1:], axis=1) / np.maximum(np.cumsum(weight[:, 1:], axis=1), 1e-12)
         return first, np.hstack([first[:, None], later])
 
     def followers(self, sequences: int) -> FloatArray:
-        """The same as `k_seq_followers`, kept after the first call."""
-        if sequences not in self._followers:
-            self._followers[sequences] = self.k_seq_followers(sequences)
-        return self._followers[sequences]
-
-    def k_seq_followers(self, sequences: int) -> FloatArray:
         """(grades, sequences + 1) P(accepted and m of the `sequences` independent drafts go on), by m.
 
-        K-SEQ over n drafts accepts token x with probability `min(p, q / gamma) (1 - (1 - beta)^n) / beta`
-        (its own gamma in every context); the other n - 1 drafts hold x with probability p(x) each.
+        K-SEQ with its own gamma in every context (`k_seq_holders`); kept after the first call.
         """
-        p, q = self._laws
-        n = sequences
-        gamma = k_seq_gamma(p, q, n, GAMMA_BISECTIONS)
-        taken = np.minimum(p, q / gamma[..., None])
-        beta = taken.sum(axis=-1, keepdims=True)
-        through = taken * (-np.expm1(n * np.log1p(-np.minimum(beta, 1.0 - 1e-16)))) / np.maximum(beta, 1e-300)
-        followers = np.zeros((p.shape[0], n + 1))
-        for m in range(1, n + 1):
-            share = math.comb(n - 1, m - 1) * p ** (m - 1) * (1.0 - p) ** (n - m)
-            followers[:, m] = (through * share).sum(axis=-1).mean(axis=-1) * self.within_reach
-        return followers
+        if sequences not in self._followers:
+            holders = k_seq_holders(*self._draft_and_target, sequences, GAMMA_BISECTIONS).mean(axis=1)
+            within = holders * self.within_reach[:, None]
+            self._followers[sequences] = np.hstack([np.zeros((len(within), 1)), within])
+        return self._followers[sequences]

@@ -47,13 +47,16 @@ class EaseProcess:
         return np.asarray(self.mean + self.block_spread * nodes), np.asarray(weights / weights.sum())
 
     def start(self, centre: float, ease: FloatArray) -> FloatArray:
-        """(grades,) law of ease at the first position of a block with mean + B = centre."""
+        """(grades,) distribution of ease at the first position of a block with mean + B = centre."""
         exponent = -0.5 * ((ease - centre) / self.position_spread) ** 2
         mass = np.exp(exponent - exponent.max())
         return np.asarray(mass / mass.sum())
 
     def step(self, centre: float, ease: FloatArray, surprise: FloatArray) -> FloatArray:
-        """(grades, grades) law of the next ease given this one, after tokens of mean `surprise` (grades,)."""
+        """(grades, grades) distribution of the next ease given this one.
+
+        surprise: (grades,) mean of the tokens between them.
+        """
         phi = self.family.persistence
         mean = centre + phi * (ease - centre) - self.family.drift * surprise
         spread = self.position_spread * np.sqrt(1.0 - phi**2)
@@ -112,6 +115,6 @@ def k_seq_block_efficiency(bank: ContextBank, process: EaseProcess, sequences: i
 
 
 def stratified_normal(count: int, rng: np.random.Generator) -> FloatArray:
-    """`count` standard normal values, one from the middle of each equal share of the law, shuffled."""
+    """`count` standard normal values, one from the middle of each equal share of them all, shuffled."""
     quantile = NormalDist().inv_cdf
     return rng.permutation(np.array([quantile((i + 0.5) / count) for i in range(count)]))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.draft_model.sd import checked_law, normalised, residual
+from medusa_sim.acceptance.draft_model.sd import checked_pair, normalised, residual
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
 
@@ -13,74 +13,78 @@ VOCABULARY_MAX = 16
 """Exact enumeration costs vocabulary^(draws - 1); beyond this the sampled form is meant."""
 
 
-def _walk(
-    p: FloatArray, q: FloatArray, draws: int, reached: float, children: FloatArray, law: FloatArray
-) -> None:
-    """One round with draft law p and residual target q; adds what it accepts to `children` and `law`."""
-    at = children.size - draws
-    accepted = np.minimum(p, q)
-    children[at] += reached * accepted.sum()
-    law += reached * accepted
-    over = np.maximum(p - q, 0.0)  # law of the rejected token, times the chance of rejection
-    left = residual(p, q)
-    for token in np.flatnonzero(over > 0.0):
-        struck = p.copy()
-        struck[token] = 0.0
-        if draws > 1 and struck.sum() > 0.0:
-            _walk(struck / struck.sum(), left, draws - 1, reached * over[token], children, law)
-        else:
-            law += reached * over[token] * left
+def recursive_rejection(
+    draft: npt.ArrayLike, target: npt.ArrayLike, draws: int
+) -> tuple[FloatArray, FloatArray]:
+    """What recursive rejection of `draws` distinct tokens accepts and emits, exactly, by enumeration.
 
+    Returns (children, emitted): children (..., draws), the probability that the k-th draw is the accepted
+    one; emitted (..., vocabulary), the distribution of the token that is accepted or drawn from the last
+    residual, which equals the target's (Theorem 3.1).
 
-def _enumerated(p: npt.ArrayLike, q: npt.ArrayLike, draws: int) -> tuple[FloatArray, FloatArray]:
-    draft, target = np.broadcast_arrays(checked_law(p, "draft law"), checked_law(q, "target law"))
+    After rejecting x, x is struck from the draft, the draft is renormalised (leaving that out biases the
+    output from the third draw on), and the target becomes the residual (equations 2 and 3). Fewer tokens
+    than draws simply end the list. Raises DataError for a vocabulary too large to enumerate.
+    """
+    draft, target = np.broadcast_arrays(*checked_pair(draft, target))
     if draft.shape[-1] > VOCABULARY_MAX or draws < 1:
         raise DataError(
             f"exact recursive rejection takes 1 or more draws of at most {VOCABULARY_MAX} tokens, "
             f"given {draws} draws of {draft.shape[-1]} tokens"
         )
     contexts = draft.shape[:-1]
-    children, law = np.zeros((*contexts, draws)), np.zeros(draft.shape)
+    children, emitted = np.zeros((*contexts, draws)), np.zeros(draft.shape)
     for context in np.ndindex(contexts):
-        _walk(draft[context], target[context], draws, 1.0, children[context], law[context])
-    return children, law
+        _walk(draft[context], target[context], draws, 1.0, children[context], emitted[context])
+    return children, emitted
 
 
-def recursive_children(p: npt.ArrayLike, q: npt.ArrayLike, draws: int) -> FloatArray:
-    """(..., draws) probability that the k-th of `draws` distinct tokens is the accepted one, exactly.
+def _walk(
+    draft: FloatArray,
+    target: FloatArray,
+    draws: int,
+    reached: float,
+    children: FloatArray,
+    emitted: FloatArray,
+) -> None:
+    """One round of a draft and a residual target; adds what it accepts to `children` and `emitted`."""
+    at = children.size - draws
+    accepted = np.minimum(draft, target)
+    children[at] += reached * accepted.sum()
+    emitted += reached * accepted
+    over = np.maximum(draft - target, 0.0)  # of the rejected token, times the chance of rejection
+    left = residual(draft, target)
+    for token in np.flatnonzero(over > 0.0):
+        struck = draft.copy()
+        struck[token] = 0.0
+        if draws > 1 and struck.sum() > 0.0:
+            _walk(struck / struck.sum(), left, draws - 1, reached * over[token], children, emitted)
+        else:
+            emitted += reached * over[token] * left
 
-    Enumerates which tokens are rejected: after rejecting x, x is struck from p, p is renormalised
-    (leaving that out biases the output from the third draw on), and the target becomes
-    Norm[(q^(k) - p^(k))+] (equations 2 and 3). Fewer tokens than draws simply end the list.
-    """
-    return _enumerated(p, q, draws)[0]
 
-
-def recursive_output_law(p: npt.ArrayLike, q: npt.ArrayLike, draws: int) -> FloatArray:
-    """Law of the emitted token, accepted or drawn from the last residual; equals q (Theorem 3.1)."""
-    return _enumerated(p, q, draws)[1]
-
-
-def recursive_children_of_draws(p: FloatArray, q: FloatArray, tokens: npt.NDArray[np.int64]) -> FloatArray:
+def recursive_children_of_draws(
+    draft: FloatArray, target: FloatArray, tokens: npt.NDArray[np.int64]
+) -> FloatArray:
     """(contexts, draws) acceptance probability of each draw, given the drawn tokens (contexts, draws).
 
     The building block of large vocabularies: average it over sampled `tokens` (distinct per context,
-    drawn without replacement from p in this order; -1 ends a list early).
+    drawn without replacement from the draft in this order; -1 ends a list early).
     """
-    p, q = p.copy(), q.copy()
-    rows = np.arange(p.shape[0])
-    reached = np.ones(p.shape[0])
+    draft, target = draft.copy(), target.copy()
+    rows = np.arange(draft.shape[0])
+    reached = np.ones(draft.shape[0])
     children = np.zeros(tokens.shape)
     for k in range(tokens.shape[1]):
         token = tokens[:, k]
         there = token >= 0
-        own = np.where(there, p[rows, token], 1.0)
-        theta = np.where(there, np.minimum(q[rows, token] / np.where(own > 0.0, own, 1.0), 1.0), 0.0)
+        own = np.where(there, draft[rows, token], 1.0)
+        theta = np.where(there, np.minimum(target[rows, token] / np.where(own > 0.0, own, 1.0), 1.0), 0.0)
         children[:, k] = reached * theta
         reached = reached * (1.0 - theta)
-        left = residual(p, q)
-        q = np.where(there[:, None], left, q)
-        struck = p.copy()
+        left = residual(draft, target)
+        target = np.where(there[:, None], left, target)
+        struck = draft.copy()
         struck[rows[there], token[there]] = 0.0
-        p = normalised(struck, p)
+        draft = normalised(struck, draft)
     return children

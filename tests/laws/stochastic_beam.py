@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from medusa_sim.acceptance.draft_model.rsd import recursive_children_of_draws
-from medusa_sim.acceptance.draft_model.sd import checked_law
+from medusa_sim.acceptance.draft_model.sd import checked_distribution
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
 
@@ -37,9 +37,9 @@ def _checked_models(draft: Model, target: Model, width: int) -> int:
             "a draft model of one level or more, as many target levels and a width from 1 are needed"
         )
     vocabulary = int(draft[0].shape[-1])
-    for level, (p, q) in enumerate(zip(draft, target, strict=False)):
-        for law, name in ((p, "draft"), (q, "target")):
-            if checked_law(law, f"{name} level {level}").shape != (vocabulary**level, vocabulary):
+    for level, both in enumerate(zip(draft, target, strict=False)):
+        for law, name in zip(both, ("draft", "target"), strict=True):
+            if checked_distribution(law, f"{name} level {level}").shape != (vocabulary**level, vocabulary):
                 raise DataError(
                     f"{name} level {level}: {vocabulary**level} laws of {vocabulary} tokens are needed"
                 )
