@@ -1,29 +1,34 @@
-"""`medusa-sim calibrate`: fits the kernel parameters of a GPU to measured rows."""
+"""`medusa-sim calibrate`: fits the kernels of a GPU, or the terms of an engine, to measured rows."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import click
 
+from medusa_sim.cli.calibrate_engine import calibrate_engine
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import gpu_option, output_options
+from medusa_sim.cli.names import MODEL, RUNTIME
+from medusa_sim.cli.options import DTYPE, PositiveFloat, gpu_option, output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, UsageError
 
 
 @click.command(
-    short_help="Fit the kernel parameters of a GPU to measured rows.",
+    short_help="Fit kernels of a GPU, or an engine, to measured rows.",
     epilog=examples(
         "medusa-sim calibrate --gpu h100-sxm --kernels torch --rows gemm.csv attention.csv elementwise.csv",
         "medusa-sim calibrate --gpu a40 --kernels mine --rows rows.parquet --source 'my A40, 2026-11'",
+        "medusa-sim calibrate --gpu h100-sxm --model llama-3.1-8b --name mine --engine-bench plain_b1.json "
+        "plain_b8.json plain_b64.json",
     ),
 )
 @gpu_option
 @click.option(
     "--kernels",
-    required=True,
-    help="Name of the kernel set to write: torch, sglang, paper, or one of your own.",
+    default=None,
+    help="Kernel set to write: torch, sglang, paper, or one of your own. With --engine-bench: to use.",
 )
 @click.option(
     "--rows",
@@ -33,25 +38,82 @@ from medusa_sim.errors import DataError, UsageError
     help="CSV or Parquet of operator rows with time_us; more files may follow.",
 )
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+@click.option(
+    "--engine-bench",
+    "bench_files",
+    type=click.Path(path_type=Path),
+    multiple=True,
+    help="Result of a load generator; more files may follow. Fits a runtime instead of kernels.",
+)
+@click.option("--model", type=MODEL, default=None, help="With --engine-bench: the model that was served.")
+@click.option(
+    "--runtime",
+    type=RUNTIME,
+    default="vllm",
+    show_default=True,
+    help="With --engine-bench: the engine to inherit from.",
+)
+@click.option("--name", default=None, help="With --engine-bench: name of the runtime to write.")
+@click.option("--title", default=None, help="One line kept with the runtime.")
+@click.option(
+    "--drafter",
+    type=click.Choice(("draft-model", "eagle", "mtp", "ngram")),
+    default=None,
+    help="What drafted in the runs that speculated.",
+)
+@click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model.")
+@click.option(
+    "--draft-vocab", type=click.IntRange(1), default=None, help="Output tokens of an EAGLE layer's own head."
+)
+@click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the model [its own].")
+@click.option(
+    "--concurrency", type=PositiveFloat(), default=None, help="Requests in flight, where a result lacks them."
+)
+@click.option(
+    "--prompt-tokens", type=PositiveFloat(), default=None, help="Prompt tokens, where it lacks them."
+)
+@click.option(
+    "--output-tokens", type=PositiveFloat(), default=None, help="Output tokens, where it lacks them."
+)
+@click.option(
+    "--drafts", type=click.IntRange(1, 64), default=None, help="Drafts a step, where it lacks them."
+)
 @click.option("--source", default=None, help="One line kept with the parameters [default: the files' names].")
 @click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
 @output_options
 def calibrate(
     gpu: str,
-    kernels: str,
+    kernels: str | None,
     rows_files: tuple[Path, ...],
+    bench_files: tuple[Path, ...],
     more: tuple[Path, ...],
     source: str | None,
-    dry_run: bool,
     output: Output,
     data_dir: Path | None,
+    *,
+    dry_run: bool,
+    **engine: Any,
 ) -> None:
     """Kernel parameters of one GPU and kernel library, fitted to measured operator rows.
 
     Every operator and dtype in the files is fitted; errors are printed of the rows of the fit and of
     shapes held back, with the 80 % band of measured / predicted by size. The parameters go to
     hardware/GPU.toml in the data folder, where every command finds them first.
+
+    With --engine-bench it is the terms of a serving engine that are fitted, to what a load generator
+    measured: `vllm bench serve`, `latency` or `throughput`, SGLang's bench_serving, AIPerf, GuideLLM, or a
+    CSV of concurrency, itl_ms or tpot_ms, prompt, output. Two numbers of requests are enough. Runs with
+    speculation beside plain ones fit what drafting adds. The runtime goes to profiles/runtimes/NAME.toml.
     """
+    if bench_files:
+        if rows_files:
+            raise UsageError("--rows fits kernels, --engine-bench a runtime; give one of the two")
+        calibrate_engine(
+            (*bench_files, *more), output, data_dir, dry_run=dry_run, gpu=gpu, kernels=kernels, **engine
+        )
+        return
+    if kernels is None:
+        raise UsageError("calibrate needs --kernels NAME with --rows, or --engine-bench FILE")
     import pandas as pd
 
     from medusa_sim.calibrate.rows import check_set_name, fitted_kernels, write_kernels

@@ -1,0 +1,247 @@
+"""A runtime of one's own: the terms of an engine, fitted to what a load generator measured on it.
+
+    (E1)  observed(b) = kernels(b) + a + b h + c s(b)                  plain steps of b requests
+    (E2)  observed(b) = kernels(b) + a + b h + c s(b) + e + K u + b g  steps that draft K tokens
+
+kernels(b) is the step of the runtime that is inherited from with a, h, c at 0, seen as the load generator
+sees it (`step/server.py`); s(b) the choice of tokens by top-p and top-k. The terms are the least squares of
+the relative errors, never negative, drawn towards those of the inherited engine as far as its bands are
+narrow and the rows few: two numbers of requests are enough, more narrow the bands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import msgspec
+import numpy as np
+
+from medusa_sim.acceptance.curve import NORMAL_90TH
+from medusa_sim.arrays import FloatArray
+from medusa_sim.calibrate.engine_bench import BenchRow
+from medusa_sim.errors import DataError, UsageError
+from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.drafter import Drafter
+from medusa_sim.step.engine import LOOKUPS
+from medusa_sim.step.server import Traffic, served, served_length
+from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
+
+NOISE = 0.02
+"""Relative error of a measured median, where the rows do not show a larger one."""
+_HOST_SPREAD = {"host_us_per_step": 500.0, "host_us_per_request": 50.0, "filter_bytes_per_logit": 100.0}
+"""The terms of (E1), and by how much they may differ from an inherited engine at least, one sigma."""
+MOST_BAND = 10.0
+"""The widest relative half-width that is written: the term is not known."""
+
+DrafterOf = Callable[[int], Drafter]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FittedRow:
+    """One measured run beside what the fitted runtime gives for it.
+
+    leave_one_out_us: given by the terms that are fitted without the runs at this number of requests; None
+    where nothing would be left.
+    """
+
+    row: BenchRow
+    fitted_us: float
+    leave_one_out_us: float | None
+
+    @property
+    def error(self) -> float:
+        """Fitted over measured, less 1."""
+        return self.fitted_us / self.row.step_us - 1.0
+
+    @property
+    def leave_one_out_error(self) -> float | None:
+        """The same where this number of requests was left out."""
+        return None if self.leave_one_out_us is None else self.leave_one_out_us / self.row.step_us - 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FittedRuntime:
+    """The runtime, the terms that were fitted, and every run beside it."""
+
+    runtime: Runtime
+    terms: dict[str, Term]
+    rows: tuple[FittedRow, ...]
+
+
+def fitted_runtime(
+    setting: Setting, rows: Sequence[BenchRow], *, name: str, title: str, drafter: DrafterOf | None = None
+) -> FittedRuntime:
+    """The runtime of an engine from runs on it. setting: model, device and the runtime to inherit from.
+
+    drafter: what drafts K tokens in the runs that speculate.
+    Raises DataError for runs at one number of requests, or without plain runs; UsageError for runs that
+    speculate without a drafter, or a runtime that is no engine.
+    """
+    engine = setting.runtime.engine
+    if engine is None:
+        raise UsageError(
+            f"runtime {setting.runtime.name} is no serving engine; inherit from one with --runtime vllm"
+        )
+    plain = [row for row in rows if row.drafts == 0]
+    speculative = [row for row in rows if row.drafts > 0]
+    sizes = sorted({row.concurrency for row in plain})
+    if len(sizes) < 2:
+        found = f"plain runs at {sizes[0]:g} requests only" if sizes else "no run without speculation"
+        raise DataError(f"{found}; two numbers of requests in flight are needed, such as 1 and 64")
+    if speculative and drafter is None:
+        raise UsageError(
+            "runs with speculation need to know what drafts: add --drafter NAME (and --draft-model)"
+        )
+    terms = _terms(setting, rows, drafter)
+    whole = with_terms(setting, terms)
+    predicted = [predicted_us(whole, row, drafter) for row in rows]
+    left_out = [_left_out_us(setting, rows, row, drafter) for row in rows]
+    fitted = tuple(
+        FittedRow(row=row, fitted_us=us, leave_one_out_us=other)
+        for row, us, other in zip(rows, predicted, left_out, strict=True)
+    )
+    error = [abs(each.leave_one_out_error) for each in fitted if each.leave_one_out_error is not None]
+    mean_error = round(float(np.mean(error)), 4) if error else None
+    scored = {
+        key: msgspec.structs.replace(term, heldout_error=mean_error if term.valid else None)
+        for key, term in terms.items()
+    }
+    runtime = replace(with_terms(setting, scored).runtime, name=name, title=title)
+    return FittedRuntime(runtime=runtime, terms=scored, rows=fitted)
+
+
+def _engine_of(setting: Setting) -> Engine:
+    engine = setting.runtime.engine
+    assert engine is not None  # noqa: S101  # fitted_runtime has refused other runtimes
+    return engine
+
+
+def with_terms(setting: Setting, terms: dict[str, Term]) -> Setting:
+    """The setting with some terms of its engine replaced."""
+    engine = _engine_of(setting).with_terms(terms)
+    return replace(setting, runtime=replace(setting.runtime, engine=engine))
+
+
+def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> float:
+    """Time of a step of this run as its load generator would see it."""
+    traffic = None if row.offline else Traffic(prompt_tokens=row.prompt, output_tokens=row.output)
+    seq_len = served_length(setting, row.prompt + row.output / 2.0, traffic)
+    tokens = np.asarray(row.acceptance_length)
+    candidates = round(row.drafts) + 1
+    if candidates > 1:
+        assert drafter is not None  # noqa: S101  # fitted_runtime has refused runs without it
+        asked = replace(setting, drafter=drafter(candidates - 1), depth=candidates - 1)
+        step_us = verify_step(asked, row.concurrency, seq_len, candidates).time_us
+    else:
+        asked = setting
+        step_us = decode_step(asked, row.concurrency, seq_len).time_us
+    seen = served(asked, np.asarray(step_us), row.concurrency, candidates, tokens, traffic)
+    if row.itl_us is not None:
+        return float(seen.itl_us)
+    if not row.offline:
+        return float(seen.tpot_us * tokens)
+    prompt_us = prefill_step(setting, row.concurrency, row.prompt).time_us
+    return float((seen.tpot_us + prompt_us / row.output) * tokens)
+
+
+def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None) -> dict[str, Term]:
+    """(E1) and (E2) at once: runs that speculate tell the choice of tokens from the work for a request."""
+    engine = _engine_of(setting)
+    speculative = [row for row in rows if row.drafts > 0]
+    spreads = dict(_HOST_SPREAD)
+    if speculative and drafter is not None:
+        spreads |= _draft_spread(engine, drafter(1).name)
+    held = {
+        "hidden_us_per_step": Term(value=0.0, source="in host_us_per_step"),
+        "host_us_per_token": Term(value=0.0, source="in host_us_per_request"),
+        "filter_us": Term(value=0.0, source="in host_us_per_step"),
+    }
+    nothing = {name: Term(value=0.0, source="fitted") for name in spreads}
+    bare = with_terms(setting, held | nothing)
+
+    def seen_us(of: Setting) -> FloatArray:
+        return np.asarray([predicted_us(of, row, drafter) for row in rows])
+
+    base = seen_us(bare)
+    columns = [seen_us(with_terms(bare, {name: Term(value=1.0, source="")})) - base for name in spreads]
+    prior = np.asarray([engine.terms[name].value for name in spreads])
+    prior[0] = max(prior[0] - engine.hidden_us_per_step.value, 0.0)
+    half = np.asarray([engine.terms[name].half_width for name in spreads])
+    spread = np.maximum(half / NORMAL_90TH, list(spreads.values()))
+    observed = np.asarray([row.step_us for row in rows])
+    value, sigma = _fitted(np.stack(columns, axis=1), observed - base, observed, prior, spread)
+    plain = [row for row in rows if row.drafts == 0]
+    of = {name: plain if name in _HOST_SPREAD else speculative for name in spreads}
+    fitted = {
+        name: _term(value[i], sigma[i], _source(of[name]), _valid(of[name])) for i, name in enumerate(spreads)
+    }
+    return fitted | held
+
+
+def _draft_spread(engine: Engine, drafter: str) -> dict[str, float]:
+    """The terms that drafting adds, and by how much they may differ from the inherited ones at least."""
+    if drafter in LOOKUPS:
+        return {"lookup_us_per_request": 20.0}
+    passes = "draft_us_per_eagle3_pass" if drafter == "eagle3" else "draft_us_per_pass"
+    return {
+        "draft_us_per_step": 1500.0,
+        "draft_us_per_request": 150.0,
+        passes: max(engine.terms[passes].value, 20.0),
+    }
+
+
+def _term(value: float, sigma: float, source: str, valid: str) -> Term:
+    half, kept = float(NORMAL_90TH * sigma), round(float(value), 3)
+    return Term(
+        value=kept,
+        band=min(round(half / kept, 3), MOST_BAND) if kept > 0.0 else 0.0,
+        source=source,
+        valid=valid,
+    )
+
+
+def _fitted(
+    columns: FloatArray, wanted: FloatArray, observed: FloatArray, prior: FloatArray, spread: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """(value, sigma) of non-negative terms: relative least squares with a prior, noise from the residuals."""
+    from scipy.optimize import lsq_linear
+
+    noise = NOISE
+    for _ in range(2):
+        weight = 1.0 / (noise * observed)
+        a = np.concatenate([columns * weight[:, None], np.diag(1.0 / spread)])
+        b = np.concatenate([wanted * weight, prior / spread])
+        value = np.asarray(lsq_linear(a, b, bounds=(0.0, np.inf)).x)
+        free = observed.size - columns.shape[1]
+        residual = (columns @ value - wanted) / observed
+        if free > 0:
+            noise = max(NOISE / 2.0, float(np.sqrt(np.sum(residual**2) / free)))
+    sigma = np.sqrt(np.diag(np.linalg.inv(a.T @ a)))
+    return value, np.asarray(sigma)
+
+
+def _left_out_us(
+    setting: Setting, rows: Sequence[BenchRow], left: BenchRow, drafter: DrafterOf | None
+) -> float | None:
+    """The run as the terms give it that are fitted without any run at its number of requests."""
+    kept = [row for row in rows if row.concurrency != left.concurrency]
+    if all(row.drafts > 0 for row in kept) or (left.drafts > 0 and all(row.drafts == 0 for row in kept)):
+        return None
+    return predicted_us(with_terms(setting, _terms(setting, kept, drafter)), left, drafter)
+
+
+def _source(rows: Sequence[BenchRow]) -> str:
+    tools = ", ".join(sorted({row.tool for row in rows}))
+    return f"fitted to {len(rows)} runs ({tools})"
+
+
+def _valid(rows: Sequence[BenchRow]) -> str:
+    sizes = sorted({row.concurrency for row in rows})
+    drafts = sorted({round(row.drafts) for row in rows if row.drafts > 0})
+    told = (
+        f"{sizes[0]:g} to {sizes[-1]:g} requests, prompts of {rows[0].prompt:.0f}, outputs of "
+        f"{rows[0].output:.0f}"
+    )
+    return f"{told}, {'/'.join(map(str, drafts))} drafts" if drafts else told
