@@ -7,14 +7,25 @@ keys, missing keys, wrong types and a missing source are refused with the file a
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias, get_args
 
 import msgspec
+from msgspec import Meta
 
-from medusa_sim.errors import SpecError
-from medusa_sim.reading import first_not_finite, read_toml
+from medusa_sim.errors import SpecError, shown
+from medusa_sim.reading import named, read_toml
+from medusa_sim.specs.strict import Schema, Text, converted
 
-SCHEMA = 1
+SCHEMA: Literal[1] = 1
+
+Rate = Annotated[float, Meta(ge=0.0, le=1.0)]
+Count = Annotated[int, Meta(ge=0, le=10**15)]
+Ranks = Annotated[int, Meta(ge=0, le=4_096)]
+Point = tuple[
+    Annotated[int, Meta(ge=1, le=1_000_000, description="candidates")],
+    Annotated[float, Meta(ge=1.0, le=1e6, description="tokens per step")],
+]
+"""(candidates, tokens_per_step)."""
 
 Agreement: TypeAlias = Literal["target", "teacher-forced"]
 """What "right" meant when rates were measured: equal to what the target emits in its own text, or to
@@ -29,9 +40,9 @@ class _ProfileFile(
     omit_defaults=True,
     tag_field="kind",
 ):
-    schema: int
-    title: str
-    source: str
+    schema: Schema
+    title: Text
+    source: Text
 
 
 class LogCurveFile(_ProfileFile, frozen=True, kw_only=True, tag="log-curve"):
@@ -40,9 +51,9 @@ class LogCurveFile(_ProfileFile, frozen=True, kw_only=True, tag="log-curve"):
     `points`: published (candidates, tokens_per_step) from which the residuals are computed.
     """
 
-    slope: float
-    candidates_max: int
-    points: list[tuple[int, float]] = []
+    slope: Annotated[float, Meta(ge=0.0, le=100.0)]
+    candidates_max: Annotated[int, Meta(ge=1, le=1_000_000)]
+    points: list[Point] = []
 
 
 class CurveFile(_ProfileFile, frozen=True, kw_only=True, tag="curve"):
@@ -51,23 +62,23 @@ class CurveFile(_ProfileFile, frozen=True, kw_only=True, tag="curve"):
     `error_tokens`: half width of the 80 % band of one point.
     """
 
-    points: list[tuple[int, float]]
-    error_tokens: float = 0.0
+    points: Annotated[list[Point], Meta(min_length=1)]
+    error_tokens: Annotated[float, Meta(ge=0.0, le=100.0, description="tokens")] = 0.0
 
 
 class HeadRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One head: `accuracy` of exactly rank 0, 1, ...; `labels` tokens it was scored on (0: unknown)."""
 
-    accuracy: list[float]
-    labels: int = 0
+    accuracy: list[Rate]
+    labels: Count = 0
 
 
 class FittedHeadRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One head in compact form: rank 0 is right with `top1`, rank i > 0 with `scale (i + 1)^-exponent`."""
 
-    top1: float
-    scale: float
-    exponent: float
+    top1: Rate
+    scale: Annotated[float, Meta(ge=0.0, le=100.0)]
+    exponent: Annotated[float, Meta(ge=0.0, le=100.0)]
 
 
 class HeadTopkFile(_ProfileFile, frozen=True, kw_only=True, tag="head-topk"):
@@ -81,18 +92,18 @@ class HeadTopkFile(_ProfileFile, frozen=True, kw_only=True, tag="head-topk"):
     agreement: Agreement
     heads: list[HeadRow] = []
     fitted_heads: list[FittedHeadRow] = []
-    ranks: int = 0
-    measured_ranks: int = 0
-    fit_error: float = 0.0
-    correlation: float = 0.0
-    model_error: float = 0.0
+    ranks: Ranks = 0
+    measured_ranks: Ranks = 0
+    fit_error: Rate = 0.0
+    correlation: Annotated[float, Meta(ge=-1.0, le=1.0)] = 0.0
+    model_error: Rate = 0.0
 
 
 class PositionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One position of a chain: its acceptance `rate` over `trials` (0: unknown)."""
 
-    rate: float
-    trials: int = 0
+    rate: Rate
+    trials: Count = 0
 
 
 class PositionFile(_ProfileFile, frozen=True, kw_only=True, tag="position"):
@@ -105,7 +116,7 @@ class PositionFile(_ProfileFile, frozen=True, kw_only=True, tag="position"):
     agreement: Agreement
     rates: Literal["conditional", "unconditional"]
     positions: list[PositionRow]
-    model_error: float = 0.0
+    model_error: Rate = 0.0
 
 
 class DraftVectorFile(_ProfileFile, frozen=True, kw_only=True, tag="draft-vector"):
@@ -115,33 +126,27 @@ class DraftVectorFile(_ProfileFile, frozen=True, kw_only=True, tag="draft-vector
     """
 
     agreement: Agreement
-    children: list[float]
-    depth_max: int
-    trials: int = 0
-    model_error: float = 0.0
+    children: list[Rate]
+    depth_max: Annotated[int, Meta(ge=1, le=1_000)]
+    trials: Count = 0
+    model_error: Rate = 0.0
 
 
 ProfileFile: TypeAlias = LogCurveFile | CurveFile | HeadTopkFile | PositionFile | DraftVectorFile
 
 
 def read_profile(path: Path) -> ProfileFile:
-    """The profile of a file, checked for types, schema, source and finite numbers.
+    """The profile of a file, checked for types, ranges, schema, source and finite numbers.
 
     Raises:
         SpecError: one line that names the file, the key and what is allowed.
     """
-    raw = read_toml(path, "a TOML acceptance profile")
-    where = f"acceptance profile {path}"
-    if (key := first_not_finite(raw)) is not None:
-        raise SpecError(f"{where}: {key} is not a finite number")
-    try:
-        profile: ProfileFile = msgspec.convert(raw, ProfileFile)
-    except msgspec.ValidationError as error:  # its message names the key
-        raise SpecError(f"{where}: {error}") from error
-    if profile.schema != SCHEMA:
-        raise SpecError(f"{where}: schema {profile.schema} is unknown (this version reads {SCHEMA})")
-    if not profile.source.strip():
-        raise SpecError(f"{where}: source is empty; say where the numbers come from")
+    content = read_toml(path, "a TOML acceptance profile")
+    kinds = {str(form.__struct_config__.tag): form for form in get_args(ProfileFile)}
+    kind = content.get("kind")
+    if not isinstance(kind, str) or kind not in kinds:
+        raise SpecError(f"{named(path)}: kind: given {shown(kind)}; allowed: {', '.join(kinds)}")
+    profile: ProfileFile = converted(content, kinds[kind], path)
     return profile
 
 

@@ -16,9 +16,8 @@ from medusa_sim.cli.progress import progress
 from medusa_sim.errors import DataError, UsageError
 
 if TYPE_CHECKING:
-    from medusa_sim.measure.environment import Environment
-    from medusa_sim.measure.record import Meta, Rates
     from medusa_sim.measure.session import Outcome
+    from medusa_sim.specs.measurement import Environment, Meta, Rates
 
 DTYPES = ("fp32", "bf16", "fp16")
 _DEFAULT_DTYPE = {"cpu": "fp32", "cuda": "fp16"}
@@ -100,11 +99,12 @@ def measure(
     from medusa_sim.measure import hardware
     from medusa_sim.measure.environment import environment, torch_device
     from medusa_sim.measure.kernels import Pool
-    from medusa_sim.measure.record import SCHEMA, Meta, begin, write_meta
+    from medusa_sim.measure.record import begin, write_meta
     from medusa_sim.measure.session import measure_cases
     from medusa_sim.measure.shapes import cases
     from medusa_sim.measure.spread import spread_warning
     from medusa_sim.measure.timing import bench_of
+    from medusa_sim.specs.measurement import SCHEMA, Meta
     from medusa_sim.specs.models import load_model
 
     started = time.monotonic()

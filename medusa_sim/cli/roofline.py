@@ -80,7 +80,7 @@ def roofline(
         from medusa_sim.report.figures import check_plot_path
 
         check_plot_path(plot)
-    card, launched = load_gpu(gpu, data_dir), load_runtime(runtime)
+    card, launched = load_gpu(gpu, data_dir), load_runtime(runtime, data_dir)
     sizes = with_dtypes(load_model(model), dtype)
     timing = latency_model(
         card, latency, kernels or launched.kernel_set(sizes.dtype), outside=outside, data_dir=data_dir

@@ -66,7 +66,7 @@ def _known(data_dir: Path | None) -> dict[str, tuple[str, ...]]:
     return {
         "gpu": gpu_names(data_dir),
         "model": model_names(),
-        "runtime": runtime_names(),
+        "runtime": runtime_names(data_dir),
         "acceptance": acceptance_names(data_dir),
     }
 
@@ -80,7 +80,7 @@ def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> 
         return
     for name in names:
         kinds = [key for key, found in known.items() if name in found]
-        if not kinds and (name.endswith(".json") or "/" in name):
+        if not kinds and (name.endswith(".json") or "/" in name):  # a path, or a Hugging Face id
             kinds = ["model"]
         if not kinds:
             every = [each for found in known.values() for each in found]

@@ -44,7 +44,7 @@ def time(
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.step.rows import predicted_rows
 
-    card, launched = load_gpu(gpu, data_dir), load_runtime(runtime)
+    card, launched = load_gpu(gpu, data_dir), load_runtime(runtime, data_dir)
     parts = (
         predicted_rows(rows, card, launched, cold=cache == "cold", data_dir=data_dir, **names)
         for rows in row_chunks(ops)

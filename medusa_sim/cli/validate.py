@@ -128,7 +128,7 @@ def validate(
         rows = compared_rows(
             read_rows(path, need_time=True),
             card,
-            load_runtime(runtime),
+            load_runtime(runtime, data_dir),
             leave_out=lambda line: click.echo(f"left out: {line}", err=True),
             cold=cache == "cold",
             data_dir=data_dir,

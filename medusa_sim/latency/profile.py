@@ -14,6 +14,7 @@ from medusa_sim import data
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
 from medusa_sim.operators.table import operators_of, read_rows
+from medusa_sim.specs.measurement import check_meta
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,6 +69,7 @@ def load_profile(name: str, data_dir: str | os.PathLike[str] | None = None) -> P
             f"no measured rows for {name!r} (profiles: {known}); measure the device with "
             "`medusa-sim measure`, or use --latency calibrated"
         )
+    check_meta(paths[0].parent, [path.name for path in paths])
     return profile_of(name, paths)
 
 

@@ -13,10 +13,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 import medusa_sim
 from medusa_sim.errors import UsageError
+from medusa_sim.specs.measurement import Environment
 from medusa_sim.units import KILO, MEGA
 
 if TYPE_CHECKING:
@@ -47,31 +46,6 @@ SPEC_OF_DEVICE: dict[str, str] = {
     "NVIDIA RTX A6000": "rtx-a6000",
 }
 """The name that a driver reports -> the shipped hardware file of that card."""
-
-
-class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The device, and the conditions of a run.
-
-    name: the GPU name of the project (a hardware file's); device: what the system calls it. clocks_mhz:
-    highest clocks that the device may run at (by domain: sm, memory, core). current_clocks_mhz: at the
-    start of the run. threads: of the CPU, as torch uses them. load_average: processes that wanted to run in
-    the last minute, before the measurement.
-    """
-
-    name: str
-    device: str
-    kind: str
-    units: int
-    cache_bytes: int
-    memory_bytes: int
-    driver: str
-    clocks_mhz: dict[str, float]
-    current_clocks_mhz: dict[str, float]
-    torch: str
-    threads: int
-    commit: str
-    date: str
-    load_average: float
 
 
 def torch_device(text: str) -> torch.device:

@@ -19,15 +19,15 @@ from typing import TypeVar
 import msgspec
 
 from medusa_sim.errors import DataError, UsageError, shown
-from medusa_sim.measure.environment import Environment, differences
+from medusa_sim.measure.environment import differences
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
 from medusa_sim.operators.table import read_rows
-from medusa_sim.reading import TABLE_BYTES, first_not_finite, read_text, read_toml
+from medusa_sim.reading import TABLE_BYTES, read_text, read_toml
+from medusa_sim.specs.measurement import META, Meta, Rates, read_meta
+from medusa_sim.specs.strict import converted
 from medusa_sim.writing import make_folder, write_text
 
-META = "meta.toml"
-SCHEMA = 1
 SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
 COLUMNS = ("op", *SIZES, "dtype", "time_us", "p10_us", "p90_us", "repeats")
 _SAVE_EVERY_S = 5.0
@@ -35,35 +35,6 @@ _DIGITS = 6
 
 Row = dict[str, str]
 Struct = TypeVar("Struct", bound=msgspec.Struct)
-
-
-class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What the device reaches: memory traffic of a copy (read and written) and of reading alone, and the best
-    product of each dtype; and what launching one empty kernel costs (graph: 0 where there are no graphs).
-    """
-
-    copy_bytes_per_s: float
-    read_bytes_per_s: float
-    flops_per_s: dict[str, float]
-    launch_eager_us: float
-    launch_graph_us: float = 0.0
-
-
-class Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`meta.toml`: how the rows of a folder were measured.
-
-    method: how a time was taken, one line. models: whose shapes. environments of later runs that added
-    rows are kept in `resumed`.
-    """
-
-    schema: int
-    title: str
-    method: str
-    models: tuple[str, ...]
-    dtypes: tuple[str, ...]
-    environment: Environment
-    rates: Rates
-    resumed: tuple[Environment, ...] = ()
 
 
 class Record:
@@ -179,20 +150,10 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
     return record, merged
 
 
-def read_meta(folder: Path) -> Meta:
-    """`meta.toml` of a measured folder. Raises DataError."""
-    return read_toml_struct(folder / META, Meta)
-
-
 def read_toml_struct(path: Path, form: type[Struct]) -> Struct:
     """A struct that `toml_text` wrote. Raises DataError."""
     content = read_toml(path, "the record that a measurement writes beside its rows", DataError)
-    if (key := first_not_finite(content)) is not None:
-        raise DataError(f"{path}: {key} is not a finite number; it is no record of a measurement")
-    try:
-        return msgspec.convert(content, form)
-    except msgspec.ValidationError as error:
-        raise DataError(f"{path}: not the record of a measurement: {error}") from error
+    return converted(content, form, path, error=DataError)
 
 
 def write_meta(folder: Path, meta: Meta) -> None:

@@ -10,10 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.measure.record import Rates, Record
+from medusa_sim.measure.record import Record
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
 from medusa_sim.measure.timing import Bench
+from medusa_sim.specs.measurement import Rates
 from medusa_sim.units import US_PER_S
 
 _MEMORY_SHARE = 0.5

@@ -14,17 +14,19 @@ import io
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta as Limit
 
 from medusa_sim.errors import DataError, shown
-from medusa_sim.measure.environment import Environment
 from medusa_sim.measure.record import read_toml_struct, toml_text
 from medusa_sim.reading import TABLE_BYTES, read_text
+from medusa_sim.specs.measurement import META, Environment
+from medusa_sim.specs.strict import Schema, Text
 from medusa_sim.writing import write_text
 
 STEPS = "steps.csv"
-META = "meta.toml"
 _WORDS = ("model", "dtype")
 _TIMES = ("time_us", "p10_us", "p90_us", "tokens_per_step")
 
@@ -60,12 +62,12 @@ class StepMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     copy_bytes_per_s: memory traffic of a copy (read and written) in the same run.
     """
 
-    schema: int
-    title: str
-    launched: str
-    acceptance: str
-    accepted_draft_tokens: int
-    copy_bytes_per_s: float
+    schema: Schema
+    title: Text
+    launched: Literal["eager", "cuda-graph"]
+    acceptance: Text
+    accepted_draft_tokens: Annotated[int, Limit(ge=0, le=1_000)]
+    copy_bytes_per_s: Annotated[float, Limit(gt=0.0, le=1e15, description="bytes/s")]
     environment: Environment
 
 

@@ -61,7 +61,7 @@ def sweep_settings(
     kernels None: the runtime's set for the model's dtype. dtypes None: as the model is published.
     Raises SpecError or UsageError naming what is unknown and what is known.
     """
-    launched = load_runtime(runtime)
+    launched = load_runtime(runtime, data_dir)
     profile = load_acceptance(acceptance, data_dir)
     drafting = drafter_of(drafter, heads)
     if drafter == "medusa":

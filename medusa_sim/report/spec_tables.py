@@ -155,7 +155,7 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
         case "runtime":
             from medusa_sim.specs.runtime import load_runtime
 
-            return rows.runtime_rows(load_runtime(name))
+            return rows.runtime_rows(load_runtime(name, data_dir))
         case _:
             return _acceptance_rows(name, data_dir)
 

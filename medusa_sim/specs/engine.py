@@ -12,11 +12,13 @@ The equations are those of `step/engine.py` and `step/server.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal, TypeAlias, cast
 
 import msgspec
+from msgspec import Meta
 
-from medusa_sim.specs.sourced import Table
+from medusa_sim.errors import SpecError, shown
+from medusa_sim.specs.strict import Error, Text, converted
 
 UNITS: dict[str, str] = {
     "host_us_per_step": "us",
@@ -45,11 +47,6 @@ UNITS: dict[str, str] = {
 """Unit of every term, in the order in which they are listed."""
 
 GraphUnit = Literal["tokens", "multiples", "requests"]
-
-_MAX_VALUE = 1e6
-_MAX_BAND = 100.0
-_MAX_WIDEN = 10.0
-_MAX_GRAPH_SIZE = 1 << 20
 
 
 class Term(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,42 +130,69 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **given)
 
 
-def read_engine(table: Table, relative: tuple[str, Engine] | None) -> Engine:
-    """An `engine` table. relative: name and terms of the engine that it inherits from.
+_MAX_GRAPH_SIZE = 1 << 20
+_SIZES = "a rising list of sizes and of [first, last, step]"
+_Sizes = Annotated[list[int | list[int]], Meta(description=_SIZES)]
+_Ratio = Annotated[float, Meta(ge=0.0, le=1e6)]
 
-    Raises SpecError naming file and key: a term that neither gives, a value without a source, an unknown key.
+
+class _TermToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    value: _Ratio
+    source: Text
+    band: Annotated[float, Meta(ge=0.0, le=100.0)] = 0.0
+    valid: str = ""
+    heldout_error: Error | None = None
+    note: str = ""
+
+
+class _SettingsToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an `engine` table may say beside its terms."""
+
+    widen: Annotated[float, Meta(ge=1.0, le=10.0)] = 1.0
+    fused_residual: bool | None = None
+    chain_only: bool | None = None
+    graph_source: Text | None = None
+    settings_source: Text | None = None
+    graph_sizes: _Sizes | None = None
+    graph_unit: GraphUnit | None = None
+    drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
+
+
+EngineToml: TypeAlias = dict[str, Any]
+"""An `engine` table as it stands in a file."""
+
+
+def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str, key: str) -> Engine:
+    """The engine of an `engine` table. relative: name and terms of the engine that it inherits from.
+
+    Raises SpecError naming file (`where`) and key: a term that neither gives, a value without
+    a source, an unknown key.
     """
-    widen = table.plain_number("widen", 1.0, _MAX_WIDEN) if "widen" in table else 1.0
-    given: dict[str, Any] = {}
-    for name, unit in UNITS.items():
-        if name in table or relative is None:
-            given[name] = _term(table, name, unit)
-        else:
-            given[name] = _inherited(relative[1].terms[name], relative[0], widen)
-    given |= _settings(table, None if relative is None else relative[1])
-    table.finish()
-    return Engine(**given)
-
-
-def _term(table: Table, name: str, unit: str) -> Term:
-    given = table.raw(name, f"a table with value ({unit or 'a ratio'}), band and source")
-    if not isinstance(given, dict):
-        table.fail(name, f"given {given!r}; allowed: a table with value ({unit or 'a ratio'}) and source")
-    entry = Table(table.where, given, table.dotted(name))
-    term = Term(
-        value=entry.plain_number("value", 0.0, _MAX_VALUE),
-        band=entry.plain_number("band", 0.0, _MAX_BAND) if "band" in entry else 0.0,
-        source=entry.text("source", what="the document that gives the number"),
-        valid=_optional_text(entry, "valid"),
-        heldout_error=entry.plain_number("heldout_error", 0.0, 10.0) if "heldout_error" in entry else None,
-        note=_optional_text(entry, "note"),
+    settings = converted(
+        {key: value for key, value in given.items() if key not in UNITS}, _SettingsToml, where, key=key
     )
-    entry.finish()
-    return term
-
-
-def _optional_text(table: Table, key: str) -> str:
-    return table.text(key, what="a remark") if key in table else ""
+    found: dict[str, Any] = {}
+    for name, unit in UNITS.items():
+        if name in given or relative is None:
+            if name not in given:
+                words = f"a table with value ({unit or 'a ratio'}) and source"
+                raise SpecError(f"{where}: {key}.{name}: missing; {words} is needed")
+            term = converted(given[name], _TermToml, where, key=f"{key}.{name}")
+            found[name] = Term(**msgspec.structs.asdict(term))
+        else:
+            found[name] = _inherited(relative[1].terms[name], relative[0], settings.widen)
+    for name in _SettingsToml.__struct_fields__:
+        if name == "widen":
+            continue
+        value = getattr(settings, name)
+        if value is None and relative is None:
+            raise SpecError(
+                f"{where}: {key}.{name}: missing; an engine that inherits from none says it itself"
+            )
+        found[name] = getattr(cast("tuple[str, Engine]", relative)[1], name) if value is None else value
+    if settings.graph_sizes is not None:
+        found["graph_sizes"] = _sizes(settings.graph_sizes, f"{where}: {key}.graph_sizes")
+    return Engine(**found)
 
 
 def _inherited(term: Term, lender: str, widen: float) -> Term:
@@ -177,46 +201,11 @@ def _inherited(term: Term, lender: str, widen: float) -> Term:
     )
 
 
-def _settings(table: Table, relative: Engine | None) -> dict[str, object]:
-    """What is no number: graphs, fusion, drafters; from the relative where not given."""
-
-    def given(key: str) -> bool:
-        return key in table or relative is None
-
-    found: dict[str, object] = {}
-    for key in ("fused_residual", "chain_only"):
-        found[key] = table.flag(key) if given(key) else getattr(relative, key)
-    for key in ("graph_source", "settings_source"):
-        found[key] = table.text(key, what="a document") if given(key) else getattr(relative, key)
-    for key, read in (("graph_sizes", _sizes), ("drafters", _words)):
-        found[key] = read(table, key) if given(key) else getattr(relative, key)
-    found["graph_unit"] = (
-        cast("GraphUnit", table.choice("graph_unit", get_args(GraphUnit)))
-        if given("graph_unit")
-        else cast("Engine", relative).graph_unit
-    )
-    return found
-
-
-def _sizes(table: Table, key: str) -> tuple[int, ...]:
+def _sizes(given: list[int | list[int]], where: str) -> tuple[int, ...]:
     """`[1, 2, 4, [8, 256, 8]]`: single sizes, and [first, last, step]."""
-    found: list[int] = []
-    what = "a rising list of sizes and of [first, last, step]"
-    given = table.raw(key, what)
-    for part in given if isinstance(given, list) else [given]:
-        given_range = part if isinstance(part, list) and len(part) == 3 else [part, part, 1]
-        numbers = [int(n) for n in given_range if type(n) is int and 1 <= n <= _MAX_GRAPH_SIZE]
-        if len(numbers) != 3:
-            table.fail(key, f"given {part!r}; allowed: {what}")
-        first, last, step = numbers
-        found += range(first, last + 1, step)
-    if found != sorted(set(found)):
-        table.fail(key, f"given {given!r}; allowed: {what}")
+    parts = [part if isinstance(part, list) else [part, part, 1] for part in given]
+    valid = all(len(part) == 3 and all(1 <= n <= _MAX_GRAPH_SIZE for n in part) for part in parts)
+    found = [n for first, last, step in parts for n in range(first, last + 1, step)] if valid else []
+    if not valid or found != sorted(set(found)):
+        raise SpecError(f"{where}: given {shown(given)}; allowed: {_SIZES}")
     return tuple(found)
-
-
-def _words(table: Table, key: str) -> tuple[str, ...]:
-    given = table.raw(key, "a list of names")
-    if not isinstance(given, list) or not all(isinstance(word, str) and word for word in given):
-        table.fail(key, f"given {given!r}; allowed: a list of names")
-    return tuple(given)

@@ -11,37 +11,53 @@ import os
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
+from typing import Annotated, Any, TypeAlias
 
 import msgspec
+from msgspec import Meta
 
 from medusa_sim import data
-from medusa_sim.errors import SpecError, unknown_name
-from medusa_sim.reading import FileState, file_state, first_not_finite, read_toml
+from medusa_sim.errors import SpecError, shown, unknown_name
+from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.inheritance import (
     Inheritance,
+    InheritFile,
     completed,
-    fitted_kernels,
     inheritance,
     is_chained,
     missing,
 )
 from medusa_sim.specs.kernels import KernelSet
-from medusa_sim.specs.sourced import Sourced, Table, conversion_error
+from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, converted
 from medusa_sim.units import BYTES_PER_ELEMENT
 
-SCHEMA = 1
 HARDWARE = "hardware"
 
 # Wide enough for any chip, narrow enough to refuse a number in the wrong unit (GB, TFLOP/s).
-_RANGES: dict[str, tuple[float, float, str]] = {
-    "sms": (1, 10_000, "streaming multiprocessors"),
-    "l2_bytes": (1e5, 1e11, "bytes"),
-    "memory_bytes": (1e8, 1e14, "bytes"),
-    "bandwidth_bytes_per_s": (1e9, 1e15, "bytes/s"),
-    "link_bandwidth_bytes_per_s": (1e8, 1e14, "bytes/s, one direction"),
-}
-_WHOLE = ("sms", "l2_bytes", "memory_bytes")
-_PEAK = (1e10, 1e18, "FLOP/s, dense")
+_Peaks: TypeAlias = dict[str, Sourced[Annotated[float, Meta(ge=1e10, le=1e18, description="FLOP/s, dense")]]]
+
+
+class _KernelSetFile(KernelSet, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    inherit: InheritFile | None = None
+
+
+class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`hardware/<name>.toml` as it stands there."""
+
+    schema: Schema
+    name: Text
+    title: Text
+    architecture: Annotated[str, Meta(pattern="^[a-z]+$", description="one lower-case word, such as ampere")]
+    sms: Sourced[Annotated[int, Meta(ge=1, le=10_000, description="streaming multiprocessors")]]
+    l2_bytes: Sourced[Annotated[float, Meta(ge=1e5, le=1e11, description="bytes")]]
+    memory_bytes: Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes")]]
+    bandwidth_bytes_per_s: Sourced[Annotated[float, Meta(ge=1e9, le=1e15, description="bytes/s")]]
+    link_bandwidth_bytes_per_s: Sourced[
+        Annotated[float, Meta(ge=1e8, le=1e14, description="bytes/s, one direction")]
+    ]
+    peak_flops_per_s: _Peaks
+    paper_peak_flops_per_s: _Peaks = {}
+    kernels: dict[str, _KernelSetFile] = {}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -191,90 +207,47 @@ def _parsed(state: FileState) -> _GpuFile:
 
 def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
     """Check the content of a hardware file, key by key. Raises SpecError naming file and key."""
-    table = Table(str(path), content)
-    schema = table.raw("schema", f"schema = {SCHEMA}")
-    if schema != SCHEMA or isinstance(schema, bool):
-        table.fail("schema", f"given {schema!r}; this version reads schema {SCHEMA}")
-    name = table.text("name", what="the name of the file without .toml")
-    if name != path.stem:
-        table.fail("name", f"given {name!r}; it must be the file's own name, {path.stem!r}")
-    numbers = {
-        key: table.number(key, low, high, unit, whole=key in _WHOLE)
-        for key, (low, high, unit) in _RANGES.items()
+    file = converted(content, _GpuToml, path)
+    if file.name != path.stem:
+        raise SpecError(
+            f"{path}: name: given {shown(file.name)}; it must be the file's own name, {path.stem!r}"
+        )
+    if not file.peak_flops_per_s:
+        raise SpecError(
+            f"{path}: peak_flops_per_s: empty; give the dense peak of at least one of "
+            f"{', '.join(BYTES_PER_ELEMENT)}"
+        )
+    for key in ("peak_flops_per_s", "paper_peak_flops_per_s"):
+        check_dtypes(getattr(file, key), path, key)
+    numbers: dict[str, Sourced[Any]] = {
+        name: value for name in file.__struct_fields__ if isinstance(value := getattr(file, name), Sourced)
     }
-    peaks = _peaks(table, "peak_flops_per_s")
-    paper = _peaks(table, "paper_peak_flops_per_s") if "paper_peak_flops_per_s" in table else {}
-    title = table.text("title", what="the product's name")
-    architecture = table.text("architecture", pattern="[a-z]+", what="one lower-case word, such as ampere")
-    kernels, borrowed = _kernels(table, name) if "kernels" in table else ({}, {})
-    table.finish()
-    every = {
-        **numbers,
-        **{f"peak_flops_per_s.{dtype}": peak for dtype, peak in peaks.items()},
-        **{f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in paper.items()},
+    numbers |= {f"peak_flops_per_s.{dtype}": peak for dtype, peak in file.peak_flops_per_s.items()}
+    numbers |= {
+        f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in file.paper_peak_flops_per_s.items()
     }
     gpu = Gpu(
-        name=name,
-        title=title,
-        architecture=architecture,
-        sms=int(numbers["sms"].value),
-        l2_bytes=float(numbers["l2_bytes"].value),
-        memory_bytes=float(numbers["memory_bytes"].value),
-        bandwidth_bytes_per_s=float(numbers["bandwidth_bytes_per_s"].value),
-        link_bandwidth_bytes_per_s=float(numbers["link_bandwidth_bytes_per_s"].value),
-        peak_flops_per_s={dtype: float(peak.value) for dtype, peak in peaks.items()},
-        paper_peak_flops_per_s={dtype: float(peak.value) for dtype, peak in paper.items()},
-        sources={key: number.source for key, number in every.items()},
-        notes={key: number.note for key, number in every.items() if number.note},
-        kernels=kernels,
+        name=file.name,
+        title=file.title,
+        architecture=file.architecture,
+        sms=file.sms.value,
+        l2_bytes=file.l2_bytes.value,
+        memory_bytes=file.memory_bytes.value,
+        bandwidth_bytes_per_s=file.bandwidth_bytes_per_s.value,
+        link_bandwidth_bytes_per_s=file.link_bandwidth_bytes_per_s.value,
+        peak_flops_per_s={dtype: peak.value for dtype, peak in file.peak_flops_per_s.items()},
+        paper_peak_flops_per_s={dtype: peak.value for dtype, peak in file.paper_peak_flops_per_s.items()},
+        sources={key: number.source for key, number in numbers.items()},
+        notes={key: number.note for key, number in numbers.items() if number.note},
+        kernels={
+            name: KernelSet(**{section: getattr(held, section) for section in KernelSet.__struct_fields__})
+            for name, held in file.kernels.items()
+        },
         path=str(path),
     )
+    borrowed = {
+        name: inheritance(held.inherit, str(path), file.name, name)
+        for name, held in file.kernels.items()
+        if held.inherit is not None
+    }
     return _GpuFile(gpu, borrowed)
-
-
-def _peaks(table: Table, key: str) -> dict[str, Sourced]:
-    entries = table.table(key)
-    if not tuple(entries):
-        table.fail(key, f"empty; give the dense peak of at least one of {', '.join(BYTES_PER_ELEMENT)}")
-    for dtype in entries:
-        if dtype not in BYTES_PER_ELEMENT:
-            entries.fail(dtype, f"unknown dtype; allowed: {', '.join(BYTES_PER_ELEMENT)}")
-    return {dtype: entries.number(dtype, *_PEAK) for dtype in entries}
-
-
-def _kernels(table: Table, gpu: str) -> tuple[dict[str, KernelSet], dict[str, Inheritance]]:
-    entries = table.table("kernels")
-    kernels: dict[str, KernelSet] = {}
-    borrowed: dict[str, Inheritance] = {}
-    for set_name in entries:
-        given = entries.raw(set_name, "a kernel set")
-        key = entries.dotted(set_name)
-        if not isinstance(given, dict):
-            entries.fail(set_name, "a table of fitted parameters is needed")
-        if (bad := first_not_finite(given, key)) is not None:
-            raise SpecError(f"{table.where}: {bad}: nan or infinity; a finite number is needed")
-        if "inherit" in given:
-            borrowed[set_name] = inheritance(entries.table(set_name).table("inherit"), gpu, set_name)
-        fitted = {section: value for section, value in given.items() if section != "inherit"}
-        try:
-            kernels[set_name] = msgspec.convert(fitted, KernelSet, strict=True)
-        except msgspec.ValidationError as error:
-            raise conversion_error(table.where, error, key) from error
-        _check_fits(table.where, key, kernels[set_name])
-    return kernels, borrowed
-
-
-def _check_fits(where: str, key: str, kernels: KernelSet) -> None:
-    """A fit says where it comes from, and its bands are positive ratios that enclose something."""
-    for place, kernel in fitted_kernels(kernels).items():
-        fit = kernel.fit
-        if not fit.source.strip() or fit.rows < 1 or fit.fit_error < 0.0 or fit.heldout_error < 0.0:
-            raise SpecError(
-                f"{where}: {key}.{place}.fit: a source, at least one row and errors of 0 or more are needed; "
-                "calibrate again"
-            )
-        if any(not 0.0 < band.low <= band.high for band in fit.residuals):
-            raise SpecError(
-                f"{where}: {key}.{place}.fit.residuals: allowed: 0 < low <= high (measured / predicted); "
-                "calibrate again"
-            )

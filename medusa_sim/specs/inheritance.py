@@ -18,10 +18,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
 
 import msgspec
+from msgspec import Meta
 
+from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.kernels import (
     AttentionKernel,
     ElementwiseKernel,
@@ -32,7 +34,7 @@ from medusa_sim.specs.kernels import (
     Residual,
     UnfusedKernel,
 )
-from medusa_sim.specs.sourced import Table
+from medusa_sim.specs.strict import Text
 
 if TYPE_CHECKING:
     from medusa_sim.specs.gpu import Gpu
@@ -69,6 +71,17 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.gpu}:{self.set_name}{tail}"
 
 
+class InheritFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`[kernels.<set>.inherit]` as it stands in the file."""
+
+    reason: Text
+    widen: Annotated[float, Meta(ge=1.0, le=MAX_WIDEN)] = 1.0
+    gemm: str | dict[str, str] | None = None
+    attention: str | dict[str, str] | None = None
+    elementwise: str | dict[str, str] | None = None
+    unfused: str | None = None
+
+
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
     """What a kernel set of `gpu` borrows: references by section and entry, why, and how wide the band."""
 
@@ -78,43 +91,37 @@ class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
     references: tuple[tuple[str, str, Reference], ...]
 
 
-def inheritance(table: Table, gpu: str, set_name: str) -> Inheritance:
-    """Parse `[kernels.<set>.inherit]`. Raises SpecError naming file and key."""
-    reason = table.text("reason", what="why the relative's parameters apply")
-    widen = 1.0
-    if "widen" in table:
-        widen = table.plain_number("widen", 1.0, MAX_WIDEN)
+def inheritance(given: InheritFile, where: str, gpu: str, set_name: str) -> Inheritance:
+    """What a file's `[kernels.<set>.inherit]` borrows. Raises SpecError naming file and key."""
     references: list[tuple[str, str, Reference]] = []
+    key = f"{where}: kernels.{set_name}.inherit"
     for section in SECTIONS:
-        if section not in table:
-            continue
-        given = table.raw(section, "a reference")
-        if section == UNFUSED or not isinstance(given, dict):
-            reference = _reference(table, section, given, set_name, gpu)
+        named = getattr(given, section)
+        if isinstance(named, str):
+            reference = _reference(f"{key}.{section}", named, section, set_name, gpu)
             if reference.entry != EVERY_ENTRY:
-                table.fail(section, f'given {given!r}; a whole section takes "gpu" or "gpu:set"')
+                raise SpecError(f'{key}.{section}: given {named!r}; a whole section takes "gpu" or "gpu:set"')
             references.append((section, EVERY_ENTRY, reference))
-            continue
-        entries = table.table(section)
-        for entry in entries:
-            reference = _reference(entries, entry, entries.raw(entry, "a reference"), set_name, gpu)
+        for entry, text in (named or {}).items() if isinstance(named, dict) else ():
+            reference = _reference(f"{key}.{section}.{entry}", text, entry, set_name, gpu)
             if reference.entry == EVERY_ENTRY:
                 reference = msgspec.structs.replace(reference, entry=entry)
             references.append((section, entry, reference))
-    table.finish()
     if not references:
-        table.fail("", f"nothing is inherited; give at least one of {', '.join(SECTIONS)}")
-    return Inheritance(gpu=gpu, reason=reason, widen=widen, references=tuple(references))
+        raise SpecError(f"{key}: nothing is inherited; give at least one of {', '.join(SECTIONS)}")
+    return Inheritance(gpu=gpu, reason=given.reason, widen=given.widen, references=tuple(references))
 
 
-def _reference(table: Table, key: str, given: object, set_name: str, gpu: str) -> Reference:
-    parts = given.split(":") if isinstance(given, str) else []
+def _reference(where: str, given: str, key: str, set_name: str, gpu: str) -> Reference:
+    parts = given.split(":")
     if not 1 <= len(parts) <= 3 or not all(parts):
-        table.fail(key, f'given {given!r}; allowed: "gpu", "gpu:set" or "gpu:set:entry"')
+        raise SpecError(f'{where}: given {shown(given)}; allowed: "gpu", "gpu:set" or "gpu:set:entry"')
     padded = [*parts, *["", ""]]
     reference = Reference(gpu=padded[0], set_name=padded[1] or set_name, entry=padded[2] or EVERY_ENTRY)
     if reference.gpu == gpu and reference.set_name == set_name and reference.entry in (EVERY_ENTRY, key):
-        table.fail(key, f"given {given!r}: a set cannot inherit from itself; name another GPU or set")
+        raise SpecError(
+            f"{where}: given {given!r}: a set cannot inherit from itself; name another GPU or set"
+        )
     return reference
 
 

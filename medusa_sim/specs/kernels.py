@@ -7,9 +7,19 @@ was never measured can borrow those of a relative. `medusa_sim.latency` turns th
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
+from msgspec import Meta
+
+from medusa_sim.specs.strict import Error, Text, Us
+
+Share = Annotated[float, Meta(gt=0.0, le=1e3, description="(a share of the datasheet's rate)")]
+Ratio = Annotated[float, Meta(ge=0.0, le=1e6)]
+Rate = Annotated[float, Meta(gt=0.0, le=1e6)]
+Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
+Size = Annotated[int, Meta(ge=1, le=1_000_000)]
+Norm = Annotated[float, Meta(gt=0.0, le=1e3, description="(the exponent of a norm)")]
 
 
 class Residual(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -18,9 +28,14 @@ class Residual(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     The size is m for a GEMM, q_len x batch for attention, m for elementwise kernels.
     """
 
-    size_max: float
-    low: float
-    high: float
+    size_max: Annotated[float, Meta(ge=0.0)]
+    low: Annotated[float, Meta(gt=0.0, le=1e6)]
+    high: Annotated[float, Meta(gt=0.0, le=1e6)]
+
+    def __post_init__(self) -> None:
+        """Refuse a band that encloses nothing. Raises ValueError."""
+        if self.low > self.high:
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}; calibrate again")
 
 
 class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -31,10 +46,10 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     efficiencies were borrowed, and is empty where the GPU itself was measured.
     """
 
-    source: str
-    rows: int
-    fit_error: float
-    heldout_error: float
+    source: Text
+    rows: Size
+    fit_error: Error
+    heldout_error: Error
     residuals: tuple[Residual, ...]
     inherited_from: str = ""
 
@@ -54,15 +69,15 @@ class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     loads_padding: whether rows beyond m are loaded too, at the kernel's `padding_ratio`.
     """
 
-    m: int
-    n: int
-    reluctance: float = 1.0
-    cluster: int = 1
+    m: Size
+    n: Size
+    reluctance: Rate = 1.0
+    cluster: Size = 1
     loads_padding: bool = False
-    m_min: int = 1
-    m_max: int = 0
-    n_min: int = 1
-    n_max: int = 0
+    m_min: Size = 1
+    m_max: Count = 0
+    n_min: Size = 1
+    n_max: Count = 0
 
 
 class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -90,29 +105,29 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     L2, read at this rate; only predictions of such rows (`cold=False`) use it.
     """
 
-    ramp_us: float
-    bandwidth_fraction: float
-    peak_fraction: float
-    load_ratio: float
-    tile_k: float
-    memory_norm: float
-    step_norm: float
-    split_us: float
-    splits: tuple[int, ...]
-    tiles: tuple[GemmTile, ...]
+    ramp_us: Us
+    bandwidth_fraction: Share
+    peak_fraction: Share
+    load_ratio: Rate
+    tile_k: Ratio
+    memory_norm: Norm
+    step_norm: Norm
+    split_us: Us
+    splits: Annotated[tuple[Size, ...], Meta(min_length=1)]
+    tiles: Annotated[tuple[GemmTile, ...], Meta(min_length=1)]
     fit: Fit
-    split_reluctance: float = 1.0
-    l2_ratio: float = 0.0
-    drain_k: float = 0.0
-    wave_rounding: float = 1.0
-    contention: float = 0.0
-    throttle: float = 0.0
-    throttle_us: float = 1000.0
-    quantise_ratio: float = 0.0
-    padding_ratio: float = 0.0
-    resident_share: float = 0.0
-    hot_share: float = 0.0
-    hot_ratio: float = 0.0
+    split_reluctance: Rate = 1.0
+    l2_ratio: Ratio = 0.0
+    drain_k: Ratio = 0.0
+    wave_rounding: Ratio = 1.0
+    contention: Ratio = 0.0
+    throttle: Ratio = 0.0
+    throttle_us: Us = 1000.0
+    quantise_ratio: Ratio = 0.0
+    padding_ratio: Ratio = 0.0
+    resident_share: Ratio = 0.0
+    hot_share: Ratio = 0.0
+    hot_ratio: Ratio = 0.0
 
 
 class AttentionPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -133,25 +148,25 @@ class AttentionPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     does with a cache.
     """
 
-    ramp_us: float
-    tile_rows: int
-    tile_keys: int
+    ramp_us: Us
+    tile_rows: Size
+    tile_keys: Size
     packs_gqa: bool
-    ctas_per_sm: int
-    sharing: float
-    cta_us: float
-    row_us: float
-    whole_fraction: float
-    split_fraction: float
-    split_above: int
-    split_us: float
-    split_step_us: float
-    bandwidth_fraction: float
-    l2_ratio: float
-    l2_fill: float
-    l2_sharpness: float
-    store_passes: float
-    append_ratio: float
+    ctas_per_sm: Size
+    sharing: Ratio
+    cta_us: Us
+    row_us: Us
+    whole_fraction: Share
+    split_fraction: Share
+    split_above: Count
+    split_us: Us
+    split_step_us: Us
+    bandwidth_fraction: Share
+    l2_ratio: Ratio
+    l2_fill: Rate
+    l2_sharpness: Rate
+    store_passes: Ratio
+    append_ratio: Ratio
 
 
 class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -163,7 +178,7 @@ class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
     wide: AttentionPath
     narrow: AttentionPath | None = None
-    narrow_rows: int = 0
+    narrow_rows: Count = 0
     fit: Fit
 
 
@@ -174,9 +189,9 @@ class SerialLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     may exceed 1: a kernel that packs weights reads them from a cache as well.
     """
 
-    bandwidth_fraction: float
-    peak_fraction: float
-    m_max: int = 0
+    bandwidth_fraction: Share
+    peak_fraction: Share
+    m_max: Count = 0
 
 
 class SerialGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -186,9 +201,9 @@ class SerialGemm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     results, in units of the device's bandwidth.
     """
 
-    ramp_us: float
-    activation_ratio: float
-    ranges: tuple[SerialLine, ...]
+    ramp_us: Us
+    activation_ratio: Rate
+    ranges: Annotated[tuple[SerialLine, ...], Meta(min_length=1)]
     fit: Fit
 
 
@@ -200,13 +215,13 @@ class SerialAttention(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     bytes are read so many times as fast.
     """
 
-    ramp_us: float
-    head_us: float
-    query_us: float
+    ramp_us: Us
+    head_us: Us
+    query_us: Us
     few: SerialLine
     many: SerialLine
-    cached_bytes: float = 0.0
-    cached_ratio: float = 1.0
+    cached_bytes: Annotated[float, Meta(ge=0.0, le=1e15)] = 0.0
+    cached_ratio: Rate = 1.0
     fit: Fit
 
 
@@ -221,13 +236,13 @@ class UnfusedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     can hold. repeated: the fitted rows repeat one operator, so operands stay in L2 between repetitions.
     """
 
-    ramp_us: float
-    vector_ramp_us: float
-    bandwidth_fraction: float
-    peak_fraction: float
-    l2_ratio: float
-    norm: float
-    row_tiles: tuple[int, ...]
+    ramp_us: Us
+    vector_ramp_us: Us
+    bandwidth_fraction: Share
+    peak_fraction: Share
+    l2_ratio: Ratio
+    norm: Norm
+    row_tiles: Annotated[tuple[Size, ...], Meta(min_length=1)]
     repeated: bool
     fit: Fit
 
@@ -244,16 +259,16 @@ class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     another (embedding look-up), each in this time.
     """
 
-    ramp_us: float
-    row_ratio: float
-    rows_per_sm: int
-    sharing: float
-    bandwidth_fraction: float
-    l2_ratio: float
-    l2_fill: float
-    l2_sharpness: float
-    serial_rows: int = 0
-    serial_row_us: float = 0.0
+    ramp_us: Us
+    row_ratio: Rate
+    rows_per_sm: Size
+    sharing: Ratio
+    bandwidth_fraction: Share
+    l2_ratio: Ratio
+    l2_fill: Rate
+    l2_sharpness: Rate
+    serial_rows: Count = 0
+    serial_row_us: Us = 0.0
     fit: Fit
 
 

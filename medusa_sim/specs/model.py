@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from medusa_sim.errors import SpecError
 from medusa_sim.units import BYTES_PER_ELEMENT
@@ -15,10 +17,10 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 Norm = Literal["rms", "layer"]
 Positions = Literal["rope", "learned"]
 
-LAYERS = (1, 1_000)
-WIDTH = (1, 1_000_000)
-VOCAB = (1, 10_000_000)
-LENGTH = (1, 100_000_000)
+Layers = Annotated[int, Meta(ge=1, le=1_000)]
+Width = Annotated[int, Meta(ge=1, le=1_000_000)]
+Vocab = Annotated[int, Meta(ge=1, le=10_000_000)]
+Length = Annotated[int, Meta(ge=1, le=100_000_000)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,81 +1,126 @@
-"""Models by name or by path.
+"""Models by name, by Hugging Face id or by path.
 
-Named models live in `models.toml` beside this file, each with its source. Any Hugging Face
-`config.json` of the Llama, Mistral, Qwen2, Qwen3, Gemma 3 or OPT family works too (`hf_config.py`).
+Named models live in `models.toml` beside this file, each with its source and the ids of checkpoints that have
+its shape. Any Hugging Face `config.json` of the Llama, Mistral, Qwen2, Qwen3, Gemma 3 or OPT family works
+too (`hf_config.py`).
 """
 
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import os
+import re
 from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
-from medusa_sim.errors import SpecError, unknown_name
+import msgspec
+
+from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.hf_config import model_from_config
-from medusa_sim.specs.model import ACTIVATION_DTYPES, ARCHITECTURES, LAYERS, LENGTH, VOCAB, WIDTH, Model
-from medusa_sim.specs.sourced import Table
+from medusa_sim.specs.model import ARCHITECTURES, Layers, Length, Model, Vocab, Width
+from medusa_sim.specs.strict import Text, converted
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A model in `models.toml`. hf: ids of published checkpoints that have this shape."""
+
+    architecture: Literal["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "opt"]
+    layers: Layers
+    hidden: Width
+    intermediate: Width
+    heads: Width
+    kv_heads: Width
+    head_dim: Width
+    vocab: Vocab
+    max_seq_len: Length
+    dtype: Literal["fp16", "bf16", "fp32"]
+    source: Text
+    note: str = ""
+    tied_embeddings: bool | None = None
+    hf: list[Text] = []
+
+    def __post_init__(self) -> None:
+        """Refuse heads that cannot share K and V evenly. Raises ValueError."""
+        if self.heads % self.kv_heads:
+            raise ValueError(f"kv_heads: given {self.kv_heads}; it must divide heads = {self.heads}")
 
 
 def model_names() -> tuple[str, ...]:
     """Names in `models.toml`, sorted."""
-    return tuple(sorted(_named_models(file_state(MODELS_FILE))))
+    return tuple(sorted(_entries(file_state(MODELS_FILE))))
 
 
 def load_model(name_or_path: str | os.PathLike[str]) -> Model:
-    """A model by name, or by the path of a Hugging Face `config.json` (or of its folder).
+    """A model by name, by Hugging Face id, or by the path of a `config.json` or of its folder.
 
-    Whatever holds a slash or ends in `.json` is a path. Raises SpecError for an unknown name (with the
-    nearest), or for a config of another architecture.
+    `meta-llama/Llama-3.1-8B-Instruct` is the named model of that shape, unless there is a folder of this
+    name. Whatever else holds a slash or ends in `.json` is a path. Raises SpecError for an unknown name (with
+    the nearest), for an id that no named model lists, or for a config of another architecture.
     """
     given = os.fspath(name_or_path)
+    entries = _entries(file_state(MODELS_FILE))
+    if given in entries:
+        return _model(given, entries[given])
+    named = _by_id(file_state(MODELS_FILE)).get(given.lower())
+    is_id = _ID.fullmatch(given) is not None and not given.endswith(".json")
+    if named is not None and not (is_id and os.path.exists(given)):  # noqa: PTH110  # no error for long names
+        return _model(named, entries[named])
+    if is_id and not os.path.exists(given):  # noqa: PTH110
+        raise SpecError(_unknown_id(given))
     if given.endswith(".json") or "/" in given or os.sep in given:
         return model_from_config(Path(given))
-    try:
-        entry = _named_models(file_state(MODELS_FILE))[given]
-    except KeyError:
-        known = unknown_name("model", given, model_names())
-        raise SpecError(f"{known}; or give the path of a Hugging Face config.json") from None
-    return _named_model(given, entry)
+    known = unknown_name("model", given, entries)
+    raise SpecError(f"{known}; or give the path of a Hugging Face config.json")
+
+
+def _unknown_id(given: str) -> str:
+    """What to do about an id that no named model lists."""
+    ids = {hf for entry in _entries(file_state(MODELS_FILE)).values() for hf in entry.hf}
+    near = difflib.get_close_matches(given[:100], sorted(ids), n=1, cutoff=0.8)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return (
+        f"{shown(given)} is no folder here, and no named model lists this Hugging Face id{hint}; download "
+        f"its config.json (huggingface.co/{shown(given)[1:-1]}/raw/main/config.json) and give its path"
+    )
 
 
 @lru_cache(maxsize=4)
-def _named_models(state: FileState) -> dict[str, object]:
-    return read_toml(state.path)
+def _entries(state: FileState) -> dict[str, _Entry]:
+    return converted(read_toml(state.path), dict[str, _Entry], state.path.name)
 
 
-def _named_model(name: str, entry: object) -> Model:
-    table = Table(MODELS_FILE.name, entry, name)
-    family = table.choice("architecture", ARCHITECTURES)
-    source = table.text("source", what="the paper or published config that gives the sizes")
-    notes = (table.text("note", what="a remark"),) if "note" in table else ()
-    tied = table.flag("tied_embeddings") if "tied_embeddings" in table else family == "opt"
-    dtype = table.choice("dtype", ACTIVATION_DTYPES)
-    heads = table.integer("heads", *WIDTH)
-    model = Model(
+@lru_cache(maxsize=4)
+def _by_id(state: FileState) -> dict[str, str]:
+    """Lower-case ids, and their part behind the slash, to the name of the model of that shape."""
+    ids = {hf.lower(): name for name, entry in _entries(state).items() for hf in entry.hf}
+    return {hf.rpartition("/")[2]: name for hf, name in ids.items()} | ids
+
+
+def _model(name: str, entry: _Entry) -> Model:
+    tied = entry.tied_embeddings
+    return Model(
         name=name,
-        architecture=family,
-        layers=table.integer("layers", *LAYERS),
-        hidden=table.integer("hidden", *WIDTH),
-        intermediate=table.integer("intermediate", *WIDTH),
-        heads=heads,
-        kv_heads=table.integer("kv_heads", *WIDTH),
-        head_dim=table.integer("head_dim", *WIDTH),
-        vocab=table.integer("vocab", *VOCAB),
-        max_seq_len=table.integer("max_seq_len", *LENGTH),
-        tied_embeddings=tied,
-        dtype=dtype,
-        weight_dtype=dtype,
-        kv_dtype=dtype,
-        activation_dtype=dtype,
-        source=source,
-        notes=notes,
-        **dataclasses.asdict(ARCHITECTURES[family]),
+        architecture=entry.architecture,
+        layers=entry.layers,
+        hidden=entry.hidden,
+        intermediate=entry.intermediate,
+        heads=entry.heads,
+        kv_heads=entry.kv_heads,
+        head_dim=entry.head_dim,
+        vocab=entry.vocab,
+        max_seq_len=entry.max_seq_len,
+        tied_embeddings=entry.architecture == "opt" if tied is None else tied,
+        dtype=entry.dtype,
+        weight_dtype=entry.dtype,
+        kv_dtype=entry.dtype,
+        activation_dtype=entry.dtype,
+        source=entry.source,
+        notes=(entry.note,) if entry.note else (),
+        **dataclasses.asdict(ARCHITECTURES[entry.architecture]),
     )
-    if heads % model.kv_heads:
-        table.fail("kv_heads", f"given {model.kv_heads}; it must divide heads = {heads}")
-    table.finish()
-    return model

@@ -10,14 +10,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal, cast
+from typing import Literal
+
+import msgspec
 
 from medusa_sim.data import DataDir, find, stems
-from medusa_sim.errors import SpecError, unknown_name
+from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
-from medusa_sim.specs.engine import Engine, read_engine
-from medusa_sim.specs.sourced import Sourced, Table
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.specs.engine import Engine, EngineToml, engine_of
+from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, converted
 
 RUNTIMES_FILE = Path(__file__).with_name("runtimes.toml")
 
@@ -25,7 +26,6 @@ FOLDER = "profiles/runtimes"
 _NAMES = "names"
 """The table of `runtimes.toml` that says which version a bare name stands for."""
 _TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
-_MAX_US = 1e6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -102,13 +102,13 @@ def load_runtime(name: str, data_dir: DataDir = None) -> Runtime:
 
 
 def _unknown(given: str, known: tuple[str, ...]) -> str:
-    """One line for a name that is not there; for another version of a known engine, which ones there are."""
+    """One line for a name that is not there; for another version of a known engine, those that are."""
     engine, _, version = given.lower().rpartition("-")
     versions = [name for name in known if engine and name.startswith(f"{engine}-")]
     if versions and any(digit.isdigit() for digit in version):
         return (
-            f"unknown runtime {given!r}: no terms are known for this version of {engine}; choose the nearest "
-            f"of {', '.join(versions)}, or fit your own with `medusa-sim calibrate --engine-bench FILE`"
+            f"unknown runtime {shown(given)}: no terms are known for this version of {engine}; choose the "
+            f"nearest of {', '.join(versions)}, or fit yours with `medusa-sim calibrate --engine-bench FILE`"
         )
     return unknown_name("runtime", given, known)
 
@@ -119,61 +119,76 @@ def _shipped() -> tuple[dict[str, Runtime], dict[str, str]]:
 
 @lru_cache(maxsize=4)
 def _runtimes(state: FileState) -> tuple[dict[str, Runtime], dict[str, str]]:
-    content = Table(str(state.path), read_toml(state.path))
+    content = read_toml(state.path, "a file of runtimes")
+    names = converted(content.pop(_NAMES, {}), dict[str, str], state.path, key=_NAMES)
     found: dict[str, Runtime] = {}
-    for name in content:
-        if name != _NAMES:
-            found[name] = _runtime(name, content.table(name), found)
-    if _NAMES not in content:
-        return found, {}
-    names = content.table(_NAMES)
-    return found, {alias: names.choice(alias, found) for alias in names}
+    for name, given in content.items():
+        found[name] = _runtime(name, given, f"{state.path}", name, found)
+    for alias, name in names.items():
+        if name not in found:
+            raise SpecError(f"{state.path}: {_NAMES}.{alias}: {unknown_name('runtime', name, found)}")
+    return found, names
 
 
 @lru_cache(maxsize=16)
 def _read_own(state: FileState, shipped: FileState) -> Runtime:
     del shipped  # part of the key: what it inherits from may have changed
-    return _runtime(state.path.stem, Table(str(state.path), read_toml(state.path)), _shipped()[0])
+    content = read_toml(state.path, "a runtime's name or the path of its TOML file")
+    return _runtime(state.path.stem, content, str(state.path), "", _shipped()[0])
 
 
 def _own(path: Path) -> Runtime:
-    if not path.exists():
-        raise SpecError(f"{path}: no such file; give a runtime's name or the path of its TOML file")
     return _read_own(file_state(path), file_state(RUNTIMES_FILE))
 
 
-def _runtime(name: str, table: Table, known: dict[str, Runtime]) -> Runtime:
-    relative = None
-    if "inherits" in table:
-        relative = known[table.choice("inherits", [key for key, of in known.items() if of.engine])]
-    if relative is not None and relative.engine is not None:
-        runtime = replace(
-            relative,
-            name=name,
-            title=table.text("title", what="one line that says what it is"),
-            engine=read_engine(table.table("engine"), (relative.name, relative.engine)),
-        )
-        table.finish()
-        return runtime
-    kernels = table.table("kernels")
-    for dtype in kernels:
-        if dtype not in BYTES_PER_ELEMENT:
-            kernels.fail(dtype, f"unknown dtype; allowed: {', '.join(BYTES_PER_ELEMENT)}")
-    times: dict[str, Sourced] = {key: table.number(key, 0.0, _MAX_US, "microseconds") for key in _TIMES}
-    runtime = Runtime(
+class _Relative(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A runtime of a file that inherits from a shipped engine."""
+
+    inherits: str
+    title: Text
+    engine: EngineToml
+
+
+class _Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A runtime of a file that says everything itself."""
+
+    title: Text
+    kernels: dict[str, Text]
+    fused_qkv: bool
+    fused_gate_up: bool
+    attention: Literal["fused", "unfused"]
+    head_rows: Literal["all", "accepted"]
+    launch_us: Sourced[Us]
+    host_us_per_launch: Sourced[Us]
+    host_us_per_step: Sourced[Us]
+    engine: EngineToml | None = None
+
+
+def _runtime(name: str, content: object, where: str, key: str, known: dict[str, Runtime]) -> Runtime:
+    """The runtime that `content` describes, at `key` of the file `where`. known: it may inherit from one."""
+    below = f"{key}." if key else ""
+    if isinstance(content, dict) and "inherits" in content:
+        given = converted(content, _Relative, where, key=key)
+        engines = {name: of.engine for name, of in known.items() if of.engine is not None}
+        if given.inherits not in engines:
+            raise SpecError(f"{where}: {below}inherits: {unknown_name('engine', given.inherits, engines)}")
+        engine = engine_of(given.engine, (given.inherits, engines[given.inherits]), where, f"{below}engine")
+        return replace(known[given.inherits], name=name, title=given.title, engine=engine)
+    whole = converted(content, _Whole, where, key=key)
+    check_dtypes(whole.kernels, where, f"{below}kernels")
+    times = {key: getattr(whole, key) for key in _TIMES}
+    return Runtime(
         name=name,
-        title=table.text("title", what="one line that says what it is"),
-        kernels={dtype: kernels.text(dtype, what="a kernel set") for dtype in kernels},
-        fused_qkv=table.flag("fused_qkv"),
-        fused_gate_up=table.flag("fused_gate_up"),
-        attention=cast("Literal['fused', 'unfused']", table.choice("attention", ("fused", "unfused"))),
-        head_rows=cast("Literal['all', 'accepted']", table.choice("head_rows", ("all", "accepted"))),
-        launch_us=times["launch_us"].value,
-        host_us_per_launch=times["host_us_per_launch"].value,
-        host_us_per_step=times["host_us_per_step"].value,
-        engine=read_engine(table.table("engine"), None) if "engine" in table else None,
+        title=whole.title,
+        kernels=whole.kernels,
+        fused_qkv=whole.fused_qkv,
+        fused_gate_up=whole.fused_gate_up,
+        attention=whole.attention,
+        head_rows=whole.head_rows,
+        launch_us=whole.launch_us.value,
+        host_us_per_launch=whole.host_us_per_launch.value,
+        host_us_per_step=whole.host_us_per_step.value,
+        engine=None if whole.engine is None else engine_of(whole.engine, None, where, f"{below}engine"),
         sources={key: number.source for key, number in times.items()},
         notes={key: number.note for key, number in times.items() if number.note},
     )
-    table.finish()
-    return runtime

@@ -25,12 +25,12 @@ from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
 from medusa_sim.latency.profile import OPERATOR_PROFILES
-from medusa_sim.measure.environment import Environment, differences
-from medusa_sim.measure.record import META, Meta, read_meta
+from medusa_sim.measure.environment import differences
 from medusa_sim.measure.steps import StepMeta, StepRow, read_steps
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.hf_config import model_from_config
+from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter import MedusaHeads, NoDrafter, PassWork

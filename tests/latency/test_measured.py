@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from medusa_sim.data import shipped_dir
 from medusa_sim.errors import CoverageError, DataError, SpecError
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.measured import MeasuredLatency
@@ -15,6 +16,7 @@ from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm
 from medusa_sim.specs.gpu import load_gpu
 
+SHIPPED = shipped_dir() / "profiles" / "operators" / "cpu-emerald-rapids-3m"
 HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us\n"
 ROWS = """up,1,11008,4096,,,,,,,fp16,60.25
 up,16,11008,4096,,,,,,,fp16,61.5
@@ -98,9 +100,45 @@ def test_user_profiles_are_found_by_name(tmp_path: Path) -> None:
     folder = tmp_path / "profiles" / "operators" / "my-gpu"
     folder.mkdir(parents=True)
     (folder / "rows.csv").write_text(HEADER + ROWS)
+    with pytest.raises(DataError, match=r"meta\.toml: no such file"):
+        load_profile("my-gpu", tmp_path)
+    meta = (SHIPPED / "meta.toml").read_text()
+    (folder / "meta.toml").write_text(meta)
+    with pytest.raises(DataError, match=r"environment\.name: given 'cpu-emerald-rapids-3m'"):
+        load_profile("my-gpu", tmp_path)
+    (folder / "meta.toml").write_text(meta.replace('"cpu-emerald-rapids-3m"', '"my-gpu"'))
     assert load_profile("my-gpu", tmp_path).name == "my-gpu"
     with pytest.raises(SpecError, match="my-gqu"):
         load_profile("my-gqu", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ("schema = 1", "schema = 2", "schema: given 2"),
+        ("units = 1", "units = 0", "environment.units: given 0"),
+        ('kind = "cpu"', 'kind = "tpu"', "allowed: cpu, cuda"),
+        ("load_average = 0.79", "load_average = nan", "environment.load_average: given nan"),
+        ("[rates]", "[rate]", "unknown key"),
+        ("threads = 1", "", "environment.threads: missing"),
+        ('dtypes = ["fp32"]', 'dtypes = ["fp23"]', "unknown dtype"),
+        ("[environment]", "[environment", "cannot be parsed"),
+        ("copy_bytes_per_s = 1", "copy_bytes_per_s = -1", "rates.copy_bytes_per_s: given"),
+    ],
+)
+def test_rows_are_not_used_when_their_record_is_damaged(
+    tmp_path: Path, old: str, new: str, told: str
+) -> None:
+    folder = tmp_path / "profiles" / "operators" / "my-gpu"
+    folder.mkdir(parents=True)
+    (folder / "rows.csv").write_text(HEADER + ROWS)
+    meta = (SHIPPED / "meta.toml").read_text().replace('"cpu-emerald-rapids-3m"', '"my-gpu"')
+    assert old in meta
+    (folder / "meta.toml").write_text(meta.replace(old, new))
+    with pytest.raises(DataError) as caught:
+        load_profile("my-gpu", tmp_path)
+    assert told in str(caught.value)
+    assert "meta.toml" in str(caught.value)
 
 
 def test_rows_without_times_are_refused(tmp_path: Path) -> None:

@@ -22,11 +22,11 @@ from medusa_sim.latency.measured import MeasuredLatency  # noqa: E402
 from medusa_sim.latency.profile import load_profile  # noqa: E402
 from medusa_sim.measure import kernels, shapes  # noqa: E402
 from medusa_sim.measure.kernels import Pool, calls, tree_mask  # noqa: E402
-from medusa_sim.measure.record import read_meta  # noqa: E402
 from medusa_sim.measure.shapes import Case, Family, Sizes  # noqa: E402
 from medusa_sim.measure.timing import CpuBench, results_kept  # noqa: E402
 from medusa_sim.operators.table import operators_of, read_rows  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
+from medusa_sim.specs.measurement import read_meta  # noqa: E402
 
 CACHE = 10_000
 

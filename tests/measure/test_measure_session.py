@@ -12,12 +12,13 @@ import pytest
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.profile import profile_of
 from medusa_sim.measure import hardware, record, session, shapes, spread
-from medusa_sim.measure.environment import Environment, differences, slug, torch_device
-from medusa_sim.measure.record import Meta, Rates, Record, begin, read_meta, write_meta
+from medusa_sim.measure.environment import differences, slug, torch_device
+from medusa_sim.measure.record import Record, begin, write_meta
 from medusa_sim.measure.shapes import Case, Sizes, cases
 from medusa_sim.measure.spread import Timing, spread_warning, timing_of
 from medusa_sim.operators.table import read_rows
 from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.measurement import Environment, Meta, Rates, read_meta
 from medusa_sim.specs.models import load_model
 
 RATES = Rates(copy_bytes_per_s=1e12, read_bytes_per_s=1e12, flops_per_s={"fp16": 1e14}, launch_eager_us=5.0)

@@ -21,12 +21,12 @@ from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
 from medusa_sim.measure.decoder_steps import full_step, interleaved, step_grid  # noqa: E402
-from medusa_sim.measure.environment import Environment  # noqa: E402
-from medusa_sim.measure.record import Meta, Rates, write_meta  # noqa: E402
+from medusa_sim.measure.record import write_meta  # noqa: E402
 from medusa_sim.measure.steps import StepMeta, StepRow, read_steps, write_steps  # noqa: E402
 from medusa_sim.plan.scenario import latency_model  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 from medusa_sim.specs.hf_config import model_from_config  # noqa: E402
+from medusa_sim.specs.measurement import Environment, Meta, Rates  # noqa: E402
 from medusa_sim.validate.steps import Gaps, decoder_step, validate_decoder  # noqa: E402
 
 TREE = CandidateTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])

@@ -132,6 +132,8 @@ def _example(kind: type[Any]) -> Any:
         required = [field for field in msgspec.structs.fields(kind) if field.required]
         return kind(**{field.name: _example(field.type) for field in required})
     origin = typing.get_origin(kind)
+    if origin is typing.Annotated:
+        return _example(typing.get_args(kind)[0])
     if origin is tuple:
         inner = typing.get_args(kind)
         return tuple(_example(part) for part in inner if part is not Ellipsis)
@@ -216,8 +218,8 @@ def test_other_broken_files_name_what_is_wrong(tmp_path: Path) -> None:
         del content[key]
         _fails(tmp_path, content, key, "missing")
     for key, value, told in (
-        ("schema", 2, "reads schema 1"),
-        ("schema", True, "reads schema 1"),
+        ("schema", 2, "schema that this version reads"),
+        ("schema", True, "schema that this version reads"),
         ("name", "other", "'test-gpu'"),
         ("architecture", "Ampere 2", "lower-case"),
         ("clock_mhz", 1410, "unknown key"),

@@ -68,6 +68,16 @@ PUBLISHED = {
     "gemma-3-4b": 3_880_099_328 + 64 * 2560,
     "gemma-3-12b": 11_765_788_416 + 64 * 3840,
     "gemma-3-27b": 27_009_002_240 + 64 * 5376,
+    "llama-3.1-405b": 405_853_388_800,
+    "qwen2.5-0.5b": 494_032_768,
+    "qwen2.5-1.5b": 1_543_714_304,
+    "qwen2.5-3b": 3_085_938_688,
+    "qwen2.5-72b": 72_706_203_648,
+    "mistral-7b-v0.3": 7_248_023_552,
+    "mistral-nemo-12b": 12_247_782_400,
+    "mistral-small-24b": 23_572_403_200,
+    "codellama-7b": 6_738_546_688,
+    "codellama-13b": 13_016_028_160,
 }
 
 LLAMA: dict[str, Any] = {
@@ -265,6 +275,83 @@ def test_quantised_checkpoints(tmp_path: Path) -> None:
     )
     _refused(tmp_path, "quant_method", "bitsandbytes", quantization_config={"quant_method": "bitsandbytes"})
     _refused(tmp_path, "quant_method", "missing", quantization_config={"bits": 4})
+
+
+GROUP = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 128}}
+
+
+@pytest.mark.parametrize(
+    ("weights", "activations", "cache", "dtypes"),
+    [
+        ((4, "int"), None, None, ("bf16", "int4", "bf16")),
+        ((8, "int"), (8, "int"), None, ("int8", "int8", "bf16")),
+        ((8, "float"), (8, "float"), None, ("fp8", "fp8", "bf16")),
+        ((8, "float"), (8, "float"), (8, "float"), ("fp8", "fp8", "fp8")),
+        ((4, "int"), None, (8, "float"), ("bf16", "int4", "fp8")),
+    ],
+)
+def test_compressed_tensors(tmp_path: Path, weights: Any, activations: Any, cache: Any, dtypes: Any) -> None:
+    def table(of: Any) -> Any:
+        return None if of is None else {"num_bits": of[0], "type": of[1]}
+
+    config = {
+        "quant_method": "compressed-tensors",
+        "config_groups": {"group_0": {"weights": table(weights), "input_activations": table(activations)}},
+        "kv_cache_scheme": table(cache),
+    }
+    model = _load(tmp_path, quantization_config=config)
+    assert (model.dtype, model.weight_dtype, model.kv_dtype) == dtypes
+
+
+@pytest.mark.parametrize(
+    ("config", "told"),
+    [
+        ({"config_groups": {"a": {"weights": {"num_bits": 8, "type": "int"}}}}, "int8 with activations none"),
+        ({"config_groups": {"a": {"weights": {"num_bits": 4, "type": "float"}}}}, "weights fp4"),
+        (
+            {"config_groups": {"a": GROUP, "b": {"weights": {"num_bits": 8, "type": "int"}}}},
+            "several schemes",
+        ),
+        ({"config_groups": {}}, "config_groups"),
+        ({"config_groups": {"a": 3}}, "allowed: a table with weights"),
+        ({"config_groups": {"a": {"weights": {"num_bits": [4], "type": "int"}}}}, "given [4] bits"),
+        (
+            {"config_groups": {"a": GROUP}, "kv_cache_scheme": {"num_bits": 8, "type": "int"}},
+            "kv_cache_scheme",
+        ),
+    ],
+)
+def test_compressed_tensors_that_are_not_modelled(tmp_path: Path, config: Any, told: str) -> None:
+    _refused(tmp_path, told, quantization_config={"quant_method": "compressed-tensors", **config})
+
+
+def test_modelopt_and_settings_that_do_not_decide_sizes(tmp_path: Path) -> None:
+    config = {"quant_method": "modelopt", "quant_algo": "FP8"}
+    assert _load(tmp_path, quantization_config=config).dtype == "fp8"
+    _refused(tmp_path, "NVFP4", quantization_config={**config, "quant_algo": "NVFP4"})
+    for scaling in ({"rope_type": "llama3", "factor": 8.0}, {"type": "dynamic"}, 3, "x", [], {"type": [1]}):
+        assert _load(tmp_path, rope_scaling=scaling, attention_dropout="?").layers == 32
+    _refused(tmp_path, "architectures", architectures=[["LlamaForCausalLM"]])
+    _refused(tmp_path, "architectures", architectures=[{}])
+
+
+def test_hugging_face_ids_name_the_shape(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for hf_id, name in (
+        ("meta-llama/Llama-3.3-70B-Instruct", "llama-3.3-70b"),
+        ("Qwen/Qwen3-8B", "qwen3-8b"),
+        ("lmsys/vicuna-7b-v1.3", "vicuna-7b"),
+        ("Llama-3.1-8B-Instruct", "llama-3.1-8b"),
+        ("QWEN/qwen2.5-7b-instruct", "qwen2.5-7b"),
+    ):
+        assert load_model(hf_id) == load_model(name)
+    with pytest.raises(SpecError, match=r"no folder here.*did you mean 'Qwen/Qwen3-8B'.*config\.json"):
+        load_model("Qwen/Qwen3-8")
+    with pytest.raises(SpecError, match=r"download its config\.json \(huggingface\.co/org/new/raw"):
+        load_model("org/new")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "Qwen" / "Qwen3-8B").mkdir(parents=True)
+    (tmp_path / "Qwen" / "Qwen3-8B" / "config.json").write_text(json.dumps(LLAMA))
+    assert load_model("Qwen/Qwen3-8B").architecture == "llama"
 
 
 def test_other_architectures_are_refused_by_field(tmp_path: Path) -> None:

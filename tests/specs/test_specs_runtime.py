@@ -187,7 +187,7 @@ def test_an_unknown_runtime_suggests_the_nearest() -> None:
         ("attention", "flash", "fused, unfused"),
         ("head_rows", None, "missing"),
         ("kernels", {"fp12": "torch"}, "unknown dtype"),
-        ("kernels", {"fp16": 3}, "kernel set"),
+        ("kernels", {"fp16": 3}, "kernels.fp16"),
         ("graphs", True, "unknown key"),
     ],
 )

@@ -1,0 +1,100 @@
+"""`quantization_config` of a Hugging Face config -> dtypes of a Model.
+
+Understood: AWQ and GPTQ at 4 bits, compressed-tensors (int4 or fp8 weights, int8 or fp8 arithmetic), fp8,
+fbgemm_fp8, and modelopt's FP8. Others are refused with the method's name.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from medusa_sim.errors import SpecError, shown
+from medusa_sim.reading import named
+from medusa_sim.specs.model import Model, with_dtypes
+
+METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt")
+
+
+def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
+    """The model in the dtypes that `quantization_config` names; itself where there is none.
+
+    Raises SpecError for a method, a width or a combination that is not modelled.
+    """
+    if config is None:
+        return model
+    where = f"{named(file)}: quantization_config"
+    match config.get("quant_method"):
+        case "awq" | "gptq" as method:
+            key = "bits" if "bits" in config else "w_bit"
+            if config.get(key) != 4 or isinstance(config[key], bool):
+                raise SpecError(
+                    f"{where}.{key}: given {shown(config.get(key))}; allowed: 4 ({method}, weight-only int4)"
+                )
+            return with_dtypes(model, weight_dtype="int4")
+        case "fp8" | "fbgemm_fp8":
+            return with_dtypes(model, dtype="fp8")
+        case "modelopt":
+            if config.get("quant_algo") != "FP8":
+                raise SpecError(f"{where}.quant_algo: given {shown(config.get('quant_algo'))}; allowed: FP8")
+            return with_dtypes(model, dtype="fp8")
+        case "compressed-tensors":
+            return _compressed(model, config, where)
+        case None:
+            raise SpecError(f"{where}.quant_method: missing; allowed: {', '.join(METHODS)}")
+        case other:
+            raise SpecError(
+                f"{where}.quant_method: given {shown(other)}; allowed: {', '.join(METHODS)}; "
+                "or remove quantization_config and choose --dtype"
+            )
+
+
+def _compressed(model: Model, config: dict[str, Any], where: str) -> Model:
+    """compressed-tensors: one or more groups of layers, each with a scheme of weights and activations."""
+    groups = config.get("config_groups")
+    if not isinstance(groups, dict) or not groups:
+        raise SpecError(f"{where}.config_groups: given {shown(groups)}; allowed: a table of schemes")
+    schemes = {_scheme(group, f"{where}.config_groups.{shown(name)}") for name, group in groups.items()}
+    if len(schemes) > 1:
+        several = ", ".join(sorted(f"weights {weights}, activations {acts}" for weights, acts in schemes))
+        raise SpecError(f"{where}.config_groups: several schemes ({several}); allowed: one for all layers")
+    cache = config.get("kv_cache_scheme")
+    kv_dtype = None
+    if cache is not None:
+        if _dtype(cache, f"{where}.kv_cache_scheme") != "fp8":
+            raise SpecError(f"{where}.kv_cache_scheme: given {shown(cache)}; allowed: null or 8-bit float")
+        kv_dtype = "fp8"
+    match next(iter(schemes)):
+        case ("int4", "none"):
+            return with_dtypes(model, weight_dtype="int4", kv_dtype=kv_dtype)
+        case ("fp8", "fp8"):
+            return with_dtypes(model, dtype="fp8", kv_dtype=kv_dtype)
+        case ("int8", "int8"):
+            return with_dtypes(model, dtype="int8", kv_dtype=kv_dtype)
+        case (weights, activations):
+            raise SpecError(
+                f"{where}.config_groups: given weights {weights} with activations {activations}; allowed: "
+                "int4 weights alone, fp8 with fp8, int8 with int8"
+            )
+
+
+def _scheme(group: object, where: str) -> tuple[str, str]:
+    if not isinstance(group, dict):
+        raise SpecError(f"{where}: given {shown(group)}; allowed: a table with weights")
+    activations = group.get("input_activations")
+    return (
+        _dtype(group.get("weights"), f"{where}.weights"),
+        "none" if activations is None else _dtype(activations, f"{where}.input_activations"),
+    )
+
+
+def _dtype(given: object, where: str) -> str:
+    """`int4`, `int8`, `fp8` ... of a table with num_bits and type."""
+    if not isinstance(given, dict):
+        raise SpecError(f"{where}: given {shown(given)}; allowed: a table with num_bits and type")
+    bits, kind = given.get("num_bits"), given.get("type")
+    if not isinstance(bits, int) or isinstance(bits, bool) or kind not in ("int", "float"):
+        raise SpecError(
+            f"{where}: given {shown(bits)} bits of type {shown(kind)}; allowed: 4 or 8 of int, 8 of float"
+        )
+    return f"{'int' if kind == 'int' else 'fp'}{shown(bits)}"
