@@ -12,7 +12,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
 
-BISECTIONS = 50
+XTOL = 1e-12
 DIGITS = 4
 """Fitted numbers are stored to this many digits, far below what the labels resolve."""
 
@@ -69,7 +69,7 @@ def compact_profile(
 
 
 def fitted_correlation(cases: Sequence[tuple[HeadAccuracy, CandidateTree, float]]) -> float:
-    """The one correlation whose expected tokens per step meet the measured ones, by bisection.
+    """The one correlation whose expected tokens per step meet the measured ones.
 
     `cases`: (heads, tree, measured tokens per step). Solves for a mean ratio of 1, inside the range
     where every head stays a probability; 0 if the independent product is already too large.
@@ -77,6 +77,8 @@ def fitted_correlation(cases: Sequence[tuple[HeadAccuracy, CandidateTree, float]
     Raises:
         DataError: no case.
     """
+    from scipy.optimize import brentq
+
     if not cases:
         raise DataError("a correlation needs at least one measured tree")
 
@@ -92,7 +94,4 @@ def fitted_correlation(cases: Sequence[tuple[HeadAccuracy, CandidateTree, float]
         return low
     if excess(high) <= 0.0:
         return high
-    for _ in range(BISECTIONS):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if excess(middle) < 0.0 else (low, middle)
-    return (low + high) / 2.0
+    return float(brentq(excess, low, high, xtol=XTOL))

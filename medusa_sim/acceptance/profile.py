@@ -143,11 +143,12 @@ def _head_accuracy(file: HeadTopkFile, where: str) -> HeadAccuracy:
     return HeadAccuracy.checked(accuracy, labels, correlation=file.correlation, where=where)
 
 
-def falling(children: npt.ArrayLike) -> FloatArray:
+def isotonic_decreasing(children: npt.ArrayLike) -> FloatArray:
     """The nearest never-rising vector in least squares (pool adjacent violators).
 
     A draft model's children come in order, so a later one cannot be taken before an earlier one; the
-    deep end of a measured vector rises by noise only.
+    deep end of a measured vector rises by noise only. Written out because importing scipy takes as long as
+    a whole default sweep; a test compares both.
     """
     means: list[float] = []
     sizes: list[int] = []
@@ -164,7 +165,7 @@ def falling(children: npt.ArrayLike) -> FloatArray:
 def _draft_accuracy(file: DraftVectorFile, where: str) -> HeadAccuracy:
     if file.depth_max < 1 or not file.children:
         raise SpecError(f"{where}: depth_max must be at least 1 and children not empty")
-    accuracy = np.tile(falling(file.children), (file.depth_max, 1))
+    accuracy = np.tile(isotonic_decreasing(file.children), (file.depth_max, 1))
     labels = np.full(file.depth_max, file.trials) if file.trials else None
     checked = HeadAccuracy.checked(accuracy, labels, where=where)
     return HeadAccuracy(checked.accuracy, checked.labels, 0.0, checked.measured_ranks, shared=True)

@@ -25,7 +25,7 @@ import numpy as np
 
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
-from medusa_sim.acceptance.profile import falling
+from medusa_sim.acceptance.profile import isotonic_decreasing
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
@@ -85,7 +85,7 @@ def _tree(growmap: str, shared_map: FloatArray | None) -> CandidateTree | None:
     match = _OPTIMISED.fullmatch(growmap)
     if match is None or shared_map is None:
         return None
-    heads = HeadAccuracy(np.tile(falling(shared_map), (DEPTH_MAX, 1)))
+    heads = HeadAccuracy(np.tile(isotonic_decreasing(shared_map), (DEPTH_MAX, 1)))
     return optimal_order(heads, int(match[1])).tree(int(match[1]))
 
 
