@@ -110,13 +110,15 @@ class PositionFile(_ProfileFile, frozen=True, kw_only=True, tag="position"):
     """Acceptance per chain position.
 
     `rates = "unconditional"`: all guesses up to this one accepted (falls along the chain);
-    `rates = "conditional"`: this one accepted where the ones before were.
+    `rates = "conditional"`: this one accepted where the ones before were. `match_rate`: share of the steps in
+    which a drafter that looks drafts up in the text found any; rates count every step.
     """
 
     agreement: Agreement
     rates: Literal["conditional", "unconditional"]
     positions: list[PositionRow]
     model_error: Rate = 0.0
+    match_rate: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
 
 
 class DraftVectorFile(_ProfileFile, frozen=True, kw_only=True, tag="draft-vector"):
