@@ -1,7 +1,8 @@
 """Writes what the documentation shows of the program: `make docs`.
 
 docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, and in the
-README every ```text block that follows a ```sh block, from the output of that block's commands.
+README and docs/engine-loop.md every ```text block that follows a ```sh block, from the output of that block's
+commands.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from medusa_sim.writing import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 _INSIDE = r"(?:(?!```).)*"
+_COMMANDS = re.compile(
+    rf"(?P<sh>```sh\n(?P<commands>{_INSIDE})```)(?P<text>\n\n```text\n{_INSIDE}```)?", re.DOTALL
+)
 _SHOWN = re.compile(rf"(```sh\n(?P<commands>{_INSIDE})```\n\n```text\n)({_INSIDE})(```)", re.DOTALL)
 
 
@@ -42,6 +46,22 @@ def output_of(commands: str, folder: Path) -> str:
     return "".join(parts)
 
 
+def loop_page() -> str:
+    """docs/engine-loop.md with what its commands print beside the files of tests/data/engine."""
+    page = (ROOT / "docs" / "engine-loop.md").read_text(encoding="utf-8")
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        for path in (ROOT / "tests" / "data" / "engine").iterdir():
+            (folder / path.name).symlink_to(path)
+        return _COMMANDS.sub(
+            lambda found: found["sh"] + _filled(output_of(found["commands"], folder), found["text"]), page
+        )
+
+
+def _filled(printed: str, text: str | None) -> str:
+    return "" if text is None else f"\n\n```text\n{printed.rstrip()}\n```"
+
+
 def main() -> None:
     """Write the pages."""
     write_text(ROOT / "docs" / "cli.md", reference())
@@ -53,6 +73,7 @@ def main() -> None:
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         filled = _SHOWN.sub(lambda found: found[1] + output_of(found["commands"], folder) + found[4], readme)
         write_text(ROOT / "README.md", filled)
+        write_text(ROOT / "docs" / "engine-loop.md", loop_page())
         output_of("medusa-sim sweep --batch 1..64 --report report", folder)
         picture = next((folder / "report").glob("speedup-*.png"))
         (ROOT / "docs" / "speedup.png").write_bytes(picture.read_bytes())
