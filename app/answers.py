@@ -19,12 +19,10 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.measure.steps import STEPS
 from medusa_sim.operators.table import read_rows
-from medusa_sim.plan.acceptance import acceptance_of, is_another_models
-from medusa_sim.plan.draft_options import Drafting
 from medusa_sim.plan.recommend import Question, Recommendation, at_batch, recommend
-from medusa_sim.plan.scenario import sweep_settings
-from medusa_sim.plan.speedup import BestTrees, best_tree_speedups
-from medusa_sim.plan.speedup import tree_speedup as speedup_of_tree
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.tree_speedup import BestTrees, best_tree_speedups
+from medusa_sim.plan.tree_speedup import tree_speedup as speedup_of_tree
 from medusa_sim.reproduce import Reproduction, reproduction
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model, with_dtypes
@@ -47,7 +45,6 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.settings import EngineSettings
     from medusa_sim.latency.cached import CachedLatency
-    from medusa_sim.specs.gpu import Gpu
     from medusa_sim.specs.kernels import Fit
 
 CANDIDATES_MAX = 128
@@ -71,17 +68,39 @@ def model_of(set_up: SetUp) -> Model:
     return with_dtypes(found, set_up.dtype)
 
 
+def scenario_of(set_up: SetUp) -> Scenario:
+    """The set-up as the command line builds it. Raises UsageError for what does not fit together."""
+    return _scenario(set_up, data_version())
+
+
+@st.cache_resource(max_entries=64, show_spinner=False, ttl=900)
+def _scenario(set_up: SetUp, version: float) -> Scenario:
+    kernels = kernels_of(set_up)
+    return Scenario(
+        gpu=set_up.gpu,
+        model=set_up.model if set_up.config is None else uploads.model_of(set_up.config),
+        runtime=set_up.runtime,
+        drafter=set_up.drafter,
+        acceptance=set_up.acceptance,
+        heads=set_up.heads,
+        draft_model=set_up.draft_model,
+        dtype=set_up.dtype,
+        latency=_latency(set_up.gpu, kernels, version),
+        kernels=kernels,
+    )
+
+
 def profile_of(set_up: SetUp) -> AcceptanceProfile:
     """The acceptance profile as `recommend` finds it."""
-    return acceptance_of(set_up.acceptance, set_up.drafter, model_name=set_up.model)  # type: ignore[arg-type]
+    return scenario_of(set_up).profile
 
 
 def another_models_acceptance(set_up: SetUp) -> str | None:
     """A line that says so where the acceptance in use was measured on another model."""
-    profile = profile_of(set_up)
-    if not is_another_models(profile, set_up.acceptance, set_up.model):
+    scenario = scenario_of(set_up)
+    if not scenario.borrows_acceptance:
         return None
-    return f"acceptance {profile.name} is of another model; choose or measure yours"
+    return f"acceptance {scenario.profile.name} is of another model; choose or measure yours"
 
 
 def kernels_of(set_up: SetUp) -> str:
@@ -96,7 +115,6 @@ def recommendation(set_up: SetUp, batch_max: int, objective: str = "latency") ->
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _recommendation(set_up: SetUp, batch_max: int, objective: str, version: float) -> Recommendation:
-    gpu, setting = _setting(set_up, version)
     question = Question(
         batch_min=1,
         batch_max=batch_max,
@@ -104,7 +122,7 @@ def _recommendation(set_up: SetUp, batch_max: int, objective: str, version: floa
         objective=objective,  # type: ignore[arg-type]
         candidates_max=CANDIDATES_MAX,
     )
-    return recommend(gpu, setting, drafting_of(set_up), profile_of(set_up), question)
+    return recommend(_scenario(set_up, version), question)
 
 
 def launch_settings(
@@ -122,30 +140,6 @@ def _launch_settings(
     return exported(answer, engine, draft_path=draft_path)
 
 
-def drafting_of(set_up: SetUp) -> Drafting:
-    """How the set-up drafts."""
-    draft = None if set_up.draft_model is None else with_dtypes(load_model(set_up.draft_model), set_up.dtype)
-    return Drafting(method=set_up.drafter, heads=set_up.heads, draft=draft)  # type: ignore[arg-type]
-
-
-def _setting(set_up: SetUp, version: float) -> tuple[Gpu, Setting]:
-    """The GPU and what is timed on it; linear layers are cached from one answer to the next."""
-    model = model_of(set_up)
-    kernels = kernels_of(set_up)
-    settings = sweep_settings(
-        (set_up.gpu,), ("vicuna-7b",), runtime=set_up.runtime, drafter="ngram", kernels=kernels
-    )[0].setting
-    setting = Setting(
-        latency=_latency(set_up.gpu, kernels, version),
-        model=model,
-        runtime=settings.runtime,
-        scope=settings.scope,
-        drafter=settings.drafter,
-        depth=settings.depth,
-    )
-    return load_gpu(set_up.gpu), setting
-
-
 @st.cache_resource(max_entries=16, show_spinner=False, ttl=900)
 def _latency(gpu: str, kernels: str, version: float) -> CachedLatency:
     del version
@@ -154,7 +148,7 @@ def _latency(gpu: str, kernels: str, version: float) -> CachedLatency:
 
 def setting_of(set_up: SetUp) -> Setting:
     """What is timed, with plain decoding: the model, its runtime and the GPU's kernels."""
-    return _setting(set_up, data_version())[1]
+    return scenario_of(set_up).setting
 
 
 def roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...]) -> pa.Table:
@@ -178,8 +172,7 @@ def best_trees(set_up: SetUp, accuracy: HeadAccuracy, batch: int, largest: int) 
 
 @st.cache_data(max_entries=64, show_spinner=False)
 def _best_trees(set_up: SetUp, accuracy: HeadAccuracy, batch: int, largest: int, version: float) -> BestTrees:
-    _, setting = _setting(set_up, version)
-    return best_tree_speedups(setting, accuracy, batch, set_up.seq_len, largest)
+    return best_tree_speedups(_scenario(set_up, version), accuracy, batch, set_up.seq_len, largest)
 
 
 def tree_speedup(set_up: SetUp, tree: CandidateTree, accuracy: HeadAccuracy, batch: int) -> float:
@@ -191,8 +184,7 @@ def tree_speedup(set_up: SetUp, tree: CandidateTree, accuracy: HeadAccuracy, bat
 def _tree_speedup(
     set_up: SetUp, tree: CandidateTree, accuracy: HeadAccuracy, batch: int, version: float
 ) -> float:
-    _, setting = _setting(set_up, version)
-    return speedup_of_tree(setting, accuracy, tree, batch, set_up.seq_len)
+    return speedup_of_tree(_scenario(set_up, version), accuracy, tree, batch, set_up.seq_len)
 
 
 def by_batch(set_up: SetUp, batches: tuple[int, ...]) -> list[dict[str, float | int | bool | None]]:

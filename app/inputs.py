@@ -14,11 +14,11 @@ import streamlit as st
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.draft_options import METHODS
-from medusa_sim.plan.scenario import DEFAULT_GPU, DEFAULT_HEADS, DEFAULT_MODEL, DEFAULT_RUNTIME
+from medusa_sim.plan.defaults import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_RUNTIME
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import model_names
 from medusa_sim.specs.runtime import runtime_names
+from medusa_sim.step.drafter.registry import drafter_kind, drafter_names
 
 SHIPPED = "as shipped for the model"
 OWN_MODEL = "my config.json"
@@ -26,6 +26,7 @@ PUBLISHED = "as published"
 RUNTIMES = tuple(name for name in runtime_names() if name != "paper")
 """`paper` has no kernels for a whole step; its figures are on the page Validation."""
 DTYPES = (PUBLISHED, "fp16", "bf16", "fp32", "fp8", "int8")
+DEFAULT_HEADS = 5
 _SEEN = "url_as_opened"
 _LARGEST_SEQ_LEN = 131_072
 
@@ -160,7 +161,7 @@ class SetUp:
     runtime: str
     seq_len: int
     drafter: str
-    heads: int
+    heads: int | None
     draft_model: str | None
     acceptance: str | None
     config: bytes | None = None
@@ -173,7 +174,7 @@ class SetUp:
         given += self.launch_options
         if self.drafter != "medusa":
             given += ["--drafter", self.drafter]
-        elif self.heads != DEFAULT_HEADS:
+        elif self.heads is not None:
             given += ["--heads", str(self.heads)]
         if self.draft_model is not None:
             given += ["--draft-model", self.draft_model]
@@ -201,10 +202,15 @@ def set_up(where: Any) -> SetUp:
     seq_len = number(
         where, "seq_len", "Context (tokens)", 1, _LARGEST_SEQ_LEN, 1024, "Committed tokens before the step."
     )
-    drafter = choice(where, "drafter", "Drafter", METHODS, "medusa", "What proposes the candidates.")
-    heads, draft_model = DEFAULT_HEADS, None
+    drafter = choice(
+        where, "drafter", "Drafter", drafter_names(), DEFAULT_DRAFTER, "What proposes the candidates."
+    )
+    heads: int | None = None
+    draft_model = None
     if drafter == "medusa":
-        heads = whole(where, "heads", "Medusa heads", 1, 5, DEFAULT_HEADS, "Trained heads; fewer may be run.")
+        told = "Trained heads; fewer may be run."
+        trained = whole(where, "heads", "Medusa heads", 1, 5, DEFAULT_HEADS, told)
+        heads = None if trained == DEFAULT_HEADS else trained
     if drafter == "draft-model":
         told = "A smaller model of the same family and vocabulary."
         draft_model = choice(where, "draft_model", "Draft model", model_names(), "llama-68m", told)
@@ -229,7 +235,7 @@ def set_up(where: Any) -> SetUp:
 
 def _acceptance(where: Any, drafter: str) -> str | None:
     """A profile's name, or a rate; None for what ships."""
-    if drafter in ("medusa", "eagle"):
+    if drafter_kind(drafter).lender is not None:
         chosen = acceptance_choice(where)
         return None if chosen == SHIPPED else chosen
     told = "Probability that a draft is accepted where the one before was; it has no shipped value."

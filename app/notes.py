@@ -49,9 +49,8 @@ def whole_json(answer: Recommendation, told: str) -> str:
     """What `recommend --format json` writes."""
     from medusa_sim.report.recommend_json import SCHEMA, recommendation_values
 
-    kernels = answer.setting.runtime.kernel_set(answer.setting.model.dtype)
     head = {"schema": SCHEMA, "version": __version__, "command": told}
-    return json.dumps({**head, **recommendation_values(answer, kernels)}, indent=1, allow_nan=False) + "\n"
+    return json.dumps({**head, **recommendation_values(answer)}, indent=1, allow_nan=False) + "\n"
 
 
 def report_file(set_up: SetUp) -> list[tuple[str, str, Callable[[], str]]]:
@@ -65,22 +64,14 @@ def report_html(set_up: SetUp) -> str:
     """What `sweep --report` writes, in one page."""
     import answers
 
-    from medusa_sim.plan.scenario import sweep_settings
+    from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
     from medusa_sim.report.document import html_page
     from medusa_sim.report.sweep_report import report_blocks
     from medusa_sim.step.grid import Grid
 
-    acceptance = answers.profile_of(set_up).name
-    grid = Grid.of((1, 2, 4, 8, 16, 32, 64), (set_up.seq_len,), (1, *range(16, 113, 16)))
-    settings = sweep_settings(
-        (set_up.gpu,),
-        (set_up.model,),
-        runtime=set_up.runtime,
-        heads=set_up.heads,
-        dtype=set_up.dtype,
-        acceptance=acceptance,
-    )
-    words = ["sweep", "--gpu", set_up.gpu, "--model", set_up.model, "--seq", str(set_up.seq_len)]
-    words += ["--heads", str(set_up.heads), "--acceptance", acceptance, *set_up.launch_options]
+    grid = Grid.of((1, 2, 4, 8, 16, 32, 64), (set_up.seq_len,), DEFAULT_CANDIDATES)
+    words = ["sweep", *set_up.options]
     told = shlex.join(["medusa-sim", *words, "--batch", "1..64", "--report", "out"])
-    return html_page(f"medusa-sim: {set_up.gpu}, {set_up.model}", report_blocks(settings, grid, told))
+    return html_page(
+        f"medusa-sim: {set_up.gpu}, {set_up.model}", report_blocks([answers.scenario_of(set_up)], grid, told)
+    )

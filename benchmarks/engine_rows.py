@@ -23,7 +23,9 @@ from medusa_sim.specs.model import with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.compose import overhead_halves
-from medusa_sim.step.drafter import Drafter, LayerDrafter, NoDrafter
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.drafter.layer import Eagle, Eagle3
+from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.engine import drafting_us, filter_us, host_us
 from medusa_sim.step.server import Traffic, carried_prompts, typical_share
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, verification_step, verify_step
@@ -182,9 +184,9 @@ def setting_of(row: Row) -> Setting:
     """GPU, model, engine and drafter of a row."""
     drafter: Drafter = NoDrafter()
     if row.drafter == "eagle":
-        drafter = LayerDrafter(depth=row.drafts)
+        drafter = Eagle(depth=row.drafts)
     elif row.drafter == "eagle3":
-        drafter = LayerDrafter(depth=row.drafts, draft_vocab=EAGLE3_VOCAB, fused_inputs=3, name="eagle3")
+        drafter = Eagle3(depth=row.drafts, draft_vocab=EAGLE3_VOCAB)
     base = _plain_setting(row.gpu, row.model, row.runtime)
     return replace(base, drafter=drafter, depth=max(row.drafts, 1), match_rate=row.match_rate)
 

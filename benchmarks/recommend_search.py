@@ -8,10 +8,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from medusa_sim.plan.acceptance import acceptance_of
-from medusa_sim.plan.draft_options import Drafting
 from medusa_sim.plan.recommend import Question, recommend
-from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.scenario import Scenario
 
 REPEATS = 5
 
@@ -24,13 +22,14 @@ def main() -> None:
     parser.add_argument("--model", default="vicuna-7b")
     parser.add_argument("--acceptance", default="medusa1-vicuna-7b")
     given = parser.parse_args()
-    base = sweep_settings((given.gpu,), (given.model,), latency=given.latency, drafter="ngram")[0]
     question = Question(batch_max=64, seq_len=(512, 1024, 2048, 4096), candidates_max=256)
     times = []
     for _ in range(REPEATS):
-        profile = acceptance_of(given.acceptance, "medusa")
+        scenario = Scenario(
+            gpu=given.gpu, model=given.model, latency=given.latency, acceptance=given.acceptance
+        )
         cpu, wall = time.process_time(), time.perf_counter()
-        answer = recommend(base.gpu, base.setting, Drafting(), profile, question)
+        answer = recommend(scenario, question)
         times.append((time.process_time() - cpu, time.perf_counter() - wall))
     cells = answer.surface.step_us.size
     cpu_s, wall_s = (sorted(column) for column in zip(*times, strict=True))

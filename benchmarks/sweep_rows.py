@@ -13,7 +13,7 @@ import resource
 import time
 from typing import TYPE_CHECKING
 
-from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import SweepTable, sweep
 from medusa_sim.step.grid import Grid
 
@@ -27,12 +27,12 @@ MODELS = ("vicuna-7b", "llama-2-70b")
 def measured(latency: str, repeats: int) -> dict[str, float | int | str]:
     """Rows, the seconds of each repeat, and the peak memory of the process."""
     grid = Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
-    settings = sweep_settings(GPUS, MODELS, latency=latency)  # type: ignore[arg-type]  # checked by argparse
+    scenarios = [Scenario(gpu=gpu, model=model, latency=latency) for gpu in GPUS for model in MODELS]  # type: ignore[arg-type]  # checked by argparse
     seconds = []
     rows = 0
     for _ in range(repeats):
         start = time.perf_counter()
-        rows = sum(_complete(table) for table in sweep(settings, grid))
+        rows = sum(_complete(table) for table in sweep(scenarios, grid))
         seconds.append(time.perf_counter() - start)
     return {
         "latency": latency,

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from charts.style import NEUTRAL, Spec, base, category, columns, on_phone, quantity, series, shades
-from medusa_sim.plan.insights import cliffs
+from medusa_sim.plan.curve import cliffs
 from medusa_sim.step.workload import PARTS
 from medusa_sim.units import US_PER_MS
 

@@ -12,8 +12,8 @@ import streamlit as st
 from charts.compare import compare_chart
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.draft_options import METHODS
 from medusa_sim.report.numbers import times
+from medusa_sim.step.drafter.registry import drafter_names
 
 _MOST = 4
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -99,7 +99,7 @@ def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
             gpu = inputs.gpu_choice(st, f"gpu{number}", default=_OTHERS[i])
             model = inputs.model_choice(st, f"model{number}", default="vicuna-7b")
             told = "What proposes the candidates; chains without a shipped profile take the rate below."
-            drafter = inputs.choice(st, f"drafter{number}", "Drafter", METHODS, "medusa", told)
+            drafter = inputs.choice(st, f"drafter{number}", "Drafter", drafter_names(), "medusa", told)
             rate = None
             if drafter in _CHAINS:
                 told = "Probability that a draft is accepted where the one before was."

@@ -26,7 +26,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.speedup import BestTrees
+from medusa_sim.plan.tree_speedup import BestTrees
 from medusa_sim.report.numbers import times
 from medusa_sim.specs.gpu import load_gpu
 
@@ -197,17 +197,13 @@ def _budget(
 ) -> None:
     """Best trees of every size, and the one at hand. extended: accuracies end in a fitted tail."""
     st.subheader("What a larger tree would bring", anchor=False)
-    told = "\n".join(
-        _sweep_command(set_up, batch, name, heads, f"{first}..{last}")
-        for heads, first, last in best.by_depth()
-    )
+    told = _sweep_command(set_up, batch, name, len(best.speedup))
     tail = "Ranks beyond the measured ones: a fitted tail, which `sweep` leaves out. " if extended else ""
     show.chart(
         charts.budget_chart(best.tokens_per_step.tolist(), best.speedup.tolist(), here),
         name="budget",
-        caption="Best tree of every size, charged as many heads as it is deep (`sweep` charges a fixed "
-        f"number: one command a depth), on {set_up.gpu}, {set_up.model}, batch {batch}, "
-        f"length {set_up.seq_len}. "
+        caption="Fastest tree of every size, charged as many heads as it is deep, on "
+        f"{set_up.gpu}, {set_up.model}, batch {batch}, length {set_up.seq_len}. "
         + tail
         + notes.accuracy(load_gpu(set_up.gpu), answers.setting_of(set_up)),
         told=told,
@@ -215,11 +211,11 @@ def _budget(
     )
 
 
-def _sweep_command(set_up: inputs.SetUp, batch: int, profile: str, heads: int, candidates: str) -> str:
+def _sweep_command(set_up: inputs.SetUp, batch: int, profile: str, largest: int) -> str:
     words = ["sweep", "--gpu", set_up.gpu, "--model", set_up.model]
     words += ["--batch", str(batch), "--seq", str(set_up.seq_len)]
     words += set_up.launch_options
-    words += ["--candidates", candidates, "--heads", str(heads), "--acceptance", profile]
+    words += ["--candidates", f"1..{largest}", "--acceptance", profile]
     return show.command([*words, "--format", "csv"])
 
 

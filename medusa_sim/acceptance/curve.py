@@ -106,7 +106,8 @@ class LogCurve:
         half = NORMAL_90TH * float(np.sqrt(np.mean(residuals**2))) if residuals.size else 0.0
         draft = value - 1.0
         low = 1.0 + np.maximum(draft - half * value * (draft > 0.0), 0.0)
-        return np.asarray(low), np.asarray(1.0 + draft + half * value * (draft > 0.0))
+        high = 1.0 + draft + half * value * (draft > 0.0)
+        return np.asarray(low), np.asarray(np.minimum(high, np.asarray(candidates, dtype=np.float64)))
 
 
 def pchip_slopes(x: FloatArray, y: FloatArray) -> FloatArray:
@@ -154,6 +155,11 @@ class TableCurve:
 
     def __post_init__(self) -> None:
         """Sort and check the points; raises DataError when they are no curve."""
+        if not (np.isfinite(self.error_tokens) and self.error_tokens >= 0.0):
+            raise DataError(
+                f"acceptance curve {self.name!r}: error_tokens {self.error_tokens:g}; a half width in tokens "
+                "from 0 is needed"
+            )
         points = sorted({(1, 1.0), *self.points})
         n, tau = (np.array(column, dtype=np.float64) for column in zip(*points, strict=True))
         if n.size < 2 or np.any(np.diff(n) <= 0.0) or n[0] < 1.0:
@@ -190,4 +196,5 @@ class TableCurve:
         """80 % band: `error_tokens` either way, never below 1 token, nothing at one candidate."""
         value = self.tokens_per_step(candidates)
         half = np.where(value > 1.0, self.error_tokens, 0.0)
-        return np.asarray(np.maximum(value - half, 1.0)), np.asarray(value + half)
+        most = np.asarray(candidates, dtype=np.float64)
+        return np.asarray(np.maximum(value - half, 1.0)), np.asarray(np.minimum(value + half, most))

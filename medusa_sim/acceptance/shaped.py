@@ -61,4 +61,5 @@ class ShapedAcceptance:
         unique, inverse = np.unique(counts, return_inverse=True)
         from_labels = np.array([tokens_per_step_error(self.order.tree(int(n)), self.heads) for n in unique])
         half = np.hypot(from_labels[inverse].reshape(counts.shape), self.model_error * (value - 1.0))
-        return np.asarray(np.maximum(value - half, 1.0)), np.asarray(value + half)
+        most = np.minimum(counts, self.heads.heads + 1.0)
+        return np.asarray(np.maximum(value - half, 1.0)), np.asarray(np.minimum(value + half, most))

@@ -101,28 +101,28 @@ def _tell(fitted: FittedRuntime) -> None:
 
 
 def _setting(names: dict[str, Any], data_dir: Path | None) -> Setting:
-    from medusa_sim.plan.scenario import sweep_settings
+    from medusa_sim.plan.scenario import Scenario
 
-    keys = ("runtime", "kernels", "dtype")
-    return sweep_settings(
-        (names["gpu"],),
-        (names["model"],),
+    # Plain decoding: drafts that cost nothing, which every engine runs.
+    scenario = Scenario(
+        gpu=names["gpu"],
+        model=names["model"],
         drafter="ngram",
-        **{key: names[key] for key in keys},
+        acceptance=1.0,
+        **{key: names[key] for key in ("runtime", "kernels", "dtype")},
         data_dir=data_dir,
-    )[0].setting
+    )
+    return scenario.setting
 
 
 def _drafter_of(names: dict[str, Any]) -> DrafterOf | None:
     """What makes so many drafts in a row; None where no drafter was named."""
     from medusa_sim.plan.draft_options import Drafting
     from medusa_sim.specs.models import load_model
+    from medusa_sim.step.drafter.base import Parts
 
     if names["drafter"] is None:
         return None
     draft = names["draft_model"]
-    return Drafting(
-        method=names["drafter"],
-        draft=None if draft is None else load_model(draft),
-        draft_vocab=names["draft_vocab"],
-    ).drafter
+    parts = Parts(draft=None if draft is None else load_model(draft), draft_vocab=names["draft_vocab"])
+    return Drafting(method=names["drafter"], parts=parts).drafter

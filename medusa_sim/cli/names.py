@@ -29,6 +29,13 @@ def _runtimes(data_dir: str | None) -> Iterable[str]:
     return (*runtime_aliases(), *runtime_names(data_dir))
 
 
+def _drafters(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.step.drafter.registry import drafter_names
+
+    return drafter_names()
+
+
 def _profiles(data_dir: str | None) -> Iterable[str]:
     from medusa_sim.acceptance.profile import acceptance_names
 
@@ -72,4 +79,5 @@ GPUS = NameType("gpus", _gpus, many=True)
 MODEL = NameType("model", _models, many=False)
 MODELS = NameType("models", _models, many=True)
 RUNTIME = NameType("runtime", _runtimes, many=False)
+DRAFTER = NameType("drafter", _drafters, many=False)
 ACCEPTANCE = NameType("profile", _profiles, many=False)

@@ -10,13 +10,16 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.names import GPU, RUNTIME
+from medusa_sim.cli.names import ACCEPTANCE, DRAFTER, GPU, MODEL, RUNTIME
 from medusa_sim.cli.output import FORMATS, Output
+from medusa_sim.plan.defaults import (
+    DEFAULT_DRAFTER,
+    DEFAULT_GPU,
+    DEFAULT_RUNTIME,
+    MAX_DRAFTS,
+)
 
 Command = Callable[..., Any]
-
-DEFAULT_GPU = "a100-80gb-pcie"
-DEFAULT_MODEL = "vicuna-7b"
 
 
 class PositiveFloat(click.FloatRange):
@@ -35,8 +38,6 @@ class PositiveFloat(click.FloatRange):
 
 DTYPE = click.Choice(("fp16", "bf16", "fp32", "fp8", "int8"))
 """Of a model's linear layers."""
-DEFAULT_SEQ_LEN = "1024"
-DEFAULT_CANDIDATES = "1,16..112:16"
 
 
 def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -86,6 +87,85 @@ def output_options(command: Command) -> Command:
         return command(*args, output=Output.of(format_, output_path, is_wide=is_wide), **kwargs)
 
     return wrapped
+
+
+def scenario_options(command: Command) -> Command:
+    """What `plan.scenario.Scenario` takes beside GPU and model, under its names."""
+    for option in reversed(_SCENARIO_OPTIONS):
+        command = option(command)
+    return latency_options(command)
+
+
+_SCENARIO_OPTIONS = (
+    click.option(
+        "--runtime", type=RUNTIME, default=DEFAULT_RUNTIME, show_default=True, help="How kernels launch."
+    ),
+    click.option(
+        "--drafter",
+        type=DRAFTER,
+        default=DEFAULT_DRAFTER,
+        show_default=True,
+        help="What proposes the candidates: medusa, eagle, eagle3, mtp, draft-model or ngram.",
+    ),
+    click.option(
+        "--acceptance",
+        type=ACCEPTANCE,
+        default=None,
+        help="A profile's name, a TOML or CSV file, one rate for every draft (0.7), rates by position "
+        "(0.78,0.60,0.42), or a mean length with its drafts (2.8@3) [medusa, eagle: the model's own profile, "
+        "else a borrowed one].",
+    ),
+    click.option(
+        "--heads",
+        type=click.IntRange(1, 64),
+        default=None,
+        help="Trained Medusa heads; as many run as a tree is deep [all of the profile; a curve has 5].",
+    ),
+    click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model."),
+    click.option(
+        "--draft-runtime", type=RUNTIME, default=None, help="How the draft model launches [as --runtime]."
+    ),
+    click.option(
+        "--draft-vocab",
+        type=click.IntRange(1),
+        default=None,
+        help="Output tokens of an EAGLE layer's own head.",
+    ),
+    click.option(
+        "--max-drafts",
+        type=click.IntRange(1, 64),
+        default=MAX_DRAFTS,
+        show_default=True,
+        help="Drafts in a row at most.",
+    ),
+    click.option("--chain-only", is_flag=True, help="No trees, as engines without tree attention need."),
+    click.option(
+        "--workload",
+        default=None,
+        help="Category of MT-bench whose acceptance to take instead of the mean (writing, coding, ...).",
+    ),
+    click.option(
+        "--lossless",
+        is_flag=True,
+        help="Only tokens that the model itself would emit: greedy instead of typical acceptance.",
+    ),
+    click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's]."),
+    click.option(
+        "--weight-dtype",
+        type=click.Choice(("fp16", "bf16", "fp32", "fp8", "int8", "int4")),
+        default=None,
+        help="Stored weights [as --dtype]; int4 is weight-only.",
+    ),
+    click.option(
+        "--kv-dtype", type=click.Choice(("fp16", "bf16", "fp32", "fp8")), default=None, help="KV cache."
+    ),
+)
+SCENARIO_NAMES = (
+    "runtime", "drafter", "acceptance", "heads", "draft_model", "draft_runtime", "draft_vocab", "max_drafts",
+    "chain_only", "workload", "lossless", "dtype", "weight_dtype", "kv_dtype", "latency", "kernels",
+    "outside", "data_dir",
+)  # fmt: skip
+"""Arguments of a scenario that both `sweep` and `recommend` take as options."""
 
 
 def gpu_option(command: Command) -> Command:

@@ -10,14 +10,19 @@ import click
 
 from medusa_sim.cli.grids import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import ACCEPTANCE, GPU, MODEL, RUNTIME
-from medusa_sim.cli.options import DEFAULT_GPU, DEFAULT_MODEL, DTYPE, latency_options, output_options
+from medusa_sim.cli.names import GPU, MODEL
+from medusa_sim.cli.options import SCENARIO_NAMES, output_options, scenario_options
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.defaults import (
+    CANDIDATES_MAX,
+    DEFAULT_BATCHES,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+    DEFAULT_SEQ_LEN,
+)
 
 if TYPE_CHECKING:
-    from medusa_sim.acceptance.profile import AcceptanceProfile
-    from medusa_sim.plan.draft_options import Drafting
     from medusa_sim.plan.recommend import Question, Recommendation
 
 _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
@@ -43,47 +48,24 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
     help="Model, or the path of a Hugging Face config.json.",
 )
 @click.option(
-    "--drafter",
-    type=click.Choice(("medusa", "draft-model", "eagle", "mtp", "ngram")),
-    default="medusa",
-    show_default=True,
-    help="What proposes the candidates.",
-)
-@click.option(
-    "--heads", type=click.IntRange(1, 64), default=5, show_default=True, help="Trained Medusa heads."
-)
-@click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model.")
-@click.option(
-    "--draft-runtime", type=RUNTIME, default=None, help="How the draft model launches [as --runtime]."
-)
-@click.option(
-    "--draft-vocab", type=click.IntRange(1), default=None, help="Output tokens of an EAGLE layer's own head."
-)
-@click.option(
-    "--max-drafts", type=click.IntRange(1, 64), default=16, show_default=True, help="Drafts in a row."
-)
-@click.option(
-    "--acceptance",
-    type=ACCEPTANCE,
-    default=None,
-    help="A profile's name, a TOML or CSV file (accuracies per head and rank, or rates per position), or one "
-    "rate such as 0.7 for every position of a chain [medusa, eagle: the model's shipped profile, else "
-    "Vicuna-7B's].",
-)
-@click.option(
     "--batch",
     type=GridType(_EVERY_BATCH),
-    default="1..64",
+    default=f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
     show_default=True,
     help="Range of batches; every size between the smallest and the largest is searched.",
 )
 @click.option(
-    "--seq", "seq_len", type=GridType(SEQ_LEN), default="1024", show_default=True, help="Committed tokens."
+    "--seq",
+    "seq_len",
+    type=GridType(SEQ_LEN),
+    default=str(DEFAULT_SEQ_LEN),
+    show_default=True,
+    help="Committed tokens.",
 )
 @click.option(
     "--candidates-max",
     type=click.IntRange(2, 1024),
-    default=256,
+    default=CANDIDATES_MAX,
     show_default=True,
     help="Largest tree searched.",
 )
@@ -95,17 +77,6 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
     help="latency: at each batch. throughput: the most tokens/s of any batch that fits.",
 )
 @click.option("--max-latency-ms", type=float, default=None, help="Longest time per output token of one user.")
-@click.option(
-    "--workload",
-    default=None,
-    help="Category of MT-bench whose acceptance to take instead of the mean (writing, coding, ...).",
-)
-@click.option(
-    "--lossless",
-    is_flag=True,
-    help="Only tokens that the model itself would emit: greedy instead of typical acceptance.",
-)
-@click.option("--chain-only", is_flag=True, help="No trees, as engines without tree attention need.")
 @click.option(
     "--prompt",
     type=click.IntRange(1),
@@ -140,9 +111,7 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
     help="A row for every batch and count instead: the curves behind the answer.",
 )
 @click.option("--draft-path", default=None, help="Draft checkpoint to name in the engine's settings.")
-@click.option("--runtime", type=RUNTIME, default="cuda-graph", show_default=True, help="How kernels launch.")
-@click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of model and draft model [their own].")
-@latency_options
+@scenario_options
 @output_options
 def recommend(
     output: Output,
@@ -160,20 +129,15 @@ def recommend(
     carries everything, --format csv the schedule. --export writes launch settings instead.
     """
     from medusa_sim.plan.recommend import recommend as answered
-    from medusa_sim.plan.scenario import sweep_settings
+    from medusa_sim.plan.scenario import Scenario
 
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
-    question = _question(names)
-    profile = _acceptance(names)
-    drafting = _drafting(names)
-    base = sweep_settings(
-        (names["gpu"],),
-        (names["model"],),
-        drafter="ngram",
-        **{key: names[key] for key in ("runtime", "dtype", "latency", "kernels", "outside", "data_dir")},
-    )[0]
-    answer = answered(base.gpu, base.setting, drafting, profile, question)
+    question = question_of(names)
+    scenario = Scenario(gpu=names["gpu"], model=names["model"], **{key: names[key] for key in SCENARIO_NAMES})
+    for line in scenario.warnings:
+        click.echo(line, err=True)
+    answer = answered(scenario, question)
     if by_count:
         from medusa_sim.plan.by_count import count_table
 
@@ -182,10 +146,11 @@ def recommend(
     if engine is not None:
         _export(output, answer, engine, engine_version, draft_path, ab=ab)
         return
-    _show(output, answer, base.kernels)
+    _show(output, answer)
 
 
-def _question(names: dict[str, Any]) -> Question:
+def question_of(names: dict[str, Any]) -> Question:
+    """What is asked, from the options. Raises UsageError for what does not fit together."""
     from medusa_sim.plan.recommend import Question
 
     prompt, tokens = names["prompt"], names["output_tokens"]
@@ -197,7 +162,6 @@ def _question(names: dict[str, Any]) -> Question:
         seq_len=names["seq_len"],
         objective=names["objective"],
         max_latency_ms=names["max_latency_ms"],
-        chain_only=names["chain_only"],
         candidates_max=names["candidates_max"],
         free_within=names["free_within"],
         switching_gain=names["switch_gain"],
@@ -205,40 +169,7 @@ def _question(names: dict[str, Any]) -> Question:
     )
 
 
-def _drafting(names: dict[str, Any]) -> Drafting:
-    from medusa_sim.plan.draft_options import Drafting
-    from medusa_sim.specs.model import with_dtypes
-    from medusa_sim.specs.models import load_model
-    from medusa_sim.specs.runtime import load_runtime
-
-    draft, runtime = names["draft_model"], names["draft_runtime"]
-    return Drafting(
-        method=names["drafter"],
-        heads=names["heads"],
-        draft=None if draft is None else with_dtypes(load_model(draft), names["dtype"]),
-        draft_runtime=None if runtime is None else load_runtime(runtime),
-        draft_vocab=names["draft_vocab"],
-        depth_max=names["max_drafts"],
-    )
-
-
-def _acceptance(names: dict[str, Any]) -> AcceptanceProfile:
-    from medusa_sim.plan.acceptance import acceptance_of, is_another_models
-
-    profile = acceptance_of(
-        names["acceptance"],
-        names["drafter"],
-        names["data_dir"],
-        model_name=names["model"],
-        workload=names["workload"],
-        lossless=names["lossless"],
-    )
-    if is_another_models(profile, names["acceptance"], names["model"]):
-        click.echo(f"acceptance {profile.name} is of another model; give yours with --acceptance", err=True)
-    return profile
-
-
-def _show(output: Output, answer: Recommendation, kernels: str) -> None:
+def _show(output: Output, answer: Recommendation) -> None:
     from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
     from medusa_sim.report.recommend_reason import reason
     from medusa_sim.report.recommend_text import findings, headline, schedule_table
@@ -250,7 +181,7 @@ def _show(output: Output, answer: Recommendation, kernels: str) -> None:
         from medusa_sim import __version__
 
         head = {"schema": SCHEMA, "version": __version__, "command": command_line()}
-        values = recommendation_values(answer, kernels)
+        values = recommendation_values(answer)
         output.text(json.dumps({**head, **values}, indent=1, allow_nan=False) + "\n")
         return
     if output.form in ("csv", "parquet"):
@@ -259,7 +190,7 @@ def _show(output: Output, answer: Recommendation, kernels: str) -> None:
     table = output.drawn(schedule_table(answer)).strip("\n")
     told = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
     warned = [f"warning: {line}" for line in warnings(answer)]
-    parts = [headline(answer, kernels), "", reason(answer), "", table, "", *told]
+    parts = [headline(answer), "", reason(answer), "", table, "", *told]
     if warned:
         parts += ["", *warned]
     output.text("\n".join(_wrapped(part, output) for part in parts) + "\n")

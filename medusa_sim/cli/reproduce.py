@@ -8,9 +8,10 @@ import click
 from click.shell_completion import CompletionItem
 
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import DEFAULT_GPU, output_options
+from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.defaults import DEFAULT_GPU
 
 
 class _TargetType(click.ParamType[str]):

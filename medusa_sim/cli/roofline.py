@@ -10,15 +10,9 @@ import click
 from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType, echo_grid
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import MODEL, RUNTIME
-from medusa_sim.cli.options import (
-    DEFAULT_CANDIDATES,
-    DEFAULT_MODEL,
-    DTYPE,
-    gpu_option,
-    latency_options,
-    output_options,
-)
+from medusa_sim.cli.options import DTYPE, gpu_option, latency_options, output_options
 from medusa_sim.cli.output import Output
+from medusa_sim.plan.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from medusa_sim.latency.by_name import LatencyName, Outside
@@ -35,7 +29,7 @@ if TYPE_CHECKING:
 @click.option("--model", type=MODEL, default=DEFAULT_MODEL, show_default=True, help="Model or config.json.")
 @click.option("--batch", type=GridType(BATCH), default="1,16", show_default=True)
 @click.option("--seq", "seq_len", type=GridType(SEQ_LEN), default="1024", show_default=True)
-@click.option("--candidates", type=GridType(CANDIDATES), default=DEFAULT_CANDIDATES, show_default=True)
+@click.option("--candidates", type=GridType(CANDIDATES), default="1,16..112:16", show_default=True)
 @click.option(
     "--runtime",
     type=RUNTIME,

@@ -10,21 +10,14 @@ import click
 
 from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType, echo_grid
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import ACCEPTANCE, GPUS, MODELS, RUNTIME
-from medusa_sim.cli.options import (
-    DEFAULT_CANDIDATES,
-    DEFAULT_GPU,
-    DEFAULT_MODEL,
-    DEFAULT_SEQ_LEN,
-    DTYPE,
-    latency_options,
-    output_options,
-)
+from medusa_sim.cli.names import GPUS, MODELS
+from medusa_sim.cli.options import output_options, scenario_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.sweep import SweepSetting
+    from medusa_sim.plan.scenario import Scenario
     from medusa_sim.step.grid import Grid
 
 _MOST_ROWS_SHOWN = 20_000
@@ -53,14 +46,14 @@ _MOST_CASES_SHOWN = 2_000
     "--seq",
     "seq_len",
     type=GridType(SEQ_LEN),
-    default=DEFAULT_SEQ_LEN,
+    default=str(DEFAULT_SEQ_LEN),
     show_default=True,
     help="Committed tokens of each sequence before the step.",
 )
 @click.option(
     "--candidates",
     type=GridType(CANDIDATES),
-    default=DEFAULT_CANDIDATES,
+    default=",".join(map(str, DEFAULT_CANDIDATES)),
     show_default=True,
     help="Tokens that one verification step processes per sequence, root included.",
 )
@@ -71,17 +64,6 @@ _MOST_CASES_SHOWN = 2_000
     show_default=True,
     help="model: all that an engine runs. block: the Medusa paper's simplified block.",
 )
-@click.option("--runtime", type=RUNTIME, default="cuda-graph", show_default=True, help="How kernels launch.")
-@latency_options
-@click.option(
-    "--acceptance",
-    type=ACCEPTANCE,
-    default="paper-fig4-sparse",
-    show_default=True,
-    help="Tokens per step: a profile's name or the path of its TOML file.",
-)
-@click.option("--drafter", type=click.Choice(("medusa", "ngram")), default="medusa", show_default=True)
-@click.option("--heads", type=click.IntRange(1, 64), default=5, show_default=True, help="Medusa heads.")
 @click.option(
     "--baseline",
     type=click.Choice(("same", "fixed")),
@@ -89,16 +71,7 @@ _MOST_CASES_SHOWN = 2_000
     show_default=True,
     help="Divide by plain decoding at the same batch and length, or (as the paper's plots) at batch 1, 1024.",
 )
-@click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's].")
-@click.option(
-    "--weight-dtype",
-    type=click.Choice(("fp16", "bf16", "fp32", "fp8", "int8", "int4")),
-    default=None,
-    help="Stored weights [as --dtype]; int4 is weight-only.",
-)
-@click.option(
-    "--kv-dtype", type=click.Choice(("fp16", "bf16", "fp32", "fp8")), default=None, help="KV cache."
-)
+@scenario_options
 @click.option("--all-rows", is_flag=True, help="With --format table: every row, not the best of each batch.")
 @click.option(
     "--report",
@@ -124,28 +97,39 @@ def sweep(
     A table shows the best count of each batch and length; --format csv, json, md and parquet carry
     every row, written as they are computed.
     """
-    from medusa_sim.plan.scenario import DEFAULT_ACCEPTANCE, sweep_settings
+    from medusa_sim.plan.scenario import Scenario
     from medusa_sim.step.grid import Grid
 
     if report_dir is not None:
         from medusa_sim.writing import check_folder
 
         check_folder(report_dir)
-    if names["drafter"] != "medusa" and names["acceptance"] == DEFAULT_ACCEPTANCE:
-        raise UsageError(
-            f"sweep --drafter {names['drafter']} needs --acceptance: the default is of Medusa heads"
-        )
     grid = Grid.of(batch, seq_len, candidates)
-    settings = sweep_settings(gpus, models, **names)
+    scenarios = tuple(Scenario(gpu=gpu, model=model, **names) for gpu in gpus for model in models)
+    for line in dict.fromkeys(line for item in scenarios for line in (*item.warnings, *left_out(item, grid))):
+        click.echo(line, err=True)
     if output.form == "table" and not all_rows:
-        _show_best(output, settings, grid)
+        _show_best(output, scenarios, grid)
     else:
-        _write_rows(output, settings, grid)
+        _write_rows(output, scenarios, grid)
     if report_dir is not None:
         from medusa_sim.report.sweep_report import write_report
 
-        for path in write_report(report_dir, settings, grid, command=_command()):
+        for path in write_report(report_dir, scenarios, grid, command=_command()):
             click.echo(f"wrote {path}", err=True)
+
+
+def left_out(scenario: Scenario, grid: Grid) -> list[str]:
+    """A line for counts of the grid that the scenario's acceptance does not describe."""
+    kept = scenario.covered(grid.candidates)
+    missing = [count for count in grid.candidates.tolist() if count not in kept]
+    if not missing:
+        return []
+    listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
+    return [
+        f"candidates {listed} left out: acceptance {scenario.profile.name} with drafter "
+        f"{scenario.drafting.method} does not describe them"
+    ]
 
 
 def _command() -> str:
@@ -159,39 +143,39 @@ def _echo(grid: Grid) -> None:
     echo_grid(batch=grid.batch.tolist(), seq_len=grid.seq_len.tolist(), candidates=grid.candidates.tolist())
 
 
-def _write_rows(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) -> None:
+def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid) -> None:
     """Every row, chunk by chunk."""
     from medusa_sim.cli.progress import counted
     from medusa_sim.plan.sweep import sweep as tables
     from medusa_sim.report.sweep_text import sources
 
-    rows = grid.rows * len(settings)
+    rows = grid.rows * len(scenarios)
     if output.form == "table" and rows > _MOST_ROWS_SHOWN:
         raise UsageError(f"{rows} rows are too many for a table; choose --format csv or parquet with -o FILE")
-    chunks = iter(counted((table.arrow() for table in tables(settings, grid)), rows, "rows"))
+    chunks = iter(counted((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
     _echo(grid)
-    output.rows(chain([first], chunks), "sweep", sources=sources(settings))
+    output.rows(chain([first], chunks), "sweep", sources=sources(scenarios))
 
 
-def _show_best(output: Output, settings: tuple[SweepSetting, ...], grid: Grid) -> None:
+def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid) -> None:
     """One line per batch and length with the best count, and below it what follows from them."""
     from medusa_sim.plan.insights import answer
     from medusa_sim.report.sweep_text import best_table, headline, verdicts
 
-    cases = grid.batch.size * grid.seq_len.size * len(settings)
+    cases = grid.batch.size * grid.seq_len.size * len(scenarios)
     if cases > _MOST_CASES_SHOWN:
         raise UsageError(
             f"{cases} batches and lengths are too many for a table; choose --format csv or -o FILE.parquet"
         )
     parts = []
-    for setting in settings:
-        found = answer(setting, grid)
+    for scenario in scenarios:
+        found = answer(scenario, grid)
         table = output.drawn(best_table(found)).strip("\n")
-        parts.append("\n".join([headline(setting), "", table, "", *verdicts(found), ""]))
+        parts.append("\n".join([headline(scenario), "", table, "", *verdicts(found), ""]))
     _echo(grid)
     output.text("\n".join(parts))
-    rows = grid.rows * len(settings)
+    rows = grid.rows * len(scenarios)
     if cases < rows:
         more = "--all-rows, --format csv or -o FILE.parquet give all"
         click.echo(f"{cases} of {rows} rows shown; {more}", err=True)

@@ -37,6 +37,7 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
     "vllm": {
         "medusa": EngineMethod(name="medusa", checkpoint=True, untested=_VLLM_UNTESTED),
         "eagle": EngineMethod(name="eagle3", checkpoint=True, scheduled=_VLLM_SCHEDULED),
+        "eagle3": EngineMethod(name="eagle3", checkpoint=True, scheduled=_VLLM_SCHEDULED),
         "mtp": EngineMethod(
             name="mtp",
             checkpoint=False,
@@ -48,6 +49,7 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
     # docs_new/docs/advanced_features/{speculative_decoding,adaptive_speculative_decoding}.mdx.
     "sglang": {
         "eagle": EngineMethod(name="EAGLE3", checkpoint=True, scheduled=("0.5.23",)),
+        "eagle3": EngineMethod(name="EAGLE3", checkpoint=True, scheduled=("0.5.23",)),
         "mtp": EngineMethod(name="EAGLE", checkpoint=False, scheduled=("0.5.23",)),
         "draft-model": EngineMethod(
             name="STANDALONE", checkpoint=True, untested="SGLang adapts the steps of EAGLE and EAGLE3 only"
@@ -61,6 +63,9 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
     # (support_dynamic_draft_len: Eagle3 first, pull request 12262 adds MTP and draft target).
     "tensorrt-llm": {
         "eagle": EngineMethod(
+            name="Eagle3", checkpoint=True, scheduled=("1.3", "1.4"), untested=_TENSORRT_UNREAD
+        ),
+        "eagle3": EngineMethod(
             name="Eagle3", checkpoint=True, scheduled=("1.3", "1.4"), untested=_TENSORRT_UNREAD
         ),
         "mtp": EngineMethod(name="MTP", checkpoint=False, scheduled=("1.4",), untested=_TENSORRT_UNREAD),
@@ -77,6 +82,7 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
     # llama.cpp docs/speculative.md (--spec-type).
     "llama-cpp": {
         "eagle": EngineMethod(name="draft-eagle3", checkpoint=True),
+        "eagle3": EngineMethod(name="draft-eagle3", checkpoint=True),
         "mtp": EngineMethod(name="draft-mtp", checkpoint=False),
         "draft-model": EngineMethod(name="draft-simple", checkpoint=True),
         "ngram": EngineMethod(name="ngram-simple", checkpoint=False),

@@ -30,7 +30,7 @@ def best_tree(
     asked for, or no tree that the engine allows gains enough.
     """
     surface, grid = answer.surface, plan.grid
-    if answer.question.chain_only:
+    if answer.scenario.chain_only:
         return None
     columns = np.flatnonzero(
         np.isin(surface.option, [i for i, option in enumerate(surface.options) if option.width > 1])

@@ -1,4 +1,8 @@
-"""Where speculation stops paying: the batch, the context, and in which direction."""
+"""Where speculation stops paying: the batch, the context, and in which direction.
+
+Only what can be run is looked at: batches and contexts that fit in the card's memory, and contexts that the
+model has positions for.
+"""
 
 from __future__ import annotations
 
@@ -7,36 +11,37 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.surface import searched
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.step.step import Setting
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import Surface, at_counts, price
+from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 
-Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout"]
+Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
 
 BATCHES_SEARCHED = 1024
 SHORTEST_CONTEXT = 16
 _EVERY_BATCH_TO = 64
 _RATIO = 1.07
-"""Beyond the first batches every 7 % is tried, and every whole number around the last change."""
+"""Beyond the first batches every 7 % is tried, and every whole number around each change."""
 _FEW_COUNTS = np.asarray([*range(2, 11), 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 128, 192, 256])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BreakEven:
-    """The last place where the best speculative speedup crosses 1 on the range searched.
+    """Where the best speculative speedup is above 1 on the range searched.
 
-    `loses from`: it stays at or below 1 from `at` on. `pays from`: it stays above 1 from `at` on. None
-    where nothing changes on the range.
+    direction: of the last change. `loses from`: it stays at or below 1 from `at` on; `pays from`: above 1;
+    at is None where nothing changes. spans: every (first, last) in which it pays. searched_to: the
+    last value that fits, or the end of the search; 0 under `does not fit`.
     """
 
     at: int | None
     direction: Direction
     searched_from: int
     searched_to: int
+    spans: tuple[tuple[int, int], ...] = ()
 
     @property
     def loses_from(self) -> int | None:
@@ -46,82 +51,105 @@ class BreakEven:
         return self.at if self.direction == "loses from" else None
 
 
+NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, searched_to=0)
+
+
 def thinned(options: Sequence[DraftOption]) -> tuple[DraftOption, ...]:
     """The same options with about thirty counts each: near break-even the best counts are small."""
-    kept = (option.only(_FEW_COUNTS) for option in options)
-    return tuple(option for option in kept if option is not None)
+    return at_counts(options, _FEW_COUNTS)
 
 
-def last_crossing(pays: npt.NDArray[np.bool_]) -> tuple[int, Direction]:
-    """(place where the final state begins, direction) of answers along an ascending axis."""
-    final = bool(pays[-1])
-    changed = np.flatnonzero(pays != final)
-    if changed.size == 0:
-        return 0, "pays throughout" if final else "loses throughout"
-    return int(changed[-1]) + 1, "pays from" if final else "loses from"
-
-
-def crossing(values: IntArray, pays_at: Callable[[IntArray], npt.NDArray[np.bool_]]) -> BreakEven:
-    """The last crossing over ascending whole `values`, told to the whole number."""
+def crossing(values: IntArray, pays_at: Callable[[IntArray], BoolArray]) -> BreakEven:
+    """Every crossing over ascending whole `values`, to the whole number; the last one leads."""
     return _refined(values, pays_at(values), pays_at)
 
 
-def _refined(
-    values: IntArray, pays: npt.NDArray[np.bool_], pays_at: Callable[[IntArray], npt.NDArray[np.bool_]]
-) -> BreakEven:
-    place, direction = last_crossing(pays)
+def _refined(values: IntArray, pays: BoolArray, pays_at: Callable[[IntArray], BoolArray]) -> BreakEven:
     ends = {"searched_from": int(values[0]), "searched_to": int(values[-1])}
-    if direction.endswith("throughout"):
-        return BreakEven(at=None, direction=direction, **ends)
-    below, above = int(values[place - 1]), int(values[place])
+    edges = [_edge(values, pays, int(place), pays_at) for place in np.flatnonzero(pays[1:] != pays[:-1])]
+    starts = [int(values[0]), *edges]
+    states = [bool(pays[0]) ^ bool(i % 2) for i in range(len(starts))]
+    lasts = [*(edge - 1 for edge in edges), int(values[-1])]
+    spans = tuple((first, last) for first, last, paid in zip(starts, lasts, states, strict=True) if paid)
+    if not edges:
+        throughout: Direction = "pays throughout" if states[0] else "loses throughout"
+        return BreakEven(at=None, direction=throughout, spans=spans, **ends)
+    final: Direction = "pays from" if states[-1] else "loses from"
+    return BreakEven(at=edges[-1], direction=final, spans=spans, **ends)
+
+
+def _edge(values: IntArray, pays: BoolArray, place: int, pays_at: Callable[[IntArray], BoolArray]) -> int:
+    """The first whole number in the state that follows the change behind values[place]."""
+    below, above, after = int(values[place]), int(values[place + 1]), bool(pays[place + 1])
     while above - below > 1:
         between = np.unique(np.linspace(below, above, min(above - below + 1, 66)).astype(np.int64))
-        inside = pays_at(between[1:-1])
-        states = np.concatenate([[not pays[-1]], inside, [pays[-1]]])
-        at, _ = last_crossing(states)
-        below, above = int(between[at - 1]), int(between[at])
-    return BreakEven(at=above, direction=direction, **ends)
+        states = np.concatenate([[not after], pays_at(between[1:-1]), [after]])
+        last = int(np.flatnonzero(states != after)[-1])
+        below, above = int(between[last]), int(between[last + 1])
+    return above
 
 
-def best_speculative(
-    gpu: Gpu, setting: Setting, options: Sequence[DraftOption], batch: IntArray, seq_len: IntArray
-) -> FloatArray:
-    """(B, S) largest speedup of any configuration that speculates; memory is left out."""
-    surface = searched(gpu, setting, options, batch, seq_len)
-    return np.asarray(surface.speedup[..., 1:].max(axis=-1))
+def pays(surface: Surface) -> BoolArray:
+    """(B, S) whether any configuration that speculates and fits has a speedup above 1."""
+    gain = np.where(surface.fits, surface.speedup, 0.0)[..., 1:]
+    return np.asarray(gain.max(axis=-1, initial=0.0) > 1.0)
 
 
 def break_even_batches(
-    gpu: Gpu, setting: Setting, options: Sequence[DraftOption], seq_len: IntArray
+    scenario: Scenario, options: Sequence[DraftOption], seq_len: IntArray
 ) -> tuple[BreakEven, ...]:
-    """For each length the last batch crossing between 1 and BATCHES_SEARCHED."""
+    """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED."""
     few = thinned(options)
     beyond = np.geomspace(
         _EVERY_BATCH_TO,
         BATCHES_SEARCHED,
         1 + round(float(np.log(BATCHES_SEARCHED / _EVERY_BATCH_TO) / np.log(_RATIO))),
     )
-    batches = np.unique(np.concatenate([np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64)]))
-    pays = best_speculative(gpu, setting, few, batches, seq_len) > 1.0
+    tried = np.unique(np.concatenate([np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64)]))
+    largest = price(scenario, [1], seq_len, few).max_batch[:, 1:].max(axis=-1, initial=0)
+    largest = np.minimum(largest, BATCHES_SEARCHED)
+    batches = np.unique(np.concatenate([tried[tried <= largest.max(initial=0)], largest[largest > 0]]))
+    if batches.size == 0:
+        return (NOTHING_FITS,) * seq_len.size
+    paying = pays(price(scenario, batches, seq_len, few))
 
-    def at_length(length: IntArray) -> Callable[[IntArray], npt.NDArray[np.bool_]]:
-        return lambda batch: np.asarray(best_speculative(gpu, setting, few, batch, length)[:, 0] > 1.0)
+    def at_length(s: int) -> Callable[[IntArray], BoolArray]:
+        return lambda batch: pays(price(scenario, batch, seq_len[s : s + 1], few))[:, 0]
 
-    return tuple(_refined(batches, pays[:, s], at_length(seq_len[s : s + 1])) for s in range(seq_len.size))
+    return tuple(
+        _refined(batches[kept := batches <= largest[s]], paying[kept, s], at_length(s))
+        if largest[s]
+        else NOTHING_FITS
+        for s in range(seq_len.size)
+    )
+
+
+def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:
+    """Most committed tokens at which a batch with some drafting fits in memory; 0 if it never does."""
+    model, room = scenario.model, usable_memory_bytes(scenario.gpu)
+    found = [0]
+    for option in options:
+        none, one = (
+            float(step_memory_bytes(model, option.drafter, batch, length, int(option.candidates[0])))
+            for length in (0, 1)
+        )
+        found.append(int((room - none) // (one - none)))
+    return max(found)
 
 
 def break_even_context(
-    gpu: Gpu, setting: Setting, options: Sequence[DraftOption], batch: int, longest: int
+    scenario: Scenario, options: Sequence[DraftOption], batch: int, longest: int
 ) -> BreakEven:
-    """The last context crossing between SHORTEST_CONTEXT and `longest` at one batch.
+    """Where speculation pays among the contexts that fit, SHORTEST_CONTEXT to `longest`, at one batch.
 
     A long context can bring speculation back at a large batch: reading the KV cache then takes most of
     a step, and a verification step reads it once for all candidates.
     """
     few = thinned(options)
-    steps = 1 + max(1, round(float(np.log2(longest / SHORTEST_CONTEXT) * 4)))
-    lengths = np.unique(np.rint(np.geomspace(SHORTEST_CONTEXT, longest, steps)).astype(np.int64))
+    end = min(longest, longest_context(scenario, few, batch))
+    if end < SHORTEST_CONTEXT:
+        return NOTHING_FITS
+    steps = 1 + max(1, round(float(np.log2(end / SHORTEST_CONTEXT) * 4)))
+    lengths = np.unique(np.rint(np.geomspace(SHORTEST_CONTEXT, end, steps)).astype(np.int64))
     one = np.asarray([batch])
-    return crossing(
-        lengths, lambda length: np.asarray(best_speculative(gpu, setting, few, one, length)[0] > 1.0)
-    )
+    return crossing(lengths, lambda length: pays(price(scenario, one, length, few))[0])

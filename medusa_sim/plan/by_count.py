@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medusa_sim.plan.surface import PLAIN, Surface
+from medusa_sim.plan.surface import Surface
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -20,25 +20,20 @@ def count_table(surface: Surface) -> pa.Table:
     """
     import pyarrow as pa
 
-    counts, inverse = np.unique(surface.candidates, return_inverse=True)
-    depth = np.asarray([0, *(option.depth for option in surface.options)])[surface.option + 1]
-    shape = (surface.batch.size, surface.seq_len.size, counts.size)
-    chosen = np.full(shape, PLAIN)
-    for place in range(counts.size):
-        members = np.flatnonzero(inverse == place)
-        chosen[..., place] = members[np.argmax(surface.speedup[..., members], axis=-1)]
-    step_us = np.take_along_axis(surface.step_us, chosen, axis=-1)
-    decode_us = np.broadcast_to(surface.decode_us[..., None], shape)
+    found = surface.by_count
+    shape = found.fits.shape
     columns = {
-        "batch": np.broadcast_to(surface.batch[:, None, None], shape),
-        "seq_len": np.broadcast_to(surface.seq_len[None, :, None], shape),
-        "candidates": np.broadcast_to(counts, shape),
-        "drafts": depth[chosen],
-        "tokens_per_step": surface.tokens_per_step[chosen],
-        "decode_step_us": decode_us,
-        "verify_step_us": step_us,
-        "overhead": step_us / decode_us,
-        "speedup": np.take_along_axis(surface.speedup, chosen, axis=-1),
-        "fits_memory": np.take_along_axis(surface.fits, chosen, axis=-1),
+        "batch": surface.batch[:, None, None],
+        "seq_len": surface.seq_len[None, :, None],
+        "candidates": found.counts,
+        "drafts": found.drafts,
+        "tokens_per_step": found.tokens_per_step,
+        "decode_step_us": found.decode_us,
+        "verify_step_us": found.step_us,
+        "overhead": found.step_us / found.decode_us,
+        "speedup": found.speedup,
+        "fits_memory": found.fits,
     }
-    return pa.table({name: np.moveaxis(values, 1, 0).ravel() for name, values in columns.items()})
+    return pa.table(
+        {name: np.moveaxis(np.broadcast_to(values, shape), 1, 0).ravel() for name, values in columns.items()}
+    )

@@ -8,8 +8,7 @@ ranks: for each depth and width (children kept a level) the optimal trees of tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -19,18 +18,12 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree, Path
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter import Drafter, DraftModel, LayerDrafter, MedusaHeads, NoDrafter
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.defaults import CANDIDATES_MAX, MAX_DRAFTS
+from medusa_sim.step.drafter.base import Drafter, Parts
+from medusa_sim.step.drafter.registry import drafter_kind
 
-Method = Literal["medusa", "draft-model", "eagle", "mtp", "ngram"]
-METHODS: tuple[Method, ...] = get_args(Method)
-
-CANDIDATES_MAX = 256
-"""Largest tree searched; verification has long been compute-bound there."""
-DEPTH_MAX = 16
-"""Longest chain searched."""
+MAX_HEADS = 64
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
 
@@ -39,48 +32,28 @@ WIDTHS = (1, 2, 4, 8)
 class Drafting:
     """What drafts, before its depth is chosen.
 
-    heads: trained Medusa heads. draft: the model of `draft-model`, launched by draft_runtime (None: as
-    the target). draft_vocab, fused_inputs: of the layer drafters. depth_max: drafts in a row at most.
+    method: name of a registered drafter. parts: what it is made of. max_drafts: drafts in a row at most.
     """
 
-    method: Method = "medusa"
-    heads: int = 5
-    own_output_layers: bool = True
-    draft: Model | None = None
-    draft_runtime: Runtime | None = None
-    draft_vocab: int | None = None
-    fused_inputs: int = 2
-    depth_max: int = DEPTH_MAX
+    method: str = "medusa"
+    parts: Parts = field(default_factory=Parts)
+    max_drafts: int = MAX_DRAFTS
 
     def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise UsageError(unknown_name("drafter", self.method, METHODS))
-        if (self.method == "draft-model") != (self.draft is not None):
-            needed = "needs" if self.method == "draft-model" else "takes no"
-            raise UsageError(
-                f"drafter {self.method} {needed} --draft-model NAME (as in --draft-model llama-68m)"
-            )
-        if not 1 <= self.depth_max <= 64:
-            raise UsageError(f"depth {self.depth_max}: whole numbers from 1 to 64 are allowed")
+        if not 1 <= self.max_drafts <= 64:
+            raise UsageError(f"drafts in a row {self.max_drafts}: whole numbers from 1 to 64 are allowed")
+        if not 1 <= self.parts.heads <= MAX_HEADS:
+            raise UsageError(f"heads {self.parts.heads}: whole numbers from 1 to {MAX_HEADS} are allowed")
+        self.kind.check_parts(self.parts)
+
+    @property
+    def kind(self) -> type[Drafter]:
+        """The registered drafter."""
+        return drafter_kind(self.method)
 
     def drafter(self, depth: int, width: int = 1) -> Drafter:
         """The drafter that makes `depth` drafts in a row, `width` a level."""
-        match self.method:
-            case "medusa":
-                return MedusaHeads(heads=depth, own_output_layers=self.own_output_layers)
-            case "ngram":
-                return NoDrafter()
-            case "draft-model":
-                assert self.draft is not None  # noqa: S101  # __post_init__ has refused it
-                return DraftModel(draft=self.draft, depth=depth, width=width, runtime=self.draft_runtime)
-            case "eagle" | "mtp":
-                return LayerDrafter(
-                    depth=depth,
-                    width=width,
-                    draft_vocab=self.draft_vocab,
-                    fused_inputs=self.fused_inputs,
-                    name=self.method,
-                )
+        return self.kind.of(self.parts, depth, width)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -101,6 +74,7 @@ class DraftOption:
     profile: AcceptanceProfile
     heads: HeadAccuracy | None = None
     order: TreeOrder | None = None
+    _bands: dict[int, tuple[float, float]] = field(default_factory=dict, repr=False)
 
     def tree(self, candidates: int) -> CandidateTree | None:
         """The tree of that many candidates; None where shapes are unknown."""
@@ -116,7 +90,15 @@ class DraftOption:
         return float(self.tokens_per_step[np.searchsorted(self.candidates, candidates)])
 
     def band(self, candidates: int) -> tuple[float, float]:
-        """80 % interval of the tokens per step: label counts and the profile's own model error."""
+        """80 % interval of the tokens per step: label counts and the profile's own model error.
+
+        Never above one token a candidate, nor above the depth and the target's own token.
+        """
+        if candidates not in self._bands:
+            self._bands[candidates] = self._band(candidates)
+        return self._bands[candidates]
+
+    def _band(self, candidates: int) -> tuple[float, float]:
         if self.order is None or self.heads is None:
             low, high = self.profile.band(np.asarray(candidates))
             return float(low), float(high)
@@ -126,8 +108,15 @@ class DraftOption:
         half = np.hypot(
             tokens_per_step_error(self.order.tree(candidates), self.heads), model_error * (value - 1.0)
         )
-        band = self.profile.with_knobs([max(value - half, 1.0), value + half], candidates)
+        most = min(candidates, self.depth + 1)
+        ends = [max(value - half, 1.0), min(value + half, max(most, value))]
+        band = self.profile.with_knobs(ends, candidates)
         return float(band[0]), float(band[1])
+
+    def drafts(self, candidates: int) -> int:
+        """Drafts in a row that the tree of that many candidates uses: heads behind them need not run."""
+        tree = self.tree(candidates)
+        return self.depth if tree is None else max(tree.depth, 1)
 
     def scaled_tokens(self, candidates: int, factor: float) -> float:
         """Tokens per step of the same tree if every accuracy were `factor` times what it is.
@@ -169,9 +158,8 @@ def draft_options(
     heads = profile.heads
     if heads is None:
         return (_curve_option(drafting, profile, candidates_max, chain_only=chain_only),)
-    depth_max = min(
-        heads.heads, drafting.depth_max, *([drafting.heads] if drafting.method == "medusa" else [])
-    )
+    trained = [drafting.parts.heads] if drafting.kind.unit == "head" else []
+    depth_max = min(heads.heads, drafting.max_drafts, *trained)
     options = []
     if not chain_only and heads.ranks > 1:
         for depth in range(1, depth_max + 1):
@@ -191,15 +179,15 @@ def _curve_option(
             f"acceptance {profile.name} is a curve of tree sizes and knows no chains; give accuracies per "
             "head and rank, or per position, with --acceptance FILE"
         )
-    if drafting.method not in ("medusa", "ngram"):
+    if drafting.kind.pays_per_draft:
         raise UsageError(
             f"acceptance {profile.name} is a curve of tree sizes; drafter {drafting.method} pays for each "
             "draft in a row and needs a rate per position: --acceptance FILE, or one rate such as 0.7"
         )
     counts = np.arange(2, min(candidates_max, profile.candidates_max) + 1)
     return DraftOption(
-        drafter=drafting.drafter(drafting.heads),
-        depth=drafting.heads,
+        drafter=drafting.drafter(drafting.parts.heads),
+        depth=drafting.parts.heads,
         width=0,
         chain=False,
         candidates=counts,
@@ -212,7 +200,7 @@ def _tree_options(
     drafting: Drafting, profile: AcceptanceProfile, heads: HeadAccuracy, candidates_max: int
 ) -> list[DraftOption]:
     """Medusa heads and n-grams: one option a depth. Drafters that run level by level: one a width too."""
-    if drafting.method in ("medusa", "ngram"):
+    if not drafting.kind.has_levels:
         return [_tree_option(drafting, profile, heads, 0, optimal_order(heads, candidates_max))]
     found = []
     for width in (w for w in WIDTHS[1:] if w <= heads.ranks):

@@ -11,14 +11,16 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.latency.cached import cached
-from medusa_sim.plan.break_even import SHORTEST_CONTEXT, BreakEven, break_even_batches, break_even_context
-from medusa_sim.plan.capacity import Capacity, OperatingPoint, best_point, capacities
-from medusa_sim.plan.draft_options import CANDIDATES_MAX, Drafting, DraftOption, draft_options
-from medusa_sim.plan.insights import FREE_WITHIN
+from medusa_sim.plan.break_even import BreakEven, break_even_batches, break_even_context
+from medusa_sim.plan.capacity import Capacity, OperatingPoint, best_operating_point, capacities
+from medusa_sim.plan.curve import FREE_WITHIN
+from medusa_sim.plan.defaults import CANDIDATES_MAX, DEFAULT_BATCHES, DEFAULT_SEQ_LEN
+from medusa_sim.plan.draft_options import Drafting, DraftOption
 from medusa_sim.plan.request import RequestLatency, request_latency
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import SWITCHING_GAIN, BatchRange, merged
 from medusa_sim.plan.schedule_row import ScheduleRow, free_candidates, schedule_row, speaking
-from medusa_sim.plan.surface import PLAIN, Surface, searched
+from medusa_sim.plan.surface import PLAIN, Surface, price
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 from medusa_sim.units import US_PER_MS
@@ -37,12 +39,11 @@ class Question:
     tokens. max_latency_ms: longest time per output token of one user. request: (prompt, output) tokens.
     """
 
-    batch_min: int = 1
-    batch_max: int = 64
-    seq_len: tuple[int, ...] = (1024,)
+    batch_min: int = DEFAULT_BATCHES[0]
+    batch_max: int = DEFAULT_BATCHES[1]
+    seq_len: tuple[int, ...] = (DEFAULT_SEQ_LEN,)
     objective: Objective = "latency"
     max_latency_ms: float | None = None
-    chain_only: bool = False
     candidates_max: int = CANDIDATES_MAX
     free_within: float = FREE_WITHIN
     switching_gain: float = SWITCHING_GAIN
@@ -97,14 +98,12 @@ class Recommendation:
     row that speculation helps least. free_candidates: (batch, seq_len, count) of the options scheduled.
     best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
     by_drafts: at batch_min and the first length. schedule_all_lengths: one schedule for all lengths, as
-    engines that do not look at the context take it, each row at the length it helps least.
+    engines that do not look at the context take it, each row at the length it helps least. where_it_fits: for
+    each length at which speculation would pay but some batch leaves no room, the largest batch that does.
     """
 
     question: Question
-    gpu: Gpu
-    setting: Setting
-    drafting: Drafting
-    profile: AcceptanceProfile
+    scenario: Scenario
     surface: Surface
     enable: bool
     break_even_batches: tuple[BreakEven, ...]
@@ -117,6 +116,27 @@ class Recommendation:
     best_without: OperatingPoint | None
     capacities: tuple[Capacity, ...]
     requests: tuple[RequestLatency, ...]
+    where_it_fits: tuple[ScheduleRow, ...]
+
+    @property
+    def gpu(self) -> Gpu:
+        """The card."""
+        return self.scenario.gpu
+
+    @property
+    def setting(self) -> Setting:
+        """What every step shares."""
+        return self.surface.setting
+
+    @property
+    def drafting(self) -> Drafting:
+        """What drafts."""
+        return self.scenario.drafting
+
+    @property
+    def profile(self) -> AcceptanceProfile:
+        """How often drafts are accepted."""
+        return self.scenario.profile
 
     @property
     def hardest(self) -> ScheduleRow:
@@ -138,46 +158,47 @@ class Recommendation:
         return found
 
 
-def recommend(
-    gpu: Gpu, setting: Setting, drafting: Drafting, profile: AcceptanceProfile, question: Question
-) -> Recommendation:
-    """Search every configuration and answer.
+def recommend(scenario: Scenario, question: Question | None = None) -> Recommendation:
+    """Search every configuration and answer (question None: the default one).
 
     Raises UsageError where the question or the profile does not fit the drafter, SpecError or
     CoverageError from the latency model.
     """
-    options = draft_options(
-        drafting, profile, candidates_max=question.candidates_max, chain_only=question.chain_only
-    )
-    depth = max(option.depth for option in options)
-    timed = replace(setting, scope="model", depth=depth, latency=cached(setting.latency))
-    lengths = np.asarray(question.seq_len, dtype=np.int64)
-    surface = searched(gpu, timed, options, question.batches, lengths)
-    schedules = [_scheduled(surface, s, question) for s in range(lengths.size)]
-    rows = [_row(surface, s, found, question) for s, ranges in enumerate(schedules) for found in ranges]
-    best_with = _best(surface, question, speculate=True)
-    best_without = _best(surface, question, speculate=False)
+    asked = Question() if question is None else question
+    if scenario.scope != "model":
+        raise UsageError(f"scope {scenario.scope}: a recommendation is about whole models; take scope model")
+    # One memory of kernel times for every surface of this answer.
+    kept = scenario.but(latency=cached(scenario.latency), kernels=_kernels(scenario))
+    options = kept.options(asked.candidates_max)
+    lengths = np.asarray(asked.seq_len, dtype=np.int64)
+    surface = price(kept, asked.batches, lengths, options)
+    schedules = [_scheduled(surface, s, asked) for s in range(lengths.size)]
+    rows = [_row(surface, s, found, asked) for s, ranges in enumerate(schedules) for found in ranges]
+    best_with = _best(surface, asked, speculate=True)
+    best_without = _best(surface, asked, speculate=False)
     return Recommendation(
-        question=question,
-        gpu=gpu,
-        setting=setting,
-        drafting=drafting,
-        profile=profile,
+        question=asked,
+        scenario=scenario,
         surface=surface,
-        enable=_enabled(question, rows, best_with, best_without),
-        break_even_batches=break_even_batches(gpu, timed, options, lengths),
+        enable=_enabled(asked, rows, best_with, best_without),
+        break_even_batches=break_even_batches(kept, options, lengths),
         break_even_context=break_even_context(
-            gpu, timed, options, question.batch_max, _longest_context(setting, lengths)
+            kept, options, asked.batch_max, _longest_context(kept, lengths)
         ),
-        free_candidates=_free_candidates(surface, schedules, question.free_within),
+        free_candidates=_free_candidates(surface, asked.free_within),
         schedule=tuple(rows),
-        schedule_all_lengths=_all_lengths(surface, question),
+        schedule_all_lengths=_all_lengths(surface, asked),
         by_drafts=by_drafts(surface, 0, 0),
         best_with=best_with,
         best_without=best_without,
-        capacities=capacities(gpu, timed, options, question.seq_len, question.max_latency_us),
-        requests=_requests(gpu, timed, options, question),
+        capacities=capacities(kept, options, surface, asked.max_latency_us),
+        requests=_requests(kept, options, asked),
+        where_it_fits=_where_it_fits(kept, surface, asked),
     )
+
+
+def _kernels(scenario: Scenario) -> str | None:
+    return None if scenario.kernels == "none" else scenario.kernels
 
 
 def _scheduled(surface: Surface, s: int, question: Question) -> tuple[BatchRange, ...]:
@@ -213,15 +234,35 @@ def _all_lengths(surface: Surface, question: Question) -> tuple[ScheduleRow, ...
     return tuple(rows)
 
 
-def _longest_context(setting: Setting, lengths: IntArray) -> int:
-    return max(setting.model.max_seq_len, int(lengths.max()), 2 * SHORTEST_CONTEXT)
+def _longest_context(scenario: Scenario, lengths: IntArray) -> int:
+    """The model's own positions, or the question's where they go beyond."""
+    return max(scenario.model.max_seq_len, int(lengths.max()))
+
+
+def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> tuple[ScheduleRow, ...]:
+    """For each length with a batch where speculation pays but leaves no room: the largest that fits."""
+    found = []
+    for s, length in enumerate(surface.seq_len):
+        best = 1 + np.argmax(surface.speedup[:, s, 1:], axis=-1)
+        at = np.arange(surface.batch.size)
+        pays = surface.speedup[at, s, best] > 1.0 + question.switching_gain
+        shut = np.flatnonzero(pays & ~surface.fits[:, s, 1:].any(axis=-1))
+        if shut.size == 0:
+            continue
+        largest = int(surface.max_batch[s, best[shut[0]]])
+        if largest < 1:
+            continue
+        one = price(scenario, [largest], [int(length)], surface.options)
+        fitting = np.where(one.fits[0, 0, 1:], one.speedup[0, 0, 1:], -np.inf)
+        chosen = BatchRange(first=0, last=0, configuration=1 + int(np.argmax(fitting)))
+        found.append(_row(one, 0, chosen, question))
+    return tuple(found)
 
 
 def _best(surface: Surface, question: Question, *, speculate: bool) -> OperatingPoint | None:
     """The largest throughput among the question's own batches that fit and keep the latency."""
-    first, columns = (PLAIN + 1, slice(1, None)) if speculate else (PLAIN, slice(0, 1))
     points = [
-        best_point(surface, s, surface.fits[:, s, columns], question.max_latency_us, first=first)
+        best_operating_point(surface, s, question.max_latency_us, speculate=speculate)
         for s in range(surface.seq_len.size)
     ]
     found = [point for point in points if point is not None]
@@ -241,30 +282,38 @@ def _enabled(
     return best_with.tokens_per_s > best_without.tokens_per_s * (1.0 + question.switching_gain)
 
 
-def _free_candidates(
-    surface: Surface, schedules: list[tuple[BatchRange, ...]], within: float
-) -> tuple[tuple[int, int, int], ...]:
-    """Free budget at every batch and length, with the drafting that is scheduled there."""
-    found = []
-    for s, ranges in enumerate(schedules):
-        for batches in ranges:
-            for at in range(batches.first, batches.last + 1):
-                spoken = speaking(surface, at, s, batches.configuration)
-                count = free_candidates(surface, at, s, spoken, within)
-                found.append((int(surface.batch[at]), int(surface.seq_len[s]), count))
-    return tuple(found)
+def _free_candidates(surface: Surface, within: float) -> tuple[tuple[int, int, int], ...]:
+    """(batch, length, free budget) at every batch and length, lengths outermost."""
+    free = free_candidates(surface, within)
+    return tuple(
+        (int(batch), int(seq_len), int(free[i, s]))
+        for s, seq_len in enumerate(surface.seq_len)
+        for i, batch in enumerate(surface.batch)
+    )
 
 
 def at_batch(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
-    """What to run at one batch and length of the question: its own best configuration that fits.
+    """What to run at one batch and length of the question alone: its own best configuration that fits.
 
-    Unlike a row of the schedule it gives up nothing for sharing a configuration with other batches.
+    Unlike `scheduled_at` it gives up nothing for sharing a configuration with other batches.
     Raises UsageError for a batch or length that was not searched.
     """
     surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
     fits = surface.fits[i, j]
     best = int(np.argmax(np.where(fits, surface.speedup[i, j], -np.inf))) if fits.any() else PLAIN
     return _row(surface, j, BatchRange(first=i, last=i, configuration=best), answer.question)
+
+
+def scheduled_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
+    """The schedule's row at one batch and length of the question, with its figures at that very batch.
+
+    `best_candidates` and `near_best` of the row say what that batch alone would take.
+    Raises UsageError for a batch or length that was not searched.
+    """
+    surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
+    ranges = _scheduled(surface, j, answer.question)
+    chosen = next(found.configuration for found in ranges if found.first <= i <= found.last)
+    return _row(surface, j, BatchRange(first=i, last=i, configuration=chosen), answer.question)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -285,7 +334,7 @@ def steps_at(answer: Recommendation, batch: int, seq_len: int) -> TwoSteps:
     best = speaking(surface, i, j, PLAIN)
     option = surface.option_of(best)
     assert option is not None  # noqa: S101  # `speaking` gives a configuration that speculates
-    setting = replace(answer.setting, scope="model", drafter=option.drafter, depth=max(option.depth, 1))
+    setting = replace(answer.setting, drafter=option.drafter)
     count = int(surface.candidates[best])
     return TwoSteps(
         candidates=count,
@@ -323,7 +372,7 @@ def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
 
 
 def _requests(
-    gpu: Gpu, setting: Setting, options: tuple[DraftOption, ...], question: Question
+    scenario: Scenario, options: tuple[DraftOption, ...], question: Question
 ) -> tuple[RequestLatency, ...]:
     """Requests at the smallest and the largest batch, each with the best count at its middle context."""
     if question.request is None:
@@ -331,12 +380,12 @@ def _requests(
     prompt, output = question.request
     found = []
     for batch in sorted({question.batch_min, question.batch_max}):
-        surface = searched(gpu, setting, options, [batch], [prompt + output // 2])
+        surface = price(scenario, [batch], [prompt + output // 2], options)
         speedup = np.where(surface.fits[0, 0], surface.speedup[0, 0], -np.inf)
         best = int(np.argmax(speedup))
         found.append(
             request_latency(
-                setting,
+                scenario.setting,
                 surface.option_of(best),
                 int(surface.candidates[best]),
                 batch=batch,

@@ -42,6 +42,11 @@ class RequestLatency:
         """End to end."""
         return self.plain_total_us / self.total_us
 
+    @property
+    def decode_speedup(self) -> float:
+        """Of the tokens after the first alone."""
+        return self.plain_per_token_us / self.per_token_us
+
 
 def request_latency(
     setting: Setting,
@@ -66,7 +71,7 @@ def request_latency(
     plain_step = _mean(decode_step(setting, batch, contexts).time_us)
     prompt, step, tokens = plain_prompt, plain_step, 1.0
     if option is not None:
-        drafting = replace(setting, drafter=option.drafter, depth=option.depth)
+        drafting = replace(setting, drafter=option.drafter)
         tokens = option.tokens(candidates)
         step = _mean(verify_step(drafting, batch, contexts, candidates).time_us)
         works = option.drafter.prompt_work(setting.model, prefill(batch, prompt_tokens), setting.runtime)

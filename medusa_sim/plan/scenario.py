@@ -1,92 +1,270 @@
-"""From names to a sweep: the one place where GPUs, models, runtimes and profiles are put together."""
+"""The one place where a set-up is put together: GPU, model, runtime, drafter, acceptance, latency.
+
+Names, files or objects go in; what comes out is loaded, checked and the same for the command line, the app
+and Python. Defaults stand here and nowhere else.
+"""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
 
-from medusa_sim.acceptance.profile import load_acceptance
+import numpy as np
+
+from medusa_sim.acceptance.profile import CURVE_HEADS
+from medusa_sim.arrays import IntArray
 from medusa_sim.data import DataDir
-from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.errors import CoverageError, UsageError, unknown_name
+from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
-from medusa_sim.plan.speedup import Baseline
-from medusa_sim.plan.sweep import SweepSetting
-from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import with_dtypes
+from medusa_sim.plan.acceptance import Given, acceptance_of
+from medusa_sim.plan.defaults import (
+    CANDIDATES_MAX,
+    DEFAULT_DRAFTER,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+    DEFAULT_RUNTIME,
+    MAX_DRAFTS,
+)
+from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
+from medusa_sim.plan.speedup import BASELINES, Baseline
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.kernels import Fit
+from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter import Drafter, MedusaHeads, NoDrafter
+from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.step.drafter.base import Parts
+from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.registry import drafter_kind
 from medusa_sim.step.step import Setting
-from medusa_sim.step.workload import Scope
+from medusa_sim.step.workload import SCOPES, Scope
 
-DRAFTERS = ("medusa", "ngram")
-DEFAULT_GPU = "a100-80gb-pcie"
-DEFAULT_MODEL = "vicuna-7b"
-DEFAULT_RUNTIME = "cuda-graph"
-DEFAULT_ACCEPTANCE = "paper-fig4-sparse"
-DEFAULT_HEADS = 5
-MAX_HEADS = 64
+ModelName: TypeAlias = str | os.PathLike[str] | Model
 
 
-def drafter_of(name: str, heads: int = DEFAULT_HEADS) -> Drafter:
-    """The drafter of that name; `heads` counts Medusa heads. Raises UsageError."""
-    if not 1 <= heads <= MAX_HEADS:
-        raise UsageError(f"heads {heads}: whole numbers from 1 to {MAX_HEADS} are allowed")
-    if name == "medusa":
-        return MedusaHeads(heads=heads)
-    if name == "ngram":
-        return NoDrafter()
-    raise UsageError(unknown_name("drafter", name, DRAFTERS))
+class Scenario:
+    """What is run where, before batch, length and count are chosen. Never changed once made.
 
+    gpu, model, runtime, drafter: names, files or loaded objects. acceptance: any form of
+    `plan.acceptance.FORMS`; None takes the model's own profile, else a borrowed one, which `warnings` says.
+    heads: trained Medusa heads (None: as many as the profile has; a curve has five); as many run as a
+    tree is deep, with a curve all of them. max_drafts: drafts in a row at most. chain_only: no trees, as
+    under a runtime that runs none. dtype, weight_dtype, kv_dtype: None as the model is published. latency: a
+    name, or a latency model that is kept between questions. kernels: None takes the runtime's set for the
+    dtype. outside: what `measured` does beyond its rows. scope: `model`, or the paper's `block`. baseline:
+    `same` batch and length, or `fixed`.
 
-def sweep_settings(
-    gpus: Sequence[str] = (DEFAULT_GPU,),
-    models: Sequence[str] = (DEFAULT_MODEL,),
-    *,
-    runtime: str = DEFAULT_RUNTIME,
-    scope: Scope = "model",
-    latency: LatencyName = "calibrated",
-    kernels: str | None = None,
-    acceptance: str = DEFAULT_ACCEPTANCE,
-    baseline: Baseline = "same",
-    drafter: str = "medusa",
-    heads: int = DEFAULT_HEADS,
-    dtype: str | None = None,
-    weight_dtype: str | None = None,
-    kv_dtype: str | None = None,
-    outside: Outside = "refuse",
-    data_dir: DataDir = None,
-) -> tuple[SweepSetting, ...]:
-    """One setting for each GPU and model, GPUs first; every name is looked up before anything is computed.
-
-    kernels None: the runtime's set for the model's dtype. dtypes None: as the model is published.
-    Raises SpecError or UsageError naming what is unknown and what is known.
+    Raises SpecError, DataError or UsageError naming what is unknown or does not fit together.
     """
-    launched = load_runtime(runtime, data_dir)
-    profile = load_acceptance(acceptance, data_dir)
-    drafting = drafter_of(drafter, heads)
-    if drafter == "medusa":
-        profile = profile.of_heads(heads)
-    loaded = [with_dtypes(load_model(name), dtype, weight_dtype, kv_dtype) for name in models]
-    settings = []
-    for gpu_name in gpus:
-        gpu = load_gpu(gpu_name, data_dir)
-        for model in loaded:
-            chosen = kernels or launched.kernel_set(model.dtype)
-            setting = Setting(
-                latency=latency_model(gpu, latency, chosen, outside=outside, data_dir=data_dir),
-                model=model,
-                runtime=launched,
-                scope=scope,
-                drafter=drafting,
-                depth=heads,
+
+    def __init__(
+        self,
+        *,
+        gpu: str | Gpu = DEFAULT_GPU,
+        model: ModelName = DEFAULT_MODEL,
+        runtime: str | Runtime = DEFAULT_RUNTIME,
+        drafter: str = DEFAULT_DRAFTER,
+        acceptance: Given = None,
+        heads: int | None = None,
+        draft_model: ModelName | None = None,
+        draft_runtime: str | Runtime | None = None,
+        draft_vocab: int | None = None,
+        max_drafts: int = MAX_DRAFTS,
+        chain_only: bool = False,
+        workload: str | None = None,
+        lossless: bool = False,
+        dtype: str | None = None,
+        weight_dtype: str | None = None,
+        kv_dtype: str | None = None,
+        latency: LatencyName | LatencyModel = "calibrated",
+        kernels: str | None = None,
+        outside: Outside = "refuse",
+        scope: Scope = "model",
+        baseline: Baseline = "same",
+        data_dir: DataDir = None,
+    ) -> None:
+        given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
+        self.given: dict[str, Any] = given
+        """What it was made from, by the names above: for `but` and for writing it as a command."""
+        for name, value, allowed in (("scope", scope, SCOPES), ("baseline", baseline, BASELINES)):
+            if value not in allowed:
+                raise UsageError(unknown_name(name, value, allowed))
+        kind = drafter_kind(drafter)
+        if heads is not None and kind.unit != "head":
+            raise UsageError(f"drafter {drafter} takes no --heads; --max-drafts limits drafts in a row")
+        self.runtime: Runtime = _runtime(runtime, data_dir)
+        published = model if isinstance(model, Model) else load_model(model)
+        self.model: Model = with_dtypes(published, dtype, weight_dtype, kv_dtype)
+        self.gpu: Gpu = load_gpu(gpu, data_dir) if isinstance(gpu, str) else gpu
+        profile = acceptance_of(
+            acceptance,
+            kind,
+            model_name=self.model.name,
+            workload=workload,
+            lossless=lossless,
+            data_dir=data_dir,
+        )
+        if heads is not None and not 1 <= heads <= MAX_HEADS:
+            raise UsageError(f"heads {heads}: whole numbers from 1 to {MAX_HEADS} are allowed")
+        if kind.unit == "head" and heads is not None:
+            profile = profile.of_heads(heads)
+        self.profile = profile
+        self.drafting = Drafting(
+            method=drafter,
+            parts=Parts(
+                heads=heads or (profile.heads.heads if profile.heads is not None else CURVE_HEADS),
+                draft=_draft(draft_model, dtype),
+                draft_runtime=None if draft_runtime is None else _runtime(draft_runtime, data_dir),
+                draft_vocab=draft_vocab,
+            ),
+            max_drafts=max_drafts,
+        )
+        kind.check(self.drafting.parts, self.model)
+        engine = self.runtime.engine
+        if engine is not None and drafter not in engine.drafters:
+            raise UsageError(
+                f"runtime {self.runtime.name} runs no {drafter} drafter; it has: {', '.join(engine.drafters)}"
             )
-            settings.append(
-                SweepSetting(
-                    gpu=gpu,
-                    kernels=chosen if latency != "roofline" else "none",
-                    setting=setting,
-                    acceptance=profile,
-                    baseline=baseline,
-                )
+        self.chain_only = chain_only or self.runtime.chain_only
+        self.scope: Scope = scope
+        self.baseline: Baseline = baseline
+        chosen = kernels or self.runtime.kernel_set(self.model.dtype)
+        self.latency: LatencyModel = (
+            latency_model(self.gpu, latency, chosen, outside=outside, data_dir=data_dir)
+            if isinstance(latency, str)
+            else latency
+        )
+        self.kernels = "none" if self.latency.name == "roofline" else chosen
+        self._options: dict[int, tuple[DraftOption, ...]] = {}
+
+    def __repr__(self) -> str:
+        """The arguments that are not the defaults."""
+        told = ", ".join(f"{name}={value!r}" for name, value in self.changed.items())
+        return f"Scenario({told})"
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The arguments that differ from the defaults; GPU, model and drafter always."""
+        defaults = Scenario.__init__.__kwdefaults__ or {}
+        always = ("gpu", "model", "drafter")
+        return {
+            name: value
+            for name, value in self.given.items()
+            if name in always or not _is_default(value, defaults[name])
+        }
+
+    def but(self, **changes: Any) -> Scenario:
+        """The same scenario with some arguments changed. Raises UsageError for an unknown argument."""
+        for name in changes:
+            if name not in self.given:
+                raise UsageError(unknown_name("scenario argument", name, self.given))
+        return type(self)(**{**self.given, **changes})
+
+    @cached_property
+    def setting(self) -> Setting:
+        """What every step shares; plain decoding until an option's drafter is put in."""
+        return Setting(
+            latency=self.latency,
+            model=self.model,
+            runtime=self.runtime,
+            scope=self.scope,
+            drafter=NoDrafter(),
+            depth=self.depth,
+            match_rate=self.profile.steps_matched if self.drafting.kind.looks_up else 1.0,
+        )
+
+    @property
+    def depth(self) -> int:
+        """The longest path of drafts that may be run; cache compaction is sized for it."""
+        heads, parts = self.profile.heads, self.drafting.parts
+        if heads is None:
+            return parts.heads
+        trained = [parts.heads] if self.drafting.kind.unit == "head" else []
+        return min(heads.heads, self.drafting.max_drafts, *trained)
+
+    def options(self, candidates_max: int = CANDIDATES_MAX) -> tuple[DraftOption, ...]:
+        """Every way of drafting that the profile describes, up to a count.
+
+        Raises UsageError where the profile cannot describe the drafter.
+        """
+        if candidates_max not in self._options:
+            self._options[candidates_max] = draft_options(
+                self.drafting, self.profile, candidates_max=candidates_max, chain_only=self.chain_only
             )
-    return tuple(settings)
+        return self._options[candidates_max]
+
+    def covered(self, candidates: Sequence[int] | IntArray) -> IntArray:
+        """Those of the counts that some way of drafting has, in their order; 1 is plain decoding.
+
+        Raises CoverageError where counts above 1 were asked for and none is covered.
+        """
+        asked = np.asarray(candidates, dtype=np.int64)
+        largest = int(max(asked.max(initial=2), 2))
+        known = np.concatenate([[1], *(option.candidates for option in self.options(largest))])
+        kept: IntArray = asked[np.isin(asked, known)]
+        if (asked > 1).any() and not (kept > 1).any():
+            raise CoverageError(
+                f"acceptance {self.profile.name} with drafter {self.drafting.method} covers candidates "
+                f"2..{self._largest()}, given {int(asked[asked > 1].min())} and more: lower --candidates or "
+                "choose a profile measured further out"
+            )
+        return kept
+
+    def _largest(self) -> int:
+        return max(int(option.candidates[-1]) for option in self.options())
+
+    @property
+    def borrows_acceptance(self) -> bool:
+        """Whether nothing was given and the profile in use was measured on another model."""
+        return self.given["acceptance"] is None and not self.profile.name.endswith(f"-{self.model.name}")
+
+    @property
+    def fits(self) -> dict[str, Fit]:
+        """`gemm.fp16` -> how well it was fitted, of the kernels that a step of this model calls."""
+        if self.latency.name != "calibrated":
+            return {}
+        chosen = self.gpu.kernel_set(self.kernels)
+        dtypes = {self.model.dtype, self.model.activation_dtype}
+        return {
+            **{f"gemm.{key}": kernel.fit for key, kernel in chosen.linear.items() if key in dtypes},
+            **{f"attention.{key}": kernel.fit for key, kernel in chosen.fused_attention.items()},
+            **{f"elementwise.{key}": kernel.fit for key, kernel in chosen.elementwise.items()},
+        }
+
+    @property
+    def kernel_lenders(self) -> tuple[str, ...]:
+        """Other devices whose measured kernels stand in for this GPU's own, each once."""
+        lenders = {fit.inherited_from for fit in self.fits.values() if fit.inherited_from}
+        return tuple(sorted(lender for lender in lenders if lender.split(":")[0] != self.gpu.name))
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the scenario rests on that was not measured for it, a sentence each."""
+        told = []
+        if self.borrows_acceptance:
+            told.append(
+                f"acceptance {self.profile.name} was measured on another model than {self.model.name}; give "
+                "your own with --acceptance"
+            )
+        if self.kernel_lenders:
+            told.append(
+                f"kernels of {self.gpu.name} are borrowed from {', '.join(self.kernel_lenders)}, with wider "
+                "bands"
+            )
+        return tuple(told)
+
+
+def _is_default(value: object, default: object) -> bool:
+    return value is default or (isinstance(value, str | int | float) and value == default)
+
+
+def _runtime(runtime: str | Runtime, data_dir: DataDir) -> Runtime:
+    return load_runtime(runtime, data_dir) if isinstance(runtime, str) else runtime
+
+
+def _draft(model: ModelName | None, dtype: str | None) -> Model | None:
+    if model is None:
+        return None
+    return with_dtypes(model if isinstance(model, Model) else load_model(model), dtype)

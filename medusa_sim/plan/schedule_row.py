@@ -8,12 +8,12 @@ import numpy as np
 
 from medusa_sim.acceptance.tree import Path
 from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.insights import cheaper_pairs, cliffs, free_budget
 from medusa_sim.plan.schedule import BatchRange
-from medusa_sim.plan.speedup import Steps, speedup_band, tokens_per_s
+from medusa_sim.plan.speedup import tokens_per_s
 from medusa_sim.plan.surface import PLAIN, Surface
-from medusa_sim.step.drafter import MedusaHeads
+from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.step import verify_step
 from medusa_sim.units import US_PER_S
@@ -44,6 +44,9 @@ class ScheduleRow:
     knows no shapes. speedup_low, speedup_high: 80 % interval. required_tokens_per_step: what the row's
     (for a plain row: the best) count must emit to break even; required_acceptance_factor: by how much all
     accuracies would have to change for that. speculative_*: the best configuration that does speculate.
+    best_candidates, best_speedup: the row's own best of every count, which the row gives up where it shares
+    one with other batches; near_best: smallest and largest count around it within 1 % of it. ends_profile:
+    the best count is the largest that the acceptance describes, so that more may pay.
     chain_*: the best chain; None where shapes are unknown. speedup_heads_on_accepted_row: if the same
     Medusa heads ran after acceptance, on one row a sequence; None where they do so already.
     """
@@ -70,6 +73,10 @@ class ScheduleRow:
     plain_tokens_per_s: float
     tokens_per_s_per_user: float
     plain_tokens_per_s_per_user: float
+    best_candidates: int
+    best_speedup: float
+    near_best: tuple[int, int]
+    ends_profile: bool
     speculative_candidates: int
     speculative_speedup: float
     required_tokens_per_step: float
@@ -103,7 +110,8 @@ def schedule_row(
     rate, plain_rate = (
         float(tokens_per_s(batch, surface.tokens_per_step[c], step_us[c])) for c in (j, PLAIN)
     )
-    low, high = _band(surface, at, s, j)
+    low, high = surface.band_at(at, s, j)
+    own = _own_best(surface, at, s)
     chain = _best_chain(surface, speedup)
     counts = np.concatenate([[1], surface.candidates[family]])
     times = np.concatenate([[decode_us], step_us[family]])
@@ -121,7 +129,7 @@ def schedule_row(
         speedup_high=high,
         max_batch_without=int(surface.max_batch[s, PLAIN]),
         max_batch_with=int(surface.max_batch[s, j]),
-        drafts=0 if option is None else _drafts(option, int(surface.candidates[j])),
+        drafts=0 if option is None else option.drafts(int(surface.candidates[j])),
         width=0 if option is None else option.width,
         chain=option is not None and _is_chain(option, int(surface.candidates[j])),
         speedup_at_batch_min=float(surface.speedup[batches.first, s, j]),
@@ -132,6 +140,10 @@ def schedule_row(
         plain_tokens_per_s=plain_rate,
         tokens_per_s_per_user=rate / batch,
         plain_tokens_per_s_per_user=US_PER_S / decode_us,
+        best_candidates=own.candidates,
+        best_speedup=own.speedup,
+        near_best=own.near,
+        ends_profile=own.ends_profile,
         speculative_candidates=int(surface.candidates[best]),
         speculative_speedup=float(speedup[best]),
         required_tokens_per_step=float(step_us[spoken]) / decode_us,
@@ -141,7 +153,7 @@ def schedule_row(
         chain_candidates=None if chain is None else int(surface.candidates[chain]),
         chain_speedup=None if chain is None else float(speedup[chain]),
         speedup_heads_on_accepted_row=_with_accepted_rows(surface, at, s, j),
-        free_candidates=free_candidates(surface, at, s, spoken, free_within),
+        free_candidates=int(free_candidates(surface, free_within)[at, s]),
         next_count=None if j == PLAIN else _next(surface, family, j, step_us),
         cliff_after=_cliff(counts, times, int(surface.candidates[j])),
         cheaper_larger=tuple(cheaper_pairs(counts, times)),
@@ -153,10 +165,25 @@ def schedule_row(
     )
 
 
-def _drafts(option: DraftOption, candidates: int) -> int:
-    """Depth that the tree really uses: heads behind it need not run."""
-    tree = option.tree(candidates)
-    return option.depth if tree is None else max(tree.depth, 1)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _OwnBest:
+    candidates: int
+    speedup: float
+    near: tuple[int, int]
+    ends_profile: bool
+
+
+def _own_best(surface: Surface, at: int, s: int) -> _OwnBest:
+    """The best of every count that fits at one batch and length, and the counts that are as good."""
+    found = surface.by_count
+    gain, fits = found.speedup[at, s], found.fits[at, s]
+    best = int(np.argmax(np.where(fits, gain, -np.inf))) if fits.any() else 0
+    return _OwnBest(
+        candidates=int(found.counts[best]),
+        speedup=float(gain[best]),
+        near=near_best(found.counts, gain, fits, best),
+        ends_profile=0 < best == found.counts.size - 1 and surface.ends_profile,
+    )
 
 
 def _is_chain(option: DraftOption, candidates: int) -> bool:
@@ -176,24 +203,6 @@ def _family(surface: Surface, configuration: int) -> IntArray:
     ]  # fmt: skip
     members = np.flatnonzero(np.isin(surface.option, alike))
     return members[np.argsort(surface.candidates[members], kind="stable")]
-
-
-def _band(surface: Surface, at: int, s: int, j: int) -> tuple[float, float]:
-    option = surface.option_of(j)
-    if option is None:
-        return 1.0, 1.0
-    tokens = np.asarray(surface.tokens_per_step[j])
-    few, many = option.band(int(surface.candidates[j]))
-    cell = Steps(
-        decode=surface.decode,
-        verify=surface.decode,
-        verify_us=np.asarray(surface.step_us[at, s, j]),
-        verify_low_us=np.asarray(surface.low_us[at, s, j]),
-        verify_high_us=np.asarray(surface.high_us[at, s, j]),
-        baseline_us=np.asarray(surface.decode_us[at, s]),
-    )
-    low, high = speedup_band(cell, tokens, (np.asarray(few), np.asarray(many)))
-    return float(low), float(high)
 
 
 def _best_chain(surface: Surface, speedup: FloatArray) -> int | None:
@@ -242,15 +251,10 @@ def speaking(surface: Surface, at: int, s: int, configuration: int) -> int:
     return 1 + int(np.argmax(surface.speedup[at, s, 1:]))
 
 
-def free_candidates(surface: Surface, at: int, s: int, configuration: int, within: float) -> int:
-    """The free budget with the drafting of a configuration that speculates: 1 where nothing is free.
-
-    A drafter that pays for each draft is taken at the depth that each count needs.
-    """
-    family = _family(surface, configuration)
-    counts = np.concatenate([[1], surface.candidates[family]])
-    overhead = surface.step_us[at, s, family] / surface.decode_us[at, s]
-    return int(counts[int(free_budget(np.concatenate([[1.0], overhead]), within)) - 1])
+def free_candidates(surface: Surface, within: float) -> IntArray:
+    """(B, S) free budget with the drafting that is best for each count: 1 where nothing is free."""
+    found = surface.by_count
+    return np.asarray(found.counts[free_budget(found.step_us / found.decode_us, within) - 1])
 
 
 def _next(surface: Surface, family: IntArray, j: int, step_us: FloatArray) -> NextCount | None:

@@ -1,8 +1,10 @@
-"""The joint search: every way of drafting x every candidate count x every batch and length, at once.
+"""A scenario on a grid: every way of drafting x every candidate count x every batch and length, at once.
 
-Verification is priced once on the (batch, length, candidates) grid, the drafting of each option on the
-small axes it depends on; both are then laid out as one axis of configurations. Configuration 0 is plain
-decoding, so that choosing not to speculate is a choice like any other.
+This is the only thing that prices a grid. Verification is priced once on the (batch, length, candidates)
+grid, the drafting of each option on the small axes that it depends on; both are then joined, either as one
+axis of configurations (`Surface.step_us`, for schedules) or with the best drafting of each count
+(`Surface.by_count`, for sweeps and curves). Configuration 0 is plain decoding, so that choosing not to
+speculate is a choice like any other.
 """
 
 from __future__ import annotations
@@ -16,9 +18,12 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.cached import cached
+from medusa_sim.plan.best_by_count import ByCount, best_by_count
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.step.drafter import Drafter
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.speedup import band
+from medusa_sim.step.compose import Cost
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.step import Setting, StepTime, decode_step, drafting_steps, verification_step
 
@@ -26,29 +31,32 @@ PLAIN = 0
 """The configuration that does not speculate."""
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
+NO_LIMIT = 1 << 40
+"""Largest batch of scope `block`, which is no model and keeps nothing in memory."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Surface:
-    """Every configuration at every batch and length. Shapes: B batches, S lengths, J configurations.
+    """Every configuration at every batch and length: B batches, S lengths, C counts, J configurations.
 
-    options, option, candidates: option[j] indexes `options` (-1 for plain decoding), candidates[j] is the
-    count. tokens_per_step: (J,). step_us, low_us, high_us: (B, S, J), the whole step with its 80 % band.
-    decode: the plain step, (B, S, 1). max_batch: (S, J), the largest batch that fits in memory.
+    counts: (C,) different counts from 2 up. options: ways of drafting; option, candidates, tokens_per_step:
+    (J,), option[j] indexes `options` (-1 for plain decoding, j = 0), candidates[j] is the count. decode: the
+    plain step, (B, S, 1). verify: verification of each count, (B, S, C). drafting: of each option, broadcasts
+    with (B, S, its counts); None where the drafter costs nothing.
     """
 
-    gpu: Gpu
+    scenario: Scenario
     setting: Setting
     batch: IntArray
     seq_len: IntArray
+    counts: IntArray
     options: tuple[DraftOption, ...]
     option: IntArray
     candidates: IntArray
     tokens_per_step: FloatArray
     decode: StepTime
-    step_us: FloatArray
-    low_us: FloatArray
-    high_us: FloatArray
+    verify: StepTime
+    drafting: tuple[StepTime | None, ...]
 
     @cached_property
     def decode_us(self) -> FloatArray:
@@ -58,90 +66,183 @@ class Surface:
         )
 
     @cached_property
+    def step_us(self) -> FloatArray:
+        """(B, S, J) the whole step of every configuration."""
+        step = np.empty((self.batch.size, self.seq_len.size, self.candidates.size))
+        step[..., :1] = self.decode.time_us
+        start = 1
+        for index, option in enumerate(self.options):
+            place = slice(start, start + option.candidates.size)
+            start = place.stop
+            step[..., place] = self.time_of(index)
+        return step
+
+    def places(self, index: int) -> slice:
+        """Where the counts of an option stand among `counts`."""
+        first = int(np.searchsorted(self.counts, self.options[index].candidates[0]))
+        return slice(first, first + self.options[index].candidates.size)
+
+    def time_of(self, index: int) -> FloatArray:
+        """(B, S, its counts) the whole step with one option."""
+        verify, drafting = self.verify.cost.at(self.places(index)), self.drafting[index]
+        return verify.time_us if drafting is None else verify.time_with(drafting.cost)
+
+    @cached_property
     def speedup(self) -> FloatArray:
         """(B, S, J) tokens per step over overhead, at the same batch and length."""
-        return self.tokens_per_step * self.decode_us[..., None] / self.step_us
+        gain: FloatArray = self.tokens_per_step * self.decode_us[..., None] / self.step_us
+        return gain
 
     @cached_property
     def max_batch(self) -> IntArray:
         """(S, J) largest batch whose weights, drafter, KV cache and activations fit; 0 where none does."""
         found = np.empty((self.seq_len.size, self.candidates.size), dtype=np.int64)
-        for index in np.unique(self.option):
+        found[:, PLAIN] = self.max_batch_of(None, np.ones(1, dtype=np.int64))[:, 0]
+        for index, option in enumerate(self.options):
             columns = np.flatnonzero(self.option == index)
-            drafter = None if index < 0 else self.options[index].drafter
-            found[:, columns] = max_batch(
-                self.gpu, self.setting, drafter, self.seq_len[:, None], self.candidates[columns]
-            )
+            found[:, columns] = self.max_batch_of(option.drafter, option.candidates)
         return found
+
+    def max_batch_of(self, drafter: Drafter | None, candidates: IntArray) -> IntArray:
+        """(S, its counts) the largest batch of one drafter that fits; each sequence adds the same bytes."""
+        lengths = self.seq_len[:, None]
+        if self.setting.scope == "block":
+            return np.full((lengths.size, candidates.size), NO_LIMIT)
+        none, one = (
+            step_memory_bytes(self.setting.model, drafter, batch, lengths, candidates) for batch in (0, 1)
+        )
+        room = usable_memory_bytes(self.scenario.gpu) - none
+        return np.maximum(np.floor(room / (one - none)), 0.0).astype(np.int64)
 
     @cached_property
     def fits(self) -> BoolArray:
         """(B, S, J) whether the batch fits in memory."""
         return np.asarray(self.batch[:, None, None] <= self.max_batch)
 
+    @cached_property
+    def by_count(self) -> ByCount:
+        """The best drafting of each count at each batch and length."""
+        return best_by_count(
+            self.options,
+            tuple(self.places(index) for index in range(len(self.options))),
+            tuple(self.time_of(index) for index in range(len(self.options))) if len(self.options) > 1 else (),
+            tuple(
+                self.batch[:, None, None] <= self.max_batch_of(option.drafter, option.candidates)
+                for option in self.options
+            ),
+            decode=self.decode,
+            verify=self.verify,
+            drafting=self.drafting,
+            counts=self.counts,
+            shape=(self.batch.size, self.seq_len.size),
+            plain_fits=self.batch[:, None] <= self.max_batch_of(None, np.ones(1, dtype=np.int64))[:, 0],
+        )
+
+    @cached_property
+    def ends_profile(self) -> bool:
+        """Whether the largest count is where the acceptance ends, not the search or a limit on drafts."""
+        if not self.options:
+            return False
+        last = int(self.counts[-1])
+        further = self.scenario.options(last + 1)
+        beyond = any(int(option.candidates[-1]) > last for option in further)
+        drafts = max(option.depth for option in further)
+        return not beyond and drafts < self.scenario.drafting.max_drafts
+
     def option_of(self, configuration: int) -> DraftOption | None:
         """How a configuration drafts; None for plain decoding."""
         index = int(self.option[configuration])
         return None if index < 0 else self.options[index]
 
+    def cost_at(self, at: int, s: int, configuration: int) -> Cost:
+        """The cost of one configuration at one batch and length, with its band."""
+        index = int(self.option[configuration])
+        if index < 0:
+            return _cell(self.decode.cost, at, s, 0)
+        column = int(np.searchsorted(self.options[index].candidates, self.candidates[configuration]))
+        cost = _cell(self.verify.cost, at, s, self.places(index).start + column)
+        drafting = self.drafting[index]
+        return cost if drafting is None else cost + _cell(drafting.cost, at, s, column)
 
-def max_batch(
-    gpu: Gpu, setting: Setting, drafter: Drafter | None, seq_len: IntArray, candidates: IntArray
-) -> IntArray:
-    """Largest batch that fits in memory; a step keeps its weights and so many bytes a sequence."""
-    none, one = (step_memory_bytes(setting.model, drafter, b, seq_len, candidates) for b in (0, 1))
-    room = usable_memory_bytes(gpu) - none
-    return np.maximum(np.floor(room / (one - none)), 0.0).astype(np.int64)
+    def band_at(self, at: int, s: int, configuration: int) -> tuple[float, float]:
+        """80 % interval of the speedup of one configuration."""
+        option = self.option_of(configuration)
+        if option is None:
+            return 1.0, 1.0
+        cost = self.cost_at(at, s, configuration)
+        tokens = np.asarray(self.tokens_per_step[configuration])
+        value = tokens * self.decode_us[at, s] / cost.time_us
+        few, many = (np.asarray(end) for end in option.band(int(self.candidates[configuration])))
+        low, high = band(value, (few, tokens, many), (cost.low_us, cost.time_us, cost.high_us))
+        return float(low), float(high)
 
 
-def searched(
-    gpu: Gpu,
-    setting: Setting,
-    options: Sequence[DraftOption],
+def _cell(cost: Cost, at: int, s: int, column: int) -> Cost:
+    def one(values: FloatArray) -> FloatArray:
+        index = tuple(
+            place if size > 1 else 0
+            for place, size in zip((at, s, column)[3 - values.ndim :], values.shape, strict=True)
+        )
+        return np.asarray(values[index])
+
+    return cost.each(one)
+
+
+def price(
+    scenario: Scenario,
     batch: Sequence[int] | IntArray,
     seq_len: Sequence[int] | IntArray,
+    options: Sequence[DraftOption] | None = None,
 ) -> Surface:
-    """Times and tokens of every configuration at every batch and length (scope `model`).
+    """Price a scenario at every batch and length with these ways of drafting (None: all of them).
 
-    Raises UsageError for a search beyond LARGEST_SEARCH cells; SpecError or CoverageError from the
-    latency model.
+    Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
+    drafter.
     """
+    chosen = tuple(scenario.options() if options is None else options)
     batches, lengths = np.asarray(batch, dtype=np.int64), np.asarray(seq_len, dtype=np.int64)
-    counts = np.unique(np.concatenate([option.candidates for option in options]))
-    configurations = 1 + sum(option.candidates.size for option in options)
-    shape = (batches.size, lengths.size, configurations)
+    configurations = 1 + sum(option.candidates.size for option in chosen)
     if batches.size * lengths.size * configurations > LARGEST_SEARCH:
         raise UsageError(
             f"{batches.size} batches x {lengths.size} lengths x {configurations} configurations are too "
             "many; search fewer lengths, a smaller range of batches or fewer candidates"
         )
-    known = replace(setting, scope="model", latency=cached(setting.latency))
+    counts = np.unique(np.concatenate([np.empty(0, np.int64), *(option.candidates for option in chosen)]))
+    known = replace(scenario.setting, latency=cached(scenario.latency))
     rows, columns = batches[:, None, None], lengths[None, :, None]
-    decode = decode_step(known, rows, columns)
-    verify = verification_step(known, rows, columns, counts[None, None, :])
-    step, low, high = (np.empty(shape) for _ in range(3))
-    step[..., :1], low[..., :1], high[..., :1] = decode.time_us, decode.low_us, decode.high_us
-    start = 1
-    for option in options:
-        place = slice(start, start + option.candidates.size)
-        start = place.stop
-        timed = replace(known, drafter=option.drafter)
-        parts = drafting_steps(timed, rows, columns, option.candidates[None, None, :])
-        whole = verify.cost.at(np.searchsorted(counts, option.candidates))
-        for part in parts:
-            whole = whole + part.cost
-        step[..., place], low[..., place], high[..., place] = whole.time_us, whole.low_us, whole.high_us
+    drafting = []
+    for option in chosen:
+        steps = drafting_steps(
+            replace(known, drafter=option.drafter), rows, columns, option.candidates[None, None, :]
+        )
+        drafting.append(_together(steps))
     return Surface(
-        gpu=gpu,
-        setting=replace(setting, scope="model"),
+        scenario=scenario,
+        setting=known,
         batch=batches,
         seq_len=lengths,
-        options=tuple(options),
-        option=np.concatenate([[-1], *(np.full(o.candidates.size, i) for i, o in enumerate(options))]),
-        candidates=np.concatenate([[1], *(option.candidates for option in options)]),
-        tokens_per_step=np.concatenate([[1.0], *(option.tokens_per_step for option in options)]),
-        decode=decode,
-        step_us=step,
-        low_us=low,
-        high_us=high,
+        counts=counts,
+        options=chosen,
+        option=np.concatenate([[-1], *(np.full(o.candidates.size, i) for i, o in enumerate(chosen))]),
+        candidates=np.concatenate([[1], *(option.candidates for option in chosen)]).astype(np.int64),
+        tokens_per_step=np.concatenate([[1.0], *(option.tokens_per_step for option in chosen)]),
+        decode=decode_step(known, rows, columns),
+        verify=verification_step(known, rows, columns, counts[None, None, :]),
+        drafting=tuple(drafting),
     )
+
+
+def at_counts(options: Sequence[DraftOption], candidates: IntArray) -> tuple[DraftOption, ...]:
+    """The options with those of their counts that are listed; options without any are left out."""
+    kept = (option.only(candidates) for option in options)
+    return tuple(option for option in kept if option is not None)
+
+
+def _together(steps: Sequence[StepTime]) -> StepTime | None:
+    """Passes one after another as one; None for none."""
+    if not steps:
+        return None
+    total = steps[0]
+    for step in steps[1:]:
+        total = total + step
+    return total

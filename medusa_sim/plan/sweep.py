@@ -1,4 +1,4 @@
-"""A grid of configurations -> one tidy table, computed by broadcasting and bounded in memory."""
+"""A grid of configurations -> one tidy table, priced by `Surface` and bounded in memory."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, Source
-from medusa_sim.plan.speedup import Baseline, Steps, speedup, speedup_band, steps, tokens_per_s
-from medusa_sim.specs.gpu import Gpu
+from medusa_sim.plan.best_by_count import ByCount
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.speedup import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, tokens_per_s
+from medusa_sim.plan.surface import Surface, at_counts, price
 from medusa_sim.step.grid import Grid
-from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
-from medusa_sim.step.step import Setting
+from medusa_sim.step.memory import drafter_bytes, memory_bytes, usable_memory_bytes
+from medusa_sim.step.step import decode_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -24,17 +25,6 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = 1 << 19
 """Rows computed at once: about 100 MB of columns, whatever the size of the grid."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SweepSetting:
-    """One GPU and one model of a sweep, with the acceptance profile that turns steps into tokens."""
-
-    gpu: Gpu
-    kernels: str
-    setting: Setting
-    acceptance: AcceptanceProfile
-    baseline: Baseline = "same"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,7 +37,7 @@ class SweepTable:
 
     COLUMNS = (
         "gpu", "model", "runtime", "kernels", "scope", "latency_model", "drafter", "acceptance", "baseline",
-        "batch", "seq_len", "candidates", "tokens_per_step", "decode_step_us", "verify_step_us",
+        "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
         "verify_low_us", "verify_high_us", "overhead", "speedup", "speedup_low", "speedup_high",
         "tokens_per_s", "tokens_per_s_per_user", "bound", "source", "memory_bytes", "fits_memory",
     )  # fmt: skip
@@ -82,98 +72,117 @@ class SweepTable:
         return frame
 
 
-def sweep(settings: Sequence[SweepSetting], grid: Grid, chunk_rows: int = CHUNK_ROWS) -> Iterator[SweepTable]:
-    """Tables of at most about `chunk_rows` rows: GPU and model, then batch, length, candidates.
+def sweep(scenarios: Sequence[Scenario], grid: Grid, chunk_rows: int = CHUNK_ROWS) -> Iterator[SweepTable]:
+    """Tables of at most about `chunk_rows` rows: scenario by scenario, then batch, length, candidates.
 
+    Each row has the drafting that is best for its count. Counts that a scenario's acceptance does not
+    describe have no rows (`Scenario.covered` tells which those are).
     Raises SpecError or CoverageError before the first table that cannot be computed.
     """
-    per_batch = grid.seq_len.size * grid.candidates.size
-    if per_batch > chunk_rows:
-        lengths = max(1, chunk_rows // grid.candidates.size)
-        slices = [(slice(b, b + 1), slice(s, s + lengths))
-                  for b in range(grid.batch.size)
-                  for s in range(0, grid.seq_len.size, lengths)]  # fmt: skip
-    else:
-        batches = max(1, chunk_rows // per_batch)
-        slices = [(slice(b, b + batches), slice(None)) for b in range(0, grid.batch.size, batches)]
-    for setting in settings:
-        for batch, seq_len in slices:
+    for scenario in scenarios:
+        counts = scenario.covered(grid.candidates)
+        for batch, seq_len in _slices(grid, counts.size, chunk_rows):
             yield _table(
-                setting,
-                Grid(batch=grid.batch[batch], seq_len=grid.seq_len[seq_len], candidates=grid.candidates),
+                scenario, Grid(batch=grid.batch[batch], seq_len=grid.seq_len[seq_len], candidates=counts)
             )
 
 
-def _table(sweep_setting: SweepSetting, grid: Grid) -> SweepTable:
-    setting, gpu = sweep_setting.setting, sweep_setting.gpu
-    batch = grid.batch[:, None, None]
-    seq_len = grid.seq_len[None, :, None]
-    candidates = grid.candidates[None, None, :]
-    computed = steps(setting, batch, seq_len, candidates, sweep_setting.baseline)
-    tokens = sweep_setting.acceptance.tokens_per_step(candidates)
-    low, high = speedup_band(computed, tokens, sweep_setting.acceptance.band(candidates))
-    numbers: dict[str, npt.ArrayLike] = {
-        "batch": batch,
-        "seq_len": seq_len,
-        "candidates": candidates,
-        "tokens_per_step": tokens,
-        "decode_step_us": computed.decode.time_us,
-        "verify_step_us": computed.verify_us,
-        "verify_low_us": computed.verify_low_us,
-        "verify_high_us": computed.verify_high_us,
-        "overhead": computed.overhead,
-        "speedup": speedup(tokens, computed.overhead),
+def _slices(grid: Grid, counts: int, chunk_rows: int) -> list[tuple[slice, slice]]:
+    """Parts of the axes of batch and length that make up a chunk each."""
+    per_batch = grid.seq_len.size * counts
+    if per_batch > chunk_rows:
+        lengths = max(1, chunk_rows // counts)
+        return [
+            (slice(b, b + 1), slice(s, s + lengths))
+            for b in range(grid.batch.size)
+            for s in range(0, grid.seq_len.size, lengths)
+        ]
+    batches = max(1, chunk_rows // per_batch)
+    return [(slice(b, b + batches), slice(None)) for b in range(0, grid.batch.size, batches)]
+
+
+def grid_surface(scenario: Scenario, grid: Grid) -> Surface:
+    """The surface of a grid with its own counts alone."""
+    largest = int(max(grid.candidates.max(), 2))
+    options = at_counts(scenario.options(largest), grid.candidates)
+    return price(scenario, grid.batch, grid.seq_len, options)
+
+
+def _table(scenario: Scenario, grid: Grid) -> SweepTable:
+    surface = grid_surface(scenario, grid)
+    found = surface.by_count
+    columns = np.searchsorted(found.counts, grid.candidates)
+    in_order = np.array_equal(columns, np.arange(found.counts.size))
+    shape = (grid.batch.size, grid.seq_len.size, grid.candidates.size)
+
+    def flat(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        whole = np.broadcast_to(values, (*shape[:2], values.shape[-1] if values.ndim else 1))
+        if whole.shape[-1] == found.counts.size and not in_order:
+            whole = whole[..., columns]
+        return np.broadcast_to(whole, shape).ravel()
+
+    base_us: FloatArray = found.decode_us
+    gain = found.speedup
+    if scenario.baseline == "fixed":
+        one = decode_step(scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN)
+        base_us = np.asarray(one.time_us)
+        gain = found.tokens_per_step * base_us / found.step_us
+    low, high = found.speedup_band(gain)
+    numbers: dict[str, npt.NDArray[np.generic]] = {
+        "batch": grid.batch[:, None, None],
+        "seq_len": grid.seq_len[None, :, None],
+        "candidates": found.counts,
+        "drafts": found.drafts,
+        "tokens_per_step": found.tokens_per_step,
+        "decode_step_us": found.decode_us,
+        "verify_step_us": found.step_us,
+        "verify_low_us": found.low_us,
+        "verify_high_us": found.high_us,
+        "overhead": found.step_us / base_us,
+        "speedup": gain,
         "speedup_low": low,
         "speedup_high": high,
-        **_throughput(sweep_setting, batch, seq_len, candidates, computed, tokens),
-    }
-    shape = (grid.batch.size, grid.seq_len.size, grid.candidates.size)
-    flat = {name: np.broadcast_to(value, shape).ravel() for name, value in numbers.items()}
-    plain = candidates == 1
-    codes = {
-        "bound": np.where(plain, computed.decode.bound, computed.verify.bound),
-        "source": np.where(plain, computed.decode.source, computed.verify.source),
+        **_throughput(scenario, found, grid),
     }
     return SweepTable(
         text={
-            "gpu": gpu.name,
-            "model": setting.model.name,
-            "runtime": setting.runtime.name,
-            "kernels": sweep_setting.kernels,
-            "scope": setting.scope,
-            "latency_model": setting.latency.name,
-            "drafter": setting.drafter.name,
-            "acceptance": sweep_setting.acceptance.name,
-            "baseline": sweep_setting.baseline,
+            "gpu": scenario.gpu.name,
+            "model": scenario.model.name,
+            "runtime": scenario.runtime.name,
+            "kernels": scenario.kernels,
+            "scope": scenario.scope,
+            "latency_model": scenario.latency.name,
+            "drafter": scenario.drafting.method,
+            "acceptance": scenario.profile.name,
+            "baseline": scenario.baseline,
         },
-        numbers=flat,
+        numbers={name: flat(values) for name, values in numbers.items()},  # type: ignore[misc]
         codes={
-            name: np.broadcast_to(code, shape).ravel().astype(np.int8, copy=False)
-            for name, code in codes.items()
+            name: flat(codes).astype(np.int8, copy=False)
+            for name, codes in (("bound", found.bound), ("source", found.source))
         },
     )
 
 
-def _throughput(
-    sweep_setting: SweepSetting,
-    batch: IntArray,
-    seq_len: IntArray,
-    candidates: IntArray,
-    computed: Steps,
-    tokens: FloatArray,
-) -> dict[str, npt.ArrayLike]:
+def _throughput(scenario: Scenario, found: ByCount, grid: Grid) -> dict[str, npt.NDArray[np.generic]]:
     """Throughput and memory; empty for `scope="block"`, which is one block and not a model."""
-    setting = sweep_setting.setting
-    if setting.scope == "block":
+    if scenario.scope == "block":
         empty = np.full((), np.nan)
         return dict.fromkeys(("tokens_per_s", "tokens_per_s_per_user", "memory_bytes", "fits_memory"), empty)
-    rate = tokens_per_s(batch, tokens, computed.verify_us)
-    speculative_bytes = step_memory_bytes(setting.model, setting.drafter, batch, seq_len, candidates)
-    plain_bytes = step_memory_bytes(setting.model, None, batch, seq_len, 1)
-    memory_bytes = np.where(candidates == 1, plain_bytes, speculative_bytes)
+    batch, model = grid.batch[:, None, None], scenario.model
+    rate = tokens_per_s(batch, found.tokens_per_step, found.step_us)
+    beside = [drafter_bytes(model, option.drafter) for option in found.options]
+    needed = memory_bytes(
+        model,
+        found.by_option([weights for weights, _ in beside]),
+        found.by_option([kv for _, kv in beside]),
+        batch,
+        grid.seq_len[None, :, None],
+        found.counts,
+    )
     return {
         "tokens_per_s": rate,
         "tokens_per_s_per_user": rate / batch,
-        "memory_bytes": memory_bytes,
-        "fits_memory": memory_bytes <= usable_memory_bytes(sweep_setting.gpu),
+        "memory_bytes": needed,
+        "fits_memory": needed <= usable_memory_bytes(scenario.gpu),
     }

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from medusa_sim.plan.sweep import SweepSetting
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.numbers import percent
 from medusa_sim.specs.kernels import Fit
 from medusa_sim.step.grid import Grid
 
 
-def caveats(settings: Sequence[SweepSetting], grid: Grid) -> Iterator[str]:
+def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
     """One sentence each, those that apply to these settings and this grid."""
     yield (
         "Every time is a prediction. The 80 % interval joins the scatter of kernel times on shapes that the "
@@ -19,14 +19,14 @@ def caveats(settings: Sequence[SweepSetting], grid: Grid) -> Iterator[str]:
     )
     for item in settings:
         yield from _latency_caveats(item)
-    profiles = {item.acceptance.name: item.acceptance for item in settings}
+    profiles = {item.profile.name: item.profile for item in settings}
     for profile in profiles.values():
         yield (
             f"Tokens per step come from `{profile.name}` ({profile.source}), whatever the GPU and model: "
             "measure your own model's acceptance before relying on the speedup. Step times do not depend "
             "on it."
         )
-    if any(item.setting.scope == "block" for item in settings):
+    if any(item.scope == "block" for item in settings):
         yield (
             "Scope `block` is the Medusa paper's simplified block: no norms, output projection, LM head or "
             "drafter."
@@ -38,7 +38,7 @@ def caveats(settings: Sequence[SweepSetting], grid: Grid) -> Iterator[str]:
         )
     longest = int(grid.seq_len.max())
     for item in settings:
-        model = item.setting.model
+        model = item.model
         if longest > model.max_seq_len:
             yield (
                 f"`{model.name}` is published for lengths up to {model.max_seq_len}; the grid goes to "
@@ -46,8 +46,8 @@ def caveats(settings: Sequence[SweepSetting], grid: Grid) -> Iterator[str]:
             )
 
 
-def _latency_caveats(item: SweepSetting) -> Iterator[str]:
-    name = item.setting.latency.name
+def _latency_caveats(item: Scenario) -> Iterator[str]:
+    name = item.latency.name
     if name == "roofline":
         yield (
             f"`{item.gpu.name}`: the roofline is a floor; it falls 31 to 45 % short of measured linear "
@@ -55,33 +55,18 @@ def _latency_caveats(item: SweepSetting) -> Iterator[str]:
         )
     if name != "calibrated":
         return
-    fits = used_fits(item)
-    lenders = sorted({fit.inherited_from for fit in fits.values() if fit.inherited_from})
-    lenders = [lender for lender in lenders if lender.split(":")[0] != item.gpu.name]
-    if lenders:
+    if item.kernel_lenders:
         yield (
             f"`{item.gpu.name}` was not measured for every kernel: efficiencies are borrowed from "
-            f"{', '.join(lenders)}, with wider bands."
+            f"{', '.join(item.kernel_lenders)}, with wider bands."
         )
-    gemm = fits.get(f"gemm.{item.setting.model.dtype}")
+    gemm = item.fits.get(f"gemm.{item.model.dtype}")
     if gemm is not None:
         yield f"Linear layers of `{item.gpu.name}` ({item.kernels}): {_fit_text(gemm)}."
     yield (
         "No public measurement of verification attention (2 to 128 queries over a long context) was found; "
         "its time is put together from decode and prefill kernels."
     )
-
-
-def used_fits(item: SweepSetting) -> dict[str, Fit]:
-    """`gemm.fp16` -> fit, of the kernels that a step of this model calls."""
-    chosen = item.gpu.kernel_set(item.kernels)
-    model = item.setting.model
-    dtypes = {model.dtype, model.activation_dtype}
-    return {
-        **{f"gemm.{key}": kernel.fit for key, kernel in chosen.linear.items() if key in dtypes},
-        **{f"attention.{key}": kernel.fit for key, kernel in chosen.fused_attention.items()},
-        **{f"elementwise.{key}": kernel.fit for key, kernel in chosen.elementwise.items()},
-    }
 
 
 def _fit_text(fit: Fit) -> str:

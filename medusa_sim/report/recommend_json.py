@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 SCHEMA = "medusa-sim/recommend/1"
 
 
-def recommendation_values(answer: Recommendation, kernels: str) -> dict[str, Any]:
+def recommendation_values(answer: Recommendation) -> dict[str, Any]:
     """The answer as JSON holds it: rows have the fields of `ScheduleRow`, points of `OperatingPoint`."""
     setting = answer.setting
     context = answer.break_even_context
@@ -30,7 +30,7 @@ def recommendation_values(answer: Recommendation, kernels: str) -> dict[str, Any
         "model": setting.model.name,
         "runtime": setting.runtime.name,
         "latency_model": setting.latency.name,
-        "kernels": kernels,
+        "kernels": answer.scenario.kernels,
         "drafter": answer.drafting.method,
         "acceptance": answer.profile.name,
         "acceptance_agreement": answer.profile.agreement,
@@ -63,6 +63,7 @@ def recommendation_values(answer: Recommendation, kernels: str) -> dict[str, Any
         "best_without_speculation": _maybe(answer.best_without),
         "memory": [_capacity_values(capacity) for capacity in answer.capacities],
         "requests": [_request_values(request) for request in answer.requests],
+        "where_it_fits": [row_values(row) for row in answer.where_it_fits],
         "warnings": warnings(answer),
     }
 
@@ -92,7 +93,7 @@ def schedule_arrow(answer: Recommendation) -> pa.Table:
     rows = []
     for row in answer.schedule:
         values = row_values(row)
-        for key in ("paths", "cheaper_larger", "next_count"):
+        for key in ("paths", "cheaper_larger", "next_count", "near_best"):
             values[key] = None if values[key] is None else json.dumps(values[key])
         rows.append(values)
     return pa.Table.from_pylist(rows)
@@ -114,6 +115,7 @@ def break_even_values(found: BreakEven) -> dict[str, Any]:
         "at": found.at,
         "direction": found.direction,
         "searched": [found.searched_from, found.searched_to],
+        "pays": [list(span) for span in found.spans],
     }
 
 
@@ -122,7 +124,11 @@ def _capacity_values(capacity: Capacity) -> dict[str, Any]:
 
 
 def _request_values(request: RequestLatency) -> dict[str, Any]:
-    return {**dataclasses.asdict(request), "speedup": request.speedup}
+    return {
+        **dataclasses.asdict(request),
+        "speedup": request.speedup,
+        "decode_speedup": request.decode_speedup,
+    }
 
 
 def _maybe(point: Any) -> dict[str, Any] | None:

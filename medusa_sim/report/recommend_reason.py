@@ -18,8 +18,9 @@ def reason(answer: Recommendation) -> str:
         told.insert(0, f"No batch stays within {limit:g} ms a token, with or without speculation. Else:")
     if answer.enable:
         told.append(_gain(answer))
-    else:
+    elif not answer.where_it_fits:
         told.append(_need(answer))
+    told += _end_to_end(answer)
     told.append(_break_even(answer))
     return " ".join(told)
 
@@ -30,7 +31,16 @@ def _decision(answer: Recommendation) -> str:
     if question.objective == "throughput":
         return _throughput_decision(answer)
     if not rows:
-        return f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}."
+        said = f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}"
+        if not answer.where_it_fits:
+            return f"{said}."
+        fits = "; ".join(
+            f"it fits up to {row.batch_max} sequences"
+            + (f" at length {row.seq_len}" if len(question.seq_len) > 1 else "")
+            + f" and gives {times(row.speedup)} there ({row.candidates} candidates)"
+            for row in answer.where_it_fits
+        )
+        return f"{said}: {fits}."
     told = []
     for seq_len in question.seq_len:
         speculating = [row for row in rows if row.seq_len == seq_len]
@@ -85,10 +95,22 @@ def _gain(answer: Recommendation) -> str:
     return f"{told} (80 %: {last.speedup_low:.2f}-{last.speedup_high:.2f})."
 
 
+def _end_to_end(answer: Recommendation) -> list[str]:
+    """A request from its prompt to its last token, where one was given."""
+    return [
+        f"A request of {r.prompt_tokens:,} prompt and {r.output_tokens:,} output tokens at batch {r.batch}: "
+        f"{times(r.speedup)} end to end, {times(r.decode_speedup)} while decoding "
+        f"({r.candidates} candidates)."
+        for r in answer.requests
+        if r.candidates > 1
+    ]
+
+
 def _choice(answer: Recommendation, row: ScheduleRow, speedup: float) -> str:
-    drafts = {"medusa": "heads", "ngram": "drafts deep"}.get(answer.drafting.method, "drafts in a row")
-    if row.drafts == 1:
-        drafts = drafts.replace("drafts", "draft").replace("heads", "head")
+    unit = answer.drafting.kind.unit
+    drafts = unit if row.drafts == 1 else f"{unit}s"
+    if unit == "draft":
+        drafts = f"{drafts} in a row"
     shape = " as a chain" if row.chain else " as a tree" if row.paths is not None else ""
     return (
         f"{row.candidates} candidates{shape} ({row.drafts} {drafts}), {row.tokens_per_step:.2f} tokens a "
@@ -120,11 +142,11 @@ def _break_even(answer: Recommendation) -> str:
     if len(distinct) == 1:
         told = distinct
     context = _crossing(answer.break_even_context, "length")
-    return f"Memory apart, it {'; '.join(told)}. At batch {answer.question.batch_max} it {context}."
+    return f"It {'; '.join(told)}. At batch {answer.question.batch_max} it {context}."
 
 
 def _crossing(found: BreakEven, what: str) -> str:
-    searched = f"{what} {found.searched_from} to {found.searched_to}"
+    searched = f"{what} that fits, {found.searched_from} to {found.searched_to}"
     match found.direction:
         case "loses from":
             return f"loses from {what} {found.at} on"
@@ -134,3 +156,5 @@ def _crossing(found: BreakEven, what: str) -> str:
             return f"pays at every {searched}"
         case "loses throughout":
             return f"loses at every {searched}"
+        case "does not fit":
+            return f"does not fit at any {what}"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from medusa_sim.plan.recommend import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
+from medusa_sim.report.sweep_text import drafter_text
 from medusa_sim.report.text import TextTable
 from medusa_sim.units import US_PER_S
 
@@ -32,35 +33,26 @@ _EXPENDABLE = ("plain a user", "free to", "-10 % acceptance", "plain tokens/s", 
 _MOST_HINTS = 4
 
 
-def headline(answer: Recommendation, kernels: str) -> str:
+def headline(answer: Recommendation) -> str:
     """What was asked, on one line."""
     setting, question = answer.setting, answer.question
+    kernels = answer.scenario.kernels
     latency = setting.latency.name + (f" ({kernels} kernels)" if setting.latency.name == "calibrated" else "")
     limits = [
         f"batch {span(question.batch_min, question.batch_max)}",
-        *(["chains only"] if question.chain_only else []),
+        *(["chains only"] if answer.scenario.chain_only else []),
         *([f"at most {question.max_latency_ms:g} ms a token"] if question.max_latency_ms else []),
     ]
     return (
-        f"{answer.gpu.name}, {setting.model.name} {setting.model.dtype}, {_drafter(answer)}, "
+        f"{answer.gpu.name}, {setting.model.name} {setting.model.dtype}, {drafter_text(answer.scenario)}, "
         f"{setting.runtime.name}, {latency}, acceptance {answer.profile.name}; {', '.join(limits)}"
-    )
-
-
-def _drafter(answer: Recommendation) -> str:
-    drafting = answer.drafting
-    if drafting.draft is not None:
-        own = f" ({drafting.draft_runtime.name})" if drafting.draft_runtime is not None else ""
-        return f"draft model {drafting.draft.name}{own}"
-    return {"medusa": f"{drafting.heads} Medusa heads", "eagle": "EAGLE layer", "mtp": "MTP module"}.get(
-        drafting.method, "n-gram drafts"
     )
 
 
 def schedule_table(answer: Recommendation) -> TextTable:
     """One line a row of the schedule; speedups from the smallest to the fullest batch of the row."""
-    medusa = answer.drafting.method == "medusa"
-    headers = tuple("heads" if medusa and name == "drafts" else name for name in _HEADERS)
+    is_head = answer.drafting.kind.unit == "head"
+    headers = tuple("heads" if is_head and name == "drafts" else name for name in _HEADERS)
     cells = [_cells(row) for row in answer.schedule]
     return TextTable(
         headers=headers, rows=tuple(cells), right=tuple(True for _ in headers), expendable=_EXPENDABLE
@@ -139,7 +131,7 @@ def _heads(answer: Recommendation) -> list[str]:
         return []
     best = max(answer.by_drafts, key=lambda entry: entry.speedup)
     listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
-    what = "Heads to run" if answer.drafting.method == "medusa" else "Drafts in a row"
+    what = "Heads to run" if answer.drafting.kind.unit == "head" else "Drafts in a row"
     return [f"{what} at batch {answer.question.batch_min}: {best.drafts} ({listed})."]
 
 

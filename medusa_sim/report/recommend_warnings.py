@@ -6,9 +6,6 @@ from medusa_sim.plan.recommend import Recommendation
 from medusa_sim.report.numbers import span, times, with_prefix
 from medusa_sim.step.memory import usable_memory_bytes
 
-_PADDED_VOCAB = 0.01
-"""Share by which vocabularies of one family differ, since they are padded."""
-
 
 def warnings(answer: Recommendation) -> list[str]:
     """Places where speculation loses, does not fit or is uncertain, then what the answer rests on."""
@@ -39,7 +36,11 @@ def warnings(answer: Recommendation) -> list[str]:
 
 
 def _model_warnings(answer: Recommendation) -> list[str]:
-    told = []
+    told = [*answer.scenario.warnings]
+    if any(row.ends_profile for row in answer.schedule):
+        told.append(
+            f"the best count is the largest that acceptance {answer.profile.name} describes: more may pay"
+        )
     if answer.profile.heads is None:
         told.append(
             f"acceptance {answer.profile.name} is a curve: the tree itself and the number of heads worth "
@@ -49,13 +50,6 @@ def _model_warnings(answer: Recommendation) -> list[str]:
         told.append(
             f"acceptance {answer.profile.name} is teacher-forced agreement with a text, not what a running "
             "system accepts; measure it on the model's own output"
-        )
-    draft = answer.drafting.draft
-    if draft is not None and abs(draft.vocab / answer.setting.model.vocab - 1.0) > _PADDED_VOCAB:
-        told.append(
-            f"draft model {draft.name} has a vocabulary of {draft.vocab:,} tokens, "
-            f"{answer.setting.model.name} one of {answer.setting.model.vocab:,}: such a pair cannot "
-            "speculate; take a draft of its family"
         )
     if answer.setting.latency.name == "roofline":
         told.append(

@@ -8,8 +8,10 @@ from pathlib import Path
 import numpy as np
 
 from medusa_sim import __version__
-from medusa_sim.plan.insights import BATCHES_SEARCHED, Answer, Paying, answer
-from medusa_sim.plan.sweep import SweepSetting, sweep
+from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
+from medusa_sim.plan.insights import Answer, answer
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.document import (
     Block,
@@ -41,9 +43,7 @@ _ROW_COLUMNS = (
 )  # fmt: skip
 
 
-def write_report(
-    folder: Path, settings: Sequence[SweepSetting], grid: Grid, *, command: str
-) -> tuple[Path, ...]:
+def write_report(folder: Path, settings: Sequence[Scenario], grid: Grid, *, command: str) -> tuple[Path, ...]:
     """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
 
     Raises OutputError where the folder cannot be written.
@@ -58,13 +58,13 @@ def write_report(
     return write_folder(folder, contents)
 
 
-def report_blocks(settings: Sequence[SweepSetting], grid: Grid, command: str) -> list[Block]:
+def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> list[Block]:
     """Every block of the report, in order."""
     blocks: list[Block] = [Heading(_title(settings), level=1)]
     answers = [answer(item, grid) for item in settings]
     several = len(settings) > 1
     if several:
-        blocks += [_compared(settings, answers), Text("Best count of the grid and its speedup, by batch.")]
+        blocks += [_compared(settings, answers), Text("Best count and its speedup, by batch.")]
     for item, found in zip(settings, answers, strict=True):
         if several:
             blocks.append(Heading(f"{_model_name(item)} on {item.gpu.name}"))
@@ -79,17 +79,17 @@ def report_blocks(settings: Sequence[SweepSetting], grid: Grid, command: str) ->
     return blocks
 
 
-def _title(settings: Sequence[SweepSetting]) -> str:
+def _title(settings: Sequence[Scenario]) -> str:
     gpus = list(dict.fromkeys(item.gpu.name for item in settings))
-    models = list(dict.fromkeys(item.setting.model.name for item in settings))
+    models = list(dict.fromkeys(item.model.name for item in settings))
     return f"How many candidates should {', '.join(models)} verify on {', '.join(gpus)}?"
 
 
-def _model_name(item: SweepSetting) -> str:
-    return Path(item.setting.model.name).name
+def _model_name(item: Scenario) -> str:
+    return Path(item.model.name).name
 
 
-def _compared(settings: Sequence[SweepSetting], answers: Sequence[Answer]) -> TextTable:
+def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTable:
     """A row a GPU and model, a column a batch, at the first length."""
     grid = answers[0].grid
     shown = evenly(np.arange(grid.batch.size), _MOST_BATCHES)
@@ -108,7 +108,7 @@ def _compared(settings: Sequence[SweepSetting], answers: Sequence[Answer]) -> Te
     )
 
 
-def _setting_blocks(item: SweepSetting, found: Answer, several: bool) -> list[Block]:
+def _setting_blocks(item: Scenario, found: Answer, several: bool) -> list[Block]:
     level = 3 if several else 2
     grid = found.grid
     blocks: list[Block] = [
@@ -136,15 +136,12 @@ def _cards(found: Answer) -> tuple[tuple[str, str, str], ...]:
             low, high = column["speedup_low"][case], column["speedup_high"][case]
             gain = f"{times(column['speedup'][case])}, 80 %: {low:.2f} to {high:.2f}"
             return at, f"{column['candidates'][case]} candidates", gain
-        count, other = int(found.fine.count[case]), times(float(found.fine.speedup[case]))
-        if count > 1:
-            return at, "none of the grid", f"but {count} candidates give {other}"
         return at, "do not speculate", "plain decoding is the fastest"
 
     at = f"length {grid.seq_len[0]}"
-    last, why = _pays_up_to(found.paying)
-    free = free_text(int(found.fine.free[0]))
-    alone = free_text(int(found.fine.free_verification[0]))
+    last, why = _pays_up_to(found.paying[0])
+    free = free_text(int(found.free.whole[0]), found.free)
+    alone = free_text(int(found.free.verification[0]), found.free)
     remark = f"verification alone: {alone}; drafting adds {percent(found.drafting_share)} first"
     return (
         *(best_card(batch) for batch in sorted({0, grid.batch.size // 2, grid.batch.size - 1})),
@@ -161,23 +158,22 @@ def _cards(found: Answer) -> tuple[tuple[str, str, str], ...]:
     )
 
 
-def _pays_up_to(paying: Paying) -> tuple[str, str]:
+def _pays_up_to(found: BreakEven) -> tuple[str, str]:
     """The batch up to which speculation pays at the first length, and what happens beyond."""
-    last, searched = int(paying.last[0]), int(paying.searched[0])
-    if searched == 0:
+    if found.direction == "does not fit":
         return "does not fit", "two candidates at batch 1 exceed the memory"
-    if last == 0 and paying.spans[0]:
-        first, end = paying.spans[0][0]
-        return f"batch {first} to {end}", "below, the best of any count loses"
-    if last == 0:
+    if not found.spans:
         return "no batch", "it does not even pay at batch 1"
-    if last < searched:
-        return f"batch {last}", "beyond, the best of any count loses"
-    why = "no larger batch fits in memory" if searched < BATCHES_SEARCHED else "the largest batch searched"
-    return f"batch {last}", why
+    first, last = found.spans[0]
+    if first > 1:
+        return f"batch {first} to {last}", "below, the best count loses"
+    if last < found.searched_to:
+        return f"batch {last}", "beyond, the best count loses"
+    is_searched = found.searched_to == BATCHES_SEARCHED
+    return f"batch {last}", "the largest batch searched" if is_searched else "no larger batch fits in memory"
 
 
-def _pictures(view: LengthView, item: SweepSetting, level: int, several: bool) -> list[Block]:
+def _pictures(view: LengthView, item: Scenario, level: int, several: bool) -> list[Block]:
     at = f"length {view.seq_len}"
     model = _model_name(item)
     stem, title = f"{item.gpu.name}-{model}", f"{model} on {item.gpu.name}, {at}"
@@ -206,7 +202,7 @@ def _pictures(view: LengthView, item: SweepSetting, level: int, several: bool) -
     ]
 
 
-def _rows_table(item: SweepSetting, grid: Grid) -> TextTable:
+def _rows_table(item: Scenario, grid: Grid) -> TextTable:
     """The rows of the sweep with the columns that differ, at most _MOST_ROWS of them."""
     table = next(sweep([item], grid)).arrow().select(list(_ROW_COLUMNS))
     cut = table.slice(0, _MOST_ROWS)
@@ -214,7 +210,7 @@ def _rows_table(item: SweepSetting, grid: Grid) -> TextTable:
     return TextTable.of(cut, title)
 
 
-def _source_tables(settings: Sequence[SweepSetting]) -> list[Block]:
+def _source_tables(settings: Sequence[Scenario]) -> list[Block]:
     """One folded table for each GPU, model, runtime, kernel set and profile."""
     return [
         Folded(

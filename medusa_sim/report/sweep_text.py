@@ -5,35 +5,42 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
 from medusa_sim.latency.base import Bound
-from medusa_sim.plan.insights import BATCHES_SEARCHED, FREE_WITHIN, SEARCHED, Answer, Paying
-from medusa_sim.plan.sweep import SweepSetting
+from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
+from medusa_sim.plan.curve import FREE_WITHIN
+from medusa_sim.plan.insights import Answer, Free
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
 
-_EXPENDABLE = ("plain step", "verify step", "plain", "waits for", "tokens/step", "tokens/s", "any count")
+_EXPENDABLE = ("plain step", "verify step", "plain", "waits for", "of the grid", "tokens/step", "tokens/s")
 """Columns that a narrow terminal leaves out, the first one first."""
 
 
-def headline(sweep_setting: SweepSetting) -> str:
+def headline(scenario: Scenario) -> str:
     """What was swept, on one line."""
-    setting = sweep_setting.setting
-    model, runtime = setting.model, setting.runtime
-    latency = setting.latency.name
+    latency = scenario.latency.name
     if latency == "calibrated":
-        latency += f" ({sweep_setting.kernels} kernels)"
-    drafting = setting.drafter.name
-    if drafting == "medusa":
-        drafting = f"{setting.depth} Medusa heads"
-    scope = f"{drafting}, " if setting.scope == "model" else "one block, "
-    fixed = sweep_setting.baseline == "fixed"
+        latency += f" ({scenario.kernels} kernels)"
+    drafting = f"{drafter_text(scenario)}, " if scenario.scope == "model" else "one block, "
+    fixed = scenario.baseline == "fixed"
     against = ", against the decode step at batch 1 and length 1024" if fixed else ""
     return (
-        f"{sweep_setting.gpu.name}, {model.name} {model.dtype}: {scope}{runtime.name}, {latency}, "
-        f"acceptance {sweep_setting.acceptance.name}{against}"
+        f"{scenario.gpu.name}, {scenario.model.name} {scenario.model.dtype}, {drafting}"
+        f"{scenario.runtime.name}, {latency}, acceptance {scenario.profile.name}{against}"
     )
+
+
+def drafter_text(scenario: Scenario) -> str:
+    """What drafts, in a few words."""
+    drafting = scenario.drafting
+    parts, title = drafting.parts, drafting.kind.title
+    if drafting.kind.unit == "head":
+        return f"{parts.heads} {title}"
+    if parts.draft is not None:
+        own = f" ({parts.draft_runtime.name})" if parts.draft_runtime is not None else ""
+        return f"{title} {parts.draft.name}{own}"
+    return title
 
 
 def best_table(found: Answer) -> TextTable:
@@ -41,12 +48,14 @@ def best_table(found: Answer) -> TextTable:
 
     Columns that say nothing here (one length, no throughput, everything fits) are left out.
     """
-    best, fine = found.best, found.fine
+    best = found.best
     column = {name: values.tolist() for name, values in best.columns.items()}
     texts: dict[str, list[str]] = {
         "batch": [str(value) for value in column["batch"]],
         "length": [str(value) for value in column["seq_len"]],
         "best count": [str(value) for value in column["candidates"]],
+        "as good": [NOTHING if low == high else f"{span(low, high)}" for low, high in best.near.tolist()],
+        _unit(found): [str(value) if value else NOTHING for value in column["drafts"]],
         "fits": [_fits(value) for value in column["fits_memory"]],
         "speedup": [times(value) for value in column["speedup"]],
         "80 %": [
@@ -59,10 +68,13 @@ def best_table(found: Answer) -> TextTable:
         "verify step": [duration(value) for value in column["verify_step_us"]],
         "tokens/s": [_rate(value) for value in column["tokens_per_s"]],
         "plain": [_rate(float(value)) for value in best.plain_tokens_per_s],
-        "any count": [
-            f"{count}: {times(float(gain))}" for count, gain in zip(fine.count, fine.speedup, strict=True)
+        "of the grid": [
+            NOTHING if count == chosen else f"{count}: {times(gain)}"
+            for count, gain, chosen in zip(
+                best.of_grid.tolist(), best.of_grid_speedup.tolist(), column["candidates"], strict=True
+            )
         ],
-        "free to": [free_text(int(free)) for free in fine.free],
+        "free to": [free_text(int(free), found.free) for free in found.free.whole],
         "waits for": [Bound(int(code)).name.lower() for code in best.bound],
     }
     if found.grid.seq_len.size == 1:
@@ -78,9 +90,13 @@ def best_table(found: Answer) -> TextTable:
     )
 
 
-def free_text(count: int) -> str:
+def _unit(found: Answer) -> str:
+    return f"{found.scenario.drafting.kind.unit}s"
+
+
+def free_text(count: int, free: Free) -> str:
     """A free budget; `256+` where the search ended before it did."""
-    return f"{count}+" if count >= SEARCHED else str(count)
+    return f"{count}+" if count >= free.largest else str(count)
 
 
 def _rate(tokens_per_s: float) -> str:
@@ -101,50 +117,50 @@ def verdicts(found: Answer) -> list[str]:
         _free(found),
         *([f"A larger count is cheaper: {'; '.join(hints)}."] if hints else []),
     ]
-    if not all(found.best.columns["fits_memory"].astype(np.float64)):
+    if found.scenario.scope == "model" and not all(found.best.columns["fits_memory"].tolist()):
         told.append("fits NO: weights, KV cache and activations exceed 90 % of the GPU's memory.")
+    if found.ends_profile:
+        profile = found.scenario.profile.name
+        told.append(f"The best count is the largest that acceptance {profile} describes: more may pay.")
+    longest, model = int(found.grid.seq_len.max()), found.scenario.model
+    if longest > model.max_seq_len:
+        told.append(f"Length {longest} is beyond the {model.max_seq_len} positions of {model.name}.")
     return told
 
 
 def _paying(found: Answer) -> str:
-    ranges = [f"{text}{_at_length(found, i)}" for i, text in enumerate(paying_ranges(found.paying))]
-    return f"Pays {'; '.join(ranges)}, with the best of any count (every count to {SEARCHED} is looked at)."
+    ranges = [f"{text}{_at_length(found, i)}" for i, text in enumerate(map(paying_range, found.paying))]
+    return f"Pays {'; '.join(ranges)}, with the best count of each batch."
 
 
 def _at_length(found: Answer, case: int) -> str:
     return f" at length {found.grid.seq_len[case]}" if found.grid.seq_len.size > 1 else ""
 
 
-def paying_ranges(paying: Paying) -> list[str]:
-    """For each length: `up to batch 52`, `at batch 4..64`, or that it pays wherever it fits."""
-    parts = []
-    for last, searched, spans in zip(
-        paying.last.tolist(), paying.searched.tolist(), paying.spans, strict=True
-    ):
-        if searched and (len(spans) > 1 or (spans and last == 0)):
-            parts.append("at batch " + ", ".join(span(first, end) for first, end in spans))
-        elif searched == 0:
-            parts.append("nowhere: two candidates at batch 1 do not fit in memory")
-        elif last == 0:
-            parts.append("at no batch")
-        elif last < searched:
-            parts.append(f"up to batch {last}")
-        elif searched < BATCHES_SEARCHED:
-            parts.append(f"at every batch that fits in memory, to {searched}")
-        else:
-            parts.append(f"at every batch to {searched}")
-    return parts
+def paying_range(found: BreakEven) -> str:
+    """`up to batch 52`, `at batch 4..64`, or that it pays wherever it fits."""
+    if found.direction == "does not fit":
+        return "nowhere: two candidates at batch 1 do not fit in memory"
+    if not found.spans:
+        return "at no batch"
+    if found.direction == "pays throughout":
+        if found.searched_to < BATCHES_SEARCHED:
+            return f"at every batch that fits in memory, to {found.searched_to}"
+        return f"at every batch to {found.searched_to}"
+    if len(found.spans) == 1 and found.spans[0][0] == 1:
+        return f"up to batch {found.spans[0][1]}"
+    return "at batch " + ", ".join(span(first, last) for first, last in found.spans)
 
 
 def _free(found: Answer) -> str:
     meaning = f"Free to: every count up to it costs at most {FREE_WITHIN - 1:.0%} more than a plain step"
     if found.drafting_share <= 0.0:
-        return f"{meaning} (searched to {SEARCHED})."
-    alone = free_text(int(found.fine.free_verification[0]))
+        return f"{meaning} (searched to {found.free.largest})."
+    alone = free_text(int(found.free.verification[0]), found.free)
     batch = found.grid.batch[0]
     return (
-        f"{meaning}; at batch {batch} drafting alone adds {percent(found.drafting_share)}, without it "
-        f"verification is free up to {alone}."
+        f"{meaning}; at batch {batch} drafting for two candidates adds {percent(found.drafting_share)}, "
+        f"without drafting verification is free up to {alone}."
     )
 
 
@@ -158,21 +174,21 @@ def cheaper_hints(found: Answer, most: int = 6) -> list[str]:
     ]
 
 
-def sources(settings: Sequence[SweepSetting]) -> dict[str, dict[str, str]]:
+def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
     """Where the numbers of a sweep come from: GPU, model, runtime, kernels, acceptance."""
     found: dict[str, dict[str, str]] = {}
     for item in settings:
-        gpu, model, runtime = item.gpu, item.setting.model, item.setting.runtime
+        gpu, model, runtime = item.gpu, item.model, item.runtime
         found[f"gpu {gpu.name}"] = dict(gpu.sources)
         found[f"model {model.name}"] = {"sizes": model.source}
         found[f"runtime {runtime.name}"] = dict(runtime.sources)
-        found[f"acceptance {item.acceptance.name}"] = {"tokens_per_step": item.acceptance.source}
-        if item.setting.latency.name == "calibrated":
+        found[f"acceptance {item.profile.name}"] = {"tokens_per_step": item.profile.source}
+        if item.latency.name == "calibrated":
             found[f"kernels {gpu.name} {item.kernels}"] = kernel_sources(item)
     return found
 
 
-def kernel_sources(item: SweepSetting) -> dict[str, str]:
+def kernel_sources(item: Scenario) -> dict[str, str]:
     """Source, rows and errors of every kernel of the set: `gemm.fp16` -> one line."""
     chosen = item.gpu.kernel_set(item.kernels)
     told = {}

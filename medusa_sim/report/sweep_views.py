@@ -7,12 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.plan.insights import cliffs, every_count
-from medusa_sim.plan.speedup import speedup, speedup_band
-from medusa_sim.plan.sweep import SweepSetting
+from medusa_sim.plan.curve import cliffs
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
 from medusa_sim.step.grid import Grid
-from medusa_sim.step.step import StepTime
-from medusa_sim.step.workload import PARTS
 
 MOST_BATCHES = 64
 LAUNCH_PART = "launch gaps"
@@ -20,7 +18,7 @@ LAUNCH_PART = "launch gaps"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthView:
-    """Steps and speedups at one length: arrays (batch, count) for counts 1, 2, ..., n.
+    """Steps and speedups at one length: arrays (batch, count) for every count described, from 1 up.
 
     best: index into `counts` of the best count of the grid, per batch. grid_counts: the counts that
     were asked for. parts_us: slices of the verification step; decode_parts_us: of the plain step.
@@ -42,45 +40,36 @@ class LengthView:
     cliffs: tuple[IntArray, ...]
 
 
-def length_view(sweep_setting: SweepSetting, grid: Grid, seq_len: int) -> LengthView:
+def length_view(scenario: Scenario, grid: Grid, seq_len: int) -> LengthView:
     """The view of one length; of more than MOST_BATCHES batches an even choice is shown."""
     batch = evenly(grid.batch, MOST_BATCHES)
-    largest = int(grid.candidates.max())
-    computed = every_count(sweep_setting.setting, batch, np.asarray([seq_len]), largest)
-    counts = np.arange(1, largest + 1)
-    tokens = sweep_setting.acceptance.tokens_per_step(counts)[None, None, :]
-    band = sweep_setting.acceptance.band(counts)
-    low, high = speedup_band(computed, tokens, (band[0][None, None, :], band[1][None, None, :]))
-    gain = speedup(tokens, computed.overhead)[:, 0]
-    at_grid = np.where(np.isin(counts, grid.candidates), gain, -np.inf)
-    verify_us = computed.verify_us[:, 0]
-    shape = verify_us.shape
+    largest = max(int(grid.candidates.max()), 2)
+    found = price(scenario, batch, [seq_len], scenario.options(largest)).by_count
+    shape = (batch.size, found.counts.size)
+    gain = np.broadcast_to(found.speedup, found.fits.shape)[:, 0]
+    low, high = (values[:, 0] for values in found.speedup_band(found.speedup))
+    at_grid = np.where(np.isin(found.counts, grid.candidates), gain, -np.inf)
+    step_us = found.step_us[:, 0]
+    parts: dict[str, FloatArray] = {name: part[:, 0] for name, part in found.parts_us.items()}
+    if (found.launch_us > 0.0).any():
+        parts[LAUNCH_PART] = found.launch_us[:, 0]
+    drawn = {name: part for name, part in parts.items() if part.any()}
+    assert gain.shape == shape  # noqa: S101  # one length was priced
     return LengthView(
         seq_len=seq_len,
         batch=batch,
-        counts=counts,
-        grid_counts=grid.candidates,
+        counts=found.counts,
+        grid_counts=found.counts[np.isin(found.counts, grid.candidates)],
         speedup=gain,
-        speedup_low=low[:, 0],
-        speedup_high=high[:, 0],
-        verify_us=verify_us,
-        decode_us=computed.decode.time_us[:, 0, 0],
-        parts_us=_parts(computed.verify, shape),
-        decode_parts_us={name: part[:, 0] for name, part in _parts(computed.decode, (shape[0], 1)).items()},
+        speedup_low=low,
+        speedup_high=high,
+        verify_us=step_us,
+        decode_us=found.decode_us[:, 0, 0],
+        parts_us=drawn,
+        decode_parts_us={name: part[:, 0] for name, part in drawn.items()},
         best=np.argmax(at_grid, axis=1),
-        cliffs=tuple(cliffs(row) for row in verify_us),
+        cliffs=tuple(cliffs(row) for row in step_us),
     )
-
-
-def _parts(step: StepTime, shape: tuple[int, int]) -> dict[str, FloatArray]:
-    """Slices that take time, in the order in which they stack, as (batch, count)."""
-    whole = (shape[0], 1, shape[1])
-    found: dict[str, FloatArray] = {
-        part: np.broadcast_to(step.parts_us[part], whole)[:, 0] for part in PARTS if part in step.parts_us
-    }
-    if step.launch_us > 0.0:
-        found[LAUNCH_PART] = np.full(shape, step.launch_us)
-    return found
 
 
 def evenly(values: IntArray, most: int) -> IntArray:

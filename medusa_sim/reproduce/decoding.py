@@ -20,10 +20,11 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
-from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce.published import PAPER_GPU, cited, published
 from medusa_sim.reproduce.target import Reproduction
-from medusa_sim.step.drafter import MedusaHeads, PassWork
+from medusa_sim.step.drafter.base import PassWork
+from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.step import (
     Setting,
     decode_step,
@@ -120,7 +121,7 @@ def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDA
 
 
 def _setting(model: str, data_dir: DataDir) -> Setting:
-    found = sweep_settings((PAPER_GPU,), (model,), runtime="hf-eager", data_dir=data_dir)[0].setting
+    found = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
     return replace(found, drafter=MedusaHeads(heads=HEADS), depth=LEVELS - 1)
 
 

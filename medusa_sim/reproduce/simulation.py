@@ -8,10 +8,12 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
-from medusa_sim.plan.scenario import sweep_settings
-from medusa_sim.plan.speedup import Baseline, speedup, steps
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.speedup import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
+from medusa_sim.plan.surface import at_counts, price
 from medusa_sim.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, cited, published
 from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.step.step import decode_step
 from medusa_sim.step.workload import Part
 
 if TYPE_CHECKING:
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 MODEL = "llama-7b"
 FIGURE23_BATCH = 4
-_BASELINES: tuple[Baseline, ...] = ("same", "fixed")
 _SHARES: dict[Part, str] = {"attention": "qk_pv", "qkv": "qkv_linear", "mlp": "up_gate_down"}
 """Parts of a step -> the paper's names of the bars of Figure 21."""
 _CONVENTION = (
@@ -85,39 +86,49 @@ def _simulated(batches: Sequence[int], seq_lens: Sequence[int], data_dir: DataDi
     """The grid with both baselines; times in us, shares in units of the baseline step of Figure 21."""
     import pandas as pd
 
-    chosen = sweep_settings(
-        (PAPER_GPU,), (MODEL,), runtime="paper", scope="block", acceptance="paper-fig21", data_dir=data_dir
-    )[0]
-    axes = np.meshgrid(batches, seq_lens, CANDIDATES, indexing="ij")
-    batch, seq_len, candidates = (axis.ravel() for axis in axes)
-    computed = {name: steps(chosen.setting, batch, seq_len, candidates, name) for name in _BASELINES}
-    tokens = chosen.acceptance.tokens_per_step(candidates)
-    fixed = computed["fixed"]
+    scenario = Scenario(
+        gpu=PAPER_GPU,
+        model=MODEL,
+        runtime="paper",
+        scope="block",
+        acceptance="paper-fig21",
+        data_dir=data_dir,
+    )
+    found = price(scenario, batches, seq_lens, at_counts(scenario.options(), np.asarray(CANDIDATES))).by_count
+    assert list(found.counts) == list(CANDIDATES)  # noqa: S101  # the paper's counts, plain decoding first
+    batch, seq_len, candidates = (
+        axis.ravel() for axis in np.meshgrid(batches, seq_lens, found.counts, indexing="ij")
+    )
+    fixed_us = decode_step(scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN).time_us
+    baseline_us: dict[Baseline, FloatArray] = {"same": found.decode_us, "fixed": fixed_us}
 
     def column(values: FloatArray) -> FloatArray:
-        return np.broadcast_to(values, batch.shape)
+        return np.broadcast_to(values, found.fits.shape).ravel()
 
     return pd.DataFrame(
         {
             "batch": batch,
             "seq_len": seq_len,
             "candidates": candidates,
-            "predicted_tokens_per_step": tokens,
-            "decode_step_us": column(fixed.decode.time_us),
-            "verify_step_us": column(fixed.verify_us),
-            "predicted_normalized_latency": column(fixed.overhead),
+            "predicted_tokens_per_step": column(found.tokens_per_step),
+            "decode_step_us": column(found.decode_us),
+            "verify_step_us": column(found.step_us),
+            "predicted_normalized_latency": column(found.step_us / fixed_us),
             **{
-                f"predicted_{share}": column(fixed.verify.parts_us[part] / fixed.baseline_us)
+                f"predicted_{share}": column(found.parts_us[part] / fixed_us)
                 for part, share in _SHARES.items()
             },
-            **{f"speedup_{name}": column(speedup(tokens, computed[name].overhead)) for name in _BASELINES},
+            **{
+                f"speedup_{name}": column(found.tokens_per_step * baseline_us[name] / found.step_us)
+                for name in BASELINES
+            },
         }
     )
 
 
 def _with_errors(frame: pd.DataFrame) -> pd.DataFrame:
     """Signed: predicted minus published, and predicted / published - 1, for both baselines."""
-    for name in _BASELINES:
+    for name in BASELINES:
         frame[f"difference_{name}"] = frame[f"speedup_{name}"] - frame["published_speedup"]
         frame[f"error_{name}"] = frame[f"speedup_{name}"] / frame["published_speedup"] - 1.0
     return frame

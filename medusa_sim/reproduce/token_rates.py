@@ -15,12 +15,12 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
-from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce.decoding import CONTEXT, overhead_of
 from medusa_sim.reproduce.published import PAPER_GPU, cited, published
 from medusa_sim.reproduce.target import Reproduction
 from medusa_sim.step.compose import step_us
-from medusa_sim.step.drafter import NoDrafter
+from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.step import Setting, decode_step
 from medusa_sim.units import US_PER_S
 
@@ -53,7 +53,7 @@ def plain_step(model: str, data_dir: DataDir = None) -> PlainStep:
 
 
 def _setting(model: str, data_dir: DataDir) -> Setting:
-    found = sweep_settings((PAPER_GPU,), (model,), runtime="hf-eager", data_dir=data_dir)[0].setting
+    found = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
     return replace(found, drafter=NoDrafter())
 
 

@@ -56,6 +56,7 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: Width | None = None
     word_embed_proj_dim: Width | None = None
     tie_word_embeddings: bool | None = None
+    num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=1000)] | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
     enable_bias: bool | None = None
@@ -113,6 +114,7 @@ def model_from_config(path: Path) -> Model:
         head_dim=_head_dim(config, family, refuse),
         vocab=config.vocab_size,
         max_seq_len=config.max_position_embeddings,
+        mtp_layers=config.num_nextn_predict_layers or 0,
         tied_embeddings=_or(config.tie_word_embeddings, default=family in ("opt", "gemma3_text")),
         dtype=dtype,
         weight_dtype=dtype,

@@ -71,6 +71,7 @@ class Model:
     samples_top_k: its generation_config names a top-k, which servers follow. positions: `rope`, or a learned
     table. dtype: of the linear layers' arithmetic; weight_dtype: of their stored weights; kv_dtype: of the
     KV cache; activation_dtype: of everything between them (norms, attention, residuals).
+    mtp_layers: multi-token-prediction modules that it was trained with.
     Embeddings, LM head and norms of a quantised model stay in activation_dtype, as checkpoints store them.
     """
 
@@ -94,6 +95,7 @@ class Model:
     norms_per_layer: int = 2
     samples_top_k: bool = False
     tied_embeddings: bool = False
+    mtp_layers: int = 0
     dtype: str = "fp16"
     weight_dtype: str = "fp16"
     kv_dtype: str = "fp16"

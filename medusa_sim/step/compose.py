@@ -11,7 +11,8 @@ Everything that prices a step (one step, a grid, rows of operators, a search) ad
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -44,7 +45,7 @@ def step_us(
     """
     device, host = np.asarray(device_us), np.asarray(host_us)
     overlapped = norm_max(device, host, HOST_OVERLAP) if host.any() else device
-    return np.asarray(overlapped + exposed_us)
+    return np.asarray(overlapped + exposed_us) if np.any(exposed_us) else overlapped
 
 
 def _nothing() -> FloatArray:
@@ -120,23 +121,27 @@ class Cost:
             draft_half_us=np.hypot(self.draft_half_us, other.draft_half_us),
         )
 
-    def at(self, index: IntArray) -> Cost:
-        """The entries `index` of the last axis; what does not vary along it stays as it is."""
-        return Cost(
-            device_us=_along(self.device_us, index),
-            host_us=_along(self.host_us, index),
-            exposed_us=_along(self.exposed_us, index),
-            below_us=_along(self.below_us, index),
-            above_us=_along(self.above_us, index),
-            step_half_us=_along(self.step_half_us, index),
-            draft_half_us=_along(self.draft_half_us, index),
+    def time_with(self, other: Cost) -> FloatArray:
+        """`(self + other).time_us` alone, without the band."""
+        return step_us(
+            self.device_us + other.device_us,
+            self.host_us + other.host_us,
+            self.exposed_us + other.exposed_us,
         )
 
+    def each(self, take: Callable[[FloatArray], FloatArray]) -> Cost:
+        """The cost with every array replaced by what `take` makes of it."""
+        return Cost(**{entry.name: take(getattr(self, entry.name)) for entry in fields(self)})
 
-def _along(values: FloatArray, index: IntArray) -> FloatArray:
+    def at(self, index: IntArray | slice) -> Cost:
+        """The entries `index` of the last axis; what does not vary along it stays as it is."""
+        return self.each(lambda values: _along(values, index))
+
+
+def _along(values: FloatArray, index: IntArray | slice) -> FloatArray:
     if values.ndim == 0 or values.shape[-1] == 1:
         return values
-    return np.take(values, index, axis=-1)
+    return np.asarray(values[..., index])
 
 
 def overhead_halves(step: Cost, plain: Cost) -> tuple[FloatArray, FloatArray]:

@@ -8,7 +8,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
-from medusa_sim.step.drafter import Drafter
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 USABLE_MEMORY_SHARE = 0.9
@@ -25,19 +25,33 @@ def step_memory_bytes(
 
     The activations of one step: the MLP's widest rows and the logits (fp32, as samplers keep them).
     """
-    rows = np.asarray(batch, dtype=np.float64) * np.asarray(candidates, dtype=np.float64)
-    cached = np.asarray(batch, dtype=np.float64) * (
-        np.asarray(seq_len, dtype=np.float64) + np.asarray(candidates, dtype=np.float64)
-    )
+    return memory_bytes(model, *drafter_bytes(model, drafter), batch, seq_len, candidates)
+
+
+def drafter_bytes(model: Model, drafter: Drafter | None) -> tuple[float, float]:
+    """(bytes of weights, bytes of KV cache a token) that a drafter adds."""
+    if drafter is None:
+        return 0.0, 0.0
+    return drafter.weight_bytes(model), drafter.kv_bytes_per_token(model)
+
+
+def memory_bytes(
+    model: Model,
+    drafter_weights: FloatArray | float,
+    drafter_kv_per_token: FloatArray | float,
+    batch: Size,
+    seq_len: Size,
+    candidates: Size,
+) -> FloatArray:
+    """`step_memory_bytes` with what the drafter adds as arrays; all broadcast."""
+    sequences = np.asarray(batch, dtype=np.float64)
+    counts = np.asarray(candidates, dtype=np.float64)
+    cached = sequences * (np.asarray(seq_len, dtype=np.float64) + counts)
     element = BYTES_PER_ELEMENT[model.activation_dtype]
     widest = (3 if model.gated else 2) * model.intermediate + 2 * model.hidden
-    activations = rows * (element * widest + BYTES_PER_ELEMENT["fp32"] * model.vocab)
-    kv_bytes_per_token = model.kv_bytes_per_token
-    weights = model.weight_bytes
-    if drafter is not None:
-        kv_bytes_per_token += drafter.kv_bytes_per_token(model)
-        weights += drafter.weight_bytes(model)
-    return weights + cached * kv_bytes_per_token + activations
+    activations = sequences * counts * (element * widest + BYTES_PER_ELEMENT["fp32"] * model.vocab)
+    weights = model.weight_bytes + drafter_weights
+    return np.asarray(weights + cached * (model.kv_bytes_per_token + drafter_kv_per_token) + activations)
 
 
 def usable_memory_bytes(gpu: Gpu) -> float:

@@ -21,7 +21,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
-from medusa_sim.step.drafter import PassWork
+from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.engine import filter_us
 from medusa_sim.step.step import Setting, processed_tokens, work_time
 from medusa_sim.step.workload import decode, model_launches, prefill

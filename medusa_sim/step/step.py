@@ -13,9 +13,19 @@ from medusa_sim.operators.operator import Elementwise, Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost, beside_kernels, drafting_cost
-from medusa_sim.step.drafter import Drafter, PassWork, acceptance_launches
+from medusa_sim.step.drafter.base import Drafter, PassWork
 from medusa_sim.step.engine import choice_us, padded_tokens
-from medusa_sim.step.workload import Launch, Part, Scope, Workload, decode, prefill, step_launches, verify
+from medusa_sim.step.workload import (
+    Launch,
+    Part,
+    Scope,
+    Workload,
+    acceptance_launches,
+    decode,
+    prefill,
+    step_launches,
+    verify,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,13 +88,7 @@ class StepTime:
     @cached_property
     def bound(self) -> CodeArray:
         """`Bound` codes: what takes the largest share; the host where the device waits for it."""
-        memory, compute, latency = (
-            self.waits_us[code] for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)
-        )
-        code = np.where(compute > memory, np.int8(Bound.COMPUTE), np.int8(Bound.MEMORY))
-        code = np.where(latency > np.maximum(memory, compute), np.int8(Bound.LATENCY), code)
-        waits = self.cost.host_us + self.cost.exposed_us > self.cost.device_us
-        return np.where(waits, np.int8(Bound.HOST), code).astype(np.int8)
+        return bound_codes(self.waits_us, self.cost)
 
     def __add__(self, other: StepTime) -> StepTime:
         """Both one after the other."""
@@ -98,6 +102,15 @@ class StepTime:
             waits_us={code: self.waits_us[code] + other.waits_us[code] for code in self.waits_us},
             source=np.maximum(self.source, other.source),
         )
+
+
+def bound_codes(waits_us: dict[Bound, FloatArray], cost: Cost) -> CodeArray:
+    """`Bound` codes of steps that wait so long for memory, compute and latency, and cost so much."""
+    memory, compute, latency = (waits_us[code] for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY))
+    code = np.where(compute > memory, np.int8(Bound.COMPUTE), np.int8(Bound.MEMORY))
+    code = np.where(latency > np.maximum(memory, compute), np.int8(Bound.LATENCY), code)
+    waits = cost.host_us + cost.exposed_us > cost.device_us
+    return np.where(waits, np.int8(Bound.HOST), code).astype(np.int8)
 
 
 class _Sum:

@@ -32,6 +32,7 @@ from medusa_sim.specs.runtime import Runtime
 
 Phase = Literal["prefill", "decode", "verify"]
 Scope = Literal["block", "model"]
+SCOPES: tuple[Scope, ...] = ("model", "block")
 Part = Literal["qkv", "attention", "o_proj", "mlp", "norm_rope", "embedding", "lm_head", "drafter", "accept"]
 PARTS: tuple[Part, ...] = (
     "qkv",
@@ -258,3 +259,18 @@ def step_launches(model: Model, workload: Workload, runtime: Runtime, scope: Sco
     if scope == "block":
         return block_launches(model, workload, runtime)
     return model_launches(model, workload, runtime)
+
+
+def acceptance_launches(model: Model, workload: Workload, depth: int) -> tuple[Launch, ...]:
+    """Tree bookkeeping, acceptance and cache compaction after the LM head.
+
+    Gathering the candidates, comparing them with the target's choice, the running product along the
+    paths and the best path are four kernels over the candidates; compaction copies the KV rows of at
+    most depth + 1 accepted tokens of every layer.
+    """
+    kv_width = 2 * model.kv_heads * model.head_dim
+    moved = np.asarray(workload.batch) * ((depth + 1) * model.layers)
+    return (
+        elementwise_launch(model, "tree_bookkeeping", "residual", "accept", workload.tokens, depth + 1, 4),
+        elementwise_launch(model, "cache_compaction", "embedding", "accept", moved, kv_width),
+    )

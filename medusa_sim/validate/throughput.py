@@ -20,9 +20,9 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reading import read_csv_table
-from medusa_sim.step.drafter import LayerDrafter
+from medusa_sim.step.drafter.layer import Eagle, Eagle3, LayerDrafter
 from medusa_sim.step.step import decode_step, drafting_steps, verification_step
 
 if TYPE_CHECKING:
@@ -42,12 +42,12 @@ class Method:
 
     acceptance: str
     draft_vocab: int | None
-    fused_inputs: int
+    drafter: type[LayerDrafter]
 
 
 METHODS = {
-    "EAGLE": Method("eagle1-vicuna-7b", None, 2),
-    "EAGLE-3": Method("eagle3-llama-3.1-8b", 32_000, 3),
+    "EAGLE": Method("eagle1-vicuna-7b", None, Eagle),
+    "EAGLE-3": Method("eagle3-llama-3.1-8b", 32_000, Eagle3),
 }
 """EAGLE: the only published rates per position are of another target (Vicuna-7B)."""
 
@@ -89,8 +89,8 @@ def _curve(
     heads = load_acceptance(known.acceptance, data_dir).heads
     assert heads is not None  # noqa: S101  # both shipped profiles hold positions
     tokens = float(chain_tokens_per_step(heads)[drafts])
-    base = sweep_settings((gpu,), (MODEL,), latency=latency, kernels=KERNELS, data_dir=data_dir)[0].setting
-    drafter = LayerDrafter(depth=drafts, draft_vocab=known.draft_vocab, fused_inputs=known.fused_inputs)
+    base = Scenario(gpu=gpu, model=MODEL, latency=latency, kernels=KERNELS, data_dir=data_dir).setting
+    drafter = known.drafter(depth=drafts, draft_vocab=known.draft_vocab)
     setting = replace(base, drafter=drafter, depth=drafts)
     ordered = rows.sort_values("batch_or_concurrency")
     batch = ordered["batch_or_concurrency"].to_numpy()

@@ -305,4 +305,4 @@ def test_inputs_that_a_page_has_are_not_called_ignored(opened: Opened) -> None:
 
 def test_drafts_of_another_vocabulary_are_told(opened: Opened) -> None:
     page = opened("choose", model="qwen3-8b", drafter="draft-model", draft_model="llama-68m")
-    assert any("cannot speculate" in warning.value for warning in page.warning)
+    assert any("cannot speculate" in error.value for error in page.error)

@@ -16,10 +16,10 @@ from medusa_sim.calibrate.engine_fit import fitted_runtime, predicted_us, with_t
 from medusa_sim.calibrate.runtime_file import check_runtime_name, write_runtime
 from medusa_sim.cli import cli
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.engine import Term
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter import LayerDrafter
+from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.step import Setting
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
@@ -27,11 +27,11 @@ SHAPE = Shape(concurrency=8, prompt=128, output=512)
 
 
 def setting(model: str = "llama-3.1-8b", runtime: str = "vllm-0.11") -> Setting:
-    return sweep_settings(("h100-sxm",), (model,), runtime=runtime, drafter="ngram")[0].setting
+    return Scenario(gpu="h100-sxm", model=model, runtime=runtime, drafter="ngram", acceptance=1.0).setting
 
 
-def eagle(depth: int) -> LayerDrafter:
-    return LayerDrafter(depth=depth)
+def eagle(depth: int) -> Eagle:
+    return Eagle(depth=depth)
 
 
 def test_every_tools_file_is_the_same_runs() -> None:

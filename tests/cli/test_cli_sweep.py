@@ -16,7 +16,8 @@ from click.testing import CliRunner, Result
 
 from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
+from medusa_sim.plan.scenario import Scenario
 
 COLUMNS = [
     "gpu",
@@ -28,6 +29,7 @@ COLUMNS = [
     "batch",
     "seq_len",
     "candidates",
+    "drafts",
     "tokens_per_step",
     "decode_step_us",
     "verify_step_us",
@@ -40,7 +42,7 @@ COLUMNS = [
     "memory_bytes",
     "fits_memory",
 ]
-DEFAULT_COUNTS = [1, 16, 32, 48, 64, 80, 96, 112]
+DEFAULT_COUNTS = list(DEFAULT_CANDIDATES)
 
 
 def run(*args: str, latency: str = "roofline") -> Result:
@@ -65,12 +67,12 @@ def test_defaults_and_columns() -> None:
     assert set(rows["latency_model"]) == {"calibrated"}
     assert set(rows["runtime"]) == {"cuda-graph"}
     assert set(rows["source"]) == {"calibrated"}
-    assert "candidates: 1 16 32 48 64 80 96 112" in result.stderr
+    assert "candidates: 1 2 3 4 6 8 12 16 24 32 48 64 96 128" in result.stderr
 
 
 def test_the_arithmetic_between_columns() -> None:
     rows = frame("--batch", "1..64", "--seq", "512,4096")
-    assert len(rows) == 7 * 2 * 8
+    assert len(rows) == 7 * 2 * len(DEFAULT_COUNTS)
     np.testing.assert_allclose(rows["overhead"], rows["verify_step_us"] / rows["decode_step_us"], rtol=1e-12)
     np.testing.assert_allclose(rows["speedup"], rows["tokens_per_step"] / rows["overhead"], rtol=1e-12)
     rate = rows["batch"] * rows["tokens_per_step"] / rows["verify_step_us"] * 1e6
@@ -132,16 +134,16 @@ def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_table_leads_with_the_best_count_of_each_batch() -> None:
     result = run("--batch", "1..64")
     lines = [line.split() for line in result.stdout.splitlines()]
-    rows = frame("--batch", "1..64")
+    rows = frame("--batch", "1..64", "--candidates", "1..256")
     best = rows.loc[rows.groupby("batch")["speedup"].idxmax()]
     shown = {int(line[0]): int(line[1]) for line in lines if len(line) > 5 and line[0].isdigit()}
     assert shown == dict(zip(best["batch"], best["candidates"], strict=True))
-    assert "7 of 56 rows" in result.stderr
+    assert f"7 of {7 * len(DEFAULT_COUNTS)} rows" in result.stderr
     assert "\x1b" not in result.stdout
 
 
 def test_all_rows_on_request() -> None:
-    assert len(run("--batch", "1..64", "--all-rows").stdout.splitlines()) == 2 + 1 + 56
+    assert len(run("--batch", "1..64", "--all-rows").stdout.splitlines()) == 2 + 1 + 7 * len(DEFAULT_COUNTS)
 
 
 def test_report_is_self_contained_and_leads_with_the_answer(tmp_path: Path) -> None:
@@ -175,7 +177,7 @@ def test_report_bytes_repeat(tmp_path: Path) -> None:
         (["--runtime", "cudagraph"], 1, "cuda-graph"),
         (["--acceptance", "paper-fig12"], 1, "paper-fig21"),
         (["--gpu", "a40,,h100-sxm"], 2, "empty name"),
-        (["--candidates", "1..1024"], 1, "256"),
+        (["--candidates", "300,1000", "--acceptance", "paper-fig4-sparse"], 1, "2..256"),
         (["--dtype", "fp8", "--gpu", "a40"], 1, "fp8"),
         (["--model", "no/such/config.json"], 1, "config.json"),
         (["-o", "/no/such/folder/x.csv"], 1, "does not exist"),
@@ -194,14 +196,14 @@ def test_bad_input_is_one_line(args: list[str], code: int, told: str) -> None:
 
 
 def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
-    result = run("--candidates", "1,64,1024", "-o", str(tmp_path / "x.parquet"))
+    result = run("--gpu", "a100-80gb-pcie,a40", "--dtype", "fp8", "-o", str(tmp_path / "x.parquet"))
     assert result.exit_code == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_heads_decide_what_is_accepted() -> None:
     with pytest.raises(UsageError, match="curve measured with 5 heads"):
-        sweep_settings(heads=1)
+        Scenario(heads=1, acceptance="paper-fig4-sparse")
     few, every = (
         json.loads(
             run(
@@ -219,7 +221,7 @@ def test_batches_that_pay_are_told_where_small_ones_do_not() -> None:
     model = Path(__file__).resolve().parents[2] / "benchmarks" / "models" / "llama-50m" / "config.json"
     text = run(
         *("--gpu", "cpu-emerald-rapids-50m", "--runtime", "kernel", "--dtype", "fp32"),
-        *("--model", str(model), "--batch", "8"),
+        *("--model", str(model), "--batch", "8", "--acceptance", "paper-fig4-sparse", "--heads", "5"),
         latency="calibrated",
     ).stdout
     assert "Pays at batch" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,12 +14,11 @@ from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.export.chains import ChainPlan
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.acceptance import constant_rate
-from medusa_sim.plan.draft_options import Drafting, Method
 from medusa_sim.plan.recommend import Question, Recommendation, recommend
-from medusa_sim.plan.scenario import sweep_settings
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.models import load_model
 
-BASE = sweep_settings(("h100-sxm",), ("llama-3.1-8b",), latency="roofline", drafter="ngram")[0]
+BASE = Scenario(gpu="h100-sxm", model="llama-3.1-8b", latency="roofline", drafter="ngram", acceptance=0.5)
 ACCURACY = np.array([[0.6, 0.12, 0.06, 0.03], [0.5, 0.12, 0.06, 0.03], [0.4, 0.12, 0.06, 0.03]])
 
 
@@ -27,12 +27,20 @@ def heads_profile() -> AcceptanceProfile:
     return AcceptanceProfile("made", "head-topk", "made", "made for a test", model)
 
 
-def answered(method: Method, profile: AcceptanceProfile | None = None, **question: object) -> Recommendation:
-    drafting = Drafting(
-        method=method, heads=3, draft=load_model("llama-3.2-1b") if method == "draft-model" else None
+def answered(
+    method: str, profile: AcceptanceProfile | None = None, *, chain_only: bool = False, **question: object
+) -> Recommendation:
+    target = load_model("llama-3.1-8b")
+    scenario = BASE.but(
+        drafter=method,
+        model=replace(target, mtp_layers=1) if method == "mtp" else target,
+        heads=3 if method == "medusa" else None,
+        draft_model="llama-3.2-1b" if method == "draft-model" else None,
+        acceptance=profile or constant_rate(0.55),
+        chain_only=chain_only,
     )
     asked = Question(**{"batch_max": 300, "seq_len": (512,), **question})  # type: ignore[arg-type]
-    return recommend(BASE.gpu, BASE.setting, drafting, profile or constant_rate(0.55), asked)
+    return recommend(scenario, asked)
 
 
 def flags(text: str) -> dict[str, str]:

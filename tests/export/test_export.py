@@ -16,7 +16,6 @@ from medusa_sim.export.ab import ab_script
 from medusa_sim.export.chains import drafts_by_batch
 from medusa_sim.export.names import METHODS
 from medusa_sim.plan.acceptance import constant_rate
-from medusa_sim.plan.draft_options import Method
 from medusa_sim.plan.recommend import Recommendation
 
 
@@ -206,7 +205,7 @@ def test_tensorrt_llm_mtp_sets_the_number_that_counts() -> None:
     ("method", "synchronous"), [("ngram", True), ("draft-model", True), ("eagle", False)]
 )
 def test_tensorrt_llm_switches_the_overlap_scheduler_off_where_it_must(
-    method: Method, synchronous: bool
+    method: str, synchronous: bool
 ) -> None:
     text = exported(answered(method, batch_max=4), "tensorrt-llm", draft_path="d").text
     assert (simple_yaml(text).get("disable_overlap_scheduler") is True) == synchronous

@@ -7,18 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.plan.insights import (
-    SEARCHED,
-    answer,
-    best_counts,
-    cheaper_pairs,
-    cliffs,
-    fine_search,
-    free_budget,
-    paying_batches,
-)
-from medusa_sim.plan.scenario import sweep_settings
-from medusa_sim.plan.sweep import SweepTable, sweep
+from medusa_sim.plan.break_even import break_even_batches
+from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best
+from medusa_sim.plan.insights import answer
+from medusa_sim.plan.recommend import Question, recommend
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
 from medusa_sim.step.grid import Grid
 
 
@@ -51,64 +45,101 @@ def test_a_larger_count_that_costs_less_is_named() -> None:
     assert cheaper_pairs(counts, np.array([170.0, 176.0, 175.0])) == []
 
 
-def test_the_best_count_must_fit_in_memory() -> None:
-    table = SweepTable(
-        text={},
-        numbers={
-            "batch": np.array([1, 1, 1]),
-            "seq_len": np.array([8, 8, 8]),
-            "candidates": np.array([1, 8, 16]),
-            "speedup": np.array([1.0, 2.0, 3.0]),
-            "tokens_per_s": np.array([1.0, 2.0, 3.0]),
-            "decode_step_us": np.array([1e6, 1e6, 1e6]),
-            "fits_memory": np.array([True, True, False]),
-        },
-        codes={"bound": np.array([0, 1, 2], dtype=np.int8)},
-    )
-    best = best_counts(table, 3)
-    assert best.columns["candidates"].tolist() == [8]
-    assert best.bound.tolist() == [1]
-    assert best.plain_tokens_per_s.tolist() == [1.0]
+def test_counts_as_good_as_the_best_are_a_range_around_it() -> None:
+    counts = np.array([1, 2, 4, 8, 16, 32])
+    speedup = np.array([1.0, 1.995, 1.5, 1.99, 2.0, 1.985])
+    fits = np.ones(6, dtype=bool)
+    assert near_best(counts, speedup, fits, 4) == (8, 32)
+    assert near_best(counts, speedup, fits & (counts < 32), 4) == (8, 16)
+    assert near_best(counts, speedup, fits, 0) == (1, 1)
 
 
 @pytest.fixture(scope="module")
-def setting():  # the sweep setting of the default command, at the roofline
-    return sweep_settings(latency="roofline")[0]
+def scenario() -> Scenario:
+    return Scenario(latency="roofline")
 
 
-def test_the_answer_agrees_with_the_rows(setting) -> None:
+def test_the_best_of_a_sweep_is_the_best_of_every_count(scenario: Scenario) -> None:
     grid = Grid.of([1, 16], [512, 2048], [1, 16, 64])
-    found = answer(setting, grid)
-    rows = next(sweep([setting], grid)).pandas()
-    by_case = rows.loc[rows.groupby(["batch", "seq_len"])["speedup"].idxmax()]
-    assert found.best.columns["candidates"].tolist() == by_case["candidates"].tolist()
-    assert found.best.columns["speedup"].tolist() == by_case["speedup"].tolist()
-    assert (found.fine.speedup >= found.best.columns["speedup"] - 1e-12).all()
+    found = answer(scenario, grid)
+    best = found.best.columns
+    for case, (batch, seq_len) in enumerate((b, s) for b in (1, 16) for s in (512, 2048)):
+        assert (best["batch"][case], best["seq_len"][case]) == (batch, seq_len)
+        row = recommend(scenario, Question(batch_min=batch, batch_max=batch, seq_len=(seq_len,))).schedule[0]
+        assert best["candidates"][case] == row.best_candidates
+        assert best["speedup"][case] == pytest.approx(row.best_speedup, rel=1e-12)
+        assert tuple(found.best.near[case]) == row.near_best
+        assert found.free.whole[case] == row.free_candidates
+    assert set(found.best.of_grid) <= {1, 16, 64}
+    assert (found.best.of_grid_speedup <= best["speedup"] + 1e-12).all()
     assert found.drafting_share > 0.0
 
 
-def test_the_fine_search_finds_the_free_budget_of_verification(setting) -> None:
-    batch, seq_len = np.array([1, 4]), np.array([1024])
-    fine = fine_search(setting, batch, seq_len)
-    assert (fine.free <= fine.free_verification).all()
+def test_the_best_count_must_fit_in_memory(scenario: Scenario) -> None:
+    most = price(scenario, [1], [4000]).max_batch[0]
+    batches = [int(most.min()) - 1, int(most[1:].max())]
+    long = answer(scenario, Grid.of(batches, [4000], [1, 64]))
+    every = price(scenario, batches, [4000]).by_count
+    for case in range(2):
+        allowed = every.speedup[case, 0][every.fits[case, 0]].max()
+        assert long.best.columns["speedup"][case] == allowed
+    assert not every.fits[1, 0].all()
+
+
+def test_verification_alone_is_free_further(scenario: Scenario) -> None:
+    free = answer(scenario, Grid.of([1, 4], [1024], [1])).free
+    assert (free.whole <= free.verification).all()
     # more sequences fill the memory time sooner
-    assert fine.free_verification[0] > fine.free_verification[1]
-    assert (fine.count <= SEARCHED).all()
+    assert free.verification[0] > free.verification[1]
 
 
 def test_a_large_model_that_does_not_fit_pays_nowhere() -> None:
-    large = sweep_settings(models=("llama-2-70b",), latency="roofline")[0]
-    paying = paying_batches(large, np.array([1024]))
-    assert paying.searched.tolist() == [0]
-    assert paying.last.tolist() == [0]
+    large = Scenario(model="llama-2-70b", latency="roofline")
+    (found,) = break_even_batches(large, large.options(), np.array([1024]))
+    assert (found.direction, found.searched_to, found.spans) == ("does not fit", 0, ())
 
 
-def test_paying_stops_where_the_best_speedup_falls_to_one(setting) -> None:
-    short = np.array([16])
-    paying = paying_batches(setting, short)
-    last = int(paying.last[0])
-    assert 0 < last <= paying.searched[0]
-    if last < paying.searched[0]:
-        gains = [fine_search(setting, np.array([b]), short).speedup[0] for b in (last, last + 8)]
-        assert gains[0] > 1.0
-        assert gains[1] <= 1.0 + 1e-9
+def test_paying_stops_where_the_best_speedup_falls_to_one() -> None:
+    weak = Scenario(latency="roofline", acceptance=0.1, drafter="medusa")
+    (found,) = break_even_batches(weak, weak.options(), np.array([16]))
+    assert found.direction == "loses from"
+    last = found.spans[0][1]
+    assert found.at == last + 1
+    best = price(weak, [last, last + 1], [16]).speedup[:, 0, 1:].max(axis=-1)
+    assert best[0] > 1.0
+    assert best[1] <= 1.0
+
+
+def test_it_never_pays_beyond_the_memory_or_the_positions_of_the_model(scenario: Scenario) -> None:
+    found = recommend(scenario, Question(batch_min=1, batch_max=1))
+    assert found.break_even_context.searched_to == scenario.model.max_seq_len
+    large = recommend(scenario, Question(batch_min=64, batch_max=64))
+    context = large.break_even_context.searched_to
+    room = price(scenario, [64], [context, context + 1]).fits[0, :, 1:].any(axis=-1)
+    assert room.tolist() == [True, False]
+    batches = large.break_even_batches[0].searched_to
+    assert price(scenario, [batches, batches + 1], [1024]).fits[:, 0, 1:].any(axis=-1).tolist() == [
+        True,
+        False,
+    ]
+
+
+def test_an_answer_at_the_end_of_its_profile_says_that_more_may_pay() -> None:
+    short = Scenario(latency="roofline", drafter="eagle", acceptance="0.9,0.85,0.8")
+    row = recommend(short, Question(batch_max=1)).schedule[0]
+    assert row.candidates == 4
+    assert row.ends_profile
+    assert answer(short, Grid.of([1], [1024], [1, 4])).ends_profile
+    limited = recommend(short.but(max_drafts=2), Question(batch_max=1)).schedule[0]
+    assert limited.candidates == 3
+    assert not limited.ends_profile
+
+
+def test_what_fits_is_told_where_a_batch_leaves_no_room() -> None:
+    scenario = Scenario(model="vicuna-13b", latency="roofline")
+    found = recommend(scenario, Question(batch_min=64, batch_max=64))
+    assert not found.enable
+    (row,) = found.where_it_fits
+    assert row.batch_max < 64
+    assert row.speedup > 1.03
+    assert row.fits_memory

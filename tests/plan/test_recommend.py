@@ -15,19 +15,14 @@ from medusa_sim.errors import UsageError
 from medusa_sim.latency.cached import CachedLatency
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Gemm
-from medusa_sim.plan.acceptance import acceptance_of, constant_rate
-from medusa_sim.plan.break_even import BreakEven, crossing, last_crossing
-from medusa_sim.plan.draft_options import Drafting, draft_options
+from medusa_sim.plan.break_even import BreakEven, crossing
 from medusa_sim.plan.recommend import Question, Recommendation, recommend
-from medusa_sim.plan.scenario import sweep_settings
-from medusa_sim.plan.surface import PLAIN, searched
-from medusa_sim.specs.models import load_model
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import PLAIN, price
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.step import decode_step, verify_step
 
-BASE = sweep_settings(latency="roofline", drafter="ngram")[0]
-GPU, SETTING = BASE.gpu, BASE.setting
 ACCURACY = np.array(
     [
         [0.58, 0.11, 0.06, 0.04, 0.03],
@@ -44,17 +39,17 @@ def profile_of(accuracy: np.ndarray, labels: list[int] | None = None) -> Accepta
 
 
 HEADS = profile_of(ACCURACY, [5000] * 4)
+SCENARIO = Scenario(latency="roofline", acceptance=HEADS)
+GPU, SETTING = SCENARIO.gpu, SCENARIO.setting
 
 
 @pytest.fixture(scope="module")
 def answer() -> Recommendation:
-    return recommend(
-        GPU, SETTING, Drafting(heads=4), HEADS, Question(seq_len=(1024, 4096), request=(256, 128))
-    )
+    return recommend(SCENARIO, Question(seq_len=(1024, 4096), request=(256, 128)))
 
 
 def test_options_run_one_to_all_heads_and_every_chain() -> None:
-    options = draft_options(Drafting(heads=4), HEADS, candidates_max=40)
+    options = SCENARIO.options(40)
     assert [(o.depth, o.chain) for o in options] == [(k, c) for c in (False, True) for k in (1, 2, 3, 4)]
     for option in options:
         largest = int(option.candidates[-1])
@@ -68,14 +63,16 @@ def test_options_run_one_to_all_heads_and_every_chain() -> None:
 
 
 def test_fewer_trained_heads_are_respected() -> None:
-    assert max(o.depth for o in draft_options(Drafting(heads=2), HEADS)) == 2
+    assert max(o.depth for o in SCENARIO.but(heads=2).options()) == 2
 
 
 @pytest.mark.parametrize("runtime", runtime_names())
 def test_the_search_agrees_with_pricing_one_step_at_a_time(runtime: str) -> None:
-    setting = replace(SETTING, runtime=load_runtime(runtime))
-    options = draft_options(Drafting(heads=4), HEADS, candidates_max=24)
-    surface = searched(GPU, setting, options, [1, 7, 33], [512, 3000])
+    engine = load_runtime(runtime).engine
+    runs_heads = engine is None or "medusa" in engine.drafters
+    scenario = SCENARIO.but(runtime=runtime, drafter="medusa" if runs_heads else "ngram")
+    setting = scenario.setting
+    surface = price(scenario, [1, 7, 33], [512, 3000], scenario.options(24))
     for j in range(0, surface.candidates.size, 5):
         option = surface.option_of(j)
         for i, batch in enumerate((1, 7, 33)):
@@ -85,8 +82,10 @@ def test_the_search_agrees_with_pricing_one_step_at_a_time(runtime: str) -> None
                 drafting = replace(setting, drafter=option.drafter)
                 expected = verify_step(drafting, batch, 3000, int(surface.candidates[j]))
             assert surface.step_us[i, 1, j] == pytest.approx(float(expected.time_us), rel=1e-9)
-            assert surface.low_us[i, 1, j] == pytest.approx(float(expected.low_us), rel=1e-9)
-            assert surface.high_us[i, 1, j] == pytest.approx(float(expected.high_us), rel=1e-9)
+            cost = surface.cost_at(i, 1, j)
+            assert float(cost.time_us) == pytest.approx(float(expected.time_us), rel=1e-9)
+            assert float(cost.low_us) == pytest.approx(float(expected.low_us), rel=1e-9)
+            assert float(cost.high_us) == pytest.approx(float(expected.high_us), rel=1e-9)
     assert (surface.step_us >= surface.decode_us[..., None]).all()
 
 
@@ -166,7 +165,7 @@ def test_the_acceptance_that_is_needed_breaks_even(answer: Recommendation) -> No
 
 
 def test_scaled_accuracies_scale_the_tree_and_stop_at_certainty() -> None:
-    (option,) = (o for o in draft_options(Drafting(heads=4), HEADS) if o.depth == 2 and not o.chain)
+    (option,) = (o for o in SCENARIO.options() if o.depth == 2 and not o.chain)
     tree = option.tree(12)
     assert tree is not None
     scaled = HeadAccuracy.checked(ACCURACY[:2] * 0.9)
@@ -177,7 +176,7 @@ def test_scaled_accuracies_scale_the_tree_and_stop_at_certainty() -> None:
 
 def test_a_useless_drafter_is_refused_with_what_it_would_need() -> None:
     bad = profile_of(np.full((3, 1), 0.02))
-    answer = recommend(GPU, SETTING, Drafting(heads=3), bad, Question(batch_max=8))
+    answer = recommend(SCENARIO.but(acceptance=bad), Question(batch_max=8))
     assert not answer.enable
     assert answer.break_even_batch == 1
     assert {row.candidates for row in answer.schedule} == {1}
@@ -186,14 +185,14 @@ def test_a_useless_drafter_is_refused_with_what_it_would_need() -> None:
 
 
 def test_a_free_and_certain_drafter_pays_everywhere_it_fits() -> None:
-    answer = recommend(GPU, SETTING, Drafting(method="ngram"), constant_rate(1.0), Question(batch_max=16))
+    answer = recommend(SCENARIO.but(drafter="ngram", acceptance=1.0), Question(batch_max=16))
     assert answer.enable
     assert all(row.candidates > 1 for row in answer.schedule)
 
 
 def test_chain_drafters_pay_for_depth() -> None:
-    drafting = Drafting(method="draft-model", draft=load_model("llama-68m"))
-    answer = recommend(GPU, SETTING, drafting, constant_rate(0.8), Question(batch_max=4))
+    scenario = SCENARIO.but(drafter="draft-model", draft_model="llama-68m", acceptance=0.8)
+    answer = recommend(scenario, Question(batch_max=4))
     row = answer.schedule[0]
     assert row.chain
     assert row.candidates == row.drafts + 1
@@ -202,7 +201,7 @@ def test_chain_drafters_pay_for_depth() -> None:
 
 
 def test_width_options_of_layer_drafters_keep_that_many_children() -> None:
-    options = draft_options(Drafting(method="eagle"), HEADS, candidates_max=30)
+    options = SCENARIO.but(drafter="eagle").options(30)
     widths = {o.width for o in options}
     assert widths == {1, 2, 4}
     for option in options:
@@ -215,60 +214,64 @@ def test_width_options_of_layer_drafters_keep_that_many_children() -> None:
 
 
 def test_free_budget_is_the_largest_count_within_ten_percent(answer: Recommendation) -> None:
-    surface = answer.surface
     row = answer.schedule[0]
-    at = row.batch_max - 1
-    index = next(i for i, o in enumerate(surface.options) if o.depth == row.drafts and not o.chain)
-    overhead = surface.step_us[at, 0, surface.option == index] / surface.decode_us[at, 0]
-    assert (overhead[: row.free_candidates - 1] <= 1.10 + 1e-9).all()
-    assert overhead[row.free_candidates - 1] > 1.10
+    found = answer.surface.by_count
+    overhead = (found.step_us / found.decode_us)[row.batch_max - 1, 0]
+    assert (overhead[: row.free_candidates] <= 1.10 + 1e-9).all()
+    assert overhead[row.free_candidates] > 1.10
     assert answer.free_candidates_by_batch[row.batch_max] <= row.free_candidates
 
 
 def test_break_even_is_where_the_best_speedup_stays_at_or_below_one() -> None:
     weak = profile_of(np.array([[0.25, 0.05], [0.08, 0.02]]))
-    setting = replace(SETTING, depth=2)
-    answer = recommend(GPU, setting, Drafting(heads=2), weak, Question(batch_max=64, seq_len=(128,)))
+    scenario = SCENARIO.but(acceptance=weak)
+    answer = recommend(scenario, Question(batch_max=64, seq_len=(128,)))
     batch = answer.break_even_batch
     assert batch is not None
     assert batch > 1
-    options = draft_options(Drafting(heads=2), weak)
-    surface = searched(GPU, setting, options, [batch - 1, batch, *range(batch + 1, batch + 40)], [128])
+    surface = price(scenario, [batch - 1, batch, *range(batch + 1, batch + 40)], [128])
     best = surface.speedup[:, 0, 1:].max(axis=-1)
     assert best[0] > 1.0
     assert (best[1:] <= 1.0).all()
+    assert answer.break_even_batches[0].spans == ((1, batch - 1),)
 
 
 @pytest.mark.parametrize(
-    ("pays", "expected"),
+    ("pays", "at", "direction", "spans"),
     [
-        ([True, True, False], (2, "loses from")),
-        ([True, False, True], (2, "pays from")),
-        ([True, True, True], (0, "pays throughout")),
-        ([False, False], (0, "loses throughout")),
-        ([False, True, False, False], (2, "loses from")),
+        ([True, True, False], 3, "loses from", ((1, 2),)),
+        ([True, False, True], 3, "pays from", ((1, 1), (3, 3))),
+        ([True, True, True], None, "pays throughout", ((1, 3),)),
+        ([False, False], None, "loses throughout", ()),
+        ([False, True, False, False], 3, "loses from", ((2, 2),)),
     ],
 )
-def test_the_last_crossing_counts(pays: list[bool], expected: tuple[int, str]) -> None:
-    assert last_crossing(np.array(pays)) == expected
+def test_the_last_crossing_leads(
+    pays: list[bool], at: int | None, direction: str, spans: tuple[tuple[int, int], ...]
+) -> None:
+    values = np.arange(1, len(pays) + 1)
+    found = crossing(values, lambda asked: np.array(pays)[asked - 1])
+    assert (found.at, found.direction, found.spans) == (at, direction, spans)
 
 
 @pytest.mark.parametrize("edge", [2, 97, 640, 999])
 def test_crossings_are_found_to_the_whole_number(edge: int) -> None:
     values = np.array([1, 10, 100, 1000])
     found = crossing(values, lambda at: np.asarray(at) < edge)
-    assert found == BreakEven(at=edge, direction="loses from", searched_from=1, searched_to=1000)
+    assert found == BreakEven(
+        at=edge, direction="loses from", searched_from=1, searched_to=1000, spans=((1, edge - 1),)
+    )
     assert found.loses_from == edge
     assert crossing(values, lambda at: np.asarray(at) >= edge).loses_from is None
 
 
 def test_throughput_objective_compares_operating_points() -> None:
     question = Question(objective="throughput", batch_max=48)
-    answer = recommend(GPU, SETTING, Drafting(heads=4), HEADS, question)
+    answer = recommend(SCENARIO, question)
     assert answer.best_with is not None
     assert answer.best_without is not None
     assert answer.enable == (answer.best_with.tokens_per_s > 1.03 * answer.best_without.tokens_per_s)
-    limited = recommend(GPU, SETTING, Drafting(heads=4), HEADS, replace(question, max_latency_ms=8.0))
+    limited = recommend(SCENARIO, replace(question, max_latency_ms=8.0))
     assert limited.best_with is not None
     assert limited.best_with.time_per_token_ms <= 8.0
     assert limited.best_with.tokens_per_s < answer.best_with.tokens_per_s
@@ -284,8 +287,7 @@ def test_capacity_names_the_batch_that_memory_takes(answer: Recommendation) -> N
 
 
 def test_a_model_too_large_for_the_card_is_said() -> None:
-    large = sweep_settings(("l4",), ("vicuna-33b",), latency="roofline", drafter="ngram")[0]
-    answer = recommend(large.gpu, large.setting, Drafting(heads=4), HEADS, Question(batch_max=2))
+    answer = recommend(SCENARIO.but(gpu="l4", model="vicuna-33b"), Question(batch_max=2))
     assert not answer.enable
     assert not any(row.fits_memory for row in answer.schedule)
     assert answer.capacities[0].max_batch_without == 0
@@ -297,17 +299,14 @@ def test_requests_are_answered_at_both_ends(answer: Recommendation) -> None:
 
 
 def test_lossless_lowers_a_curve_and_leaves_accuracies() -> None:
-    curve, greedy = (acceptance_of("paper-fig4-sparse", "medusa", lossless=flag) for flag in (False, True))
+    curve, greedy, coding = (
+        SCENARIO.but(acceptance="paper-fig4-sparse", **other).profile
+        for other in ({}, {"lossless": True}, {"workload": "coding"})
+    )
     assert float(greedy.tokens_per_step(64)) < float(curve.tokens_per_step(64))
     name = "medusa1-vicuna-7b"
-    assert acceptance_of(name, "medusa", lossless=True).ratio == load_acceptance(name).ratio == 1.0
-    coding = acceptance_of("paper-fig4-sparse", "medusa", workload="coding")
+    assert SCENARIO.but(acceptance=name, lossless=True).profile.ratio == load_acceptance(name).ratio == 1.0
     assert float(coding.tokens_per_step(64)) > float(curve.tokens_per_step(64))
-
-
-def test_one_rate_is_a_chain() -> None:
-    profile = acceptance_of("0.5", "eagle")
-    assert float(profile.tokens_per_step(3)) == pytest.approx(1.75)
 
 
 def test_what_was_computed_is_remembered_and_equal() -> None:
@@ -343,44 +342,30 @@ def test_senseless_questions_are_refused(question: dict, told: str) -> None:
         Question(**question)
 
 
-@pytest.mark.parametrize(
-    ("drafting", "acceptance", "told"),
-    [
-        ({"method": "eagle"}, "paper-fig4-sparse", "rate per position"),
-        ({"method": "draft-model", "draft": load_model("llama-68m")}, "paper-fig21", "rate per position"),
-    ],
-)
-def test_a_curve_describes_no_chain_drafter(drafting: dict, acceptance: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
-        draft_options(Drafting(**drafting), load_acceptance(acceptance))
+@pytest.mark.parametrize("drafter", ["eagle", "eagle3", "draft-model"])
+@pytest.mark.parametrize("acceptance", ["paper-fig4-sparse", "paper-fig21"])
+def test_a_curve_describes_no_drafter_that_pays_for_each_draft(drafter: str, acceptance: str) -> None:
+    draft = "llama-68m" if drafter == "draft-model" else None
+    scenario = SCENARIO.but(drafter=drafter, acceptance=acceptance, draft_model=draft)
+    with pytest.raises(UsageError, match="rate per position"):
+        scenario.options()
 
 
 def test_other_refusals() -> None:
     with pytest.raises(UsageError, match="knows no chains"):
-        draft_options(Drafting(), load_acceptance("paper-fig21"), chain_only=True)
-    with pytest.raises(UsageError, match="needs --draft-model"):
-        Drafting(method="draft-model")
-    with pytest.raises(UsageError, match="takes no --draft-model"):
-        Drafting(method="medusa", draft=load_model("llama-68m"))
-    with pytest.raises(UsageError, match="unknown drafter"):
-        Drafting(method="oracle")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="needs --acceptance"):
-        acceptance_of(None, "mtp")
-    for rate in (0.0, 1.5, float("nan")):
-        with pytest.raises(UsageError, match="acceptance rate"):
-            constant_rate(rate)
+        SCENARIO.but(acceptance="paper-fig21", chain_only=True).options()
     with pytest.raises(UsageError, match="at least 2"):
-        draft_options(Drafting(), HEADS, candidates_max=1)
+        SCENARIO.options(1)
     with pytest.raises(UsageError, match="too many"):
-        searched(GPU, SETTING, draft_options(Drafting(), HEADS), np.arange(1, 4000), np.arange(1, 400))
+        price(SCENARIO, np.arange(1, 4000), np.arange(1, 400))
 
 
 def test_the_whole_search_takes_at_most_a_second() -> None:
     question = Question(batch_max=64, seq_len=(512, 1024, 2048, 4096), candidates_max=256)
-    wide = profile_of(np.hstack([ACCURACY, np.full((4, 15), 0.01)]))
+    wide = SCENARIO.but(acceptance=profile_of(np.hstack([ACCURACY, np.full((4, 15), 0.01)])))
     taken = []
     for _ in range(3):
         start = time.process_time()
-        recommend(GPU, SETTING, Drafting(heads=4), wide, question)
+        recommend(wide, question)
         taken.append(time.process_time() - start)
     assert min(taken) < 1.0

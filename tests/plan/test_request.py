@@ -5,15 +5,14 @@ from __future__ import annotations
 import pytest
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.acceptance import constant_rate
-from medusa_sim.plan.draft_options import Drafting, draft_options
 from medusa_sim.plan.request import request_latency
-from medusa_sim.plan.scenario import sweep_settings
-from medusa_sim.step.drafter import MedusaHeads
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.step import decode_step, prefill_step
 
-SETTING = sweep_settings(latency="roofline", drafter="ngram")[0].setting
-OPTION = draft_options(Drafting(method="ngram"), constant_rate(0.7))[2]
+SCENARIO = Scenario(latency="roofline")
+SETTING = SCENARIO.setting
+OPTION = SCENARIO.but(drafter="ngram", acceptance=0.7).options()[2]
 
 
 def test_without_speculation_it_is_prefill_and_decode_steps() -> None:
@@ -32,7 +31,7 @@ def test_the_context_grows() -> None:
 
 
 def test_speculation_divides_the_steps_and_delays_the_first_token() -> None:
-    heads = draft_options(Drafting(heads=3), constant_rate(0.6))[2]
+    heads = SCENARIO.but(acceptance=0.6).options()[2]
     assert isinstance(heads.drafter, MedusaHeads)
     r = request_latency(SETTING, heads, 4, batch=1, prompt_tokens=300, output_tokens=200)
     assert r.tokens_per_step == pytest.approx(1 + 0.6 + 0.36 + 0.216)

@@ -12,7 +12,10 @@ from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter import DraftModel, LayerDrafter, MedusaHeads, NoDrafter
+from medusa_sim.step.drafter.draft_model import DraftModel
+from medusa_sim.step.drafter.layer import Eagle
+from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, prefill_step, work_time
 from medusa_sim.step.workload import prefill, verify
 
@@ -103,17 +106,17 @@ def test_width_multiplies_the_rows_behind_the_first_level() -> None:
 
 
 def test_an_eagle_layer_reads_what_was_accepted_first_and_looks_at_the_last_row() -> None:
-    works = LayerDrafter(depth=3).work(LLAMA, STEP, RUNTIME)
+    works = Eagle(depth=3).work(LLAMA, STEP, RUNTIME)
     assert [int(g.m) for g in gemms(works, "draft_fusion")] == [16, 4, 4]  # 4 sequences x (3 + 1) rows
     assert [int(g.m) for g in gemms(works, "lm_head")] == [4, 4, 4]
     assert all(g.n == LLAMA.vocab for g in gemms(works, "lm_head"))
 
 
 def test_an_eagle_layer_of_a_pruned_vocabulary_has_a_head_of_its_own() -> None:
-    pruned = LayerDrafter(depth=2, draft_vocab=32000, fused_inputs=3)
+    pruned = Eagle(depth=2, draft_vocab=32000, fused_inputs=3)
     assert {g.n for g in gemms(pruned.work(LLAMA, STEP, RUNTIME), "lm_head")} == {32000}
     assert {g.k for g in gemms(pruned.work(LLAMA, STEP, RUNTIME), "draft_fusion")} == {3 * LLAMA.hidden}
-    grown = pruned.weight_bytes(LLAMA) - LayerDrafter(depth=2, fused_inputs=3).weight_bytes(LLAMA)
+    grown = pruned.weight_bytes(LLAMA) - Eagle(depth=2, fused_inputs=3).weight_bytes(LLAMA)
     assert grown == 2 * 32000 * LLAMA.hidden
     assert pruned.kv_bytes_per_token(LLAMA) == pytest.approx(LLAMA.kv_bytes_per_token / 32)
 
@@ -129,7 +132,7 @@ def test_drafting_is_a_small_share_and_grows_with_depth() -> None:
     )
     shares = []
     for depth in (1, 2, 4):
-        works = LayerDrafter(depth=depth).work(LLAMA, verify(1, 1024, depth + 1), RUNTIME)
+        works = Eagle(depth=depth).work(LLAMA, verify(1, 1024, depth + 1), RUNTIME)
         shares.append(float(sum(np.asarray(work_time(latency, work).time_us) for work in works)) / decode)
     assert shares[0] < 0.15  # one of 32 layers, the LM head and the fusion layer
     assert shares[2] == pytest.approx(4 * shares[0], rel=0.05)

@@ -15,7 +15,10 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.compose import overhead_halves
-from medusa_sim.step.drafter import Drafter, DraftModel, LayerDrafter, NoDrafter
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.drafter.draft_model import DraftModel
+from medusa_sim.step.drafter.layer import Eagle
+from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.engine import drafting_us, host_us, is_captured, padded_tokens
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, verification_step, verify_step
 
@@ -139,7 +142,7 @@ def test_small_kernels_are_merged_and_the_choice_is_the_engines() -> None:
 
 
 def test_terms_that_both_steps_share_hardly_move_a_speedup() -> None:
-    drafter = LayerDrafter(depth=3)
+    drafter = Eagle(depth=3)
     of = setting(drafter=drafter)
     decode = decode_step(of, np.array(4), np.array(512)).cost
     verify = verify_step(of, np.array(4), np.array(512), np.array(4)).cost

@@ -10,13 +10,15 @@ from hypothesis import strategies as st
 from medusa_sim.latency.base import Bound
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Attention
-from medusa_sim.plan.speedup import steps
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.compose import HOST_OVERLAP, Cost, step_us
-from medusa_sim.step.drafter import DraftModel, LayerDrafter, MedusaHeads, NoDrafter
+from medusa_sim.step.drafter.draft_model import DraftModel
+from medusa_sim.step.drafter.layer import Eagle
+from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.step import (
     Setting,
     decode_step,
@@ -97,20 +99,6 @@ def test_roofline_steps_grow_with_everything(batch: int, seq_len: int, candidate
         assert verify_step(base, *bigger).time_us >= time_us
 
 
-def test_one_candidate_is_plain_decoding() -> None:
-    computed = steps(setting(), 4, 1024, np.array([1, 16]))
-    assert computed.verify_us[0] == computed.decode.time_us
-    assert computed.overhead[0] == 1.0
-    assert computed.overhead[1] > 1.0
-
-
-def test_the_fixed_baseline_is_one_number() -> None:
-    batch = np.array([1, 8, 64])[:, None]
-    computed = steps(setting(), batch, 1024, np.array([16]), "fixed")
-    assert computed.baseline_us == decode_step(setting(), 1, 1024).time_us
-    assert computed.overhead[2, 0] > steps(setting(), 64, 1024, np.array([16])).overhead[0]
-
-
 def test_a_grid_equals_its_points() -> None:
     base = setting()
     batch, seq_len, candidates = np.array([1, 7, 64]), np.array([128, 4096]), np.array([1, 17, 112])
@@ -188,7 +176,7 @@ def test_a_draft_model_pays_for_each_level() -> None:
     ]
     assert chain[1] == pytest.approx(2 * chain[0], rel=0.01)
     assert chain[2] == pytest.approx(4 * chain[0], rel=0.02)
-    eagle = drafting_steps(setting(drafter=LayerDrafter(depth=3)), 1, 512, 4)
+    eagle = drafting_steps(setting(drafter=Eagle(depth=3)), 1, 512, 4)
     assert len(eagle) == 3
     slow = DraftModel(draft=draft, depth=4, runtime=load_runtime("hf-eager"))
     (first, *_) = drafting_steps(setting(drafter=slow), 1, 512, 5)

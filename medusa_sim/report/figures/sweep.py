@@ -165,7 +165,7 @@ def heat_figure(view: LengthView, title: str) -> Figure:
     """Speedup of every batch and count of the grid; the best of each batch is framed, losses are hatched."""
     from matplotlib.patches import Rectangle
 
-    columns = view.grid_counts - 1
+    columns = np.searchsorted(view.counts, view.grid_counts)
     cells = view.speedup[:, columns]
     rows, width = cells.shape
     with drawing(max(4.5, min(0.55 * width + 2.2, 11.0)), max(2.6, min(0.36 * rows + 1.5, 9.0))) as (

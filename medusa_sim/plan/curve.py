@@ -1,0 +1,67 @@
+"""What a curve over candidate counts shows: what is free, where it jumps, what is as good as the best."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+
+FREE_WITHIN = 1.10
+"""Overhead up to which candidates count as free."""
+CLIFF = 0.05
+"""Rise of the step between two neighbouring counts that is called a cliff."""
+CHEAPER = 0.01
+"""A larger count is called cheaper where its step is at least this share shorter."""
+NEAR_BEST = 0.01
+"""Speedups within this share of the best are as good: the model is not that exact."""
+
+
+def free_budget(overhead: FloatArray, within: float = FREE_WITHIN) -> IntArray:
+    """Largest count such that every count up to it has overhead <= `within`.
+
+    overhead: shape (..., counts) for counts 1, 2, 3, ... ; the result has shape (...).
+    """
+    beyond = overhead > within * (1.0 + 1e-12)
+    first = np.argmax(beyond, axis=-1)
+    budget: IntArray = np.where(beyond.any(axis=-1), first, overhead.shape[-1]).astype(np.int64)
+    return budget
+
+
+def cliffs(verify_us: FloatArray, rise: float = CLIFF) -> IntArray:
+    """Counts n (from 1) after which the next one costs at least `rise` more, out of line with its neighbours.
+
+    verify_us by count from 1. A steady climb, where every token costs as much, has no cliffs.
+    """
+    growth = verify_us[1:] / verify_us[:-1] - 1.0
+    window = np.ones(5)
+    near = np.convolve(np.abs(growth), window, mode="same") - np.abs(growth)
+    neighbours = np.convolve(np.ones_like(growth), window, mode="same") - 1.0
+    return np.flatnonzero((growth >= rise) & (growth * neighbours > 2.0 * near)) + 1
+
+
+def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int, int]]:
+    """(count, larger count that costs at least 1 % less), for counts in ascending order."""
+    pairs = []
+    for i in range(candidates.size - 1):
+        later = np.flatnonzero(verify_us[i + 1 :] < verify_us[i] * (1.0 - CHEAPER))
+        if later.size:
+            pairs.append((int(candidates[i]), int(candidates[i + 1 + later[-1]])))
+    return pairs
+
+
+def near_best(
+    counts: IntArray, speedup: FloatArray, fits: BoolArray, best: int, within: float = NEAR_BEST
+) -> tuple[int, int]:
+    """(smallest, largest) count around the `best` one whose speedups all lie within a share of it.
+
+    counts ascending, speedup and fits by count; best: its place. Plain decoding stands alone.
+    """
+    good = (speedup >= speedup[best] * (1.0 - within)) & fits & (counts > 1)
+    if not good[best]:
+        return int(counts[best]), int(counts[best])
+    low = high = best
+    while low > 0 and good[low - 1]:
+        low -= 1
+    while high + 1 < counts.size and good[high + 1]:
+        high += 1
+    return int(counts[low]), int(counts[high])

@@ -1,0 +1,16 @@
+"""What is asked where nothing is said: the same for every command, the app and Python."""
+
+from __future__ import annotations
+
+DEFAULT_GPU = "a100-80gb-pcie"
+DEFAULT_MODEL = "vicuna-7b"
+DEFAULT_RUNTIME = "cuda-graph"
+DEFAULT_DRAFTER = "medusa"
+DEFAULT_SEQ_LEN = 1024
+DEFAULT_CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+DEFAULT_BATCHES = (1, 64)
+"""Smallest and largest batch that `recommend` searches."""
+MAX_DRAFTS = 16
+"""Drafts in a row that are searched."""
+CANDIDATES_MAX = 256
+"""Largest tree searched; verification has long been compute-bound there."""

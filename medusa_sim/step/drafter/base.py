@@ -1,0 +1,135 @@
+"""What every drafter says of itself: its names, what it needs, and what it costs beside a verification step.
+
+Every drafting method is one class of this kind, registered by its name (`registry.py`). Acceptance is
+another matter (`medusa_sim.acceptance`); the two do not know each other.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from medusa_sim.errors import UsageError
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.compose import Pass
+from medusa_sim.step.workload import Launch, Workload
+
+Knowledge = Literal["ranks", "rates"]
+"""What of acceptance a drafter can use: accuracies by head and rank (trees), or rates by position alone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PassWork:
+    """Kernels launched one after another, the runtime that launches them, and what they are for.
+
+    of: a forward pass of the target or of a drafter, or heads that continue the pass before them. workload:
+    the tokens that pass through, by which engines charge. layers: of the network that passes.
+    """
+
+    launches: tuple[Launch, ...]
+    runtime: Runtime
+    workload: Workload
+    of: Pass
+    layers: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What a drafter is made of, before its depth is chosen.
+
+    heads: trained Medusa heads. draft: the model of `draft-model`, launched by `draft_runtime` (None: as
+    the target). draft_vocab: output tokens of an EAGLE layer's own head (None: the target's LM head).
+    """
+
+    heads: int = 5
+    draft: Model | None = None
+    draft_runtime: Runtime | None = None
+    draft_vocab: int | None = None
+
+
+class Drafter(ABC):
+    """Anything that proposes candidates: its cost at one depth and width.
+
+    name: as the command line takes it. title: in a sentence. unit: what is run in a row (`head`, `draft`).
+    pays_per_draft: each further draft costs a pass, so that a curve of tree sizes cannot describe it.
+    has_levels: drafts level by level, so many nodes each. looks_up: finds drafts in the text or none.
+    takes_draft_model, takes_draft_vocab: which
+    `Parts` it uses. profiles: prefixes of its shipped acceptance profiles, best first; lender: the profile
+    that a model without one of its own borrows. Without them acceptance must be given.
+    """
+
+    __slots__ = ()
+
+    name: ClassVar[str]
+    title: ClassVar[str]
+    unit: ClassVar[str] = "draft"
+    needs: ClassVar[Knowledge] = "rates"
+    pays_per_draft: ClassVar[bool] = True
+    has_levels: ClassVar[bool] = False
+    looks_up: ClassVar[bool] = False
+    takes_draft_model: ClassVar[bool] = False
+    takes_draft_vocab: ClassVar[bool] = False
+    profiles: ClassVar[tuple[str, ...]] = ()
+    lender: ClassVar[str | None] = None
+
+    @classmethod
+    @abstractmethod
+    def of(cls, parts: Parts, depth: int, width: int = 1) -> Drafter:
+        """The drafter that makes `depth` drafts in a row, `width` a level."""
+
+    @classmethod
+    def check(cls, parts: Parts, target: Model) -> None:
+        """Raise UsageError for parts that it lacks or does not take, or a target that it cannot draft for."""
+        del target
+        cls.check_parts(parts)
+
+    @classmethod
+    def check_parts(cls, parts: Parts) -> None:
+        """Raise UsageError for parts that it lacks or does not take."""
+        if cls.takes_draft_model != (parts.draft is not None):
+            needed = "needs" if cls.takes_draft_model else "takes no"
+            raise UsageError(
+                f"drafter {cls.name} {needed} --draft-model NAME (as in --draft-model llama-68m)"
+            )
+        if parts.draft_runtime is not None and not cls.takes_draft_model:
+            raise UsageError(f"drafter {cls.name} takes no --draft-runtime: it has no model of its own")
+        if parts.draft_vocab is not None and not cls.takes_draft_vocab:
+            raise UsageError(f"drafter {cls.name} takes no --draft-vocab: it has no LM head of its own")
+
+    @abstractmethod
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """Kernels that one verification step of `workload` adds for drafting."""
+
+    @abstractmethod
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """Kernels that reading the prompt of `workload` (phase prefill) adds before the first step."""
+
+    @abstractmethod
+    def weight_bytes(self, model: Model) -> float:
+        """Bytes of weights that drafting keeps in memory beside the model's own."""
+
+    @abstractmethod
+    def kv_bytes_per_token(self, model: Model) -> float:
+        """Bytes of KV cache that drafting keeps for each committed token."""
+
+
+def levels(workload: Workload, depth: int, width: int) -> tuple[Workload, ...]:
+    """The forward passes of `depth` levels: one token a sequence first, then `width`."""
+    return tuple(
+        Workload(
+            phase="decode" if width == 1 or level == 0 else "verify",
+            batch=workload.batch,
+            seq_len=np.asarray(workload.seq_len) + level * width,
+            query_tokens=1 if level == 0 else width,
+        )
+        for level in range(depth)
+    )
+
+
+def as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
+    """The same launches as part of the drafting."""
+    return tuple(replace(launch, part="drafter") for launch in launches)

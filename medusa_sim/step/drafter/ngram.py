@@ -1,0 +1,48 @@
+"""Drafts that cost the GPU nothing: n-grams looked up in the prompt, or a bare verification step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork
+from medusa_sim.step.workload import Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NoDrafter(Drafter):
+    """Drafts that cost nothing on the GPU: n-gram look-up in the prompt, or a bare verification step."""
+
+    name: ClassVar[str] = "ngram"
+    title: ClassVar[str] = "n-gram drafts"
+    needs: ClassVar[Knowledge] = "ranks"
+    pays_per_draft: ClassVar[bool] = False
+    looks_up: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, parts: Parts, depth: int, width: int = 1) -> NoDrafter:
+        """Nothing depends on the depth."""
+        del parts, depth, width
+        return cls()
+
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """Nothing."""
+        del model, workload, runtime
+        return ()
+
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """Nothing."""
+        del model, workload, runtime
+        return ()
+
+    def weight_bytes(self, model: Model) -> float:
+        """Nothing."""
+        del model
+        return 0.0
+
+    def kv_bytes_per_token(self, model: Model) -> float:
+        """Nothing."""
+        del model
+        return 0.0

@@ -1,0 +1,28 @@
+"""Every drafter by its name. A new one is a module here, its line below, its tests, and the export maps."""
+
+from __future__ import annotations
+
+from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.drafter.draft_model import DraftModel
+from medusa_sim.step.drafter.layer import Eagle, Eagle3, Mtp
+from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.ngram import NoDrafter
+
+DRAFTERS: dict[str, type[Drafter]] = {
+    kind.name: kind for kind in (MedusaHeads, DraftModel, Eagle, Eagle3, Mtp, NoDrafter)
+}
+"""In the order in which they are listed to users."""
+
+
+def drafter_names() -> tuple[str, ...]:
+    """Names that `--drafter` takes."""
+    return tuple(DRAFTERS)
+
+
+def drafter_kind(name: str) -> type[Drafter]:
+    """The drafter of that name. Raises UsageError for an unknown one."""
+    try:
+        return DRAFTERS[name]
+    except KeyError:
+        raise UsageError(unknown_name("drafter", name, DRAFTERS)) from None

@@ -1,0 +1,251 @@
+"""One scenario: defaults, kernel sets by dtype, every form of acceptance, and what does not fit together."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medusa_sim.acceptance.curve import LogCurve, TableCurve
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError, UsageError
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.operators.operator import Gemm
+from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.sweep import sweep
+from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.models import load_model, model_names
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.drafter.registry import DRAFTERS, drafter_names
+from medusa_sim.step.grid import Grid
+
+
+def test_defaults_are_those_of_the_command_line() -> None:
+    scenario = Scenario()
+    assert scenario.gpu.name == "a100-80gb-pcie"
+    assert scenario.model.name == "vicuna-7b"
+    assert scenario.runtime.name == "cuda-graph"
+    assert scenario.latency.name == "calibrated"
+    assert (scenario.scope, scenario.baseline) == ("model", "same")
+    assert scenario.profile.name == "medusa1-vicuna-7b"
+    assert scenario.kernels == "torch"
+    assert scenario.warnings == ()
+
+
+def test_names_and_objects_are_the_same() -> None:
+    loaded = Scenario(
+        gpu=load_gpu("h100-sxm"),
+        model=load_model("llama-3.1-8b"),
+        runtime=load_runtime("hf-eager"),
+        acceptance=load_acceptance("medusa1-vicuna-7b"),
+        latency="roofline",
+    )
+    named = Scenario(
+        gpu="h100-sxm",
+        model="llama-3.1-8b",
+        runtime="hf-eager",
+        acceptance="medusa1-vicuna-7b",
+        latency="roofline",
+    )
+    tables = [next(sweep([item], Grid.of([1, 8], [512], [1, 8]))) for item in (loaded, named)]
+    assert tables[0].pandas().equals(tables[1].pandas())
+
+
+def test_the_kernel_set_follows_the_dtype() -> None:
+    assert Scenario(model="llama-7b").kernels == "torch"
+    assert Scenario(model="llama-3-8b").kernels == "sglang"
+    assert Scenario(gpu="h100-sxm", dtype="fp8").kernels == "sglang"
+    assert Scenario(model="llama-7b", runtime="paper", scope="block").kernels == "paper"
+    assert Scenario(latency="roofline").kernels == "none"
+
+
+@pytest.mark.parametrize("gpu", [name for name in gpu_names() if not name.startswith("cpu-")])
+@pytest.mark.parametrize("dtype", ["fp16", "bf16"])
+def test_every_gpu_sweeps_by_default(gpu: str, dtype: str) -> None:
+    (table,) = sweep([Scenario(gpu=gpu, dtype=dtype)], Grid.of([1], [1024], [1, 8]))
+    assert np.isfinite(table.numbers["speedup"]).all()
+    assert (table.numbers["verify_step_us"] > 0).all()
+
+
+@pytest.mark.parametrize("gpu", [name for name in gpu_names() if name.startswith("cpu-")])
+def test_a_device_that_was_measured_in_fp32_sweeps_in_fp32(gpu: str) -> None:
+    (table,) = sweep([Scenario(gpu=gpu, dtype="fp32", runtime="kernel")], Grid.of([1], [256], [1, 8]))
+    assert np.isfinite(table.numbers["speedup"]).all()
+    with pytest.raises(SpecError, match="fp16"):
+        next(sweep([Scenario(gpu=gpu)], Grid.of([1], [1024], [1])))
+
+
+@pytest.mark.parametrize("model", model_names())
+def test_every_model_sweeps_by_default(model: str) -> None:
+    (table,) = sweep([Scenario(model=model)], Grid.of([1], [512], [1, 16]))
+    assert np.isfinite(table.numbers["speedup"]).all()
+
+
+def test_a_config_file_is_a_model(tmp_path: Path) -> None:
+    shipped = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(shipped.read_text()), "num_key_value_heads": 8}))
+    assert Scenario(model=str(path)).model.kv_heads == 8
+    assert Scenario(model=path).model.kv_heads == 8
+
+
+@pytest.mark.parametrize(
+    ("names", "error", "told"),
+    [
+        ({"gpu": "a100"}, SpecError, "a100-40gb"),
+        ({"model": "vicuna"}, SpecError, "vicuna-7b"),
+        ({"runtime": "cuda"}, SpecError, "cuda-graph"),
+        ({"acceptance": "fig21"}, SpecError, "paper-fig21"),
+        ({"kernels": "trtllm"}, SpecError, "torch"),
+        ({"drafter": "medusae"}, UsageError, "medusa"),
+        ({"heads": 0}, UsageError, "whole numbers"),
+        ({"latency": "guess"}, UsageError, "calibrated"),
+        ({"scope": "layer"}, UsageError, "block"),
+        ({"baseline": "one"}, UsageError, "fixed"),
+        ({"gpu": "a40", "dtype": "fp8"}, SpecError, "fp8"),
+        ({"drafter": "mtp", "acceptance": 0.8}, UsageError, "no MTP module"),
+        ({"drafter": "mtp"}, UsageError, "no MTP module|needs --acceptance"),
+        ({"drafter": "ngram"}, UsageError, "needs --acceptance"),
+        ({"drafter": "draft-model", "draft_model": "llama-68m"}, UsageError, "needs --acceptance"),
+        ({"drafter": "draft-model", "acceptance": 0.8}, UsageError, "needs --draft-model"),
+        ({"draft_model": "llama-68m"}, UsageError, "takes no --draft-model"),
+        ({"draft_vocab": 32000}, UsageError, "takes no --draft-vocab"),
+        ({"draft_runtime": "hf-eager"}, UsageError, "takes no --draft-runtime"),
+        ({"drafter": "eagle", "heads": 3}, UsageError, "takes no --heads"),
+        (
+            {"drafter": "draft-model", "acceptance": 0.8, "draft_model": "opt-125m"},
+            UsageError,
+            "such a pair cannot",
+        ),
+        ({"max_drafts": 0}, UsageError, "drafts in a row"),
+        ({"heads": 1, "acceptance": "paper-fig21"}, UsageError, "curve measured with 5 heads"),
+    ],
+)
+def test_what_does_not_fit_is_one_line(
+    names: dict[str, object], error: type[MedusaSimError], told: str
+) -> None:
+    with pytest.raises(error, match=told) as refused:
+        next(sweep([Scenario(**names)], Grid.of([1], [128], [1, 8])))  # type: ignore[arg-type]
+    assert "\n" not in str(refused.value)
+
+
+def test_a_model_with_an_mtp_module_drafts_with_it(tmp_path: Path) -> None:
+    shipped = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps({**json.loads(shipped.read_text()), "num_nextn_predict_layers": 1}))
+    scenario = Scenario(model=path, drafter="mtp", acceptance=0.8)
+    assert scenario.model.mtp_layers == 1
+    assert scenario.options()
+
+
+def test_padded_vocabularies_of_one_family_speculate() -> None:
+    draft = replace(load_model("llama-68m"), vocab=32_064)
+    scenario = Scenario(drafter="draft-model", draft_model=draft, acceptance=0.7)
+    assert scenario.drafting.parts.draft == draft
+
+
+def test_eagle_3_fuses_three_features() -> None:
+    target = load_model("llama-3.1-8b")
+    two, three = (
+        Scenario(model=target, drafter=name, acceptance=0.7).options()[0].drafter.weight_bytes(target)
+        for name in ("eagle", "eagle3")
+    )
+    assert three - two == pytest.approx(2 * target.hidden**2)
+
+
+def test_what_is_borrowed_is_said() -> None:
+    borrowed = Scenario(model="llama-2-7b")
+    assert borrowed.borrows_acceptance
+    assert "another model" in borrowed.warnings[0]
+    assert Scenario(model="llama-2-7b", acceptance=0.7).warnings == ()
+    assert any("borrowed from" in line for line in Scenario(gpu="rtx-4090").warnings)
+
+
+@pytest.mark.parametrize(
+    ("given", "tokens"),
+    [
+        ("0.5", [1.5, 1.75, 1.875]),
+        (0.5, [1.5, 1.75, 1.875]),
+        ("0.78,0.60,0.42", [1.78, 2.38, 2.80]),
+        ([0.78, 0.60, 0.42], [1.78, 2.38, 2.80]),
+        ("1.875@3", [1.5, 1.75, 1.875]),
+        (constant_rate(0.5), [1.5, 1.75, 1.875]),
+    ],
+)
+@pytest.mark.parametrize("drafter", ["medusa", "eagle", "ngram"])
+def test_every_form_of_acceptance(given: object, tokens: list[float], drafter: str) -> None:
+    scenario = Scenario(drafter=drafter, acceptance=given, latency="roofline")  # type: ignore[arg-type]
+    assert scenario.profile.tokens_per_step([2, 3, 4]) == pytest.approx(tokens)
+
+
+def test_a_mean_length_keeps_its_mean_and_has_a_wider_band() -> None:
+    for drafts, tokens in ((1, 1.4), (3, 2.8), (5, 3.0), (3, 4.0)):
+        found = mean_length(tokens, drafts)
+        assert float(found.tokens_per_step(drafts + 1)) == pytest.approx(tokens)
+        assert found.candidates_max == drafts + 1
+    low, high = mean_length(2.8, 3).band([3])
+    assert high - low > 0.3
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["1.5", "0", "nan", "0.5,0.8", "0.5,", "1.2,0.5", "0.9@3", "5@3", "2@0", "2@99", "2.5@2.5", "1@2"],
+)
+def test_senseless_acceptance_is_one_line(given: str) -> None:
+    with pytest.raises(MedusaSimError) as refused:
+        Scenario(acceptance=given)
+    assert "\n" not in str(refused.value)
+
+
+def test_a_band_never_emits_more_tokens_than_candidates() -> None:
+    counts = np.arange(1, 5)
+    wide = TableCurve("wide", ((2, 1.5), (4, 2.0)), error_tokens=5.0)
+    assert (wide.band(counts)[1] <= counts).all()
+    assert (LogCurve("log", 1.0, 4, ((2, 1.2), (4, 3.9))).band(counts)[1] <= counts).all()
+    for bad in (-1.0, float("nan")):
+        with pytest.raises(DataError, match="error_tokens"):
+            TableCurve("bad", ((2, 1.5),), error_tokens=bad)
+    sure = rates_by_position([0.95, 0.9])
+    assert (sure.band([1, 2, 3])[1] <= [1, 2, 3]).all()
+
+
+def test_counts_that_acceptance_does_not_describe_have_no_rows() -> None:
+    scenario = Scenario(drafter="eagle", acceptance="0.7,0.5,0.3", latency="roofline")
+    (table,) = sweep([scenario], Grid.of([1], [128], [1, 2, 4, 8, 16]))
+    assert list(table.numbers["candidates"]) == [1, 2, 4]
+    with pytest.raises(CoverageError, match=r"covers candidates 2\.\.4"):
+        scenario.covered([8, 16])
+
+
+def test_every_drafter_is_registered_once_and_says_what_it_is() -> None:
+    assert len(set(drafter_names())) == len(drafter_names()) == len(DRAFTERS)
+    for name, kind in DRAFTERS.items():
+        assert kind.name == name
+        assert kind.title
+        assert kind.unit in ("head", "draft")
+        assert bool(kind.profiles) == (kind.lender is not None)
+        if kind.lender is not None:
+            assert load_acceptance(kind.lender).name == kind.lender
+
+
+def test_the_measured_model_refuses_or_falls_back_by_choice() -> None:
+    gpu = load_gpu("a100-80gb-pcie")
+    far = Gemm(name="far", m=8, n=128, k=128, dtype="fp16")
+    with pytest.raises(CoverageError, match="measure"):
+        latency_model(gpu, "measured", "torch").time(far)
+    found = latency_model(gpu, "measured", "torch", outside="calibrated").time(far)
+    assert found.time_us > 0.0
+
+
+def test_a_scenario_is_changed_by_making_another() -> None:
+    scenario = Scenario(latency="roofline", acceptance=0.7)
+    other = scenario.but(gpu="h100-sxm")
+    assert (scenario.gpu.name, other.gpu.name) == ("a100-80gb-pcie", "h100-sxm")
+    assert other.profile.name == scenario.profile.name
+    assert "acceptance=0.7" in repr(other)
+    with pytest.raises(UsageError, match="runtime"):
+        scenario.but(runtim="x")
