@@ -1,12 +1,12 @@
 """A runtime of one's own: the terms of an engine, fitted to what a load generator measured on it.
 
-    (E1)  observed(b) = kernels(b) + a + b h + c s(b)                  plain steps of b requests
-    (E2)  observed(b) = kernels(b) + a + b h + c s(b) + e + K u + b g  steps that draft K tokens
+    (N12) measured(b) = kernels(b) + a + b h + F(b) filter_bytes                     plain steps of b requests
+    (N13) measured(b) = kernels(b) + a + b h + F(b) filter_bytes + e + K u + b h_s   steps that draft K tokens
 
-kernels(b) is the step of the runtime that is inherited from with a, h, c at 0, seen as the load generator
-sees it (`step/server.py`); s(b) the choice of tokens by top-p and top-k. The terms are the least squares of
-the relative errors, never negative, drawn towards those of the inherited engine as far as its bands are
-narrow and the rows few: two numbers of requests are enough, more narrow the bands.
+kernels(b) is the step of the inherited engine without these terms, seen as the load generator sees it
+(`step/server.py`), F the filter of top-p and top-k per byte. The terms are the least squares of the relative
+errors, never negative, drawn towards those of the inherited engine as far as its bands are narrow and the rows
+few: two numbers of requests are enough, more narrow the bands.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
 NOISE = 0.02
 """Relative error of a measured median, where the rows do not show a larger one."""
 _HOST_SPREAD = {"host_us_per_step": 500.0, "host_us_per_request": 50.0, "filter_bytes_per_logit": 100.0}
-"""The terms of (E1), and by how much they may differ from an inherited engine at least, one sigma."""
+"""The terms of (N12), and by how much they may differ from an inherited engine at least, one sigma."""
 MOST_BAND = 10.0
 """The widest relative half-width that is written: the term is not known."""
 
@@ -147,7 +147,7 @@ def predicted_us(setting: Setting, row: BenchRow, drafter: DrafterOf | None) -> 
 
 
 def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None) -> dict[str, Term]:
-    """(E1) and (E2) at once: runs that speculate tell the choice of tokens from the work for a request."""
+    """(N12) and (N13) at once: runs that speculate tell the choice of tokens from the work for a request."""
     engine = _engine_of(setting)
     speculative = [row for row in rows if row.drafts > 0]
     spreads = dict(_HOST_SPREAD)

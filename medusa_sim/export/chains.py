@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import pairwise
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.runtime import load_runtime
 
 _NEVER = -1e9
 """Score of what an engine cannot do."""
@@ -118,7 +120,7 @@ def best_tiers(
 
     captured: batch sizes that the engine captures graphs of, ascending. gain: what a switch must bring over
     one doubling of the batch (0.03: 3 %). idle_cost: what a loaded drafter that drafts nothing costs at a
-    batch (0.1: 10 %), None where the engine cannot switch off. Dynamic programming over the captured sizes.
+    batch (0.1: 10 %), None where the engine cannot switch off. (N14), by dynamic programming over the sizes.
     """
     ends = [size for size in captured if grid.batch[0] <= size < grid.batch[-1]]
     edges = [int(grid.batch[0]) - 1, *ends, int(grid.batch[-1])]
@@ -247,6 +249,19 @@ def _loses_from(grid: ChainGrid, drafts: IntArray) -> int | None:
     return None if after == grid.batch.size else int(grid.batch[after])
 
 
-def captured_sizes(*spans: Iterable[int]) -> tuple[int, ...]:
-    """The ascending union of sizes and ranges."""
-    return tuple(sorted(set(chain.from_iterable(spans))))
+def graph_sizes(engine: str) -> tuple[int, ...]:
+    """Batches that an engine captures graphs of: a switch between two of them saves no padding."""
+    return _terms_of(engine).graph_sizes
+
+
+def idle_cost(engine: str) -> Callable[[int], float]:
+    """Share by which a plain step of so many requests is longer because a drafter is loaded."""
+    terms = _terms_of(engine)
+    first, each = terms.idle_draft_share.value, terms.idle_draft_share_per_request.value
+    return lambda batch: first + each * batch
+
+
+def _terms_of(engine: str) -> Engine:
+    terms = load_runtime(engine).engine
+    assert terms is not None  # noqa: S101  # names without a version stand for engines
+    return terms

@@ -16,7 +16,7 @@ from typing import cast
 
 import msgspec
 
-from medusa_sim.export.chains import ChainPlan, captured_sizes, chain_plan
+from medusa_sim.export.chains import ChainPlan, chain_plan, graph_sizes
 from medusa_sim.export.names import engine_method
 from medusa_sim.export.schemas import SglangAlgorithm, SglangFlags, SglangSlot
 from medusa_sim.export.settings import (
@@ -34,8 +34,6 @@ from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "sglang"
 VERSIONS = Versions(ENGINE, ("0.5", "0.5.23"), "0.5.23")
-CAPTURED = captured_sizes(range(1, 9), range(9, 32, 2), range(64, 1025, 32))
-"""Batches that graphs are captured of with speculation."""
 ADAPTIVE_FILE = "speculative_adaptive.json"
 
 
@@ -106,7 +104,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
     known, nearest = VERSIONS.chosen(version)
     method = engine_method(ENGINE, answer.drafting.method)
     margin = answer.question.switching_gain
-    plan = chain_plan(answer, CAPTURED, scheduled=known in method.scheduled, margin=margin)
+    plan = chain_plan(answer, graph_sizes(ENGINE), scheduled=known in method.scheduled, margin=margin)
     ngram = answer.drafting.method == "ngram"
     tree = None if ngram else best_tree(answer, plan, lambda _: True)
     path = needed_draft(answer, ENGINE, draft_path) if method.checkpoint else None

@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import cast
 
-from medusa_sim.export.chains import ChainPlan, captured_sizes, chain_plan
+from medusa_sim.export.chains import ChainPlan, chain_plan, graph_sizes, idle_cost
 from medusa_sim.export.names import engine_method
 from medusa_sim.export.schemas import TensorrtDecoding, TensorrtSpeculativeConfig
 from medusa_sim.export.settings import (
@@ -31,8 +31,6 @@ from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "tensorrt-llm"
 VERSIONS = Versions(ENGINE, ("1.2", "1.3", "1.4"), "1.2")
-CAPTURED = captured_sizes((1, 2, 4), range(8, 129, 8), (256, 512, 1024, 2048))
-"""Batches that graphs are captured of by default."""
 LARGEST_BATCH = 2048
 """`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""
 
@@ -107,7 +105,9 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
     method = engine_method(ENGINE, answer.drafting.method)
     margin = answer.question.switching_gain
     scheduled = known in method.scheduled
-    plan = chain_plan(answer, CAPTURED, scheduled=scheduled, margin=margin, idle_cost=lambda _: 0.0)
+    plan = chain_plan(
+        answer, graph_sizes(ENGINE), scheduled=scheduled, margin=margin, idle_cost=idle_cost(ENGINE)
+    )
     grows = method.name == "Eagle3" and known != "1.2"
     tree = best_tree(answer, plan, _within_top_k) if grows else None
     config = speculative_config(answer, plan, tree, known, draft_path)

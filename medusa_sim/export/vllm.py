@@ -13,9 +13,8 @@ import shlex
 from typing import cast
 
 import msgspec
-import numpy as np
 
-from medusa_sim.export.chains import ChainPlan, captured_sizes, chain_plan
+from medusa_sim.export.chains import ChainPlan, chain_plan, graph_sizes, idle_cost
 from medusa_sim.export.names import engine_method
 from medusa_sim.export.schemas import VllmMethod, VllmSpeculativeConfig
 from medusa_sim.export.settings import (
@@ -32,20 +31,7 @@ from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "vllm"
 VERSIONS = Versions(ENGINE, ("0.24", "0.26", "0.32", "0.33"), "0.33")
-CAPTURED = captured_sizes((1, 2, 4), range(8, 257, 8), range(256, 1025, 16))
-"""Requests that graphs are captured of (vllm/config/vllm.py, _set_cudagraph_sizes)."""
-
-_IDLE_BATCH, _IDLE_COST = (2, 189), (0.066, 0.216)
-"""What a drafter costs that is loaded and drafts nothing: vllm-project/vllm#49548 (0.27, V1 runner)."""
-SCHEDULE_MARGIN = _IDLE_COST[0]
-"""A schedule must gain at least the least that schedules were measured to cost."""
-
 _ADAPTIVE = ("eagle", "mtp", "draft-model")
-
-
-def idle_cost(batch: int) -> float:
-    """Share by which a plain step is slower under a schedule than without a drafter, by log of the batch."""
-    return float(np.interp(np.log(batch), np.log(_IDLE_BATCH), _IDLE_COST))
 
 
 def speculative_config(
@@ -75,15 +61,18 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
     """One line for `vllm serve`. Raises UsageError for an unknown version or a missing checkpoint."""
     known, nearest = VERSIONS.chosen(version)
     method = engine_method(ENGINE, answer.drafting.method)
+    margin = idle_cost(ENGINE)(
+        1
+    )  # a schedule must gain at least the least that schedules were measured to cost
     plan = chain_plan(
         answer,
-        CAPTURED,
+        graph_sizes(ENGINE),
         scheduled=known in method.scheduled,
-        margin=SCHEDULE_MARGIN,
-        idle_cost=idle_cost,
+        margin=margin,
+        idle_cost=idle_cost(ENGINE),
     )
     config = speculative_config(answer, plan, draft_path)
-    why = too_small(plan, SCHEDULE_MARGIN) if known in method.scheduled else method.untested
+    why = too_small(plan, margin) if known in method.scheduled else method.untested
     notes = [f"written for vLLM {known}", nearest, *tree_note(answer), *tier_notes(plan, why)]
     if plan.dynamic:
         notes.append(

@@ -11,9 +11,9 @@ from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, s
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.export import ENGINES, exported, sglang, tensorrt_llm, vllm
+from medusa_sim.export import ENGINES, exported
 from medusa_sim.export.ab import ab_script
-from medusa_sim.export.chains import drafts_by_batch
+from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.names import METHODS
 from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.recommend import Recommendation
@@ -87,12 +87,9 @@ def test_every_engine_runs_the_plan_at_every_batch_and_above(
 
 
 @pytest.mark.parametrize("answer", ["eagle", "steep"])
-@pytest.mark.parametrize(
-    ("engine", "captured"),
-    [("vllm", vllm.CAPTURED), ("sglang", sglang.CAPTURED), ("tensorrt-llm", tensorrt_llm.CAPTURED)],
-)
+@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm"])
 def test_schedules_fall_switch_on_captured_sizes_and_gain(
-    answer: str, engine: str, captured: tuple[int, ...], request: pytest.FixtureRequest
+    answer: str, engine: str, request: pytest.FixtureRequest
 ) -> None:
     asked: Recommendation = request.getfixturevalue(answer)
     version = "1.4" if engine == "tensorrt-llm" else None
@@ -100,8 +97,8 @@ def test_schedules_fall_switch_on_captured_sizes_and_gain(
     drafts = [tier.drafts for tier in plan.possible]
     assert drafts == sorted(drafts, reverse=True)
     assert len(set(drafts)) == len(drafts)
-    assert all(tier.batch_max in captured for tier in plan.possible[:-1])
-    margin = vllm.SCHEDULE_MARGIN if engine == "vllm" else asked.question.switching_gain
+    assert all(tier.batch_max in graph_sizes(engine) for tier in plan.possible[:-1])
+    margin = idle_cost("vllm")(1) if engine == "vllm" else asked.question.switching_gain
     assert plan.dynamic == (len(drafts) > 1 and drafts[0] > 0 and plan.gain >= margin)
     best_fixed = max(plan.grid.mean_gain(np.full(plan.grid.batch.size, k)) for k in plan.grid.drafts[1:])
     assert plan.grid.mean_gain(drafts_by_batch(plan.grid, plan.tiers)) >= best_fixed - 0.35
