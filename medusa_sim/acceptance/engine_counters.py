@@ -29,7 +29,8 @@ class AcceptanceCounts:
 
     tried, accepted: (positions,), accepted at most tried and tried[k] at most accepted[k - 1]. steps:
     verification steps. undrafted: positions that no draft reached though they are counted as tried, 0 where
-    the length of every draft is known. engine, model: what counted; empty where the file does not say.
+    the length of every draft is known. all_steps: decoding steps with those that drafted nothing, None where
+    the engine does not say. engine, model: what counted; empty where the file does not say.
     """
 
     engine: str
@@ -38,6 +39,7 @@ class AcceptanceCounts:
     tried: IntArray
     accepted: IntArray
     undrafted: float = 0.0
+    all_steps: float | None = None
     notes: tuple[str, ...] = ()
 
     @property
@@ -117,6 +119,7 @@ def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> Acc
     if len(engines) > 1:
         raise DataError(f"counts of several engines are mixed ({', '.join(engines)}); give those of one")
     size = max(part.tried.size for part in kept)
+    whole = [part.all_steps for part in kept]
     total = AcceptanceCounts(
         engines[0],
         models[0] if models else "",
@@ -124,6 +127,7 @@ def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> Acc
         sum((_padded(part.tried, size) for part in kept), np.zeros(size, dtype=np.int64)),
         sum((_padded(part.accepted, size) for part in kept), np.zeros(size, dtype=np.int64)),
         undrafted=sum(part.undrafted for part in kept),
+        all_steps=None if None in whole else sum(step for step in whole if step is not None),
         notes=tuple(dict.fromkeys(note for part in kept for note in part.notes)),
     )
     return _with_undrafted_note(total)
@@ -151,7 +155,31 @@ def _padded(counts: IntArray, size: int) -> IntArray:
     return np.pad(counts, (0, size - counts.size))
 
 
-def position_profile(counts: AcceptanceCounts, *, title: str, source: str) -> PositionFile:
+def over_every_step(counts: AcceptanceCounts) -> tuple[AcceptanceCounts, float]:
+    """Counts where steps without drafts miss the first position too, and the share of steps with drafts.
+
+    For drafters that look drafts up in the text. Raises DataError where the engine does not say how many
+    tokens it generated, or says fewer than its drafts gave.
+    """
+    if counts.all_steps is None:
+        raise DataError(
+            f"{counts.engine}: does not say how many steps drafted nothing, which --lookup needs; give a "
+            "/metrics page of vLLM (vllm:generation_tokens_total) or AIPerf records with completion_tokens"
+        )
+    if counts.all_steps < 0.98 * counts.steps:
+        raise DataError(
+            f"{counts.engine}: {counts.steps} steps drafted, but the tokens generated make "
+            f"{counts.all_steps:.0f} steps; these are not counters of one run"
+        )
+    every = max(round(counts.all_steps), counts.steps)
+    tried = counts.tried.copy()
+    tried[0] += every - counts.steps
+    return replace(counts, tried=tried), counts.steps / every
+
+
+def position_profile(
+    counts: AcceptanceCounts, *, title: str, source: str, match_rate: float | None = None
+) -> PositionFile:
     """The profile file: a conditional rate and its trials for every position that was tried.
 
     Raises DataError where the first position was never tried.
@@ -171,4 +199,5 @@ def position_profile(counts: AcceptanceCounts, *, title: str, source: str) -> Po
         rates="conditional",
         positions=rows,
         model_error=round(counts.undrafted_share, 4) if counts.undrafted_share > FEW_UNDRAFTED else 0.0,
+        match_rate=None if match_rate is None else round(match_rate, 6),
     )

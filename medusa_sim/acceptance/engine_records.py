@@ -13,6 +13,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -102,7 +103,11 @@ def _model_of(document: Any) -> str:
 def _counts_of(table: Mapping[str, Any], model: str, path: Path) -> AcceptanceCounts | None:
     try:
         if "acceptance_histogram" in table:
-            return _of_histogram(table, model, path)
+            counts = _of_histogram(table, model, path)
+            tokens = table.get("completion_tokens")
+            if counts is None or tokens is None:
+                return counts
+            return replace(counts, all_steps=float(tokens) - 1.0 - int(counts.accepted.sum()))
         for name in _SGLANG_HISTOGRAMS:
             if table.get(name):
                 return _of_sglang(table, table[name], model)

@@ -11,7 +11,7 @@ import http.client
 import re
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from urllib.parse import urlsplit
 
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, counts_of_positions
@@ -29,11 +29,15 @@ _SGLANG_MEAN = "sglang:spec_accept_length"
 
 @dataclass
 class Scrape:
-    """Counters of one page by model: drafts, draft tokens, accepted tokens and those by position."""
+    """Counters of one page by model: drafts, draft tokens, accepted tokens by position; tokens generated and
+    requests finished.
+    """
 
     drafts: dict[str, float] = field(default_factory=dict)
     draft_tokens: dict[str, float] = field(default_factory=dict)
     accepted: dict[str, dict[int, float]] = field(default_factory=dict)
+    generated: dict[str, float] = field(default_factory=dict)
+    finished: dict[str, float] = field(default_factory=dict)
 
 
 def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -70,6 +74,10 @@ def scrape(text: str, where: str) -> Scrape:
                 page.drafts[model] = page.drafts.get(model, 0.0) + value
             case "draft_tokens":
                 page.draft_tokens[model] = page.draft_tokens.get(model, 0.0) + value
+            case "vllm:generation_tokens":
+                page.generated[model] = page.generated.get(model, 0.0) + value
+            case "vllm:request_success":
+                page.finished[model] = page.finished.get(model, 0.0) + value
             case "accepted_tokens_per_pos" if labels.get("position", "").isdigit():
                 by_position = page.accepted.setdefault(model, {})
                 position = int(labels["position"])
@@ -111,9 +119,13 @@ def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[Acc
             _risen(earlier.get(k, 0.0), by_position[k], f"accepted tokens of position {k}", where)
             for k in sorted(by_position)
         ]
-        found.append(
-            counts_of_positions(accepted, steps=drafts, draft_tokens=tokens, engine="vLLM", model=model)
-        )
+        counts = counts_of_positions(accepted, steps=drafts, draft_tokens=tokens, engine="vLLM", model=model)
+        if model in after.generated:
+            made = _risen(first.generated.get(model, 0.0), after.generated[model], "generated tokens", where)
+            ended = _risen(first.finished.get(model, 0.0), after.finished.get(model, 0.0), "requests", where)
+            # a step gives one token more than it accepts; the first token of a request comes with its prompt
+            counts = replace(counts, all_steps=made - sum(accepted) - ended)
+        found.append(counts)
     return found
 
 

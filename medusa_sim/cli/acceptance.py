@@ -252,6 +252,11 @@ def fit(
     help="Seconds that the server may take to answer.",
 )
 @click.option("--of", "of_model", default=None, help="Counts of this model, where there are several.")
+@click.option(
+    "--lookup",
+    is_flag=True,
+    help="Drafts are looked up in the text (n-gram, suffix): count steps that found none too.",
+)
 @click.option("--title", default=None, help="What was measured [engine and model].")
 @click.option("--source", default=None, help="Where the numbers come from [the files' names].")
 @click.option(
@@ -266,6 +271,8 @@ def from_engine(
     title: str | None,
     source: str | None,
     path: Path,
+    *,
+    lookup: bool,
 ) -> None:
     """A profile (TOML) by position from what a serving engine counted.
 
@@ -273,7 +280,7 @@ def from_engine(
     acceptance histograms of vLLM, SGLang, TensorRT-LLM and AIPerf, results of `vllm bench serve`, and logs of
     llama.cpp and vLLM. Where the number of drafts varied, every step counts at the positions that it tried.
     """
-    from medusa_sim.acceptance.engine_counters import combined, position_profile
+    from medusa_sim.acceptance.engine_counters import combined, over_every_step, position_profile
     from medusa_sim.acceptance.profile_file import encoded_profile
     from medusa_sim.writing import check_writable, write_text
 
@@ -290,11 +297,21 @@ def from_engine(
     counts = combined(parts, of_model)
     names = ", ".join(given if "://" in given else Path(given).name for given in sources)
     what = title or " ".join(filter(None, (counts.engine, counts.model, "acceptance by position")))
-    profile = position_profile(counts, title=what, source=source or f"counters of {counts.engine}: {names}")
+    match_rate = None
+    if lookup:
+        counts, match_rate = over_every_step(counts)
+    profile = position_profile(
+        counts,
+        title=what,
+        source=source or f"counters of {counts.engine}: {names}",
+        match_rate=match_rate,
+    )
     write_text(path, encoded_profile(profile))
     for note in counts.notes:
         click.echo(f"note: {note}", err=True)
     rates = " ".join(f"{row.rate:.3f}" for row in profile.positions)
+    if match_rate is not None:
+        click.echo(f"drafts were found in {match_rate:.1%} of the steps", err=True)
     click.echo(
         f"wrote {path} ({counts.steps} steps, conditional rates {rates}, {counts.tokens_per_step:.2f} tokens "
         f"a step with {len(profile.positions)} drafts)",

@@ -16,7 +16,12 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.acceptance.engine_counters import combined, counts_of_positions, counts_of_steps
+from medusa_sim.acceptance.engine_counters import (
+    combined,
+    counts_of_positions,
+    counts_of_steps,
+    over_every_step,
+)
 from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.prometheus import fetched, samples, scrape
@@ -48,6 +53,22 @@ def test_two_pages_are_subtracted() -> None:
     counts = combined(read_counts(FILES / "vllm_metrics_after.txt", FILES / "vllm_metrics_before.txt"))
     assert counts.steps == 20000
     assert counts.tried.tolist() == [20000, 14000, 8400]
+
+
+def test_steps_that_found_no_draft_count_where_drafts_are_looked_up(tmp_path: Path) -> None:
+    """The page has 2 steps for each that drafted, and a request for every hundred."""
+    counts = combined(read_counts(FILES / "vllm_metrics_after.txt", FILES / "vllm_metrics_before.txt"))
+    every, match_rate = over_every_step(counts)
+    assert match_rate == pytest.approx(0.5)
+    assert every.tried.tolist() == [40000, 14000, 8400]
+    assert every.tokens_per_step == pytest.approx(1.0 + 0.5 * 1.33)
+    with pytest.raises(DataError, match="--lookup needs"):
+        over_every_step(combined(read_counts(FILES / "llama_cpp.log")))
+    path = tmp_path / "ours.toml"
+    page = str(FILES / "vllm_metrics_after.txt")
+    result = CliRunner().invoke(cli, ["acceptance", "from-engine", page, "--lookup", "-o", str(path)])
+    assert result.exit_code == 0, result.output
+    assert load_acceptance(path).steps_matched == pytest.approx(0.5)
 
 
 def test_records_of_varied_length_count_a_step_where_it_tried() -> None:
