@@ -198,24 +198,8 @@ def latency_options(command: Command) -> Command:
     )(command)
 
 
-def _residual_note(ctx: click.Context, param: click.Parameter, value: str) -> str:
-    del ctx, param
-    if value == "on":
-        click.echo("no kernel set holds a learned residual: on and off predict the same", err=True)
-    return value
-
-
 def row_options(command: Command) -> Command:
     """--gpu, --runtime, --latency and its companions, --cache: how rows of operators are predicted."""
-    command = click.option(
-        "--learned-residual",
-        type=click.Choice(("off", "on")),
-        default="off",
-        show_default=True,
-        expose_value=False,
-        callback=_residual_note,
-        help="Corrections learned on top of the fitted parameters. No kernel set holds any.",
-    )(command)
     command = click.option(
         "--cache",
         type=click.Choice(("cold", "as-measured")),

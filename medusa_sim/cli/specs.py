@@ -31,10 +31,10 @@ KINDS = ("gpu", "model", "runtime", "acceptance")
 )
 @click.argument("names", nargs=-1)
 @click.option("--kind", type=click.Choice(KINDS), default=None, help="Only these.")
-@click.option("--kernels", is_flag=True, help="With a GPU: its fitted kernel parameters too.")
+@click.option("--with-kernels", is_flag=True, help="With a GPU: its fitted kernel parameters too.")
 @output_options
 def specs(
-    names: tuple[str, ...], kind: str | None, kernels: bool, output: Output, data_dir: Path | None
+    names: tuple[str, ...], kind: str | None, with_kernels: bool, output: Output, data_dir: Path | None
 ) -> None:
     """What is known of GPUs, models, runtimes and acceptance profiles, and where it comes from.
 
@@ -44,7 +44,7 @@ def specs(
     from medusa_sim.report.spec_tables import SpecEntry, detail_table, overview_tables, spec_rows
 
     entries = [
-        SpecEntry(kind=found, name=name, rows=tuple(spec_rows(found, name, data_dir, kernels=kernels)))
+        SpecEntry(kind=found, name=name, rows=tuple(spec_rows(found, name, data_dir, kernels=with_kernels)))
         for found, name in _wanted(names, kind, data_dir)
     ]
     if output.form != "table":

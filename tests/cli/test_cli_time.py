@@ -207,7 +207,7 @@ def test_calibrate_writes_what_time_then_uses(tmp_path: Path) -> None:
     found = pd.read_csv(io.StringIO(timed.stdout))
     error = np.mean(np.abs(found["predicted_us"] / found["time_us"] - 1))
     assert error == pytest.approx(fit["fit_error"][0], abs=1e-3)
-    shown = run("specs", "a40", "--kernels", "--data-dir", str(folder), "--format", "csv").stdout
+    shown = run("specs", "a40", "--with-kernels", "--data-dir", str(folder), "--format", "csv").stdout
     assert "made up" in shown
 
 
