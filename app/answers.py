@@ -17,7 +17,7 @@ from medusa_sim import data
 from medusa_sim.export import exported
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
-from medusa_sim.measure.steps import STEPS
+from medusa_sim.measure.cells import STEPS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.plan.recommend import Question, Recommendation, at_batch, recommend
 from medusa_sim.plan.scenario import Scenario

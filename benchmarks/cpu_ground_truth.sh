@@ -39,13 +39,14 @@ for size in ${SIZES:-3m 50m 300m}; do
     sim measure --device cpu --dtype fp32 --threads 1 --models "$model/config.json" --budget "$seconds" \
         --name "$device" --data-dir "$out/data" > "$out/measure-$size.log" 2>&1 || { tail -3 "$out/measure-$size.log" >&2; exit 1; }
     if [ -n "$trained" ]; then
-        "$python" "$root/benchmarks/decoder_runs.py" "$steps" --checkpoints "$trained" > "$out/steps-$size.log" 2>&1
-    else
-        "$python" "$root/benchmarks/decoder_steps.py" "$steps" --device cpu --name "$device" --dtype fp32 \
-            --models "$model" --batches "$batches" --candidates "$candidates" --repeats "$repeats" --passes "$passes" \
+        sim measure --decoder-runs "$steps" --checkpoint "$trained" --candidates 4,8,16,32,48,64,96,128 \
             > "$out/steps-$size.log" 2>&1
-    fi
-    tail -1 "$out/steps-$size.log"
+    else
+        sim measure --decoder-steps "$steps" --device cpu --name "$device" --dtype fp32 --threads 1 \
+            --models "$model/config.json" --batch "$batches" --candidates "$candidates" --repeats "$repeats" \
+            --passes "$passes" > "$out/steps-$size.log" 2>&1
+    fi || { tail -3 "$out/steps-$size.log" >&2; exit 1; }
+    tail -2 "$out/steps-$size.log" | head -1
     sim calibrate --gpu "$device" --kernels torch --rows "$rows"/*.csv --data-dir "$out/data" -o "$out/fit-$size.md"
     for latency in measured calibrated; do
         echo "== $device, $latency"

@@ -15,7 +15,7 @@ import uploads
 from charts import validation as charts
 
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.measure.steps import STEPS
+from medusa_sim.measure.cells import STEPS
 from medusa_sim.report.decoder_tables import choice_table, comparison_table, comparisons_table
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.score_tables import score_table

@@ -36,8 +36,7 @@ def score_decoder(
     in a form that holds one table; ThresholdError where the mean error of a comparison is above its floor and
     `fail_above` per cent.
     """
-    from medusa_sim.measure.runs import RUNS
-    from medusa_sim.measure.steps import STEPS
+    from medusa_sim.measure.cells import RUNS, STEPS
 
     card = load_gpu(gpu, data_dir)
     given = {

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from medusa_sim.cli.decoder_extra import require_decoder_extra
 from medusa_sim.cli.group import examples
+from medusa_sim.cli.measure_decoder import decoder_options, measure_runs, measure_steps, refuse_unused
 from medusa_sim.cli.names import MODELS
 from medusa_sim.cli.options import PositiveFloat
 from medusa_sim.cli.progress import progress
 from medusa_sim.errors import DataError, UsageError
 
 if TYPE_CHECKING:
+    import torch
+
     from medusa_sim.measure.session import Outcome
     from medusa_sim.specs.measurement import Environment, Meta, Rates
 
@@ -31,6 +34,7 @@ _METHODS = {
     epilog=examples(
         "medusa-sim measure --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
         "medusa-sim measure --device cpu --models my/config.json --dtype fp32 --budget 300 --resume",
+        "medusa-sim measure --device cuda --models llama-7b --batch 1,4,16 --decoder-steps out/steps",
     )
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:n.")
@@ -73,6 +77,7 @@ _METHODS = {
     default=None,
     help="Your own specs and profiles [default: $MEDUSA_SIM_DATA_DIR, else the platform's user data folder].",
 )
+@decoder_options
 def measure(
     device: str,
     models: tuple[str, ...],
@@ -84,6 +89,9 @@ def measure(
     name: str | None,
     threads: int | None,
     data_dir: Path | None,
+    decoder_steps: Path | None,
+    decoder_runs: Path | None,
+    **decoder: Any,
 ) -> None:
     """Times of the operators of MODELS on this device, written as rows beside their environment.
 
@@ -91,13 +99,54 @@ def measure(
     (contexts 128 to 8192, batches 1 to 64), unfused products, elementwise kernels and the launch floor. A
     device without a hardware file gets one, so that its name is a --gpu. Needs torch.
     """
+    kind = "decoder_steps" if decoder_steps else "decoder_runs" if decoder_runs else None
+    refuse_unused(kind)
     require_decoder_extra()
     import torch
 
+    from medusa_sim.measure.environment import torch_device
+
+    if threads is not None:
+        torch.set_num_threads(threads)
+    if decoder_runs is not None:
+        measure_runs(decoder_runs, decoder)
+        return
+    target = torch_device(device)
+    chosen = _dtypes(dtypes, target.type)
+    if decoder_steps is None:
+        _measure_operators(
+            target,
+            models,
+            chosen,
+            budget,
+            out,
+            name,
+            data_dir,
+            resume=resume,
+            allow_different=allow_different,
+        )
+        return
+    if len(chosen) > 1:
+        raise UsageError(f"--dtype {dtypes}: steps are measured in one dtype at a time")
+    measure_steps(decoder_steps, target, chosen[0], {**decoder, "models": models, "name": name})
+
+
+def _measure_operators(
+    target: torch.device,
+    models: tuple[str, ...],
+    chosen: tuple[str, ...],
+    budget: float | None,
+    out: Path | None,
+    name: str | None,
+    data_dir: Path | None,
+    *,
+    resume: bool,
+    allow_different: bool,
+) -> None:
     from medusa_sim.data import user_data_dir
     from medusa_sim.latency.profile import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
-    from medusa_sim.measure.environment import environment, torch_device
+    from medusa_sim.measure.environment import environment
     from medusa_sim.measure.kernels import Pool
     from medusa_sim.measure.record import begin, write_meta
     from medusa_sim.measure.session import measure_cases
@@ -108,10 +157,6 @@ def measure(
     from medusa_sim.specs.models import load_model
 
     started = time.monotonic()
-    if threads is not None:
-        torch.set_num_threads(threads)
-    target = torch_device(device)
-    chosen = _dtypes(dtypes, target.type)
     wanted = cases([load_model(model) for model in models], chosen)
     seen = environment(target, name)
     home = user_data_dir(data_dir)

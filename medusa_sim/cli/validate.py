@@ -56,8 +56,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     default=None,
     metavar="FOLDER",
-    help="Measured steps or runs of the decoder (benchmarks/decoder_steps.py and decoder_runs.py), predicted "
-    "from --gpu and --kernels.",
+    help="Folder of `measure --decoder-steps` or `--decoder-runs`, predicted from --gpu and --kernels.",
 )
 @click.option(
     "--allow-different",

@@ -1,38 +1,87 @@
-"""Whole generations on a grid of batches and tree sizes: tokens per step and wall clock of the real thing."""
+"""Whole generations on a grid of batches and tree sizes: tokens per step and wall clock of the real thing.
+
+Greedy, on held-out prompts other than those that gave the head accuracies of the checkpoint's profile
+(`benchmarks/decoder.py` takes every second window, this the others).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.optimise import optimal_order
-from medusa_sim.decoder.checkpoint import Checkpoint
+from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.medusa import MedusaDrafter
+from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.decoder.training import corpus
 from medusa_sim.decoder.training.evaluate import mean_tokens_per_step
 from medusa_sim.errors import UsageError
+from medusa_sim.measure.cells import RunRow, cell_name, write_config, write_runs
 from medusa_sim.units import US_PER_S
+
+DTYPE = "fp32"
+WINDOWS, WINDOW_TOKENS, NEW_TOKENS = 128, 48, 128
+"""Windows of held-out text: how many, tokens of a prompt and of its continuation, as benchmarks/decoder.py
+draws them."""
+PROMPT_TOKENS = 96
+Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunCell:
-    """Greedy generations of every prompt in batches. candidates 1 is plain decoding.
+class RunGrid:
+    """What is run of every checkpoint; each batch divides the prompts."""
 
-    seq_len: mean committed tokens of a step. steps: those that the batches ran, prefill apart; step_us: wall
-    time over them. tokens_per_step: of a sequence while it runs, so that
-    tokens_per_step x batch / step_us is the throughput of batches that are kept full.
+    batches: Sequence[int]
+    candidates: Sequence[int]
+    prompts: int = 16
+    new_tokens: int = 80
+    passes: int = 2
+
+
+def measure_decoder_runs(
+    folder: Path, checkpoints: Sequence[Path], grid: RunGrid, tell: Tell = lambda _: None
+) -> None:
+    """Run every checkpoint and write the rows to `folder`; checkpoints that are done outlast an interrupt.
+
+    A checkpoint's acceptance profile has the name of its folder. Raises UsageError for one without Medusa
+    heads or such a profile, SpecError, OutputError.
     """
-
-    batch: int
-    candidates: int
-    depth: int
-    seq_len: int
-    repetition: int
-    steps: int
-    step_us: float
-    tokens_per_step: float
+    texts = corpus.read_corpus()
+    rows: list[RunRow] = []
+    for path in checkpoints:
+        target = load_checkpoint(path)
+        name = path.resolve().name
+        accuracy = load_acceptance(name).heads
+        if target.heads is None or accuracy is None:
+            raise UsageError(f"{path}: a checkpoint with Medusa heads and a profile of its name are needed")
+        windows = corpus.heldout_prompts(
+            texts.heldout,
+            load_tokenizer(path),
+            count=WINDOWS,
+            prompt_tokens=WINDOW_TOKENS,
+            continuation_tokens=NEW_TOKENS,
+            seed=1,
+        )
+        prompts = [window[:PROMPT_TOKENS] for window in windows[1::2]][: grid.prompts]
+        write_config(folder, name, target.model.config.to_hf())
+        for row in run_grid(
+            target,
+            target.heads,
+            prompts,
+            accuracy,
+            batches=grid.batches,
+            candidates=grid.candidates,
+            new_tokens=grid.new_tokens,
+            passes=grid.passes,
+        ):
+            rows.append(row)
+            tell(f"{cell_name(row)}: {row.step_us:.0f} us, {row.tokens_per_step:.2f} tokens per step")
+        write_runs(folder, rows)
 
 
 def run_grid(
@@ -45,7 +94,7 @@ def run_grid(
     candidates: Sequence[int],
     new_tokens: int,
     passes: int = 2,
-) -> Iterator[RunCell]:
+) -> Iterator[RunRow]:
     """Cells of every pass, batch by batch; plain decoding is run beside the given counts.
 
     accuracy: of the heads, which decides the tree of each size. Raises UsageError where a batch does not
@@ -67,7 +116,10 @@ def run_grid(
                     for i in range(0, len(prompts), batch)
                 ]
                 steps = sum(max(sequence.steps for sequence in run.sequences) for run in runs)
-                yield RunCell(
+                yield RunRow(
+                    model=target.path.resolve().name,
+                    dtype=DTYPE,
+                    acceptance=target.path.resolve().name,
                     batch=batch,
                     candidates=count,
                     depth=0 if tree is None else tree.depth,

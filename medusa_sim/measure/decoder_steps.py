@@ -1,8 +1,10 @@
-"""Decoding and verification steps of one model over a grid, timed in turns so that drifts hit all alike.
+"""Decoding and verification steps of models with random weights over a grid, for `validate --decoder`.
 
-A cell is one (batch, candidates); one candidate is the plain decoding step. The cells of a batch take
-turns, and the whole grid is passed over twice or more: how far the passes disagree is how well
-anything can be predicted. On CUDA a whole step (heads, forward, LM head, argmax, compaction) is one graph.
+A cell is one (batch, candidates); one candidate is the plain decoding step. A step's time does not depend on
+the weights, and every step accepts as many draft tokens, so that a measured and a predicted one do the same
+work. The cells of a batch take turns, so that drifts hit all alike, and the whole grid is passed over twice
+or more: how far the passes disagree is how well anything can be predicted. On CUDA a whole step (heads,
+forward, LM head, argmax, compaction) is one graph.
 """
 
 from __future__ import annotations
@@ -10,37 +12,164 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from medusa_sim.acceptance.heads import expected_tokens_per_step
+from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.cache import KVCache
-from medusa_sim.decoder.heads import MedusaHeads
+from medusa_sim.decoder.config import DecoderConfig, config_from_hf, read_config
+from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import UsageError
-from medusa_sim.measure.step_timing import StepTiming, captured, path_to, synchronise, timing_of
-from medusa_sim.units import US_PER_S
+from medusa_sim.measure import hardware
+from medusa_sim.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
+from medusa_sim.measure.environment import environment
+from medusa_sim.measure.graphs import captured, synchronise
+from medusa_sim.measure.kernels import DTYPES
+from medusa_sim.measure.spread import Timing, timing_of
+from medusa_sim.specs.models import load_model
+from medusa_sim.units import GIGA, US_PER_S
 
+ACCEPTED = 2
+"""Draft tokens that every step accepts, or as many as its tree is deep."""
 _IN_A_ROW = 3
 """Timed steps of one turn."""
 _SETTLE_S = 0.2
 """Some 20 steps of a small model: the last-level cache keeps its K and V only after that many."""
 
 Step = Callable[[], object]
+Tell = Callable[[str], object]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cell:
-    """Time of one step of a grid in one pass. depth: heads that draft, the longest path of the tree."""
+class StepGrid:
+    """What is measured of every model. acceptance: a profile of heads, which decides each size's tree."""
 
-    batch: int
+    batches: Sequence[int]
+    candidates: Sequence[int]
     seq_len: int
-    candidates: int
-    depth: int
-    repetition: int
-    timing: StepTiming
+    acceptance: str
+    repeats: int = 10
+    passes: int = 2
+
+    def trees(self) -> dict[int, tuple[CandidateTree, float]]:
+        """The best tree of each size above 1 and the tokens per step that it is expected to give.
+
+        Raises UsageError for a profile without heads, or where there is no such size.
+        """
+        heads = load_acceptance(self.acceptance).heads
+        counts = [count for count in self.candidates if count > 1]
+        if heads is None:
+            raise UsageError(f"acceptance profile {self.acceptance} has no head accuracies; choose another")
+        if not counts:
+            raise UsageError("candidates: at least one count above 1 is needed beside plain decoding")
+        order = optimal_order(heads, max(counts))
+        trees = {count: order.tree(count) for count in counts}
+        return {count: (tree, expected_tokens_per_step(tree, heads)) for count, tree in trees.items()}
+
+
+def measure_decoder_steps(
+    folder: Path,
+    models: Sequence[str],
+    grid: StepGrid,
+    *,
+    device: torch.device,
+    dtype: str,
+    name: str | None = None,
+    tell: Tell = lambda _: None,
+) -> StepMeta:
+    """Measure the steps of every model and write them to `folder`; models that are done outlast an interrupt.
+
+    models: names, or a config.json or its folder. name: of the device. tell: takes a line on every cell and
+    model. Raises UsageError, SpecError, OutputError.
+    """
+    chosen = grid.trees()
+    seen = environment(device, name)
+    meta = StepMeta(
+        schema=1,
+        title=f"Steps of the decoder with random weights on {seen.device}",
+        launched="cuda-graph" if device.type == "cuda" else "eager",
+        acceptance=grid.acceptance,
+        accepted_draft_tokens=ACCEPTED,
+        copy_bytes_per_s=hardware.rates(device, seen, (dtype,)).copy_bytes_per_s,
+        environment=seen,
+    )
+    trees = {count: tree for count, (tree, _) in chosen.items()}
+    tokens = {count: expected for count, (_, expected) in chosen.items()}
+    deepest = max(tree.depth for tree in trees.values())
+    rows: list[StepRow] = []
+    for given in models:
+        label, config = decoder_config(given)
+        write_config(folder, label, config.to_hf())
+        model, heads = random_weights(config, dtype=DTYPES[dtype], device=device, heads=deepest)
+        cells = step_grid(
+            model,
+            heads,
+            trees,
+            name=label,
+            dtype=dtype,
+            batches=grid.batches,
+            seq_len=grid.seq_len,
+            tokens_per_step=tokens,
+            repeats=grid.repeats,
+            passes=grid.passes,
+        )
+        for cell in cells:
+            rows.append(cell)
+            tell(f"{cell_name(cell)}: {cell.time_us:.0f} us")
+        write_steps(folder, meta, rows)
+        plain_us = min(row.time_us for row in rows if row.model == label and row.candidates == 1)
+        read = config.parameter_count * DTYPES[dtype].itemsize / plain_us * US_PER_S
+        tell(
+            f"{label}: the fastest decoding step reads weights at {read / GIGA:.1f} GB/s, "
+            f"{read / meta.copy_bytes_per_s:.0%} of the copy bandwidth"
+        )
+    return meta
+
+
+def decoder_config(name_or_path: str) -> tuple[str, DecoderConfig]:
+    """A label and the sizes of a named model, or of a config.json or its folder."""
+    path = Path(name_or_path)
+    folder = path.parent if path.name == "config.json" else path
+    if folder.is_dir() and (folder / "config.json").is_file():
+        return folder.resolve().name, read_config(folder)
+    model = load_model(name_or_path)
+    values = {
+        "model_type": "llama",
+        "hidden_act": "silu",
+        "vocab_size": model.vocab,
+        "hidden_size": model.hidden,
+        "intermediate_size": model.intermediate,
+        "num_hidden_layers": model.layers,
+        "num_attention_heads": model.heads,
+        "num_key_value_heads": model.kv_heads,
+        "head_dim": model.head_dim,
+        "max_position_embeddings": model.max_seq_len,
+    }
+    return model.name, config_from_hf(values, name_or_path)
+
+
+def random_weights(
+    config: DecoderConfig, *, dtype: torch.dtype, device: torch.device | str, heads: int = 0, seed: int = 0
+) -> tuple[Llama, MedusaHeads | None]:
+    """A model, and heads if asked for, with uniform weights made on the device: billions in seconds."""
+    torch.manual_seed(seed)
+    with torch.device("meta"):
+        model = Llama(config)
+    model = model.to(dtype).to_empty(device=device)
+    if config.tie_word_embeddings:
+        model.lm_head.weight = model.model.embed_tokens.weight
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.uniform_(-0.02, 0.02)
+    model.eval().requires_grad_(requires_grad=False)
+    return model, new_heads(model.lm_head, count=heads).requires_grad_(False) if heads else None
 
 
 @torch.inference_mode()
@@ -49,18 +178,22 @@ def step_grid(
     heads: MedusaHeads | None,
     trees: Mapping[int, CandidateTree],
     *,
+    name: str,
+    dtype: str,
     batches: Sequence[int],
     seq_len: int,
-    accepted: int = 2,
+    tokens_per_step: Mapping[int, float],
+    accepted: int = ACCEPTED,
     repeats: int = 10,
     passes: int = 2,
     graphs: bool | None = None,
     clock: Callable[[], float] = time.perf_counter,
-) -> Iterator[Cell]:
+) -> Iterator[StepRow]:
     """Cells of every pass, batch by batch, as they are done.
 
-    trees: by number of candidates; the decoding step is always timed beside them. Each step accepts
-    `accepted` draft tokens (or as many as its tree is deep). graphs: CUDA graphs; None: where on CUDA.
+    trees: by number of candidates; the decoding step is always timed beside them. name, dtype,
+    tokens_per_step (by candidates): as the rows record them. Each step accepts `accepted` draft tokens (or as
+    many as its tree is deep). graphs: CUDA graphs; None: where on CUDA.
     Raises UsageError for a tree whose size is not its key, or for graphs on a CPU.
     """
     wrong = [count for count, tree in trees.items() if tree.candidates != count]
@@ -78,13 +211,19 @@ def step_grid(
             if graphs or (graphs is None and on_cuda):
                 steps = {count: captured([step]) for count, step in steps.items()}
             for count, timing in interleaved(steps, model.device, repeats=repeats, clock=clock).items():
-                yield Cell(
+                yield StepRow(
+                    model=name,
+                    dtype=dtype,
                     batch=batch,
                     seq_len=seq_len,
                     candidates=count,
                     depth=every[count].depth,
                     repetition=repetition,
-                    timing=timing,
+                    time_us=timing.time_us,
+                    p10_us=timing.p10_us,
+                    p90_us=timing.p90_us,
+                    repeats=timing.repeats,
+                    tokens_per_step=tokens_per_step.get(count, 1.0),
                 )
 
 
@@ -116,13 +255,19 @@ def full_step(
     return step
 
 
+def path_to(tree: CandidateTree, accepted: int) -> list[int]:
+    """The root and the nodes on the first path of `accepted` guesses."""
+    node = next(i for i, depth in enumerate(tree.depths.tolist()) if depth == accepted)
+    return [i for i, seen in enumerate(tree.mask[node].tolist()) if seen]
+
+
 def interleaved(
     steps: Mapping[int, Step],
     device: torch.device,
     *,
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
-) -> dict[int, StepTiming]:
+) -> dict[int, Timing]:
     """Wall time of each step, synchronised with the device; the steps take turns.
 
     In its turn a step first runs untimed, once and for `_SETTLE_S`, and then a few times on the clock: in

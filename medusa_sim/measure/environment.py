@@ -49,7 +49,10 @@ SPEC_OF_DEVICE: dict[str, str] = {
 
 
 def torch_device(text: str) -> torch.device:
-    """`cpu`, `cuda` or `cuda:n` as a device. Raises UsageError where there is none of that kind."""
+    """`cpu`, `cuda` or `cuda:n` as a device, made torch's current one: streams, graphs and events are of that.
+
+    Raises UsageError where there is none of that kind.
+    """
     import torch
 
     match = re.fullmatch(r"(cpu)|cuda(?::(\d{1,3}))?", text.strip())
@@ -64,6 +67,7 @@ def torch_device(text: str) -> torch.device:
             f"--device {text}: torch {torch.__version__} sees {count} CUDA devices; use --device cpu, "
             "or a torch with CUDA on a machine with a driver"
         )
+    torch.cuda.set_device(index)
     return torch.device("cuda", index)
 
 

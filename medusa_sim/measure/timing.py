@@ -12,10 +12,10 @@ from typing import Protocol
 
 import torch
 
+from medusa_sim.measure.graphs import captured
 from medusa_sim.measure.kernels import MOST_COPIES, Call, Pool, calls
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import Timing, timing_of
-from medusa_sim.measure.step_timing import captured
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3

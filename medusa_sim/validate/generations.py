@@ -19,7 +19,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
-from medusa_sim.measure.runs import RunRow, read_runs
+from medusa_sim.measure.cells import RunRow, read_runs
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
 from medusa_sim.validate.steps import decoder_model, decoder_step
@@ -65,7 +65,7 @@ def validate_runs(
     outside: Outside = "calibrated",
     data_dir: DataDir = None,
 ) -> RunsValidation:
-    """Predicted against measured generations of `folder` (see `medusa_sim.measure.runs`).
+    """Predicted against measured generations of `folder` (see `medusa_sim.measure.cells`).
 
     Raises DataError for malformed files or a profile without heads; SpecError or CoverageError from the
     latency model.
@@ -97,6 +97,11 @@ def _cells(
     keys = sorted({(row.batch, row.candidates) for row in rows})
     passes = {key: [row for row in rows if (row.batch, row.candidates) == key] for key in keys}
     step_us = {key: min(row.step_us for row in found) for key, found in passes.items()}
+    plain_batches = {batch for batch, count in keys if count == 1}
+    if any(batch not in plain_batches for batch, _ in keys) or len(keys) == len(plain_batches):
+        raise DataError(
+            f"{rows[0].model}: runs of a tree, and plain ones (candidates 1) at every batch, are needed"
+        )
     first = {kind: next(key for key in keys if (key[1] > 1) == kind) for kind in (False, True)}
     beside = {kind: max(0.0, step_us[key] - kernels_us[key]) for kind, key in first.items()}
     order = optimal_order(heads, max(count for _, count in keys))
@@ -134,13 +139,13 @@ def _comparisons(cells: Sequence[RunsCell]) -> list[Comparison]:
     first = min(cell.batch for cell in cells)
     trees = [cell for cell in cells if cell.candidates > 1 and cell.batch == first]
     tokens = np.asarray([cell.predicted_tokens_per_step / cell.tokens_per_step for cell in trees])
+    found = [comparison("tokens per step", tokens, [0.0] * len(trees), [cell.where for cell in trees])]
     scored = [cell for cell in cells if cell.candidates > 1 and not cell.is_fitted]
-    gain = np.asarray([cell.predicted_speedup / cell.speedup for cell in scored])
-    floors = [disagreement(cell.speedups) for cell in scored]
-    return [
-        comparison("tokens per step", tokens, [0.0] * len(trees), [cell.where for cell in trees]),
-        comparison("speedup, wall clock", gain, floors, [cell.where for cell in scored]),
-    ]
+    if scored:
+        gain = np.asarray([cell.predicted_speedup / cell.speedup for cell in scored])
+        floors = [disagreement(cell.speedups) for cell in scored]
+        found.append(comparison("speedup, wall clock", gain, floors, [cell.where for cell in scored]))
+    return found
 
 
 def _choices(cells: Sequence[RunsCell]) -> list[Choice]:

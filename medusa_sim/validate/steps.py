@@ -25,8 +25,8 @@ from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
 from medusa_sim.latency.profile import OPERATOR_PROFILES
+from medusa_sim.measure.cells import StepMeta, StepRow, read_steps
 from medusa_sim.measure.environment import differences
-from medusa_sim.measure.steps import StepMeta, StepRow, read_steps
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.hf_config import model_from_config
@@ -123,7 +123,7 @@ def validate_decoder(
     allow_different: bool = False,
     data_dir: DataDir = None,
 ) -> DecoderValidation:
-    """Predicted against measured steps of `folder` (see `medusa_sim.measure.steps`).
+    """Predicted against measured steps of `folder` (see `medusa_sim.measure.cells`).
 
     kernels, latency, outside: as everywhere. gaps: None fits them. Raises UsageError where the profile
     of the GPU and the steps are of devices that differ in name, dtype or clocks, unless that is allowed;

@@ -9,8 +9,6 @@ import pytest
 import torch
 from decoder_models import ragged_prompts, tiny_config, tiny_llama
 
-from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.fast_step import static_forward
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.model import Llama, random_llama
@@ -37,7 +35,6 @@ from medusa_sim.decoder.training.train import (
 )
 from medusa_sim.decoder.training.trainer import TrainSettings, learning_rate_factor
 from medusa_sim.errors import DataError, SpecError, UsageError
-from medusa_sim.measure.step_timing import decode_step_timing, random_weights, verify_step_timing
 
 # torch warns about its own lazily built tables when it compiles or when peft looks at it.
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -244,17 +241,3 @@ def test_recipes_refuse_what_cannot_work(tmp_path: Path) -> None:
         run_recipe(Recipe(method="backbone", data="self", save=tmp_path / "x"))
     with pytest.raises(UsageError, match="steps 0"):
         run_recipe(Recipe(method="backbone", steps=0, save=tmp_path / "x"))
-
-
-def test_random_models_are_timed_with_a_forced_acceptance() -> None:
-    config = tiny_config(13, num_hidden_layers=1)
-    model, heads = random_weights(config, dtype=torch.float32, device="cpu", heads=2)
-    tree = CandidateTree.cartesian([3, 2])
-    one = decode_step_timing(model, batch=2, seq_len=9, repeats=5)
-    many = verify_step_timing(model, heads, tree, batch=2, seq_len=9, accepted=(0, 2, 1), repeats=5)
-    static = verify_step_timing(model, None, tree, batch=2, seq_len=9, repeats=2, make_forward=static_forward)
-    for timing in (one, many, static):
-        assert 0.0 < timing.p10_us <= timing.median_us <= timing.p90_us
-    assert one.repeats == 5
-    with pytest.raises(UsageError, match="from 0 to 2"):
-        verify_step_timing(model, heads, tree, batch=1, seq_len=9, accepted=(3,))

@@ -20,9 +20,9 @@ from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
+from medusa_sim.measure.cells import StepMeta, StepRow, read_steps, write_steps  # noqa: E402
 from medusa_sim.measure.decoder_steps import full_step, interleaved, step_grid  # noqa: E402
 from medusa_sim.measure.record import write_meta  # noqa: E402
-from medusa_sim.measure.steps import StepMeta, StepRow, read_steps, write_steps  # noqa: E402
 from medusa_sim.plan.scenario import latency_model  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 from medusa_sim.specs.hf_config import model_from_config  # noqa: E402
@@ -68,16 +68,18 @@ def test_grid_times_every_cell_in_every_pass() -> None:
     model = tiny_llama(dtype=torch.float32)
     heads = tiny_heads(model, count=3)
     trees = {6: TREE, 3: CandidateTree.chain(2)}
-    cells = list(step_grid(model, heads, trees, batches=(1, 2), seq_len=9, repeats=3, clock=ticking()))
+    named = {"name": "tiny", "dtype": "fp32", "batches": (1, 2), "seq_len": 9, "tokens_per_step": {6: 2.0}}
+    cells = list(step_grid(model, heads, trees, **named, repeats=3, clock=ticking()))
     assert [(c.repetition, c.batch, c.candidates) for c in cells] == [
         (p, b, c) for p in (0, 1) for b in (1, 2) for c in (1, 3, 6)
     ]
     assert {c.candidates: c.depth for c in cells} == {1: 0, 3: 2, 6: 3}
-    assert all(c.timing.median_us == 1e6 and c.timing.repeats == 3 for c in cells)
+    assert all(c.time_us == 1e6 and c.repeats == 3 for c in cells)
+    assert {c.candidates: c.tokens_per_step for c in cells} == {1: 1.0, 3: 1.0, 6: 2.0}
     with pytest.raises(UsageError, match="the tree for 5 candidates has 6"):
-        list(step_grid(model, heads, {5: TREE}, batches=(1,), seq_len=9))
+        list(step_grid(model, heads, {5: TREE}, **named))
     with pytest.raises(UsageError, match="CUDA graphs need a CUDA device"):
-        list(step_grid(model, heads, {6: TREE}, batches=(1,), seq_len=9, graphs=True))
+        list(step_grid(model, heads, {6: TREE}, **named, graphs=True))
 
 
 def test_cells_take_turns() -> None:
@@ -193,7 +195,7 @@ def test_what_the_simulator_predicts_is_met_exactly(folder: Path) -> None:
 def test_an_eager_step_has_gaps_of_its_own(folder: Path) -> None:
     """300 us beside a plain step and 700 beside a speculative one are found, and their cells left out."""
     rows = [
-        dataclasses.replace(row, time_us=row.time_us + (300.0 if row.candidates == 1 else 700.0))
+        msgspec.structs.replace(row, time_us=row.time_us + (300.0 if row.candidates == 1 else 700.0))
         for row in measured_rows({1: 1.0, 16: 1.0, 64: 1.0}, launch_us=0.0)
     ]
     write_steps(folder, msgspec.structs.replace(META, launched="eager"), rows)
@@ -234,7 +236,7 @@ def test_errors_floors_and_choices_are_counted(folder: Path) -> None:
 def test_do_not_enable_comes_out(folder: Path) -> None:
     """Where every verification step costs ten decoding steps, the best count is 1, measured and predicted."""
     rows = [
-        dataclasses.replace(row, tokens_per_step=1.0 + 0.001 * (row.candidates > 1))
+        msgspec.structs.replace(row, tokens_per_step=1.0 + 0.001 * (row.candidates > 1))
         for row in measured_rows({1: 1.0, 16: 1.0, 64: 1.0})
     ]
     write_steps(folder, META, rows)
@@ -264,12 +266,12 @@ def test_files_read_back_and_bad_ones_are_named(folder: Path) -> None:
     write_steps(folder, META, rows)
     meta, back = read_steps(folder)
     assert meta == META
-    assert [dataclasses.replace(row, time_us=0, p10_us=0, p90_us=0, tokens_per_step=0) for row in back] == [
-        dataclasses.replace(row, time_us=0, p10_us=0, p90_us=0, tokens_per_step=0) for row in rows
-    ]
+    times = {"time_us": 1.0, "p10_us": 1.0, "p90_us": 1.0, "tokens_per_step": 1.0}
+    untimed = [[msgspec.structs.replace(row, **times) for row in table] for table in (back, rows)]
+    assert untimed[0] == untimed[1]
     with (folder / "steps.csv").open(newline="", encoding="utf-8") as file:
         table = list(csv.reader(file))
-    for column, bad, told in ((2, "x", "row 1, column batch: given 'x'"), (7, "-1", "row 1: times above 0")):
+    for column, bad, told in ((2, "x", "row 1: batch: given 'x'"), (7, "-1", "row 1: time_us: given -1")):
         broken = [table[0], [*table[1][:column], bad, *table[1][column + 1 :]], *table[2:]]
         (folder / "steps.csv").write_text("\n".join(map(",".join, broken)) + "\n", encoding="utf-8")
         with pytest.raises(DataError, match=told):
@@ -305,3 +307,42 @@ def test_command_prints_scores_and_fails_above(folder: Path) -> None:
     assert "not of one device" in other.stderr
     both = invoke("validate", "--decoder", folder, "--measured", "x.csv")
     assert both.exit_code == 2
+
+
+def test_a_folder_for_validate_is_measured_by_the_command(tmp_path: Path) -> None:
+    """Two steps of a tiny model, timed for real, and read back by `validate --decoder`."""
+    config = tiny_config(101)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(config.to_hf()), encoding="utf-8")
+    model, out = tmp_path / "tiny" / "config.json", tmp_path / "steps"
+    words = ("--models", model, "--batch", "1,2", "--candidates", "4", "--seq-len", 16, "--repeats", 1)
+    found = invoke("measure", *words, "--passes", 1, "--name", "here", "--decoder-steps", out)
+    assert found.exit_code == 0, found.output
+    assert "tiny pass 1 batch 2 candidates 4" in found.stderr
+    meta, rows = read_steps(out)
+    assert meta.environment.name == "here"
+    assert [(row.batch, row.candidates, row.depth > 0) for row in rows] == [
+        (1, 1, False), (1, 4, True), (2, 1, False), (2, 4, True)
+    ]  # fmt: skip
+    assert model_from_config(out / "tiny" / "config.json").vocab == 101
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--decoder-steps", "x", "--budget", "3"),
+        ("--decoder-steps", "x", "--checkpoint", "y"),
+        ("--decoder-runs", "x", "--seq-len", "64"),
+        ("--decoder-runs", "x"),
+        ("--decoder-runs", "x", "--decoder-steps", "y"),
+        ("--batch", "4"),
+        ("--decoder-steps", "x", "--seq-len", "64,128"),
+        ("--decoder-steps", "x", "--candidates", "1"),
+    ],
+)
+def test_options_of_another_measurement_are_refused(words: tuple[str, ...], tmp_path: Path) -> None:
+    placed = [str(tmp_path / word) if len(word) == 1 and word.isalpha() else word for word in words]
+    found = invoke("measure", *placed)
+    assert found.exit_code == 2
+    assert found.stderr.count("Error") == 1
+    assert not any(tmp_path.iterdir())

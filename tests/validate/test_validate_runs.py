@@ -19,8 +19,8 @@ from medusa_sim.acceptance.profile import load_acceptance  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.decoder.checkpoint import Checkpoint  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
+from medusa_sim.measure.cells import RunRow, read_runs, write_runs  # noqa: E402
 from medusa_sim.measure.decoder_runs import run_grid  # noqa: E402
-from medusa_sim.measure.runs import RunRow, read_runs, write_runs  # noqa: E402
 from medusa_sim.plan.scenario import latency_model  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 from medusa_sim.validate.generations import validate_runs  # noqa: E402
@@ -105,6 +105,18 @@ def test_what_the_simulator_predicts_is_met_exactly(folder: Path) -> None:
     assert all(choice.grid_steps == 0 for choice in found.choices)
 
 
+def test_what_cannot_be_compared_is_left_out_or_refused(folder: Path) -> None:
+    """The only tree is fitted, so that no speedup is left to score; without plain runs nothing is."""
+    one = [row for row in rows(folder) if row.batch == 1 and row.candidates in (1, 16)]
+    write_runs(folder, one)
+    found = validate_runs(folder, load_gpu(GPU), latency="calibrated")
+    assert [each.quantity for each in found.comparisons] == ["tokens per step"]
+    for count in (1, 16):
+        write_runs(folder, [row for row in one if row.candidates == count])
+        with pytest.raises(DataError, match="tiny: runs of a tree"):
+            validate_runs(folder, load_gpu(GPU), latency="calibrated")
+
+
 def test_fewer_tokens_than_predicted_are_an_error_of_both(folder: Path) -> None:
     write_runs(folder, rows(folder, gain=0.8))
     found = validate_runs(folder, load_gpu(GPU), latency="calibrated")
@@ -132,11 +144,11 @@ def test_bad_files_are_named(folder: Path) -> None:
     for bad, told in (
         (text.replace("batch", "b", 1), "columns model, dtype"),
         (text.split("\n")[0] + "\n", "no rows"),
-        (text.replace(",128,", ",x,", 1), "row 1, column seq_len: given 'x'"),
+        (text.replace(",128,", ",x,", 1), "row 1: seq_len: given 'x'"),
     ):
         path.write_text(bad, encoding="utf-8")
         with pytest.raises(DataError, match=told):
             read_runs(folder)
     path.unlink()
-    with pytest.raises(DataError, match=r"decoder_runs\.py"):
+    with pytest.raises(DataError, match="--decoder-runs"):
         read_runs(folder)

@@ -1,0 +1,172 @@
+"""Measured steps and whole generations of the decoder on disk.
+
+    <folder>/steps.csv             one row a model, batch, number of candidates and pass
+    <folder>/meta.toml             how the steps were measured, and on what
+    <folder>/runs.csv              whole generations of a trained decoder, one row as above
+    <folder>/<model>/config.json   sizes of the model, as Hugging Face writes them
+
+Nothing here needs torch: `validate` reads it.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal, TypeVar
+
+import msgspec
+from msgspec import Meta as Limit
+
+from medusa_sim.errors import DataError, OutputError
+from medusa_sim.measure.record import read_toml_struct, toml_text
+from medusa_sim.reading import TABLE_BYTES, read_text
+from medusa_sim.specs.measurement import META, Environment
+from medusa_sim.specs.strict import Schema, Text, converted
+from medusa_sim.writing import write_text
+
+STEPS = "steps.csv"
+RUNS = "runs.csv"
+
+_Size = Annotated[int, Limit(ge=1, le=10**9)]
+_Count = Annotated[int, Limit(ge=0, le=10**9)]
+_Us = Annotated[float, Limit(gt=0.0, le=1e12, description="us")]
+_Tokens = Annotated[float, Limit(ge=1.0, le=1e6, description="tokens per step")]
+
+
+class StepRow(msgspec.Struct, frozen=True, kw_only=True):
+    """One step in one pass. candidates 1 is the decoding step; depth: heads that draft.
+
+    tokens_per_step: what the tree emits under the acceptance profile of the meta data, so that a best
+    count can be told; 1 for decoding.
+    """
+
+    model: Text
+    dtype: Text
+    batch: _Size
+    seq_len: _Size
+    candidates: _Size
+    depth: _Count
+    repetition: _Count
+    time_us: _Us
+    p10_us: _Us
+    p90_us: _Us
+    repeats: _Size
+    tokens_per_step: _Tokens
+
+
+class RunRow(msgspec.Struct, frozen=True, kw_only=True):
+    """Greedy generations of every prompt in batches, in one pass. candidates 1 is plain decoding.
+
+    acceptance: the profile that predicts the tokens; its prompts are others than the run's. seq_len: mean
+    committed tokens of a step. steps: those that the batches ran, prefill apart; step_us: wall time over
+    them. tokens_per_step: of a sequence while it runs, so that tokens_per_step x batch / step_us is the
+    throughput of batches that are kept full.
+    """
+
+    model: Text
+    dtype: Text
+    acceptance: Text
+    batch: _Size
+    candidates: _Size
+    depth: _Count
+    seq_len: _Size
+    repetition: _Count
+    steps: _Size
+    step_us: _Us
+    tokens_per_step: _Tokens
+
+
+RowT = TypeVar("RowT", StepRow, RunRow)
+
+
+class StepMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the steps were measured. launched: `eager` or `cuda-graph`. acceptance: the profile of the trees.
+
+    copy_bytes_per_s: memory traffic of a copy (read and written) in the same run.
+    """
+
+    schema: Schema
+    title: Text
+    launched: Literal["eager", "cuda-graph"]
+    acceptance: Text
+    accepted_draft_tokens: Annotated[int, Limit(ge=0, le=1_000)]
+    copy_bytes_per_s: Annotated[float, Limit(gt=0.0, le=1e15, description="bytes/s")]
+    environment: Environment
+
+
+def cell_name(row: StepRow | RunRow) -> str:
+    """Model, pass, batch and candidates in words."""
+    return f"{row.model} pass {row.repetition + 1} batch {row.batch} candidates {row.candidates}"
+
+
+def write_config(folder: Path, model: str, sizes: dict[str, object]) -> None:
+    """The sizes of a model beside its rows; the folder is made. Raises OutputError."""
+    place = folder / model
+    try:
+        place.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise OutputError(f"{place}: cannot be created ({error.strerror}); choose another folder") from error
+    write_text(place / "config.json", json.dumps(sizes, indent=2) + "\n")
+
+
+def write_steps(folder: Path, meta: StepMeta, rows: Sequence[StepRow]) -> None:
+    """Replace the table and its meta data. Raises OutputError."""
+    _write(folder / STEPS, StepRow, rows)
+    write_text(folder / META, toml_text(meta))
+
+
+def write_runs(folder: Path, rows: Sequence[RunRow]) -> None:
+    """Replace the table. Raises OutputError."""
+    _write(folder / RUNS, RunRow, rows)
+
+
+def read_steps(folder: Path) -> tuple[StepMeta, list[StepRow]]:
+    """Meta data and rows. Raises DataError naming file, row and column."""
+    meta = read_toml_struct(folder / META, StepMeta)
+    return meta, _read(folder / STEPS, StepRow, "steps of `medusa-sim measure --decoder-steps`")
+
+
+def read_runs(folder: Path) -> list[RunRow]:
+    """Rows. Raises DataError naming file, row and column."""
+    return _read(folder / RUNS, RunRow, "generations of `medusa-sim measure --decoder-runs`")
+
+
+def _write(path: Path, form: type[RowT], rows: Sequence[RowT]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(form.__struct_fields__)
+    for row in rows:
+        values = msgspec.structs.astuple(row)
+        writer.writerow([f"{value:.6g}" if isinstance(value, float) else value for value in values])
+    write_text(path, text.getvalue())
+
+
+def _read(path: Path, form: type[RowT], what: str) -> list[RowT]:
+    reader = csv.DictReader(io.StringIO(read_text(path, TABLE_BYTES, what, DataError)))
+    if tuple(reader.fieldnames or ()) != form.__struct_fields__:
+        raise DataError(f"{path}: columns {', '.join(form.__struct_fields__)} are needed, in this order")
+    rows = [
+        converted(
+            {name: _number(text) for name, text in record.items()},
+            form,
+            f"{path}, row {number}",
+            error=DataError,
+        )
+        for number, record in enumerate(reader, 1)
+    ]
+    if not rows:
+        raise DataError(f"{path}: no rows below the header; measure again")
+    return rows
+
+
+def _number(text: str | None) -> str | int | float | None:
+    """The number that a cell holds; its text where it holds none."""
+    for kind in (int, float):
+        try:
+            return kind(text or "")
+        except ValueError:
+            continue
+    return text
