@@ -49,7 +49,7 @@ SPEC_OF_DEVICE: dict[str, str] = {
 
 
 def torch_device(text: str) -> torch.device:
-    """`cpu`, `cuda` or `cuda:n` as a device, made torch's current one: streams, graphs and events are of that.
+    """`cpu`, `cuda` or `cuda:n` as a device, made torch's current one, whose streams and graphs are used.
 
     Raises UsageError where there is none of that kind.
     """
