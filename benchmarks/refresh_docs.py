@@ -15,6 +15,8 @@ import sys
 import tempfile
 from pathlib import Path
 
+from house import END, START, house_text
+
 from medusa_sim.cli.reference import reference
 from medusa_sim.writing import write_text
 
@@ -24,6 +26,7 @@ _COMMANDS = re.compile(
     rf"(?P<sh>```sh\n(?P<commands>{_INSIDE})```)(?P<text>\n\n```text\n{_INSIDE}```)?", re.DOTALL
 )
 _SHOWN = re.compile(rf"(```sh\n(?P<commands>{_INSIDE})```\n\n```text\n)({_INSIDE})(```)", re.DOTALL)
+_HOUSE = re.compile(f"{re.escape(START)}.*{re.escape(END)}", re.DOTALL)
 
 
 def output_of(commands: str, folder: Path) -> str:
@@ -72,7 +75,7 @@ def main() -> None:
             (folder / shared).symlink_to(ROOT / shared)
         readme = (ROOT / "README.md").read_text(encoding="utf-8")
         filled = _SHOWN.sub(lambda found: found[1] + output_of(found["commands"], folder) + found[4], readme)
-        write_text(ROOT / "README.md", filled)
+        write_text(ROOT / "README.md", _HOUSE.sub(lambda found: house_text(), filled))
         write_text(ROOT / "docs" / "engine-loop.md", loop_page())
         output_of("medusa-sim sweep --batch 1..64 --report report", folder)
         picture = next((folder / "report").glob("speedup-*.png"))

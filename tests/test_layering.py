@@ -9,32 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from house import END, HOUSE, MOST_LOOSE, START, house_text
 
 PACKAGE = Path(__file__).resolve().parents[1] / "medusa_sim"
 
-LAYERS = (
-    ("errors",),
-    ("units", "arrays"),
-    ("data", "reading"),
-    ("writing",),
-    ("specs",),
-    ("operators",),
-    ("latency",),
-    ("acceptance",),
-    ("step",),
-    ("plan",),
-    ("export",),
-    ("decoder",),
-    ("measure",),
-    ("calibrate",),
-    ("validate",),
-    ("reproduce",),
-    ("report",),
-    ("cli",),
-)
-"""From the top of the house down; a module imports from its own line and from those above."""
-
-RANK = {name: rank for rank, names in enumerate(LAYERS) for name in names}
+RANK = {name: rank for rank, room in enumerate(HOUSE) for name in room.names}
+ORDER = {room.names[0]: room.modules for room in HOUSE if room.modules}
 HEAVY = {
     "jinja2",
     "pandas",
@@ -84,14 +64,40 @@ def imported_at_once(path: Path) -> Iterator[str]:
 def test_imports_point_up(path: Path) -> None:
     own = layer(path)
     if own == "__init__":
-        assert not list(imported(path)) or set(imported(path)) == {"__future__"}
+        assert set(imported_at_once(path)) == {"__future__", "typing"}
         return
-    assert own in RANK, f"give {own!r} its place in LAYERS"
+    assert own in RANK, f"give {own!r} its place in benchmarks/house.py"
     for name in imported(path):
         parts = name.split(".")
         if parts[0] != "medusa_sim" or len(parts) < 2 or parts[1].startswith("__"):
             continue
         assert RANK[parts[1]] <= RANK[own], f"{own} must not import {name}"
+
+
+@pytest.mark.parametrize("room", ORDER)
+def test_modules_of_a_room_import_from_those_before_them(room: str) -> None:
+    place = {name: rank for rank, name in enumerate(ORDER[room])}
+    found = {path.relative_to(PACKAGE / room).parts[0].removesuffix(".py") for path in modules()
+             if layer(path) == room}  # fmt: skip
+    assert found - {"__init__"} == set(place), "list every module of the room in benchmarks/house.py"
+    for path in modules():
+        if layer(path) != room or path.name == "__init__.py":
+            continue
+        own = path.relative_to(PACKAGE / room).parts[0].removesuffix(".py")
+        for name in imported(path):
+            parts = name.split(".")
+            if parts[:2] == ["medusa_sim", room] and len(parts) > 2 and parts[2] != own:
+                assert place[parts[2]] < place[own], f"{room}/{own} must not import {name}"
+
+
+def test_few_modules_lie_loose() -> None:
+    assert len(list(PACKAGE.glob("*.py"))) <= MOST_LOOSE
+
+
+def test_the_readme_shows_this_house() -> None:
+    readme = (PACKAGE.parent / "README.md").read_text(encoding="utf-8")
+    shown = readme[readme.index(START) : readme.index(END) + len(END)]
+    assert shown == house_text(), "run `make docs`"
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from medusa_sim.errors import UsageError
 from medusa_sim.export.chains import ChainPlan, Tier
@@ -21,7 +21,11 @@ class EngineSettings:
     version: str
     text: str
     notes: tuple[str, ...] = ()
-    plan: ChainPlan | None = None
+    plan: ChainPlan | None = field(default=None, repr=False)
+
+    def __str__(self) -> str:
+        """The text alone, as it goes into a shell or a file."""
+        return self.text
 
 
 def needed_draft(answer: Recommendation, engine: str, draft_path: str | None) -> str:

@@ -145,7 +145,7 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     waits[Bound.LATENCY].add(np.asarray(launch_us))
     source: CodeArray = np.zeros((), dtype=np.int8)
     for launch in work.launches:
-        time = _kernel_time(latency, work.runtime, launch)
+        time = kernel_time(latency, work.runtime, launch)
         kernel_us = launch.count * time.time_us
         parts[launch.part] = parts[launch.part] + kernel_us if launch.part in parts else kernel_us
         below.add((launch.count * (time.time_us - time.low_us)) ** 2)
@@ -175,7 +175,7 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     )
 
 
-def _kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> OperatorTime:
+def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> OperatorTime:
     """One launch; a serving engine chooses tokens with kernels of its own and merges small ones."""
     operator, engine = launch.operator, runtime.engine
     if engine is None:
@@ -214,12 +214,12 @@ def _no_kernels(cost: Cost) -> StepTime:
 
 def decode_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     """One plain decoding step: no drafter, no tree. Arrays of batch and seq_len broadcast."""
-    return _target_pass(setting, decode(batch, seq_len))
+    return work_time(setting.latency, _target_work(setting, decode(batch, seq_len)))
 
 
 def prefill_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     """The whole prompt of `seq_len` tokens at once."""
-    return _target_pass(setting, prefill(batch, seq_len))
+    return work_time(setting.latency, _target_work(setting, prefill(batch, seq_len)))
 
 
 def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:
@@ -227,11 +227,26 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
 
     Scope `block` has the paper's operators alone, as its simulation does.
     """
+    return work_time(setting.latency, _verification_work(setting, batch, seq_len, candidates))
+
+
+def _verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:
     width = processed_tokens(setting, candidates)
     workload = verify(batch, seq_len, width)
     accepting = setting.scope == "model" and not setting.runtime.chain_only
     more = acceptance_launches(setting.model, workload, setting.depth) if accepting else ()
-    return _target_pass(setting, workload, more)
+    return _target_work(setting, workload, more)
+
+
+def step_works(setting: Setting, batch: int, seq_len: int, candidates: int) -> tuple[PassWork, ...]:
+    """The passes of one step, the target's first; one candidate is plain decoding without any drafting."""
+    if candidates == 1:
+        return (_target_work(setting, decode(batch, seq_len)),)
+    verification = _verification_work(setting, batch, seq_len, candidates)
+    if setting.scope == "block":
+        return (verification,)
+    workload = verify(batch, seq_len, candidates)
+    return (verification, *setting.drafter.work(setting.model, workload, setting.runtime))
 
 
 def processed_tokens(setting: Setting, candidates: Size) -> Size:
@@ -245,17 +260,16 @@ def processed_tokens(setting: Setting, candidates: Size) -> Size:
     return 1.0 + setting.match_rate * (np.asarray(candidates, dtype=np.float64) - 1.0)
 
 
-def _target_pass(setting: Setting, workload: Workload, more: tuple[Launch, ...] = ()) -> StepTime:
+def _target_work(setting: Setting, workload: Workload, more: tuple[Launch, ...] = ()) -> PassWork:
     workload = padded(workload, setting.runtime)
     launches = (*step_launches(setting.model, workload, setting.runtime, setting.scope), *more)
-    work = PassWork(
+    return PassWork(
         launches=launches,
         runtime=setting.runtime,
         workload=workload,
         of="target",
         layers=setting.model.layers,
     )
-    return work_time(setting.latency, work)
 
 
 def padded(workload: Workload, runtime: Runtime) -> Workload:

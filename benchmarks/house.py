@@ -1,0 +1,103 @@
+"""The rooms of the package from the top of the house down: the test enforces this list, the README shows it.
+
+A module imports from its own line and from lines above. Where the modules of a room are listed, they are in
+order as well: each imports from those before it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """One line of the house: a folder of the package, or modules that lie loose beside it."""
+
+    names: tuple[str, ...]
+    says: str
+    modules: tuple[str, ...] = ()
+
+
+HOUSE = (
+    Room(("errors",), "what a user can cause or mend, one line each"),
+    Room(("units", "arrays"), "constants and array types"),
+    Room(("data", "reading"), "where files are found; reading within limits"),
+    Room(("writing",), "files appear whole or not at all"),
+    Room(("specs",), "GPUs, models, runtimes and engines: strict loaders, every number with its source"),
+    Room(("operators",), "FLOP and byte counts, each written once; tables of operators in and out"),
+    Room(("latency",), "operator -> time: roofline, calibrated kernels, measured rows"),
+    Room(("acceptance",), "heads, trees, curves and profiles -> tokens per step; knows no cost"),
+    Room(
+        ("step",),
+        "model and workload -> kernels -> one step; its time is composed in one place (compose)",
+        (
+            "workload",
+            "engine",
+            "grid",
+            "compose",
+            "drafter",
+            "step",
+            "server",
+            "memory",
+            "rows",
+            "roofline",
+            "breakdown",
+        ),
+    ),
+    Room(
+        ("plan",),
+        "scenario -> surface (the only thing that prices a grid) -> sweep, recommend and what they say",
+        (
+            "defaults",
+            "speedup",
+            "curve",
+            "schedule",
+            "draft_options",
+            "acceptance",
+            "scenario",
+            "best_by_count",
+            "surface",
+            "sweep",
+            "by_count",
+            "tree_speedup",
+            "break_even",
+            "capacity",
+            "request",
+            "insights",
+            "schedule_row",
+            "recommend",
+        ),
+    ),
+    Room(("export",), "launch settings of engines"),
+    Room(("decoder",), "a real Medusa decoder (torch), what one reads in an hour; training/ beside it"),
+    Room(("measure",), "microbenchmarks of this device"),
+    Room(("calibrate",), "rows -> kernel parameters; benchmarks of an engine -> a runtime"),
+    Room(("validate",), "predicted against measured"),
+    Room(("reproduce",), "the papers' tables and figures"),
+    Room(("report",), "tables, JSON, Markdown, HTML, figures/: the only places that round or format"),
+    Room(("cli",), "one module a command"),
+    Room(("api",), "the Python face: import medusa_sim"),
+)
+MOST_LOOSE = 8
+"""Modules that may lie beside the rooms, __init__ among them."""
+START, END = "<!-- house: written by make docs from benchmarks/house.py -->", "<!-- /house -->"
+
+
+def house_text() -> str:
+    """The block of the README."""
+    width = max(len(", ".join(room.names)) for room in HOUSE) + 1
+    lines = [
+        "hardware/  profiles/   numbers with their sources: GPUs and kernels, acceptance, the papers' tables"
+    ]
+    lines += ["medusa_sim/"]
+    for room in HOUSE:
+        name = ", ".join(room.names)
+        folder = "" if len(room.names) > 1 or room.names[0] in _LOOSE else "/"
+        lines.append(f"  {name + folder:<{width}}  {room.says}")
+    lines += ["app/                  the browser app: widgets -> one cached call into the package -> charts"]
+    lines += ["tests/  benchmarks/  docs/"]
+    block = "\n".join(lines)
+    return f"{START}\n\n```text\n{block}\n```\n\n{END}"
+
+
+_LOOSE = ("errors", "writing", "api")

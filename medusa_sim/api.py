@@ -1,0 +1,386 @@
+"""The Python face: a scenario that answers with pandas frames and sentences. `import medusa_sim as ms`.
+
+Numbers are those of the command line, from the same functions; errors are `medusa_sim.errors`, with the
+command line's sentences.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medusa_sim.data import DataDir
+from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.export import exported
+from medusa_sim.export.settings import EngineSettings
+from medusa_sim.plan import scenario as plan_scenario
+from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.defaults import (
+    DEFAULT_BATCHES,
+    DEFAULT_CANDIDATES,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+    DEFAULT_SEQ_LEN,
+)
+from medusa_sim.plan.recommend import Question, Recommendation
+from medusa_sim.plan.recommend import recommend as recommended
+from medusa_sim.plan.surface import at_counts, price
+from medusa_sim.plan.sweep import sweep as sweep_tables
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.step.breakdown import breakdown
+from medusa_sim.step.grid import Grid
+from medusa_sim.step.rows import predicted_rows
+from medusa_sim.step.step import Setting, decode_step, verify_step
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from medusa_sim.latency.by_name import LatencyName, Outside
+
+Sizes = int | Iterable[int]
+"""One whole number from 1, or several."""
+
+DRAFT_CHECKPOINT = "DRAFT_CHECKPOINT"
+"""Stands in exported settings where no checkpoint of the draft was named."""
+_FLAGS = ("chain_only", "lossless")
+
+
+def _listed(sizes: Sizes) -> list[int]:
+    return [int(sizes)] if isinstance(sizes, int | np.integer) else [int(size) for size in sizes]
+
+
+class Scenario(plan_scenario.Scenario):
+    """What is run where; see `medusa_sim.plan.scenario.Scenario` for its arguments, all by name.
+
+    `sweep`, `recommend` and `step` answer about it. `but` gives another one with some arguments changed.
+    `warnings` says what was not measured for it.
+    """
+
+    def sweep(
+        self,
+        batch: Sizes = 1,
+        seq_len: Sizes = DEFAULT_SEQ_LEN,
+        candidates: Sizes = DEFAULT_CANDIDATES,
+    ) -> pd.DataFrame:
+        """The rows of `medusa-sim sweep`: one for each batch, length (committed tokens) and count.
+
+        Columns have their unit in their name; `attrs["warnings"]` lists what to know. Counts that the
+        acceptance does not describe have no rows. Raises UsageError for sizes below 1, CoverageError where
+        no count is described.
+        """
+        import pandas as pd
+
+        grid = Grid.of(_listed(batch), _listed(seq_len), _listed(candidates))
+        frame: pd.DataFrame = pd.concat(
+            [table.pandas() for table in sweep_tables([self], grid)], ignore_index=True
+        )
+        missing = sorted(set(grid.candidates.tolist()) - set(frame["candidates"].unique().tolist()))
+        notes = [f"no rows for candidates {missing}: acceptance {self.profile.name} ends before"]
+        frame.attrs["warnings"] = [*self.warnings, *(notes if missing else [])]
+        return frame
+
+    def recommend(
+        self, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes = DEFAULT_SEQ_LEN, **question: Any
+    ) -> Answer:
+        """What `medusa-sim recommend` answers for every batch from the smallest to the largest given.
+
+        question: further fields of `medusa_sim.plan.recommend.Question` (objective, max_latency_ms,
+        candidates_max, request, ...). Raises UsageError for a question that makes no sense.
+        """
+        batches = _listed(batch)
+        known = set(Question.__dataclass_fields__)
+        for name in question:
+            if name not in known:
+                raise UsageError(unknown_name("part of the question", name, known))
+        if not batches:
+            raise UsageError("batch is empty: give at least one whole number from 1")
+        asked = Question(
+            batch_min=min(batches), batch_max=max(batches), seq_len=tuple(_listed(seq_len)), **question
+        )
+        return Answer(recommendation=recommended(self, asked))
+
+    def step(
+        self, batch: int = 1, seq_len: int = DEFAULT_SEQ_LEN, candidates: int | None = None
+    ) -> SingleStep:
+        """One step at a batch, length and count (None: the best count; 1: plain decoding).
+
+        A count that the acceptance does not describe is timed with as many drafts as it has, without a
+        speedup.
+        """
+        Grid.of([batch], [seq_len], [1 if candidates is None else candidates])
+        if candidates is None:
+            candidates = self.recommend(batch, seq_len).schedule_row.best_candidates
+        option = None
+        if candidates > 1:
+            options = at_counts(self.options(candidates), np.asarray([candidates]))
+            if options:
+                found = price(self, [batch], [seq_len], options).by_count
+                option = found.option_at(0, 0, 1)
+        return SingleStep(
+            scenario=self,
+            batch=batch,
+            seq_len=seq_len,
+            candidates=candidates,
+            drafts=0 if candidates == 1 else self.depth if option is None else option.drafts(candidates),
+            tokens_per_step=1.0 if candidates == 1 else None if option is None else option.tokens(candidates),
+            setting=self._timed(candidates, None if option is None else (option.depth, option.width)),
+        )
+
+    def _timed(self, candidates: int, shape: tuple[int, int] | None) -> Setting:
+        """The setting with the drafter of a count; a shape that is not known spreads over all depths."""
+        if candidates == 1:
+            return self.setting
+        if shape is None:
+            depth = max(min(candidates - 1, self.depth), 1)
+            shape = depth, -(-(candidates - 1) // depth)
+        return replace(self.setting, drafter=self.drafting.drafter(shape[0], max(shape[1], 1)))
+
+    def command(self, name: str = "recommend") -> str:
+        """The scenario as a line of the shell. Raises UsageError for an object that no option can name."""
+        words = ["medusa-sim", name]
+        for key, value in self.changed.items():
+            option = f"--{key.replace('_', '-')}"
+            words += [option] if key in _FLAGS else [option, _told(key, value)]
+        return shlex.join(words)
+
+    @classmethod
+    def from_command(cls, line: str) -> Scenario:
+        """The scenario of a line `[medusa-sim] recommend|sweep OPTIONS`; what is asked of it is left out.
+
+        Raises UsageError for a line that the command line would not take, or for several GPUs or models.
+        """
+        from medusa_sim.cli.parsed import parsed
+
+        names = parsed(line)
+        known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
+        return cls(**{name: value for name, value in names.items() if name in known and value is not None})
+
+    def _repr_html_(self) -> str:
+        """A table of the arguments that are not the defaults, for notebooks."""
+        import pandas as pd
+
+        told = {name: str(value) for name, value in self.changed.items()}
+        told.setdefault("acceptance", self.profile.name)
+        return str(pd.Series(told, name="scenario").to_frame().to_html())
+
+
+def _told(name: str, value: Any) -> str:
+    """An argument as the text of its option."""
+    if isinstance(value, str | int | float):
+        return str(value)
+    if isinstance(value, os.PathLike):
+        return str(os.fspath(value))
+    if isinstance(value, Gpu | Model | Runtime):
+        name_of: str = value.name
+        return name_of
+    if name == "acceptance" and isinstance(value, Sequence):
+        return ",".join(f"{float(rate):g}" for rate in value)
+    raise UsageError(f"{name} was given as an object of Python; a command can only name it: give its name")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SingleStep:
+    """One step of a scenario. tokens_per_step: None where the acceptance does not describe the count."""
+
+    scenario: Scenario
+    batch: int
+    seq_len: int
+    candidates: int
+    drafts: int
+    tokens_per_step: float | None
+    setting: Setting
+
+    @property
+    def time_us(self) -> float:
+        """The whole step, microseconds."""
+        return float(self._time.time_us)
+
+    @property
+    def band_us(self) -> tuple[float, float]:
+        """80 % interval of the step, microseconds."""
+        return float(self._time.low_us), float(self._time.high_us)
+
+    @property
+    def plain_us(self) -> float:
+        """The plain decoding step at the same batch and length, microseconds."""
+        return float(decode_step(self.setting, self.batch, self.seq_len).time_us)
+
+    @property
+    def overhead(self) -> float:
+        """The step over the plain one."""
+        return self.time_us / self.plain_us
+
+    @property
+    def speedup(self) -> float | None:
+        """Tokens per step over overhead; None where the acceptance does not describe the count."""
+        return None if self.tokens_per_step is None else self.tokens_per_step * self.plain_us / self.time_us
+
+    def breakdown(self) -> pd.DataFrame:
+        """Its kernels, gaps and waiting: see `medusa_sim.step.breakdown.breakdown`."""
+        return breakdown(self.setting, self.batch, self.seq_len, self.candidates)
+
+    @property
+    def _time(self) -> Any:
+        if self.candidates == 1:
+            return decode_step(self.setting, self.batch, self.seq_len)
+        return verify_step(self.setting, self.batch, self.seq_len, self.candidates)
+
+    def __str__(self) -> str:
+        """One line: time, band and gain."""
+        low, high = self.band_us
+        gain = "" if self.speedup is None else f", {self.speedup:.2f}x"
+        return (
+            f"{self.candidates} candidates at batch {self.batch}, length {self.seq_len}: "
+            f"{self.time_us:.0f} us (80 %: {low:.0f}-{high:.0f}), overhead {self.overhead:.2f}{gain}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Answer:
+    """A recommendation: prints as its sentence, shows its schedule in a notebook.
+
+    recommendation: everything that was computed (`medusa_sim.plan.recommend.Recommendation`).
+    """
+
+    recommendation: Recommendation
+
+    @property
+    def enable(self) -> bool:
+        """Whether speculation pays anywhere that was asked for."""
+        return self.recommendation.enable
+
+    @property
+    def sentence(self) -> str:
+        """Whether, with what and how far, in two or three sentences."""
+        from medusa_sim.report.recommend_reason import reason
+
+        return reason(self.recommendation)
+
+    @property
+    def schedule(self) -> pd.DataFrame:
+        """One row a range of batches that share a configuration: the fields of `ScheduleRow`."""
+        import pandas as pd
+
+        from medusa_sim.report.recommend_json import row_values
+
+        return pd.DataFrame([row_values(row) for row in self.recommendation.schedule])
+
+    @property
+    def schedule_row(self) -> Any:
+        """The first row of the schedule (`medusa_sim.plan.schedule_row.ScheduleRow`)."""
+        return self.recommendation.schedule[0]
+
+    @property
+    def by_count(self) -> pd.DataFrame:
+        """Every count at every batch and length: `medusa-sim recommend --by-count`."""
+        frame: pd.DataFrame = count_table(self.recommendation.surface).to_pandas()
+        return frame
+
+    @property
+    def warnings(self) -> list[str]:
+        """What must not be overlooked, a line each."""
+        from medusa_sim.report.recommend_warnings import warnings
+
+        return warnings(self.recommendation)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as `--format json` writes it."""
+        from medusa_sim.report.recommend_json import recommendation_values
+
+        return recommendation_values(self.recommendation)
+
+    def export(
+        self, engine: str, *, version: str | None = None, draft_path: str | None = None
+    ) -> EngineSettings:
+        """Launch settings of an engine: `text` and `notes`.
+
+        draft_path: the draft's checkpoint; None writes DRAFT_CHECKPOINT in its place. Raises UsageError for
+        what the engine cannot do.
+        """
+        return exported(
+            self.recommendation, engine, version=version, draft_path=draft_path or DRAFT_CHECKPOINT
+        )
+
+    def __repr__(self) -> str:
+        """The sentence."""
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        """Sentence, schedule and warnings for notebooks."""
+        from html import escape
+
+        shown = ["batch_min", "batch_max", "seq_len", "candidates", "drafts", "tokens_per_step", "speedup",
+                 "speedup_low", "speedup_high", "tokens_per_s", "plain_tokens_per_s"]  # fmt: skip
+        table = self.schedule[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
+        listed = "".join(f"<li>{escape(line)}</li>" for line in self.warnings)
+        return f"<p>{escape(self.sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")
+
+
+def sweep(
+    *,
+    gpu: str | Sequence[str] = DEFAULT_GPU,
+    model: str | Sequence[str] = DEFAULT_MODEL,
+    batch: Sizes = 1,
+    seq_len: Sizes = DEFAULT_SEQ_LEN,
+    candidates: Sizes = DEFAULT_CANDIDATES,
+    **scenario: Any,
+) -> pd.DataFrame:
+    """`Scenario(...).sweep(...)` over one or more GPUs and models, GPUs outermost; the same columns."""
+    import pandas as pd
+
+    names = [[value] if isinstance(value, str) else list(value) for value in (gpu, model)]
+    frames = [
+        Scenario(gpu=card, model=target, **scenario).sweep(batch, seq_len, candidates)
+        for card in names[0]
+        for target in names[1]
+    ]
+    whole: pd.DataFrame = pd.concat(
+        [frame.astype({"gpu": str, "model": str}) for frame in frames], ignore_index=True
+    )
+    whole.attrs["warnings"] = list(
+        dict.fromkeys(line for frame in frames for line in frame.attrs["warnings"])
+    )
+    return whole
+
+
+def recommend(*, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes = DEFAULT_SEQ_LEN, **scenario: Any) -> Answer:
+    """`Scenario(...).recommend(...)`: every other argument is the scenario's."""
+    return Scenario(**scenario).recommend(batch, seq_len)
+
+
+def time_rows(
+    rows: pd.DataFrame | str | Path,
+    gpu: str | Gpu,
+    *,
+    runtime: str | Runtime = "kernel",
+    latency: LatencyName = "calibrated",
+    kernels: str | None = None,
+    cold: bool = True,
+    outside: Outside = "refuse",
+    data_dir: DataDir = None,
+) -> pd.DataFrame:
+    """Rows of operators (a frame or a file) with predicted_us, low_us, high_us, bound, source: `time`.
+
+    Raises DataError for rows that are none, SpecError or CoverageError where a kernel is missing.
+    """
+    from medusa_sim.operators.table import check_rows, read_rows
+
+    frame = check_rows(rows, "rows") if not isinstance(rows, str | Path) else read_rows(rows)
+    return predicted_rows(
+        frame,
+        load_gpu(gpu, data_dir) if isinstance(gpu, str) else gpu,
+        load_runtime(runtime, data_dir) if isinstance(runtime, str) else runtime,
+        latency=latency,
+        kernels=kernels,
+        cold=cold,
+        outside=outside,
+        data_dir=data_dir,
+    )

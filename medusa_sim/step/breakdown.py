@@ -1,0 +1,59 @@
+"""One step, kernel by kernel: what is launched, how long it takes, what it waits for and who says so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from medusa_sim.latency.base import Bound, Source
+from medusa_sim.step.step import Setting, decode_step, kernel_time, step_works, verify_step
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+GAPS = "launch gaps"
+WAITING = "host and engine"
+
+
+def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd.DataFrame:
+    """One row an operator of each pass; the times add up to the whole step.
+
+    Columns: pass (`target`, `draft 1`, ...), op, part, launches, time_us, low_us, high_us (all launches
+    together; an 80 % band), bound, source, share (of the step). The last rows are the gaps between launches
+    and what host and engine add; they have no source.
+    """
+    import pandas as pd
+
+    step = decode_step(setting, batch, seq_len)
+    if candidates > 1:
+        step = verify_step(setting, batch, seq_len, candidates)
+    frame = pd.DataFrame(list(_kernels(setting, batch, seq_len, candidates)))
+    device_us = float(step.device_us)
+    rest = pd.DataFrame(
+        [
+            {"op": GAPS, "time_us": step.launch_us, "bound": Bound.LATENCY.name.lower()},
+            {"op": WAITING, "time_us": float(step.time_us) - device_us, "bound": Bound.HOST.name.lower()},
+        ]
+    )
+    rest = rest[rest["time_us"] > 0.0]
+    rest = rest.assign(low_us=rest["time_us"], high_us=rest["time_us"], launches=0, source="")
+    rest = rest.assign(**{"pass": "", "part": ""})
+    whole = frame if rest.empty else pd.concat([frame, rest[list(frame.columns)]], ignore_index=True)
+    return whole.assign(share=whole["time_us"] / float(step.time_us))
+
+
+def _kernels(setting: Setting, batch: int, seq_len: int, candidates: int) -> Iterator[dict[str, object]]:
+    for number, work in enumerate(step_works(setting, batch, seq_len, candidates)):
+        for launch in work.launches:
+            time = kernel_time(setting.latency, work.runtime, launch)
+            yield {
+                "pass": work.of if work.of != "draft" else f"draft {number}",
+                "op": launch.operator.name,
+                "part": launch.part,
+                "launches": launch.count,
+                "time_us": launch.count * float(time.time_us),
+                "low_us": launch.count * float(time.low_us),
+                "high_us": launch.count * float(time.high_us),
+                "bound": Bound(int(time.bound)).name.lower(),
+                "source": Source(int(time.source)).name.lower(),
+            }

@@ -1,0 +1,197 @@
+"""The Python face: its pages run, its names are listed and documented, commands and scenarios are one."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from click.testing import CliRunner
+
+import medusa_sim as ms
+from medusa_sim.cli import cli
+from medusa_sim.errors import UsageError
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+PUBLIC = (
+    "Answer", "MedusaSimError", "Scenario", "SingleStep", "load_acceptance", "load_gpu", "load_model",
+    "recommend", "sweep", "time_rows",
+)  # fmt: skip
+
+
+def test_the_public_names_are_these() -> None:
+    assert tuple(ms.__all__) == PUBLIC
+    assert set(PUBLIC) < set(dir(ms))
+    with pytest.raises(AttributeError, match="public: Answer"):
+        _ = ms.simulate
+
+
+@pytest.mark.parametrize("name", PUBLIC)
+def test_every_public_name_is_documented_and_typed(name: str) -> None:
+    found = getattr(ms, name)
+    assert inspect.getdoc(found)
+    members = [found]
+    if inspect.isclass(found) and not issubclass(found, Exception):
+        members = [
+            value.fget if isinstance(value, property) else getattr(value, "__func__", value)
+            for key, value in vars(found).items()
+            if not key.startswith("_") and (callable(value) or isinstance(value, property | classmethod))
+        ]
+    for member in members:
+        if inspect.isfunction(member):
+            assert inspect.getdoc(member), member
+            signature = inspect.signature(member)
+            assert signature.return_annotation is not inspect.Signature.empty, member
+            for argument in signature.parameters.values():
+                assert argument.name in ("self", "cls") or argument.annotation is not argument.empty, member
+
+
+def test_type_checkers_see_what_is_loaded() -> None:
+    text = Path(str(ms.__file__)).read_text(encoding="utf-8")
+    checked = re.findall(r"^    from ([\w.]+) import (\w+) as (\w+)$", text, re.MULTILINE)
+    assert {name for _, name, alias in checked if name == alias} == set(PUBLIC)
+    assert {name: home for home, name, _ in checked} == ms._HOMES
+
+
+def test_importing_the_package_loads_nothing_else() -> None:
+    code = (
+        "import sys, medusa_sim\n"
+        "print(sorted(n for n in sys.modules if n.split('.')[0] in ('numpy', 'pandas', 'click', 'torch')))"
+    )
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert told.strip() == "[]"
+
+
+def test_the_page_about_python_runs() -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (DOCS / "python.md").read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) > 5
+    names: dict[str, object] = {}
+    for block in blocks:
+        exec(compile(block, "docs/python.md", "exec"), names)  # noqa: S102  # our own page
+
+
+def test_the_notebook_runs(capsys: pytest.CaptureFixture[str]) -> None:
+    notebook = json.loads((DOCS / "medusa_sim.ipynb").read_text(encoding="utf-8"))
+    names: dict[str, object] = {}
+    for cell in notebook["cells"]:
+        if cell["cell_type"] == "code":
+            assert cell["outputs"] == []
+            exec(compile("".join(cell["source"]), "docs/medusa_sim.ipynb", "exec"), names)  # noqa: S102
+    assert "--speculative-config" in capsys.readouterr().out
+
+
+@pytest.fixture(scope="module")
+def scenario() -> ms.Scenario:
+    return ms.Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7,0.5", latency="roofline"
+    )
+
+
+def test_frames_are_the_command_lines(scenario: ms.Scenario) -> None:
+    frame = scenario.sweep(batch=[1, 4], candidates=[1, 2, 3])
+    line = scenario.command("sweep").split()[1:]
+    told = (
+        CliRunner().invoke(cli, [*line, "--batch", "1,4", "--candidates", "1,2,3", "--format", "json"]).stdout
+    )
+    rows = pd.DataFrame(json.loads(told)["rows"])
+    assert list(frame.columns) == list(rows.columns)
+    for column in frame:
+        assert list(frame[column].astype(object)) == list(rows[column].astype(object)), column
+    assert frame.attrs["warnings"] == []
+
+
+def test_an_answer_prints_its_sentence_and_shows_its_schedule(scenario: ms.Scenario) -> None:
+    answer = scenario.recommend(batch=(1, 8))
+    assert repr(answer) == answer.sentence
+    assert answer.sentence.startswith("Enable speculation at batch 1..8.")
+    page = answer._repr_html_()
+    assert answer.sentence.split(".")[0] in page
+    assert "<table" in page
+    assert "<table" in scenario._repr_html_()
+    assert list(answer.schedule["candidates"]) == [row["candidates"] for row in answer.to_dict()["schedule"]]
+    assert set(answer.by_count["candidates"]) == {1, 2, 3}
+    assert "DRAFT_CHECKPOINT" in str(answer.export("vllm"))
+    with pytest.raises(UsageError, match="max_latency_ms"):
+        scenario.recommend(max_latency=3)
+
+
+def test_a_step_adds_up_and_agrees_with_the_sweep(scenario: ms.Scenario) -> None:
+    frame = scenario.sweep(batch=[8], candidates=[1, 2, 3]).set_index("candidates")
+    for count in (1, 2, 3):
+        step = scenario.step(batch=8, candidates=count)
+        assert step.time_us == pytest.approx(frame["verify_step_us"][count], rel=1e-9)
+        assert step.speedup == pytest.approx(frame["speedup"][count], rel=1e-9)
+        table = step.breakdown()
+        assert table["time_us"].sum() == pytest.approx(step.time_us, rel=1e-9)
+        assert table["share"].sum() == pytest.approx(1.0)
+        assert set(table["source"]) <= {"roofline", ""}
+    assert scenario.step(batch=8).candidates == 3
+    unknown = scenario.step(batch=8, candidates=32)
+    assert unknown.speedup is None
+    assert unknown.overhead > 1.0
+
+
+def test_a_host_bound_step_says_so() -> None:
+    step = ms.Scenario(runtime="hf-eager", latency="roofline").step(candidates=4)
+    last = step.breakdown().iloc[-1]
+    assert (last["op"], last["bound"]) == ("host and engine", "host")
+    assert last["share"] > 0.3
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "recommend",
+        "medusa-sim recommend --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --draft-vocab 32000",
+        "recommend --acceptance 0.78,0.60,0.42 --chain-only --runtime vllm --max-drafts 3",
+        "sweep --acceptance paper-fig4-sparse --heads 5 --scope block --baseline fixed --batch 1..64",
+        "recommend --drafter draft-model --draft-model llama-68m --draft-runtime hf-eager --acceptance 2.8@3",
+        "sweep --dtype bf16 --weight-dtype int4 --kv-dtype fp8 --latency roofline",
+        "recommend --workload coding --lossless --acceptance paper-fig4-sparse",
+    ],
+)
+def test_a_command_and_its_scenario_are_one(line: str) -> None:
+    scenario = ms.Scenario.from_command(line)
+    name = line.removeprefix("medusa-sim ").split()[0]
+    again = ms.Scenario.from_command(scenario.command(name))
+    assert again.command(name) == scenario.command(name)
+    assert again.changed == scenario.changed
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [
+        ("", "one of recommend, sweep"),
+        ("specs", "one of recommend, sweep"),
+        ("recommend --gpuu x", "--gpuu"),
+        ("recommend --heads many", "heads"),
+        ("sweep --gpu a40,h100-sxm", "names 2 of gpu"),
+        ("recommend --help", "no scenario"),
+        ('recommend --gpu "', "quotation"),
+    ],
+)
+def test_lines_that_are_no_scenario_are_refused(line: str, told: str) -> None:
+    with pytest.raises(UsageError, match=told) as refused:
+        ms.Scenario.from_command(line)
+    assert "\n" not in str(refused.value)
+
+
+def test_objects_have_no_option() -> None:
+    profile = ms.load_acceptance("medusa1-vicuna-7b")
+    with pytest.raises(UsageError, match="give its name"):
+        ms.Scenario(acceptance=profile).command()
+    loaded = ms.Scenario(gpu=ms.load_gpu("a40"), model=ms.load_model("llama-7b"), acceptance=[0.7, 0.5])
+    assert loaded.command() == (
+        "medusa-sim recommend --gpu a40 --model llama-7b --drafter medusa --acceptance 0.7,0.5"
+    )
+
+
+def test_several_cards_are_one_frame() -> None:
+    frame = ms.sweep(gpu=["a40", "h100-sxm"], model="vicuna-7b", latency="roofline", candidates=8)
+    assert list(frame["gpu"]) == ["a40", "h100-sxm"]
+    assert ms.recommend(batch=4, latency="roofline").recommendation.question.batch_max == 4
