@@ -138,7 +138,18 @@ _SCENARIO_OPTIONS = (
         show_default=True,
         help="Drafts in a row at most.",
     ),
-    click.option("--chain-only", is_flag=True, help="No trees, as engines without tree attention need."),
+    click.option(
+        "--chain-only/--trees",
+        default=None,
+        help="No trees, as engines without tree attention need, or trees all the same [as the runtime runs].",
+    ),
+    click.option(
+        "--match-rate",
+        type=PositiveFloat(),
+        default=None,
+        help="Of --drafter ngram: share of the steps that find an n-gram [the profile's, else its first rate "
+        "/ 0.53].",
+    ),
     click.option(
         "--workload",
         default=None,
@@ -162,8 +173,8 @@ _SCENARIO_OPTIONS = (
 )
 SCENARIO_NAMES = (
     "runtime", "drafter", "acceptance", "heads", "draft_model", "draft_runtime", "draft_vocab", "max_drafts",
-    "chain_only", "workload", "lossless", "dtype", "weight_dtype", "kv_dtype", "latency", "kernels",
-    "outside", "data_dir",
+    "chain_only", "match_rate", "workload", "lossless", "dtype", "weight_dtype", "kv_dtype", "latency",
+    "kernels", "outside", "data_dir",
 )  # fmt: skip
 """Arguments of a scenario that both `sweep` and `recommend` take as options."""
 

@@ -11,7 +11,7 @@ import click
 from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType, echo_grid
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPUS, MODELS
-from medusa_sim.cli.options import output_options, scenario_options
+from medusa_sim.cli.options import PositiveFloat, output_options, scenario_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
@@ -70,6 +70,19 @@ _MOST_CASES_SHOWN = 2_000
     default="same",
     show_default=True,
     help="Divide by plain decoding at the same batch and length, or (as the paper's plots) at batch 1, 1024.",
+)
+@click.option(
+    "--prompt-tokens",
+    type=PositiveFloat(),
+    default=None,
+    help="Mean prompt of a server's requests, which ride on decode steps: itl_us, tpot_us, tokens_per_s "
+    "[none ride].",
+)
+@click.option(
+    "--output-tokens",
+    type=PositiveFloat(),
+    default=None,
+    help="Mean output of these requests (with --prompt-tokens).",
 )
 @scenario_options
 @click.option("--all-rows", is_flag=True, help="With --format table: every row, not the best of each batch.")

@@ -12,7 +12,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.speedup import band
-from medusa_sim.step.compose import Cost
+from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.step import StepTime, bound_codes
 from medusa_sim.step.workload import PARTS, Part
 
@@ -95,7 +95,9 @@ class ByCount:
     def speedup_band(self, value: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval around a speedup (of any baseline)."""
         few, many = self.tokens_band
-        return band(value, (few, self.tokens_per_step, many), (self.low_us, self.step_us, self.high_us))
+        halves = overhead_halves(self.cost, self.decode.cost)
+        slower, faster = (self._with_plain(np.zeros(()), half) for half in halves)
+        return band(value, (few, self.tokens_per_step, many), (slower, faster))
 
     @cached_property
     def bound(self) -> CodeArray:

@@ -13,6 +13,7 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.defaults import CANDIDATES_MAX
+from medusa_sim.plan.limit import limit_of
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import tokens_per_s
 from medusa_sim.plan.surface import Surface, price
@@ -27,7 +28,8 @@ class Best:
 
     columns: its numbers by the names of a sweep's columns. near: (cases, 2) smallest and largest count
     around it within 1 % of its speedup. of_grid, of_grid_speedup: the best among the counts of the grid.
-    bound: `Bound` code. plain_tokens_per_s: throughput of plain decoding.
+    bound: `Bound` code. plain_tokens_per_s: throughput of plain decoding. kernels_speedup: of the same count
+    with kernels alone; nan where the runtime is no engine.
     """
 
     columns: dict[str, npt.NDArray[np.generic]]
@@ -36,6 +38,7 @@ class Best:
     of_grid_speedup: FloatArray
     bound: npt.NDArray[np.int8]
     plain_tokens_per_s: FloatArray
+    kernels_speedup: FloatArray
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,6 +126,8 @@ def _best(surface: Surface, grid: Grid) -> Best:
         for axis in (surface.batch[:, None], surface.seq_len[None, :])
     )
     whole_model = scenario.scope == "model"
+    limit = limit_of(scenario) if whole_model else None
+    alone = None if limit is None else price(limit, surface.batch, surface.seq_len, surface.options)
     beside = [drafter_bytes(scenario.model, option.drafter) for option in found.options]
     weights, kv = (at(found.by_option([pair[i] for pair in beside])) for i in (0, 1))
     rate = tokens_per_s(batch, at(found.tokens_per_step), at(found.step_us))
@@ -158,6 +163,7 @@ def _best(surface: Surface, grid: Grid) -> Best:
         of_grid_speedup=speedup[rows, of_grid],
         bound=at(found.bound).astype(np.int8),
         plain_tokens_per_s=tokens_per_s(batch, np.ones(()), at(found.decode_us)) if whole_model else nothing,
+        kernels_speedup=nothing if alone is None else at(alone.by_count.speedup),
     )
 
 

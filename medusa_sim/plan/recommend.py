@@ -167,6 +167,11 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     asked = Question() if question is None else question
     if scenario.scope != "model":
         raise UsageError(f"scope {scenario.scope}: a recommendation is about whole models; take scope model")
+    if scenario.traffic is not None:
+        raise UsageError(
+            "prompt_tokens, output_tokens: a recommendation takes one request (--prompt, --output-tokens); "
+            "`sweep` takes the traffic of a server"
+        )
     # One memory of kernel times for every surface of this answer.
     kept = scenario.but(latency=cached(scenario.latency), kernels=_kernels(scenario))
     options = kept.options(asked.candidates_max)

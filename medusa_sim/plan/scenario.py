@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from medusa_sim.acceptance.profile import CURVE_HEADS
+from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
 from medusa_sim.arrays import IntArray
 from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, UsageError, unknown_name
@@ -35,9 +35,10 @@ from medusa_sim.specs.kernels import Fit
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.step.drafter.base import Parts
+from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.drafter.registry import drafter_kind
+from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting
 from medusa_sim.step.workload import SCOPES, Scope
 
@@ -50,8 +51,10 @@ class Scenario:
     gpu, model, runtime, drafter: names, files or loaded objects. acceptance: any form of
     `plan.acceptance.FORMS`; None takes the model's own profile, else a borrowed one, which `warnings` says.
     heads: trained Medusa heads (None: as many as the profile has; a curve has five); as many run as a
-    tree is deep, with a curve all of them. max_drafts: drafts in a row at most. chain_only: no trees, as
-    under a runtime that runs none. dtype, weight_dtype, kv_dtype: None as the model is published. latency: a
+    tree is deep, with a curve all of them. max_drafts: drafts in a row at most. chain_only: no trees (None:
+    as the runtime). match_rate: share of the steps in which n-grams are found (None: the profile's).
+    prompt_tokens, output_tokens: means of a server's requests, whose prompts ride on decode steps (None: none
+    ride). dtype, weight_dtype, kv_dtype: None as the model is published. latency: a
     name, or a latency model that is kept between questions. kernels: None takes the runtime's set for the
     dtype. outside: what `measured` does beyond its rows. scope: `model`, or the paper's `block`. baseline:
     `same` batch and length, or `fixed`.
@@ -72,7 +75,10 @@ class Scenario:
         draft_runtime: str | Runtime | None = None,
         draft_vocab: int | None = None,
         max_drafts: int = MAX_DRAFTS,
-        chain_only: bool = False,
+        chain_only: bool | None = None,
+        match_rate: float | None = None,
+        prompt_tokens: float | None = None,
+        output_tokens: float | None = None,
         workload: str | None = None,
         lossless: bool = False,
         dtype: str | None = None,
@@ -127,7 +133,9 @@ class Scenario:
             raise UsageError(
                 f"runtime {self.runtime.name} runs no {drafter} drafter; it has: {', '.join(engine.drafters)}"
             )
-        self.chain_only = chain_only or self.runtime.chain_only
+        self.chain_only: bool = self.runtime.chain_only if chain_only is None else chain_only
+        self.match_rate: float = _match_rate(match_rate, kind, profile)
+        self.traffic: Traffic | None = _traffic(prompt_tokens, output_tokens)
         self.scope: Scope = scope
         self.baseline: Baseline = baseline
         chosen = kernels or self.runtime.kernel_set(self.model.dtype)
@@ -172,7 +180,7 @@ class Scenario:
             scope=self.scope,
             drafter=NoDrafter(),
             depth=self.depth,
-            match_rate=self.profile.steps_matched if self.drafting.kind.looks_up else 1.0,
+            match_rate=self.match_rate,
         )
 
     @property
@@ -262,6 +270,30 @@ def _is_default(value: object, default: object) -> bool:
 
 def _runtime(runtime: str | Runtime, data_dir: DataDir) -> Runtime:
     return load_runtime(runtime, data_dir) if isinstance(runtime, str) else runtime
+
+
+def _match_rate(given: float | None, kind: type[Drafter], profile: AcceptanceProfile) -> float:
+    """Share of the steps that verify drafts: all, but for a drafter that looks them up in the text."""
+    if not kind.looks_up:
+        if given is not None:
+            raise UsageError(f"drafter {kind.name} takes no --match-rate: it drafts in every step")
+        return 1.0
+    if given is None:
+        return profile.steps_matched
+    if not 0.0 < given <= 1.0:
+        raise UsageError(f"match rate {given:g}: above 0 and at most 1 is allowed")
+    return given
+
+
+def _traffic(prompt_tokens: float | None, output_tokens: float | None) -> Traffic | None:
+    if prompt_tokens is None and output_tokens is None:
+        return None
+    if prompt_tokens is None or output_tokens is None:
+        raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
+    for name, value in (("prompt", prompt_tokens), ("output", output_tokens)):
+        if not 1.0 <= value < np.inf:
+            raise UsageError(f"{name} tokens {value:g}: a finite number from 1 is needed")
+    return Traffic(prompt_tokens=float(prompt_tokens), output_tokens=float(output_tokens))
 
 
 def _draft(model: ModelName | None, dtype: str | None) -> Model | None:

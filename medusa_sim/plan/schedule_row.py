@@ -10,11 +10,13 @@ from medusa_sim.acceptance.tree import Path
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.limit import kernels_speedup
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.speedup import tokens_per_s
 from medusa_sim.plan.surface import PLAIN, Surface
 from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.memory import step_memory_bytes
+from medusa_sim.step.server import served
 from medusa_sim.step.step import verify_step
 from medusa_sim.units import US_PER_S
 
@@ -47,6 +49,9 @@ class ScheduleRow:
     best_candidates, best_speedup: the row's own best of every count, which the row gives up where it shares
     one with other batches; near_best: smallest and largest count around it within 1 % of it. ends_profile:
     the best count is the largest that the acceptance describes, so that more may pay.
+    kernels_speedup: of the same configuration with kernels alone (for a plain row: of the best that does
+    speculate); None where the runtime is no engine. itl_us, tpot_us: between two chunks of a request and per
+    token, in a server whose steps carry no prompts.
     chain_*: the best chain; None where shapes are unknown. speedup_heads_on_accepted_row: if the same
     Medusa heads ran after acceptance, on one row a sequence; None where they do so already.
     """
@@ -60,6 +65,9 @@ class ScheduleRow:
     speedup: float
     speedup_low: float
     speedup_high: float
+    kernels_speedup: float | None
+    itl_us: float
+    tpot_us: float
     max_batch_without: int
     max_batch_with: int
     drafts: int
@@ -117,6 +125,9 @@ def schedule_row(
     times = np.concatenate([[decode_us], step_us[family]])
     drafter = None if option is None else option.drafter
     per_token_us = float(step_us[j] / surface.tokens_per_step[j])
+    waits = served(
+        surface.setting, step_us[j], batch, surface.candidates[j], surface.tokens_per_step[j], traffic=None
+    )
     return ScheduleRow(
         batch_min=int(surface.batch[batches.first - 1]) + 1 if batches.first else int(surface.batch[0]),
         batch_max=batch,
@@ -127,6 +138,9 @@ def schedule_row(
         speedup=float(speedup[j]),
         speedup_low=low,
         speedup_high=high,
+        kernels_speedup=_with_kernels_alone(surface, batch, seq_len, spoken),
+        itl_us=float(waits.itl_us),
+        tpot_us=float(waits.tpot_us),
         max_batch_without=int(surface.max_batch[s, PLAIN]),
         max_batch_with=int(surface.max_batch[s, j]),
         drafts=0 if option is None else option.drafts(int(surface.candidates[j])),
@@ -218,6 +232,13 @@ def _with_accepted_rows(surface: Surface, at: int, s: int, j: int) -> float | No
     setting = replace(surface.setting, drafter=option.drafter, runtime=replace(runtime, head_rows="accepted"))
     step = verify_step(setting, int(surface.batch[at]), int(surface.seq_len[s]), int(surface.candidates[j]))
     return float(surface.tokens_per_step[j] * surface.decode_us[at, s] / step.time_us)
+
+
+def _with_kernels_alone(surface: Surface, batch: int, seq_len: int, j: int) -> float | None:
+    option = surface.option_of(j)
+    assert option is not None  # noqa: S101  # callers pass configurations that speculate
+    tokens = float(surface.tokens_per_step[j])
+    return kernels_speedup(surface.setting, option, batch, seq_len, int(surface.candidates[j]), tokens)
 
 
 def _scaled(surface: Surface, j: int, speedup: float, factor: float) -> float:

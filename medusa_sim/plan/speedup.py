@@ -20,15 +20,14 @@ FIXED_BASELINE_SEQ_LEN = 1024
 def band(
     value: FloatArray,
     tokens: tuple[FloatArray, FloatArray, FloatArray],
-    step_us: tuple[FloatArray, FloatArray, FloatArray],
+    overhead: tuple[FloatArray, FloatArray],
 ) -> tuple[FloatArray, FloatArray]:
-    """(low, high) of a speedup, 80 %, from tokens per step and step time, each as (low, value, high).
+    """(low, high) of a speedup, 80 %, from tokens per step (low, value, high) and the overhead's half-widths.
 
-    Relative half-widths of the two in quadrature. The baseline step's own error is left out: held-out ratios
-    T(m)/T(1) scatter no wider than times do (docs/method.md, accuracy), because both steps read the same
-    weights. Plain decoding (one token) is exact.
+    overhead: (slower, faster) on the logarithm (`step.compose.overhead_halves`). Half-widths of the two in
+    quadrature. Plain decoding (one token) is exact.
     """
-    slow, fast = np.log(step_us[2] / step_us[1]), np.log(step_us[1] / step_us[0])
+    slow, fast = overhead
     few, many = np.log(tokens[1] / tokens[0]), np.log(tokens[2] / tokens[1])
     plain = tokens[1] == 1.0
     low = np.where(plain, value, value * np.exp(-np.hypot(slow, few)))

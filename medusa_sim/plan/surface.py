@@ -22,9 +22,10 @@ from medusa_sim.plan.best_by_count import ByCount, best_by_count
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import band
-from medusa_sim.step.compose import Cost
+from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.server import Served, served, served_length
 from medusa_sim.step.step import Setting, StepTime, decode_step, drafting_steps, verification_step
 
 PLAIN = 0
@@ -139,6 +140,24 @@ class Surface:
         )
 
     @cached_property
+    def served(self) -> Served:
+        """Inter-token latency and time per token by count, (B, S, 1 + C), for the scenario's traffic."""
+        found = self._in_flight
+        batch = self.batch[:, None, None]
+        traffic = self.scenario.traffic
+        return served(self.setting, found.step_us, batch, found.counts, found.tokens_per_step, traffic)
+
+    @cached_property
+    def _in_flight(self) -> ByCount:
+        """`by_count` with the steps of the requests that one meets in flight around each length."""
+        traffic = self.scenario.traffic
+        lengths = np.rint(served_length(self.setting, self.seq_len, traffic)).astype(np.int64)
+        if np.array_equal(lengths, self.seq_len):
+            return self.by_count
+        other = price(self.scenario, self.batch, lengths, self.options)
+        return replace(self.by_count, decode=other.decode, verify=other.verify, drafting=other.drafting)
+
+    @cached_property
     def ends_profile(self) -> bool:
         """Whether the largest count is where the acceptance ends, not the search or a limit on drafts."""
         if not self.options:
@@ -173,7 +192,8 @@ class Surface:
         tokens = np.asarray(self.tokens_per_step[configuration])
         value = tokens * self.decode_us[at, s] / cost.time_us
         few, many = (np.asarray(end) for end in option.band(int(self.candidates[configuration])))
-        low, high = band(value, (few, tokens, many), (cost.low_us, cost.time_us, cost.high_us))
+        plain = _cell(self.decode.cost, at, s, 0)
+        low, high = band(value, (few, tokens, many), overhead_halves(cost, plain))
         return float(low), float(high)
 
 

@@ -11,7 +11,6 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, Source
-from medusa_sim.plan.best_by_count import ByCount
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, tokens_per_s
 from medusa_sim.plan.surface import Surface, at_counts, price
@@ -39,7 +38,8 @@ class SweepTable:
         "gpu", "model", "runtime", "kernels", "scope", "latency_model", "drafter", "acceptance", "baseline",
         "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
         "verify_low_us", "verify_high_us", "overhead", "speedup", "speedup_low", "speedup_high",
-        "tokens_per_s", "tokens_per_s_per_user", "bound", "source", "memory_bytes", "fits_memory",
+        "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "bound", "source", "memory_bytes",
+        "fits_memory",
     )  # fmt: skip
     LABELS: ClassVar[dict[str, tuple[str, ...]]] = {
         "bound": tuple(code.name.lower() for code in Bound),
@@ -142,7 +142,7 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
         "speedup": gain,
         "speedup_low": low,
         "speedup_high": high,
-        **_throughput(scenario, found, grid),
+        **_throughput(scenario, surface, grid),
     }
     return SweepTable(
         text={
@@ -164,13 +164,19 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
     )
 
 
-def _throughput(scenario: Scenario, found: ByCount, grid: Grid) -> dict[str, npt.NDArray[np.generic]]:
-    """Throughput and memory; empty for `scope="block"`, which is one block and not a model."""
+_OF_A_MODEL = ("itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "memory_bytes", "fits_memory")
+
+
+def _throughput(scenario: Scenario, surface: Surface, grid: Grid) -> dict[str, npt.NDArray[np.generic]]:
+    """Latency, throughput and memory; empty for `scope="block"`, which is one block and not a model."""
     if scenario.scope == "block":
-        empty = np.full((), np.nan)
-        return dict.fromkeys(("tokens_per_s", "tokens_per_s_per_user", "memory_bytes", "fits_memory"), empty)
+        return dict.fromkeys(_OF_A_MODEL, np.full((), np.nan))
     batch, model = grid.batch[:, None, None], scenario.model
-    rate = tokens_per_s(batch, found.tokens_per_step, found.step_us)
+    found, served = surface.by_count, surface.served
+    if scenario.traffic is None:
+        rate = tokens_per_s(batch, found.tokens_per_step, found.step_us)
+    else:
+        rate = tokens_per_s(batch, np.ones(()), served.tpot_us)
     beside = [drafter_bytes(model, option.drafter) for option in found.options]
     needed = memory_bytes(
         model,
@@ -181,6 +187,8 @@ def _throughput(scenario: Scenario, found: ByCount, grid: Grid) -> dict[str, npt
         found.counts,
     )
     return {
+        "itl_us": served.itl_us,
+        "tpot_us": served.tpot_us,
         "tokens_per_s": rate,
         "tokens_per_s_per_user": rate / batch,
         "memory_bytes": needed,

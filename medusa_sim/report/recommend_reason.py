@@ -92,7 +92,13 @@ def _gain(answer: Recommendation) -> str:
     told = f"At batch {first.batch_min}: {_choice(answer, first, first.speedup_at_batch_min)}"
     if last is not first or last.batch_max > first.batch_min:
         told += f"; at batch {last.batch_max}: {_choice(answer, last, last.speedup)}"
-    return f"{told} (80 %: {last.speedup_low:.2f}-{last.speedup_high:.2f})."
+    return f"{told} (80 %: {last.speedup_low:.2f}-{last.speedup_high:.2f}{_limit(answer, last)})."
+
+
+def _limit(answer: Recommendation, row: ScheduleRow) -> str:
+    """What kernels alone would give, beside the answer of an engine."""
+    alone = row.kernels_speedup
+    return "" if alone is None else f", in {answer.setting.runtime.name}; kernels alone {times(alone)}"
 
 
 def _end_to_end(answer: Recommendation) -> list[str]:
@@ -122,7 +128,7 @@ def _need(answer: Recommendation) -> str:
     row = max(answer.schedule, key=lambda row: row.speculative_speedup)
     best = (
         f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max}, "
-        f"length {row.seq_len} ({row.speculative_candidates} candidates)"
+        f"length {row.seq_len} ({row.speculative_candidates} candidates{_limit(answer, row)})"
     )
     if row.speculative_speedup > 1.0 + answer.question.switching_gain:
         return f"{best}, but that does not fit in memory."

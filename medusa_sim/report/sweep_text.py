@@ -62,6 +62,7 @@ def best_table(found: Answer) -> TextTable:
             f"{low:.2f}-{high:.2f}"
             for low, high in zip(column["speedup_low"], column["speedup_high"], strict=True)
         ],
+        "kernels alone": [NOTHING if math.isnan(value) else times(value) for value in best.kernels_speedup],
         "tokens/step": [significant(value, 3) for value in column["tokens_per_step"]],
         "overhead": [f"{value:.2f}" for value in column["overhead"]],
         "plain step": [duration(value) for value in column["decode_step_us"]],

@@ -77,7 +77,7 @@ class Cost:
     @cached_property
     def low_us(self) -> FloatArray:
         """Lower end of the 80 % band."""
-        low_us = step_us(self.device_us - self.below_us, self.host_us, self.exposed_us)
+        low_us = self._fast_us
         if not self.has_engine_band:
             return low_us
         below_us = np.sqrt((self.time_us - low_us) ** 2 + self._engine_square)
@@ -88,7 +88,7 @@ class Cost:
     @cached_property
     def high_us(self) -> FloatArray:
         """Upper end of the 80 % band."""
-        high_us = step_us(self.device_us + self.above_us, self.host_us, self.exposed_us)
+        high_us = self._slow_us
         if not self.has_engine_band:
             return high_us
         return np.asarray(self.time_us + np.sqrt((high_us - self.time_us) ** 2 + self._engine_square))
@@ -96,9 +96,17 @@ class Cost:
     @property
     def kernel_halves(self) -> tuple[FloatArray, FloatArray]:
         """(slower, faster): half-widths of the kernels' 80 % band on the logarithm of the step."""
-        slow_us = step_us(self.device_us + self.above_us, self.host_us, self.exposed_us)
-        fast_us = step_us(self.device_us - self.below_us, self.host_us, self.exposed_us)
-        return np.log(slow_us / self.time_us), np.log(self.time_us / fast_us)
+        return np.log(self._slow_us / self.time_us), np.log(self.time_us / self._fast_us)
+
+    @cached_property
+    def _slow_us(self) -> FloatArray:
+        """With kernels at the upper end of their band."""
+        return step_us(self.device_us + self.above_us, self.host_us, self.exposed_us)
+
+    @cached_property
+    def _fast_us(self) -> FloatArray:
+        """With kernels at the lower end of their band."""
+        return step_us(self.device_us - self.below_us, self.host_us, self.exposed_us)
 
     @property
     def has_engine_band(self) -> bool:

@@ -20,7 +20,7 @@ class LayerDrafter(Drafter):
     """A drafter of `layers` decoder layers of the target's width, run `depth` times.
 
     fused_inputs: features of width h that a linear layer fuses to one. draft_vocab: tokens of an LM head of
-    its own; None takes the target's.
+    its own; None takes `own_vocab`, or where that is None too the target's LM head.
 
     The first pass reads the depth + 1 rows that the last verification may have accepted, since it
     needs their features; the LM head looks at the last of them.
@@ -32,6 +32,7 @@ class LayerDrafter(Drafter):
     draft_vocab: int | None = None
     fused_inputs: int = 2
 
+    own_vocab: ClassVar[int | None] = None
     has_levels: ClassVar[bool] = True
     needs: ClassVar[Knowledge] = "ranks"
     takes_draft_vocab: ClassVar[bool] = True
@@ -42,7 +43,12 @@ class LayerDrafter(Drafter):
         return cls(depth=depth, width=width, draft_vocab=parts.draft_vocab)
 
     def _layer(self, model: Model) -> Model:
-        return model.resized(layers=self.layers, vocab=self.draft_vocab or model.vocab)
+        return model.resized(layers=self.layers, vocab=self._own_head(model) or model.vocab)
+
+    def _own_head(self, model: Model) -> int | None:
+        """Tokens of its own LM head; None where it uses the target's."""
+        chosen = self.draft_vocab or self.own_vocab
+        return None if chosen is None else min(chosen, model.vocab)
 
     def _pass(self, model: Model, workload: Workload, runtime: Runtime, *, last_row: bool) -> PassWork:
         layer = self._layer(model)
@@ -76,7 +82,7 @@ class LayerDrafter(Drafter):
         """The layers and the fusion matrix; embedding and LM head are the target's unless pruned."""
         element = BYTES_PER_ELEMENT[model.activation_dtype]
         fusion = self.fused_inputs * model.hidden * model.hidden
-        own_head = self.draft_vocab * model.hidden if self.draft_vocab else 0
+        own_head = (self._own_head(model) or 0) * model.hidden
         return element * (self.layers * model.layer_parameter_count + fusion + own_head)
 
     def kv_bytes_per_token(self, model: Model) -> float:
@@ -96,9 +102,14 @@ class Eagle(LayerDrafter):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle3(LayerDrafter):
-    """EAGLE with three fused features, 3h -> h (EAGLE-3, arXiv 2503.01840, section 3.1)."""
+    """EAGLE with three fused features, 3h -> h (EAGLE-3, arXiv 2503.01840, section 3.1).
+
+    Its released heads know the 32,000 most frequent tokens (draft_vocab_size of their config.json).
+    """
 
     fused_inputs: int = 3
+
+    own_vocab: ClassVar[int | None] = 32_000
 
     name: ClassVar[str] = "eagle3"
     title: ClassVar[str] = "EAGLE-3 layer"

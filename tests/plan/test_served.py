@@ -1,0 +1,126 @@
+"""A scenario in an engine: traffic of a server, look-ups that match, trees, the limit beside the answer."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.limit import LIMIT, limit_of
+from medusa_sim.plan.recommend import Question, recommend
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
+from medusa_sim.plan.sweep import sweep
+from medusa_sim.report.recommend_json import recommendation_values
+from medusa_sim.report.recommend_reason import reason
+from medusa_sim.step.grid import Grid
+
+COMMON = {"gpu": "h100-sxm", "model": "llama-3.1-8b"}
+CHAIN = {**COMMON, "drafter": "eagle", "acceptance": 0.7}
+
+
+def swept(scenario: Scenario, batch: tuple[int, ...] = (1, 16, 64), **axes: tuple[int, ...]) -> pd.DataFrame:
+    grid = Grid.of(batch, axes.get("seq_len", (512,)), axes.get("candidates", (1, 2, 4)))
+    return pd.concat([table.pandas() for table in sweep([scenario], grid)], ignore_index=True)
+
+
+def test_without_traffic_throughput_is_that_of_decode_steps() -> None:
+    rows = swept(Scenario(**CHAIN, runtime="vllm-0.11"))
+    rate = rows.batch * rows.tokens_per_step / rows.verify_step_us * 1e6
+    np.testing.assert_allclose(rows.tokens_per_s, rate)
+    # a server filters top-p and top-k, which a step alone does not
+    assert (rows.itl_us > rows.verify_step_us).all()
+    np.testing.assert_allclose(rows.tpot_us, rows.itl_us / rows.tokens_per_step)
+
+
+def test_kernels_alone_wait_for_nothing_else() -> None:
+    rows = swept(Scenario(**CHAIN, runtime="cuda-graph"))
+    np.testing.assert_allclose(rows.itl_us, rows.verify_step_us)
+    np.testing.assert_allclose(rows.tpot_us, rows.verify_step_us / rows.tokens_per_step)
+
+
+def test_traffic_changes_the_server_and_leaves_the_step_alone() -> None:
+    alone = swept(Scenario(**CHAIN, runtime="vllm-0.11"))
+    busy = swept(Scenario(**CHAIN, runtime="vllm-0.11", prompt_tokens=1024, output_tokens=256))
+    for column in ("decode_step_us", "verify_step_us", "overhead", "speedup", "speedup_low", "memory_bytes"):
+        np.testing.assert_array_equal(alone[column], busy[column])
+    assert (busy.tpot_us > alone.tpot_us).all()
+    np.testing.assert_allclose(busy.tokens_per_s, busy.batch / busy.tpot_us * 1e6)
+    # prompts ride on most steps at 64 requests and on few at one
+    gain = (busy.itl_us / alone.itl_us).groupby(busy.batch).mean()
+    assert gain.is_monotonic_increasing
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"prompt_tokens": 100}, "both or neither"),
+        ({"output_tokens": 100}, "both or neither"),
+        ({"prompt_tokens": 0.5, "output_tokens": 100}, "prompt tokens 0.5"),
+        ({"prompt_tokens": 100, "output_tokens": float("nan")}, "output tokens nan"),
+        ({"match_rate": 0.5}, "no --match-rate"),
+    ],
+)
+def test_impossible_traffic_is_refused(arguments: dict[str, float], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        Scenario(**CHAIN, **arguments)
+
+
+def test_a_look_up_is_charged_where_it_matches() -> None:
+    lookup = {**COMMON, "drafter": "ngram", "runtime": "vllm-0.10"}
+    often, rarely, by_rate, never_more = (
+        swept(Scenario(**lookup, acceptance=rate, match_rate=match)).verify_step_us.to_numpy()
+        for rate, match in ((0.2, 1.0), (0.2, 0.2), (0.2, None), (0.9, None))
+    )
+    drafted = np.tile([False, True, True], 3)
+    assert (rarely[drafted] < often[drafted]).all()
+    assert (rarely <= by_rate).all()  # 0.2 / 0.53 of the steps match
+    assert (by_rate <= often).all()
+    np.testing.assert_array_equal(never_more, often)
+    with pytest.raises(UsageError, match=r"match rate 1\.5"):
+        Scenario(**lookup, acceptance=0.2, match_rate=1.5)
+
+
+def test_engines_without_tree_attention_draft_chains_unless_trees_are_asked_for() -> None:
+    medusa = {"model": "vicuna-7b", "drafter": "medusa"}
+    assert Scenario(**medusa, runtime="vllm").chain_only
+    assert all(option.chain for option in Scenario(**medusa, runtime="vllm").options())
+    assert not Scenario(**medusa, runtime="vllm", chain_only=False).chain_only
+    assert not Scenario(**medusa, runtime="cuda-graph").chain_only
+    assert Scenario(**medusa, runtime="cuda-graph", chain_only=True).chain_only
+
+
+def test_an_engine_runs_its_own_drafters_alone() -> None:
+    with pytest.raises(UsageError, match=r"sglang-0\.5 runs no medusa drafter; it has: .*eagle"):
+        Scenario(runtime="sglang", drafter="medusa")
+
+
+def test_the_limit_stands_beside_the_answer_of_an_engine() -> None:
+    scenario = Scenario(**CHAIN, runtime="vllm")
+    answer = recommend(scenario, Question(batch_max=32))
+    row = answer.schedule[0]
+    limit = limit_of(scenario)
+    assert limit is not None
+    assert limit.runtime.name == LIMIT
+    assert limit.chain_only
+    alone = price(limit, [row.batch_max], [row.seq_len]).by_count
+    place = int(np.flatnonzero(alone.counts == row.candidates)[0])
+    assert row.kernels_speedup == pytest.approx(float(alone.speedup[0, 0, place]))
+    assert f"in vllm-0.33; kernels alone {row.kernels_speedup:.2f}x" in reason(answer)
+    values = recommendation_values(answer)["schedule"][0]
+    assert values["kernels_speedup"] == row.kernels_speedup
+    assert values["itl_us"] >= row.verify_step_us
+
+
+def test_kernels_alone_are_their_own_limit() -> None:
+    scenario = Scenario(**CHAIN, runtime="cuda-graph")
+    assert limit_of(scenario) is None
+    answer = recommend(scenario, Question(batch_max=4))
+    assert answer.schedule[0].kernels_speedup is None
+    assert "kernels alone" not in reason(answer)
+
+
+def test_a_recommendation_takes_no_traffic() -> None:
+    with pytest.raises(UsageError, match="takes one request"):
+        recommend(Scenario(**CHAIN, prompt_tokens=100, output_tokens=100))
