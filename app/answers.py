@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 import uploads
-from inputs import SetUp
+from sidebar import SetUp
 
 from medusa_sim import data
 from medusa_sim.export import exported
@@ -19,10 +19,9 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.measure.cells import STEPS
 from medusa_sim.operators.table import read_rows
-from medusa_sim.plan.recommend import Question, Recommendation, at_batch, recommend
+from medusa_sim.plan import tree_speedup
+from medusa_sim.plan.recommend import Question, Recommendation, recommend, scheduled_at
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.tree_speedup import BestTrees, best_tree_speedups
-from medusa_sim.plan.tree_speedup import tree_speedup as speedup_of_tree
 from medusa_sim.reproduce import Reproduction, reproduction
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model, with_dtypes
@@ -30,7 +29,6 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.roofline import roofline_points
-from medusa_sim.step.step import Setting
 from medusa_sim.units import US_PER_MS, US_PER_S
 from medusa_sim.validate.generations import RunsCell, RunsValidation, validate_runs
 from medusa_sim.validate.operators import compared_rows
@@ -40,32 +38,35 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from medusa_sim.acceptance.heads import HeadAccuracy
-    from medusa_sim.acceptance.profile import AcceptanceProfile
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.settings import EngineSettings
     from medusa_sim.latency.cached import CachedLatency
+    from medusa_sim.plan.request import RequestLatency
+    from medusa_sim.plan.schedule_row import ScheduleRow
+    from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
     from medusa_sim.specs.kernels import Fit
 
 CANDIDATES_MAX = 128
 """Largest tree searched here: a slider must answer at once; the command line searches to 256."""
+
+_KINDS = (
+    "hardware",
+    "profiles/acceptance",
+    "profiles/operators",
+    "profiles/decoder",
+    "profiles/runtimes",
+)
 
 
 def data_version() -> float:
     """Changes when a file of hardware or profiles does, the user's own folder included."""
     newest = 0.0
     for root in data.data_roots():
-        for kind in ("hardware", "profiles/acceptance", "profiles/operators", "profiles/decoder"):
+        for kind in _KINDS:
             folder = root / kind
             if folder.is_dir():
                 newest = max([newest, *(path.stat().st_mtime for path in (folder, *folder.iterdir()))])
     return newest
-
-
-def model_of(set_up: SetUp) -> Model:
-    """The model by name, or the uploaded one, in the set-up's dtype."""
-    found = load_model(set_up.model) if set_up.config is None else uploads.model_of(set_up.config)
-    return with_dtypes(found, set_up.dtype)
 
 
 def scenario_of(set_up: SetUp) -> Scenario:
@@ -75,69 +76,22 @@ def scenario_of(set_up: SetUp) -> Scenario:
 
 @st.cache_resource(max_entries=64, show_spinner=False, ttl=900)
 def _scenario(set_up: SetUp, version: float) -> Scenario:
-    kernels = kernels_of(set_up)
+    kernels = load_runtime(set_up.runtime).kernel_set(model_of(set_up).dtype)
     return Scenario(
         gpu=set_up.gpu,
-        model=set_up.model if set_up.config is None else uploads.model_of(set_up.config),
+        model=load_model(set_up.model) if set_up.config is None else uploads.model_of(set_up.config),
         runtime=set_up.runtime,
         drafter=set_up.drafter,
         acceptance=set_up.acceptance,
         heads=set_up.heads,
         draft_model=set_up.draft_model,
-        dtype=set_up.dtype,
+        chain_only=set_up.chain_only,
         latency=_latency(set_up.gpu, kernels, version),
         kernels=kernels,
+        dtype=set_up.dtype,
+        weight_dtype=set_up.weight_dtype,
+        kv_dtype=set_up.kv_dtype,
     )
-
-
-def profile_of(set_up: SetUp) -> AcceptanceProfile:
-    """The acceptance profile as `recommend` finds it."""
-    return scenario_of(set_up).profile
-
-
-def another_models_acceptance(set_up: SetUp) -> str | None:
-    """A line that says so where the acceptance in use was measured on another model."""
-    scenario = scenario_of(set_up)
-    if not scenario.borrows_acceptance:
-        return None
-    return f"acceptance {scenario.profile.name} is of another model; choose or measure yours"
-
-
-def kernels_of(set_up: SetUp) -> str:
-    """The kernel set that the runtime uses for the model's dtype."""
-    return load_runtime(set_up.runtime).kernel_set(model_of(set_up).dtype)
-
-
-def recommendation(set_up: SetUp, batch_max: int, objective: str = "latency") -> Recommendation:
-    """`medusa-sim recommend` for batches 1 to batch_max at the set-up's length."""
-    return _recommendation(set_up, batch_max, objective, data_version())
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _recommendation(set_up: SetUp, batch_max: int, objective: str, version: float) -> Recommendation:
-    question = Question(
-        batch_min=1,
-        batch_max=batch_max,
-        seq_len=(set_up.seq_len,),
-        objective=objective,  # type: ignore[arg-type]
-        candidates_max=CANDIDATES_MAX,
-    )
-    return recommend(_scenario(set_up, version), question)
-
-
-def launch_settings(
-    set_up: SetUp, batch_max: int, objective: str, engine: str, draft_path: str | None
-) -> EngineSettings:
-    """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
-    return _launch_settings(set_up, batch_max, objective, engine, draft_path, data_version())
-
-
-@st.cache_resource(max_entries=64, show_spinner=False)
-def _launch_settings(
-    set_up: SetUp, batch_max: int, objective: str, engine: str, draft_path: str | None, version: float
-) -> EngineSettings:
-    answer = _recommendation(set_up, batch_max, objective, version)
-    return exported(answer, engine, draft_path=draft_path)
 
 
 @st.cache_resource(max_entries=16, show_spinner=False, ttl=900)
@@ -146,9 +100,52 @@ def _latency(gpu: str, kernels: str, version: float) -> CachedLatency:
     return cached(latency_model(load_gpu(gpu), "calibrated", kernels))
 
 
-def setting_of(set_up: SetUp) -> Setting:
-    """What is timed, with plain decoding: the model, its runtime and the GPU's kernels."""
-    return scenario_of(set_up).setting
+def recommendation(set_up: SetUp, batch_max: int, objective: str = "latency") -> Recommendation:
+    """`medusa-sim recommend` for batches 1 to batch_max at the set-up's length."""
+    return _recommendation(set_up, 1, batch_max, objective, None, data_version())
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _recommendation(
+    set_up: SetUp,
+    batch_min: int,
+    batch_max: int,
+    objective: str,
+    asked: tuple[int, int] | None,
+    version: float,
+) -> Recommendation:
+    question = Question(
+        batch_min=batch_min,
+        batch_max=batch_max,
+        seq_len=(set_up.seq_len,),
+        objective=objective,  # type: ignore[arg-type]
+        candidates_max=CANDIDATES_MAX,
+        request=asked,
+    )
+    return recommend(_scenario(set_up, version), question)
+
+
+def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:
+    """The schedule's row at one batch."""
+    return scheduled_at(recommendation(set_up, batch_max), batch, set_up.seq_len)
+
+
+def request(set_up: SetUp, batch: int, prompt: int, output: int) -> RequestLatency:
+    """One of `batch` requests from its prompt to its last token, as `recommend --prompt` answers."""
+    return _recommendation(set_up, batch, batch, "latency", (prompt, output), data_version()).requests[0]
+
+
+def launch_settings(set_up: SetUp, batch_max: int, objective: str, draft_path: str | None) -> EngineSettings:
+    """What `recommend --export` prints. Raises UsageError for what the engine cannot do."""
+    return _launch_settings(set_up, batch_max, objective, draft_path, data_version())
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _launch_settings(
+    set_up: SetUp, batch_max: int, objective: str, draft_path: str | None, version: float
+) -> EngineSettings:
+    answer = _recommendation(set_up, 1, batch_max, objective, None, version)
+    return exported(answer, set_up.export, draft_path=draft_path)
 
 
 def roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...]) -> pa.Table:
@@ -165,26 +162,40 @@ def _roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...], 
     return roofline_points(latency, load_gpu(gpu), model, runtime, grid)
 
 
-def best_trees(set_up: SetUp, accuracy: HeadAccuracy, batch: int, largest: int) -> BestTrees:
-    """Best tree of every size to `largest` candidates, charged as many Medusa heads as it is deep."""
-    return _best_trees(set_up, accuracy, batch, largest, data_version())
+def model_of(set_up: SetUp) -> Model:
+    """The model by name, or the uploaded one, in the set-up's dtypes."""
+    model = load_model(set_up.model) if set_up.config is None else uploads.model_of(set_up.config)
+    return with_dtypes(model, set_up.dtype, set_up.weight_dtype, set_up.kv_dtype)
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _best_trees(set_up: SetUp, accuracy: HeadAccuracy, batch: int, largest: int, version: float) -> BestTrees:
-    return best_tree_speedups(_scenario(set_up, version), accuracy, batch, set_up.seq_len, largest)
+def best_tree(set_up: SetUp, candidates: int, batch: int) -> CandidateTree:
+    """The tree of that size that a search would run."""
+    return _best_tree(set_up, candidates, batch, data_version())
 
 
-def tree_speedup(set_up: SetUp, tree: CandidateTree, accuracy: HeadAccuracy, batch: int) -> float:
-    """Of this tree over plain decoding, charged in the same way."""
-    return _tree_speedup(set_up, tree, accuracy, batch, data_version())
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _best_tree(set_up: SetUp, candidates: int, batch: int, version: float) -> CandidateTree:
+    return tree_speedup.best_tree(_scenario(set_up, version), candidates, batch, set_up.seq_len)
 
 
-@st.cache_data(max_entries=128, show_spinner=False)
-def _tree_speedup(
-    set_up: SetUp, tree: CandidateTree, accuracy: HeadAccuracy, batch: int, version: float
-) -> float:
-    return speedup_of_tree(_scenario(set_up, version), accuracy, tree, batch, set_up.seq_len)
+def tree_curve(set_up: SetUp, batch: int, largest: int) -> TreeCurve:
+    """The best drafting of every size to `largest` candidates."""
+    return _tree_curve(set_up, batch, largest, data_version())
+
+
+@st.cache_resource(max_entries=64, show_spinner=False)
+def _tree_curve(set_up: SetUp, batch: int, largest: int, version: float) -> TreeCurve:
+    return tree_speedup.tree_curve(_scenario(set_up, version), batch, set_up.seq_len, largest)
+
+
+def tree(set_up: SetUp, chosen: CandidateTree, batch: int) -> TreeAnswer:
+    """What a tree gives in the set-up."""
+    return _tree(set_up, chosen, batch, data_version())
+
+
+@st.cache_resource(max_entries=128, show_spinner=False)
+def _tree(set_up: SetUp, chosen: CandidateTree, batch: int, version: float) -> TreeAnswer:
+    return tree_speedup.tree_answer(_scenario(set_up, version), chosen, batch, set_up.seq_len)
 
 
 def by_batch(set_up: SetUp, batches: tuple[int, ...]) -> list[dict[str, float | int | bool | None]]:
@@ -196,12 +207,13 @@ def by_batch(set_up: SetUp, batches: tuple[int, ...]) -> list[dict[str, float | 
 def _by_batch(
     set_up: SetUp, batches: tuple[int, ...], version: float
 ) -> list[dict[str, float | int | bool | None]]:
-    answer = _recommendation(set_up, max(batches), "latency", version)
-    rows = [at_batch(answer, batch, set_up.seq_len) for batch in batches]
+    answer = _recommendation(set_up, 1, max(batches), "latency", None, version)
+    rows = [scheduled_at(answer, batch, set_up.seq_len) for batch in batches]
     return [
         {
             "batch": row.batch_max,
             "candidates": row.candidates,
+            "drafts": row.drafts,
             "speedup": row.speedup,
             "speedup_low": row.speedup_low,
             "speedup_high": row.speedup_high,

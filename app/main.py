@@ -52,10 +52,12 @@ def main() -> None:
     chosen = st.navigation(pages)
     import inputs
     import show
+    import sidebar
 
+    inputs.renamed()
     with show.errors():
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
-        st.session_state["set_up"] = inputs.set_up(st.sidebar)
+        st.session_state["set_up"] = sidebar.set_up(st.sidebar)
         chosen.run()
 
 

@@ -7,35 +7,80 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from inputs import SetUp
+import numpy as np
+from sidebar import SetUp
 
 from medusa_sim import __version__
+from medusa_sim.export.names import METHODS as ENGINE_METHODS
+from medusa_sim.latency.base import Source
+from medusa_sim.plan.recommend import steps_at
 from medusa_sim.report.numbers import percent
+from medusa_sim.report.recommend_warnings import warnings as recommend_warnings
+from medusa_sim.specs.inheritance import borrowed_from
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.plan.recommend import Recommendation
-    from medusa_sim.specs.gpu import Gpu
-    from medusa_sim.step.step import Setting
+    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.plan.schedule_row import ScheduleRow
 
 
-def accuracy(gpu: Gpu, setting: Setting) -> str:
+def accuracy(scenario: Scenario) -> str:
     """How wrong linear layers of this GPU are predicted, and who lent them."""
-    kernels = gpu.kernel_set(setting.runtime.kernel_set(setting.model.dtype))
-    kernel = kernels.linear.get(setting.model.dtype)
+    gpu, dtype = scenario.gpu, scenario.model.dtype
+    kernel = gpu.kernel_set(scenario.kernels).linear.get(dtype)
     if kernel is None:
-        return f"{gpu.name} has no fitted linear layers of its own for {setting.model.dtype}."
+        return f"{gpu.name} has no fitted linear layers of its own for {dtype}."
     fit = kernel.fit
-    if fit.inherited_from:
+    if fit.lender not in ("", gpu.name):
         return (
-            f"{gpu.name} was not measured: kernels are borrowed from {fit.inherited_from}, where shapes kept "
+            f"{gpu.name} was not measured: kernels are borrowed from {fit.lender}, where shapes kept "
             f"back are off by {percent(fit.heldout_error)}; expect more."
         )
     return (
         f"Linear layers of {gpu.name}: off by {percent(fit.fit_error)} on {fit.rows:,} measured rows, by "
         f"{percent(fit.heldout_error)} on shapes kept back."
     )
+
+
+def drafts(row: ScheduleRow) -> str:
+    """`3 drafts in a row` of a chain, `a tree 3 drafts deep`."""
+    one = "1 draft" if row.drafts == 1 else f"{row.drafts} drafts"
+    return one if row.chain else f"{one} deep"
+
+
+def provenance(answer: Recommendation) -> list[str]:
+    """What to know beside the number: what was measured on another model or card, or nowhere."""
+    scenario = answer.scenario
+    told = []
+    if scenario.borrows_acceptance:
+        told.append(f"acceptance {scenario.profile.name} was measured on another model: measure yours")
+    lenders = borrowed_from(scenario.gpu, scenario.kernels) if scenario.kernel_lenders else ()
+    if lenders:
+        told.append(
+            f"{scenario.gpu.name} was not measured for every kernel: borrowed from {', '.join(lenders)}, "
+            "with wider bands"
+        )
+    both = steps_at(answer, int(answer.surface.batch[0]), int(answer.surface.seq_len[0]))
+    if int(np.max(both.speculative.source)) == Source.EXTRAPOLATED:
+        model = scenario.model
+        stored = [f"{model.weight_dtype} weights"] if model.weight_dtype != model.dtype else []
+        stored += [f"a KV cache in {model.kv_dtype}"] if model.kv_dtype != model.activation_dtype else []
+        told.append(f"nobody measured the unpacking of {' and '.join(stored)}: wider bands")
+    return told
+
+
+def warnings(answer: Recommendation) -> list[str]:
+    """What must not be overlooked; what stands beside the headline is left out."""
+    beside = answer.scenario.warnings
+    return [line for line in recommend_warnings(answer) if line not in beside]
+
+
+def needs_checkpoint(set_up: SetUp) -> bool:
+    """Whether launch settings name the drafter's weights."""
+    method = ENGINE_METHODS.get(set_up.export, {}).get(set_up.drafter)
+    return method is not None and method.checkpoint
 
 
 def schedule(answer: Recommendation) -> pa.Table:
@@ -54,8 +99,8 @@ def whole_json(answer: Recommendation, told: str) -> str:
 
 
 def report_file(set_up: SetUp) -> list[tuple[str, str, Callable[[], str]]]:
-    """The report as a download, where `sweep` can ask the same question: Medusa heads, a known model."""
-    if set_up.drafter != "medusa" or set_up.config is not None:
+    """The report as a download, of a known model."""
+    if set_up.config is not None:
         return []
     return [("html", "text/html", lambda: report_html(set_up))]
 
@@ -70,8 +115,5 @@ def report_html(set_up: SetUp) -> str:
     from medusa_sim.step.grid import Grid
 
     grid = Grid.of((1, 2, 4, 8, 16, 32, 64), (set_up.seq_len,), DEFAULT_CANDIDATES)
-    words = ["sweep", *set_up.options]
-    told = shlex.join(["medusa-sim", *words, "--batch", "1..64", "--report", "out"])
-    return html_page(
-        f"medusa-sim: {set_up.gpu}, {set_up.model}", report_blocks([answers.scenario_of(set_up)], grid, told)
-    )
+    told = shlex.join(["medusa-sim", "sweep", *set_up.options, "--batch", "1..64", "--report", "out"])
+    return html_page(f"medusa-sim: {set_up.title}", report_blocks([answers.scenario_of(set_up)], grid, told))

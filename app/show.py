@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -16,9 +17,28 @@ from medusa_sim.errors import MedusaSimError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    from sidebar import SetUp
 
     from medusa_sim.report.text import TextTable
 
+_LABELS = {
+    "acceptance": "Acceptance",
+    "batch": "Batches to plan for",
+    "candidates": "Candidates",
+    "draft-model": "Draft model",
+    "draft-path": "Draft checkpoint",
+    "drafter": "Drafter",
+    "dtype": "Dtype",
+    "gpu": "GPU",
+    "heads": "Medusa heads",
+    "kv-dtype": "KV cache",
+    "model": "Model",
+    "runtime": "Runtime",
+    "seq": "Context",
+    "weight-dtype": "Weights",
+}
+_OPTION = re.compile(r"--([a-z][a-z-]*)(?: [A-Z][A-Z_]*\b)?")
+"""`--acceptance FILE`."""
 _LINE = 64
 _MOST_ROWS = 28
 Download = tuple[str, str, Callable[[], bytes | str]]
@@ -33,7 +53,32 @@ def errors() -> Iterator[None]:
     try:
         yield
     except MedusaSimError as error:
-        st.error(str(error), icon=":material/error:")
+        st.error(in_words(str(error)), icon=":material/error:")
+        st.stop()
+
+
+def warn(*lines: str) -> None:
+    """What must not be overlooked, in one box."""
+    if lines:
+        told = [in_words(line[:1].upper() + line[1:]) for line in lines]
+        st.warning(told[0] if len(told) == 1 else "\n".join(f"- {line}" for line in told))
+
+
+def in_words(line: str) -> str:
+    """A line of the package in the words of this app: inputs are called by their labels, not as options."""
+    return _OPTION.sub(lambda found: f"“{_LABELS[found[1]]}”" if found[1] in _LABELS else found[0], line)
+
+
+def ask_for_acceptance(set_up: SetUp) -> None:
+    """End the page of a set-up of which nobody said how often its drafts are accepted."""
+    if set_up.lacks_acceptance:
+        st.info(
+            f"**How often is a draft of {set_up.drafter} accepted?** That decides whether it pays, and it "
+            "depends on your model and prompts: nothing is assumed. Type it under “Acceptance” in the "
+            "sidebar (» on a phone): one rate such as 0.7, rates by position such as 0.78,0.60,0.42, or a "
+            "profile. Engines log it: vLLM as its draft acceptance rate, SGLang as its accept length.",
+            icon=":material/help:",
+        )
         st.stop()
 
 
@@ -86,7 +131,7 @@ class Figure:
 
 def figures(*shown: Figure, width: int = 150) -> None:
     """Numbers beside each other, as many in a row as there is room for; width: of each, in pixels."""
-    with st.container(horizontal=True, gap="medium"):
+    with st.container(horizontal=True, gap="small"):
         for figure in shown:
             st.metric(
                 figure.label,
@@ -146,7 +191,7 @@ def hand_out(name: str, files: Sequence[Download], told: str | None = None) -> N
     with st.container(horizontal=True, gap="small", vertical_alignment="center"):
         if told is not None:
             with st.popover("Command", type="tertiary", icon=":material/terminal:"):
-                st.caption("Prints the same numbers in a terminal.")
+                st.caption("The same in a terminal.")
                 st.code(wrapped(told), language="sh")
         for suffix, mime, made in files:
             st.download_button(

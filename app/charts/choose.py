@@ -30,6 +30,7 @@ PART_TITLES = {
     "drafter": "drafting",
     "accept": "acceptance",
 }
+BESIDE = "launches, host"
 _FEW = 5
 """Too few counts to call a step a cliff."""
 _MAP_SCALE = {
@@ -154,7 +155,7 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
     y = {"field": "candidates", "type": "ordinal", "title": "candidates", "axis": {"grid": False}}
     legend = {"values": [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0], "format": ".1f", "gradientLength": 240}
     on_strong = {
-        "test": "datum.fits == 'yes' && (datum.speedup > 1.7 || datum.speedup < 0.55)",
+        "test": "datum.fits == 'yes' && (datum.speedup > 2.1 || datum.speedup < 0.45)",
         "value": "white",
     }
     ink = {"condition": [{"test": "datum.fits == 'no'", "value": NEUTRAL}, on_strong], "value": "#16181d"}
@@ -194,7 +195,8 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
 
 def _crossings(values: Sequence[Spec], batches: Sequence[int], shown: Sequence[int]) -> list[Spec]:
     """Rules between neighbouring cells of which one gains or breaks even and the other loses."""
-    loses = {(cell["batch"], cell["candidates"]): cell["speedup"] < 0.995 for cell in values}
+    fitting = [cell for cell in values if cell["fits"] == "yes"]
+    loses = {(cell["batch"], cell["candidates"]): cell["speedup"] < 0.995 for cell in fitting}
     below = [
         {"batch": batch, "candidates": first}
         for batch in batches
@@ -233,10 +235,9 @@ def breakdown_rows(plain: StepTime, speculative: StepTime) -> pa.Table:
     for step, time in (("plain", plain), ("speculative", speculative)):
         whole = float(time.time_us)
         parts = [(PART_TITLES[part], float(time.parts_us[part])) for part in PARTS if part in time.parts_us]
-        beside = whole - sum(us for _, us in parts)
         rows += [
             {"step": step, "part": part, "time_us": us, "share": us / whole}
-            for part, us in [*parts, ("launches, host", beside)]
+            for part, us in [*parts, (BESIDE, float(time.beside_us))]
             if us > 0.0
         ]
     return pa.Table.from_pylist(rows)
@@ -244,13 +245,13 @@ def breakdown_rows(plain: StepTime, speculative: StepTime) -> pa.Table:
 
 def breakdown_chart(rows: pa.Table) -> Spec:
     """Two stacked bars, the parts in the order in which a step runs them."""
-    names = [*PART_TITLES.values(), "launches, host"]
+    names = [*PART_TITLES.values(), BESIDE]
     values = []
     ends: dict[str, float] = {}
     for row in sorted(rows.to_pylist(), key=lambda row: names.index(row["part"])):
         start = ends.get(row["step"], 0.0)
         ends[row["step"]] = end = start + row["time_us"] / US_PER_MS
-        text = f"{row['share']:.0%}" if row["share"] > 0.06 else ""
+        text = f"{row['share']:.0%}"
         values.append(
             {**row, "from": start, "to": end, "ms": end - start, "middle": (start + end) / 2, "text": text}
         )
@@ -264,6 +265,7 @@ def breakdown_chart(rows: pa.Table) -> Spec:
     )
     y = {"field": "step", "type": "nominal", "title": None, "axis": {"labelOverlap": False}}
     title = "time of one step (ms)"
+    readable = f"(datum.to - datum.from) / {max(ends.values())} * width > 32"
     return base(
         110,
         data={"values": values},
@@ -284,6 +286,7 @@ def breakdown_chart(rows: pa.Table) -> Spec:
                 },
             },
             {
+                "transform": [{"filter": readable}],
                 "mark": {"type": "text", "fontSize": 11, "color": "white", "fontWeight": "bold"},
                 "encoding": {"x": quantity("middle", title), "y": y, "text": {"field": "text"}},
             },

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from charts.style import DASHES, NEUTRAL, Spec, base, category, quantity, shades
+from medusa_sim.step.roofline import roof_of
+from medusa_sim.units import GIGA, MEGA, TERA
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,7 +17,6 @@ if TYPE_CHECKING:
 PHASES = {"prefill": "prefill", "decode": "decode", "verify": "parallel decode"}
 ATTENTION = ("qk", "pv", "decode_attention", "verify_attention", "prefill_attention")
 _LOWEST = 0.25
-_TERA = 1e12
 
 
 def roofline_chart(points: pa.Table, gpus: Sequence[Gpu], dtype: str) -> Spec:
@@ -28,11 +29,11 @@ def roofline_chart(points: pa.Table, gpus: Sequence[Gpu], dtype: str) -> Spec:
             },
             "phase": PHASES[row["phase"]],
             "intensity": row["operational_intensity"],
-            "tflops": row["flops_per_s"] / _TERA,
+            "tflops": row["flops_per_s"] / TERA,
             "share": row["flops_per_s"] / row["roofline_flops_per_s"],
             "time_us": row["time_us"],
-            "gflop": row["flops"] / 1e9,
-            "mb": row["bytes"] / 1e6,
+            "gflop": row["flops"] / GIGA,
+            "mb": row["bytes"] / MEGA,
         }
         for row in points.to_pylist()
     ]
@@ -40,18 +41,17 @@ def roofline_chart(points: pa.Table, gpus: Sequence[Gpu], dtype: str) -> Spec:
     roofs: list[Spec] = []
     ridges: list[Spec] = []
     for gpu in gpus:
-        peak, bandwidth = gpu.peak(dtype), gpu.bandwidth_bytes_per_s
-        ridge = peak / bandwidth
+        roof = roof_of(gpu, dtype)
         roofs += [
-            {"gpu": gpu.name, "intensity": x, "tflops": min(peak, x * bandwidth) / _TERA}
-            for x in (_LOWEST, ridge, max(highest, 4 * ridge))
+            {"gpu": gpu.name, "intensity": x, "tflops": roof.flops_per_s(x) / TERA}
+            for x in (_LOWEST, roof.ridge, max(highest, 4 * roof.ridge))
         ]
         ridges.append(
             {
                 "gpu": gpu.name,
-                "intensity": ridge,
-                "tflops": peak / _TERA,
-                "text": f"{gpu.name}: ridge {ridge:.0f}",
+                "intensity": roof.ridge,
+                "tflops": roof.peak_flops_per_s / TERA,
+                "text": f"{gpu.name}: ridge {roof.ridge:.0f}",
             }
         )
     names = [gpu.name for gpu in gpus]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +14,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.arrays import FloatArray
+    from medusa_sim.plan.tree_speedup import TreeCurve
 
 LABELLED = 64
 """Candidates up to which each node carries its rank."""
@@ -118,27 +118,26 @@ def mask_table(tree: CandidateTree) -> pa.Table:
     return pa.table({"query": np.arange(tree.candidates), **seen})
 
 
-def budget_chart(
-    tokens: Sequence[float], speedups: Sequence[float], chosen: tuple[int, float, float]
-) -> Spec:
+def budget_chart(curve: TreeCurve, chosen: tuple[int, float, float]) -> Spec:
     """Tokens per step and speedup of the best tree of every size, and the tree at hand.
 
-    tokens, speedups: for 1, 2, ... candidates. chosen: candidates, tokens per step, speedup of the tree.
+    chosen: candidates, tokens per step, speedup of the tree.
     """
     names = ("tokens per step", "speedup")
     values = [
-        {"candidates": i + 1, "value": float(value), "what": name}
-        for name, line in zip(names, (tokens, speedups), strict=True)
-        for i, value in enumerate(line)
+        {"candidates": int(count), "value": float(value), "what": name}
+        for name, line in zip(names, (curve.tokens_per_step, curve.speedup), strict=True)
+        for count, value in zip(curve.candidates, line, strict=True)
     ]
     here = [
         {"candidates": chosen[0], "value": value, "what": name, "text": f"this tree: {value:.2f}"}
         for name, value in zip(names, chosen[1:], strict=True)
     ]
-    every = 8 if len(tokens) <= 128 else 32
-    ticks = [1, *range(every, len(tokens) + 1, every)]
+    largest = int(curve.candidates[-1])
+    every = 8 if largest > 16 else 1
+    ticks = [1, *range(every * (4 if largest > 128 else 1), largest + 1, every * (4 if largest > 128 else 1))]
     x = quantity("candidates", "candidates (root included)", axis={"values": ticks}, scale={"nice": False})
-    y = quantity("value", "tokens per step, or speedup")
+    y = quantity("value", "tokens per step, or speedup", scale={"zero": False})
     what = category(
         "what",
         None,
@@ -164,10 +163,13 @@ def budget_chart(
                 "mark": {"type": "point", "size": 90, "strokeWidth": 2.5},
                 "encoding": {"x": x, "y": y, "color": what, "tooltip": tips},
             },
-            {
-                "data": {"values": here},
-                "mark": {"type": "text", "dy": -13, "fontSize": 11, "fontWeight": "bold"},
-                "encoding": {"x": x, "y": y, "text": {"field": "text"}, "color": what},
-            },
+            *(
+                {
+                    "data": {"values": [row]},
+                    "mark": {"type": "text", "dy": dy, "fontSize": 11, "fontWeight": "bold"},
+                    "encoding": {"x": x, "y": y, "text": {"field": "text"}, "color": what},
+                }
+                for row, dy in zip(here, (-14, 18), strict=True)
+            ),
         ],
     )

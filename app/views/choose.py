@@ -10,20 +10,20 @@ import notes
 import show
 import streamlit as st
 from charts import choose as charts
+from sidebar import SetUp
 
 from medusa_sim.errors import UsageError
-from medusa_sim.export import ENGINES
 from medusa_sim.plan.by_count import count_table
-from medusa_sim.plan.recommend import at_batch, steps_at
-from medusa_sim.report.numbers import duration, span, times, with_prefix
+from medusa_sim.plan.recommend import scheduled_at, steps_at
+from medusa_sim.report.numbers import duration, percent, span, times, with_prefix
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_text import findings
-from medusa_sim.report.recommend_warnings import warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.plan.recommend import Recommendation
+    from medusa_sim.plan.request import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.step.step import StepTime
 
@@ -39,10 +39,11 @@ _WIDTHS = {
     "tokens/s (plain)": 145,
 }
 _BATCHES = (8, 16, 32, 64, 128, 256)
+_LONGEST = 131_072
 
 
-def page(set_up: inputs.SetUp) -> None:
-    """The answer first, what it rests on below."""
+def page(set_up: SetUp) -> None:
+    """The answer first, its inputs and what it rests on below."""
     st.title("How many candidates?", anchor=False)
     verdict = st.container()  # the answer stands above its inputs, and is filled once they are known
     left, middle, right = st.columns(3)
@@ -65,61 +66,132 @@ def page(set_up: inputs.SetUp) -> None:
         "latency",
         "latency: the best at every batch. throughput: the most tokens/s of any batch that fits.",
     )
+    request = _request()
     note = st.container()
-    answer = answers.recommendation(set_up, batch_max, objective)
-    row = at_batch(answer, batch, set_up.seq_len)
     with verdict:
-        _verdict(set_up, answer, row)
-    _figures(set_up, answer, row)
+        show.ask_for_acceptance(set_up)
+    answer = answers.recommendation(set_up, batch_max, objective)
+    row = scheduled_at(answer, batch, set_up.seq_len)
+    whole = None if request is None else answers.request(set_up, batch, *request)
+    with verdict:
+        _verdict(set_up, answer, row, whole)
+    _figures(answer, row, whole)
+    _reasons(answer)
     told = ["recommend", *set_up.options]
     if objective != "latency":
         told += ["--objective", objective]
-    searched = [*told, "--candidates-max", str(answers.CANDIDATES_MAX), "--batch", f"1..{batch_max}"]
+    if request is not None:
+        told += ["--prompt", str(request[0]), "--output-tokens", str(request[1])]
+    told += ["--candidates-max", str(answers.CANDIDATES_MAX)]
+    searched = [*told, "--batch", f"1..{batch_max}"]
     counts = count_table(answer.surface)
-    _curves(answer, counts, row, searched, batch_max)
-    _breakdown(answer, row, set_up, [*told, "--candidates-max", str(answers.CANDIDATES_MAX)])
-    _map(answer, counts, searched, batch_max)
     _schedule(answer, searched, set_up)
-    _launch(set_up, batch_max, objective, searched)
+    _curves(answer, counts, row, searched, batch_max)
+    _map(answer, counts, searched, batch_max)
+    _breakdown(answer, row, set_up)
+    _launch(set_up, answer, row, searched)
     with note:
         show.ignored_note()
 
 
-def _verdict(set_up: inputs.SetUp, answer: Recommendation, row: ScheduleRow) -> None:
+def _request() -> tuple[int, int] | None:
+    """Prompt and output tokens of a request, where both are given."""
+    with st.expander("A request from prompt to last token"):
+        left, right = st.columns(2)
+        told = "Tokens to read before the first one is written; speculation does not shorten that."
+        prompt = inputs.perhaps(left, "prompt", "Prompt tokens", 1, _LONGEST, told)
+        output = inputs.perhaps(right, "output_tokens", "Output tokens", 1, _LONGEST, "Tokens to write.")
+    return None if prompt is None or output is None else (prompt, output)
+
+
+def _verdict(set_up: SetUp, answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:
     """The answer in one sentence: for what, whether, with how many, what it gains."""
-    where = f"{set_up.model} on {set_up.gpu}, batch {row.batch_max}"
-    plain = row.candidates == 1
+    where = f"{set_up.title}, batch {row.batch_max}"
     if not row.fits_memory:
-        st.error(f"**{where}: does not fit in memory**, with or without speculation.")
-    elif plain:
-        best = f"{times(row.speculative_speedup)} with {row.speculative_candidates} candidates"
-        gain = answer.question.switching_gain
-        why = f"The best of it would give {best}."
-        if row.speculative_speedup > 1.0 + gain:
-            why = f"It would give {best}, but its drafter leaves no room in memory."
-        elif row.speculative_speedup > 1.0:
-            why = f"The best of it would give {best}, less than the {gain:.0%} that count as a gain."
         st.error(
-            f"**{where}: do not enable speculation.** {why}",
+            f"**{where}: does not fit in memory**, with or without speculation. {_largest(answer)}",
+            icon=":material/memory_alt:",
+        )
+    elif row.candidates == 1:
+        st.error(
+            f"**{where}: do not enable speculation.** {_why_not(answer, row)}",
             icon=":material/do_not_disturb_on:",
         )
     else:
+        whole = "" if request is None else _end_to_end(row, request)
         st.success(
-            f"**{where}: verify {row.candidates} candidates a step ({row.drafts} drafts deep), "
+            f"**{where}: verify {row.candidates} candidates a step ({notes.drafts(row)}), "
             f"{times(row.speedup)}.** It emits {row.tokens_per_step:.2f} tokens a step, and a step takes "
-            f"{times(row.overhead)} as long.",
+            f"{times(row.overhead)} as long. {_flat(row)} {whole}".strip(),
             icon=":material/check_circle:",
         )
+    for line in notes.provenance(answer):
+        st.markdown(f":orange[:material/warning: {show.in_words(line)}]")
 
 
-def _figures(set_up: inputs.SetUp, answer: Recommendation, row: ScheduleRow) -> None:
-    """Five figures, the paragraph, and what to know before trusting them."""
+def _flat(row: ScheduleRow) -> str:
+    """Which counts are as good at this batch alone, as a range where the optimum is flat."""
+    low, high = row.near_best
+    counts = f"{low} to {high}" if low < high else str(row.best_candidates)
+    if low <= row.candidates <= high:
+        return f"{counts} candidates are as good, within 1 %." if low < high else ""
+    lost = 1.0 - row.speedup / row.best_speedup
+    return (
+        f"This batch alone would take {counts}: {times(row.best_speedup)}; sharing one count with its "
+        f"neighbours costs it {percent(lost)}."
+    )
+
+
+def _why_not(answer: Recommendation, row: ScheduleRow) -> str:
+    best = f"{times(row.speculative_speedup)} with {row.speculative_candidates} candidates"
+    gain = answer.question.switching_gain
+    if row.speculative_speedup > 1.0 + gain:
+        return f"It would give {best}, but its drafter leaves no room in memory. {_largest(answer)}"
+    if row.speculative_speedup > 1.0:
+        return f"The best of it would give {best}, less than the {gain:.0%} that count as a gain."
+    return f"The best of it would give {best}."
+
+
+def _largest(answer: Recommendation) -> str:
+    """What does fit, and what it gains there."""
+    if answer.where_it_fits:
+        row = answer.where_it_fits[0]
+        return (
+            f"Batch {row.batch_max} is the largest that fits with it: {times(row.speedup)} with "
+            f"{row.candidates} candidates ({notes.drafts(row)})."
+        )
+    fitting = [row for row in answer.schedule if row.fits_memory]
+    if fitting:
+        return f"Batch {max(row.batch_max for row in fitting)} is the largest that fits without speculation."
+    return "No batch fits: take a larger card, a shorter context or narrower weights."
+
+
+def _end_to_end(row: ScheduleRow, request: RequestLatency) -> str:
+    count = "" if request.candidates == row.candidates else f" (with {request.candidates} candidates)"
+    return (
+        f"**A request of {request.prompt_tokens:,} + {request.output_tokens:,} tokens: "
+        f"{times(request.speedup)} end to end**{count}."
+    )
+
+
+def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:
+    """The numbers of the answer."""
     plain, loses = row.candidates == 1, answer.break_even_batch
-    show.figures(
+    whole = (
         show.Figure(
-            "Best candidate count",
+            "End to end",
+            times(request.speedup),
+            f"{duration(request.total_us)}, plain {duration(request.plain_total_us)}",
+            "A whole request: reading the prompt and writing the output, at this batch.",
+        )
+        if request is not None
+        else None
+    )
+    shown = [
+        show.Figure(
+            "Candidates",
             "off" if plain else str(row.candidates),
-            None if plain else f"{row.drafts} drafts deep",
+            None if plain else notes.drafts(row),
             "Tokens that one verification step processes for each sequence, the root included. Drafts in a "
             "row are what engines call num_speculative_tokens.",
         ),
@@ -129,6 +201,7 @@ def _figures(set_up: inputs.SetUp, answer: Recommendation, row: ScheduleRow) -> 
             None if plain else f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
             "Tokens/s over plain decoding at the same batch and length, with an 80 % interval.",
         ),
+        whole,
         show.Figure(
             "Loses from batch",
             "-" if not answer.enable else str(loses) if loses is not None else "none",
@@ -147,69 +220,20 @@ def _figures(set_up: inputs.SetUp, answer: Recommendation, row: ScheduleRow) -> 
             f"{row.max_batch_without} without",
             f"What fits in memory at this length; this batch needs {with_prefix(row.memory_bytes, 'B')}.",
         ),
-    )
-    st.markdown(reason(answer))
-    st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
-    borrowed = answers.another_models_acceptance(set_up)
-    for line in [*([borrowed] if borrowed else []), *warnings(answer)][:4]:
-        st.warning(line, icon=":material/warning:")
+    ]
+    show.figures(*(figure for figure in shown if figure is not None), width=150 if whole is None else 132)
 
 
-def _curves(
-    answer: Recommendation, counts: pa.Table, row: ScheduleRow, told: list[str], batch_max: int
-) -> None:
-    st.subheader("Speedup by candidate count", anchor=False)
-    batches = sorted({row.batch_max, *(batch for batch in (1, 4, 16, 64) if batch <= batch_max)})
-    show.chart(
-        charts.speedup_chart(counts, batches),
-        name="speedup",
-        caption="Rings: the best count of a batch. Ticks: the step jumps behind this count. "
-        + notes.accuracy(answer.gpu, answer.setting),
-        told=show.command([*told, "--by-count", "--format", "csv"]),
-        rows=counts,
-        alt="Lines of speedup against the number of candidates, one for each batch",
-    )
+def _reasons(answer: Recommendation) -> None:
+    """The paragraph of the whole schedule, and what to know before trusting it."""
+    st.markdown(show.in_words(reason(answer)))
+    show.warn(*notes.warnings(answer))
 
 
-def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: inputs.SetUp, told: list[str]) -> None:
-    st.subheader("Where the time of a step goes", anchor=False)
-    both = steps_at(answer, row.batch_max, set_up.seq_len)
-    plain, speculative, count = both.plain, both.speculative, both.candidates
-    rows = charts.breakdown_rows(plain, speculative)
-    waits = [f"{name} {_waits(step)}" for name, step in (("plain", plain), ("speculative", speculative))]
-    show.chart(
-        charts.breakdown_chart(rows),
-        name="breakdown",
-        caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
-        f"{duration(float(speculative.time_us))} with {count} candidates. Waiting for: {'; '.join(waits)}.",
-        told=show.command([*told, "--batch", str(row.batch_max), "--format", "json"]),
-        rows=rows,
-        alt="Stacked bars of the parts of a plain and a speculative step",
-    )
-
-
-def _waits(step: StepTime) -> str:
-    """Shares of the step by what it waits for, those above 5 %."""
-    whole = float(step.time_us)
-    shares = {code.name.lower(): float(us) / whole for code, us in step.waits_us.items()}
-    return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.05)
-
-
-def _map(answer: Recommendation, counts: pa.Table, told: list[str], batch_max: int) -> None:
-    st.subheader("Every batch and count", anchor=False)
-    show.chart(
-        charts.speedup_map(counts, batch_max),
-        name="map",
-        caption="Speedup over plain decoding at the same batch; below 1 speculation loses. "
-        + notes.accuracy(answer.gpu, answer.setting),
-        told=show.command([*told, "--by-count", "--format", "csv"]),
-        alt="A map of speedups over batch and candidates",
-    )
-
-
-def _schedule(answer: Recommendation, told: list[str], set_up: inputs.SetUp) -> None:
+def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
     st.subheader("Schedule by batch", anchor=False)
     show.table([_scheduled(row) for row in answer.schedule], "schedule", _WIDTHS)
+    st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
     show.hand_out(
         "schedule",
         [
@@ -220,7 +244,7 @@ def _schedule(answer: Recommendation, told: list[str], set_up: inputs.SetUp) -> 
         show.command(told),
     )
     with st.expander("What follows from it"):
-        st.markdown("\n".join(f"- {line}" for line in findings(answer)))
+        st.markdown("\n".join(f"- {show.in_words(line)}" for line in findings(answer)))
 
 
 def _scheduled(row: ScheduleRow) -> dict[str, str]:
@@ -248,26 +272,100 @@ def _scheduled(row: ScheduleRow) -> dict[str, str]:
     }
 
 
-def _launch(set_up: inputs.SetUp, batch_max: int, objective: str, told: list[str]) -> None:
-    st.subheader("Launch settings", anchor=False)
-    left, right = st.columns(2)
-    engine = inputs.choice(
-        left, "engine", "Engine", ENGINES, "vllm", "Settings to copy into your serving engine."
+def _curves(
+    answer: Recommendation, counts: pa.Table, row: ScheduleRow, told: list[str], batch_max: int
+) -> None:
+    st.subheader("Speedup by candidate count", anchor=False)
+    batches = sorted({row.batch_max, *(batch for batch in (1, 4, 16, 64) if batch <= batch_max)})
+    show.chart(
+        charts.speedup_chart(counts, batches),
+        name="speedup",
+        caption="Rings: the best count of a batch. Ticks: the step jumps behind this count. "
+        + notes.accuracy(answer.scenario),
+        told=show.command([*told, "--by-count", "--format", "csv"]),
+        rows=counts,
+        alt="Lines of speedup against the number of candidates, one for each batch",
     )
-    draft_path = inputs.text(
-        right,
-        "draft_path",
-        "Draft checkpoint",
-        "PATH_OF_THE_DRAFT",
-        "Folder or id, to be named in the settings.",
+
+
+def _map(answer: Recommendation, counts: pa.Table, told: list[str], batch_max: int) -> None:
+    st.subheader("Every batch and count", anchor=False)
+    show.chart(
+        charts.speedup_map(counts, batch_max),
+        name="map",
+        caption="Speedup over plain decoding at the same batch. Framed: the best of a batch. Red line: "
+        "beyond it speculation loses. A dash: no room in memory.",
+        told=show.command([*told, "--by-count", "--format", "csv"]),
+        alt="A map of speedups over batch and candidates",
+    )
+
+
+def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
+    st.subheader("Where the time of a step goes", anchor=False)
+    both = steps_at(answer, row.batch_max, set_up.seq_len, scheduled=True)
+    plain, speculative, count = both.plain, both.speculative, both.candidates
+    rows = charts.breakdown_rows(plain, speculative)
+    words = ["sweep", *set_up.options, "--batch", str(row.batch_max), "--candidates", str(count)]
+    waits = [f"{name} {_waits(step)}" for name, step in (("plain", plain), ("speculative", speculative))]
+    show.chart(
+        charts.breakdown_chart(rows),
+        name="breakdown",
+        caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
+        f"{duration(float(speculative.time_us))} with {count} candidates. Waiting for: {'; '.join(waits)}.",
+        told=show.command([*words, "--format", "csv"]),
+        rows=rows,
+        alt="Stacked bars of the parts of a plain and a speculative step",
+    )
+
+
+def _waits(step: StepTime) -> str:
+    """Shares of the step by what it waits for, those above 5 %."""
+    whole = float(step.time_us)
+    shares = {code.name.lower(): float(us) / whole for code, us in step.waits_us.items()}
+    return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.05)
+
+
+def _launch(set_up: SetUp, answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
+    st.subheader("Launch settings", anchor=False)
+    if set_up.own_code:
+        st.caption(
+            "Choose an engine in the sidebar: what it can run is recommended, and its settings are here."
+        )
+    needed = notes.needs_checkpoint(set_up)
+    draft_path = (
+        inputs.text(
+            st,
+            "draft_path",
+            "Draft checkpoint",
+            "PATH_OF_THE_DRAFT",
+            "Folder or id, to be named in the settings.",
+        )
+        if needed
+        else ""
     )
     try:
-        settings = answers.launch_settings(set_up, batch_max, objective, engine, draft_path or None)
+        settings = answers.launch_settings(
+            set_up, answer.question.batch_max, answer.question.objective, draft_path or None
+        )
     except UsageError as error:  # what an engine cannot do is an answer here, and the rest of the page stands
-        st.info(str(error))
+        st.info(show.in_words(str(error)))
         return
-    st.code(settings.text, language="json" if engine == "json" else "sh", wrap_lines=True)
+    plan = settings.plan
+    if plan is not None and row.candidates > 1 and plan.drafts_at(row.batch_max) != row.candidates - 1:
+        drafts = plan.drafts_at(row.batch_max)
+        st.markdown(
+            f"The settings run **{drafts} drafts at batch {row.batch_max}, "
+            f"{times(plan.grid.speedup(row.batch_max, drafts))}**, since the engine "
+            f"{'switches at captured sizes only' if plan.dynamic else 'runs one number for every batch'}."
+        )
+    if set_up.own_code:
+        with st.expander("The schedule with its trees, for code of your own"):
+            st.code(settings.text, language="json", wrap_lines=True)
+    else:
+        language = "yaml" if set_up.export == "tensorrt-llm" else "sh"
+        st.code(settings.text, language=language, wrap_lines=True)
     for note in settings.notes:
-        st.caption(f"{settings.engine} {settings.version}: {note}")
-    words = [*told, "--export", engine, *(["--draft-path", draft_path] if draft_path else [])]
+        if note:
+            st.caption(f"{settings.engine} {settings.version}: {note}")
+    words = [*told, "--export", set_up.export, *(["--draft-path", draft_path] if draft_path else [])]
     show.hand_out("launch", [("txt", "text/plain", lambda: settings.text)], show.command(words))

@@ -8,32 +8,33 @@ from typing import Any
 import answers
 import inputs
 import show
+import sidebar
 import streamlit as st
 from charts.compare import compare_chart
+from sidebar import SetUp
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import times
-from medusa_sim.step.drafter.registry import drafter_names
 
 _MOST = 4
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _OTHERS = ("h100-sxm", "l40s", "h200-sxm")
 _WHAT = ("speedup", "tokens_per_s", "ms_per_token")
-_CHAINS = ("draft-model", "mtp", "ngram")
 _WIDTHS = {
-    "set-up": 245,
+    "set-up": 240,
     "batch": 60,
-    "best count": 90,
+    "candidates": 85,
+    "drafts": 60,
     "speedup": 75,
     "80 %": 90,
     "tokens/s": 80,
     "plain": 75,
-    "ms a token": 90,
-    "largest batch": 95,
+    "ms a token": 85,
+    "largest batch": 90,
 }
 
 
-def page(set_up: inputs.SetUp) -> None:
+def page(set_up: SetUp) -> None:
     """The first set-up is the sidebar's; the others differ in what their column says."""
     st.title("Set-ups side by side", anchor=False)
     left, right = st.columns(2)
@@ -56,7 +57,7 @@ def page(set_up: inputs.SetUp) -> None:
     import pyarrow as pa
 
     table = pa.Table.from_pylist([{"set_up": name, **row} for name, found in rows.items() for row in found])
-    caption = "Each batch with the best count for it; batches that do not fit in memory are left out. "
+    caption = "Each batch with the count of its schedule; batches that do not fit in memory are left out. "
     caption += "Bars: 80 % intervals." if plain is None else "Thin lines: plain decoding."
     show.chart(
         compare_chart(
@@ -71,22 +72,27 @@ def page(set_up: inputs.SetUp) -> None:
     show.table(_table(rows), "compared", _WIDTHS)
 
 
-def _rows(set_ups: list[inputs.SetUp]) -> dict[str, list[dict[str, Any]]]:
+def _rows(set_ups: list[SetUp]) -> dict[str, list[dict[str, Any]]]:
     """Answers by name; a set-up without one says why and leaves the others alone."""
     found = {}
     for name, each in zip(_names(set_ups), set_ups, strict=True):
+        if each.lacks_acceptance:
+            st.info(
+                f"{name}: type how often its drafts are accepted; nothing is assumed.", icon=":material/help:"
+            )
+            continue
         try:
             found[name] = answers.by_batch(each, _BATCHES)
         except MedusaSimError as error:
-            st.error(f"{name}: {error}", icon=":material/error:")
+            st.error(show.in_words(f"{name}: {error}"), icon=":material/error:")
             continue
-        borrowed = answers.another_models_acceptance(each)
-        if borrowed is not None:
-            st.warning(f"{name}: {borrowed}", icon=":material/warning:")
+        scenario = answers.scenario_of(each)
+        if scenario.borrows_acceptance:
+            show.warn(f"{name}: acceptance {scenario.profile.name} was measured on another model")
     return found
 
 
-def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
+def _others(first: SetUp, count: int) -> list[SetUp]:
     """Set-ups 2 to `count`, a column each."""
     found = []
     columns = st.columns(_MOST)
@@ -96,24 +102,21 @@ def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
         number = i + 2
         with column:
             st.markdown(f"**Set-up {number}**")
-            gpu = inputs.gpu_choice(st, f"gpu{number}", default=_OTHERS[i])
-            model = inputs.model_choice(st, f"model{number}", default="vicuna-7b")
-            told = "What proposes the candidates; chains without a shipped profile take the rate below."
-            drafter = inputs.choice(st, f"drafter{number}", "Drafter", drafter_names(), "medusa", told)
-            rate = None
-            if drafter in _CHAINS:
-                told = "Probability that a draft is accepted where the one before was."
-                rate = f"{inputs.whole(st, f'rate{number}', 'Acceptance (%)', 5, 100, 70, told) / 100:g}"
-            draft = "llama-68m" if drafter == "draft-model" else None
-            dtype = inputs.dtype_for(gpu, inputs.dtype_choice(st, f"dtype{number}"))
+            gpu = sidebar.gpu_choice(st, f"gpu{number}", default=_OTHERS[i])
+            model = sidebar.model_choice(st, f"model{number}", default="vicuna-7b")
+            engine = sidebar.engine_choice(st, f"engine{number}", default=first.engine)
+            drafter = sidebar.drafter_choice(st, engine, f"drafter{number}")
+            acceptance = sidebar.acceptance_choice(st, drafter, f"acceptance{number}")
+            dtype = sidebar.dtype_for(gpu, sidebar.dtype_choice(st, f"dtype{number}"))
         found.append(
             dataclasses.replace(
                 first,
                 gpu=gpu,
                 model=model,
+                engine=engine,
                 drafter=drafter,
-                draft_model=draft,
-                acceptance=rate,
+                draft_model="llama-68m" if drafter == "draft-model" else None,
+                acceptance=acceptance,
                 config=None,
                 dtype=dtype,
             )
@@ -121,17 +124,23 @@ def _others(first: inputs.SetUp, count: int) -> list[inputs.SetUp]:
     return found
 
 
-def _first(first: inputs.SetUp) -> None:
+def _first(first: SetUp) -> None:
     """What the sidebar says, beside the set-ups that it is compared with."""
     st.markdown("**Set-up 1** :small[(the sidebar)]")
-    told = (first.gpu, first.model, first.drafter, first.dtype or inputs.PUBLISHED)
-    names = ("GPU", "Model", "Drafter", "Dtype")
-    st.markdown("  \n".join(f":small[{name}]: {value}" for name, value in zip(names, told, strict=True)))
+    told = {
+        "GPU": first.gpu,
+        "Model": first.model,
+        "Engine": first.engine,
+        "Drafter": first.drafter,
+        "Acceptance": first.acceptance or sidebar.SHIPPED,
+        "Dtype": first.dtype or sidebar.PUBLISHED,
+    }
+    st.markdown("\n\n".join(f":small[{name}]  \n{value}" for name, value in told.items()))
 
 
-def _names(set_ups: list[inputs.SetUp]) -> list[str]:
-    """Number, GPU, model and drafter."""
-    return [f"{i + 1}: {each.gpu}, {each.model}, {each.drafter}" for i, each in enumerate(set_ups)]
+def _names(set_ups: list[SetUp]) -> list[str]:
+    """Number, model, GPU, engine and drafter."""
+    return [f"{i + 1}: {each.title}, {each.drafter}" for i, each in enumerate(set_ups)]
 
 
 def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:
@@ -173,7 +182,8 @@ def _table(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
         {
             "set-up": name,
             "batch": row["batch"],
-            "best count": _count(row),
+            "candidates": _count(row),
+            "drafts": str(row["drafts"]) if row["candidates"] > 1 and row["fits_memory"] else "-",
             "speedup": times(row["speedup"]),
             "80 %": f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
             "tokens/s": f"{row['tokens_per_s']:,.0f}",

@@ -10,6 +10,7 @@ import answers
 import inputs
 import show
 import streamlit as st
+from sidebar import SetUp
 
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names
@@ -23,7 +24,7 @@ _VIEWS = ("numbers in use", "method")
 _CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?://|#)[^()]*\)")
 
 
-def page(set_up: inputs.SetUp) -> None:
+def page(set_up: SetUp) -> None:
     """Numbers of the set-up in the sidebar, or the method."""
     st.title("Method and sources", anchor=False)
     note = st.container()
@@ -38,11 +39,11 @@ def page(set_up: inputs.SetUp) -> None:
         show.ignored_note()
 
 
-def _numbers(set_up: inputs.SetUp) -> None:
+def _numbers(set_up: SetUp) -> None:
     left, right = st.columns([3, 1])
     wanted = inputs.text(left, "find", "Find", "", "Only rows that hold this text.").lower()
     kernels = inputs.on_off(right, "fitted", "Fitted parameters", True, "With those of the GPU's kernels.")
-    profile = answers.profile_of(set_up).name
+    profile = None if set_up.lacks_acceptance else answers.scenario_of(set_up).profile.name
     chosen = [("gpu", set_up.gpu), ("model", set_up.model), ("runtime", set_up.runtime)]
     if profile in acceptance_names():  # one rate for every draft is no file
         chosen.append(("acceptance", profile))

@@ -11,6 +11,7 @@ import notes
 import show
 import streamlit as st
 from charts.roofline import is_attention, roofline_chart
+from sidebar import SetUp
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import duration, significant, with_prefix
@@ -32,7 +33,7 @@ _SHOWN_WIDTHS = {
 }  # fmt: skip
 
 
-def page(set_up: inputs.SetUp) -> None:
+def page(set_up: SetUp) -> None:
     """Two sliders move the points; a second GPU may stand beside the first."""
     st.title("Operators on the roofline", anchor=False)
     left, middle, right, last = st.columns(4)
@@ -68,13 +69,13 @@ def page(set_up: inputs.SetUp) -> None:
         show.command(["roofline", "--gpu", gpu, *options, "--candidates", str(candidates), "--format", "csv"])
         for gpu in gpus
     ]
-    setting = answers.setting_of(dataclasses.replace(set_up, runtime="kernel"))
+    lit = dataclasses.replace(set_up, engine="kernel", drafter="medusa", draft_model=None, acceptance=None)
     show.chart(
         roofline_chart(points, [load_gpu(gpu) for gpu in gpus], model.dtype),
         name="roofline",
         caption=f"Lines: what the datasheet allows ({model.dtype}, dense). Points: predicted; the gap "
         "below the roof is what tiles, waves and launches of the real kernels cost. "
-        + notes.accuracy(load_gpu(set_up.gpu), setting),
+        + notes.accuracy(answers.scenario_of(lit)),
         told="\n".join(commands),
         rows=points,
         alt="Operators by operational intensity and speed under the roof of the GPU",

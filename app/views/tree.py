@@ -1,4 +1,4 @@
-"""Tree: build, edit or import a candidate tree, and see what it gives."""
+"""Tree: build, edit or import a candidate tree, and see what it gives in the set-up of the sidebar."""
 
 from __future__ import annotations
 
@@ -13,60 +13,52 @@ import show
 import streamlit as st
 import uploads
 from charts import tree as charts
+from sidebar import SetUp
 
-from medusa_sim.acceptance.heads import (
-    HeadAccuracy,
-    expected_tokens_per_step,
-    node_probabilities,
-    tokens_per_step_error,
-)
-from medusa_sim.acceptance.optimise import optimal_order
-from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
-from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.tree_speedup import BestTrees
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.tree_speedup import TreeAnswer, accuracies_of
 from medusa_sim.report.numbers import times
-from medusa_sim.specs.gpu import load_gpu
 
-_KINDS = ("best of a size", "widths per head", "my paths", "a file")
+_KINDS = ("as recommended", "best of a size", "widths per head", "my paths", "a file")
+_BATCH_MAX = 64
 _FORMS = ("paths", "leaves", "json", "tensorrt-llm", "successors")
 _LARGEST = 256
-_DEFAULT = "medusa1-vicuna-7b"
 _EXAMPLE = "[[0], [1], [2], [0, 0], [0, 1], [1, 0], [0, 0, 0]]"
 
 
-def page(set_up: inputs.SetUp) -> None:
+def page(set_up: SetUp) -> None:
     """The tree first as figures, then as a picture."""
     st.title("Candidate trees", anchor=False)
-    left, middle, right = st.columns(3)
-    name = inputs.choice(
-        left,
-        "accuracies",
-        "Head accuracies",
-        _profiles(),
-        _DEFAULT,
-        "How often each rank of each head is right.",
-    )
-    accuracy = load_acceptance(name).heads
-    if accuracy is None:
-        raise UsageError(f"acceptance {name} has no accuracies per head; choose another profile")
-    kind = inputs.choice(middle, "kind", "Tree", _KINDS, _KINDS[0], "Build it, or bring your own.")
-    batch = inputs.whole(right, "batch", "Batch", 1, 64, 1, "For the speedup on the GPU of the sidebar.")
-    tree, told = _tree(kind, accuracy, name)
+    headline = st.container()
+    left, right = st.columns(2)
+    first = _KINDS[1] if inputs.opened_with("size") else _KINDS[0]
+    kind = inputs.choice(left, "kind", "Tree", _KINDS, first, "The recommended one, or your own.")
+    told = "For the speedup in the set-up of the sidebar."
+    batch = inputs.whole(right, "batch", "Batch", 1, _BATCH_MAX, 1, told)
+    with headline:
+        show.ask_for_acceptance(set_up)
+    scenario = answers.scenario_of(set_up)
+    tree, told = _tree(kind, set_up, scenario, batch)
     show.ignored_note()
-    extended = tree.ranks_used > accuracy.ranks
-    if extended:
-        accuracy = accuracy.with_tail(tree.ranks_used)
-    probability = node_probabilities(tree, accuracy)
-    speedup = answers.tree_speedup(set_up, tree, accuracy, batch)
-    best = answers.best_trees(set_up, accuracy, batch, min(max(64, 2 * tree.candidates), _LARGEST))
-    _figures(tree, accuracy, probability, speedup, best)
+    if set_up.chain_only and tree.depth < tree.candidates - 1:
+        headline.error(
+            f"**{set_up.title}: {set_up.engine} verifies chains only and cannot run this tree.** Choose "
+            "another engine, or the recommended chain.",
+            icon=":material/do_not_disturb_on:",
+        )
+        return
+    found = answers.tree(set_up, tree, batch)
+    with headline:
+        _headline(set_up, tree, found, batch)
+    _figures(tree, found)
     show.chart(
-        charts.tree_chart(tree, probability),
+        charts.tree_chart(tree, found.probability),
         name="tree",
-        caption=_tree_caption(tree, accuracy, name),
+        caption=_tree_caption(tree, scenario),
         told=told,
         alt="The candidate tree, likelier nodes larger",
     )
@@ -77,38 +69,45 @@ def page(set_up: inputs.SetUp) -> None:
             for form in _FORMS
         ],
     )
-    here = (tree.candidates, expected_tokens_per_step(tree, accuracy), speedup)
-    _budget(set_up, best, here, name, batch, extended=extended)
+    _budget(set_up, scenario, tree, found, batch)
     _mask(tree, told)
 
 
-def _profiles() -> tuple[str, ...]:
-    return tuple(name for name in acceptance_names() if load_acceptance(name).heads is not None)
+def _headline(set_up: SetUp, tree: CandidateTree, found: TreeAnswer, batch: int) -> None:
+    where = f"{set_up.title}, batch {batch}"
+    told = st.success if found.speedup > 1.0 else st.error
+    told(
+        f"**{where}: {tree.candidates} candidates, {tree.depth} drafts deep, {times(found.speedup)}**, "
+        f"{found.tokens_per_step:.2f} tokens a step.",
+        icon=":material/account_tree:",
+    )
 
 
-def _tree(kind: str, accuracy: HeadAccuracy, profile: str) -> tuple[CandidateTree, str]:
+def _tree(kind: str, set_up: SetUp, scenario: Scenario, batch: int) -> tuple[CandidateTree, str]:
     """The tree, and the command that gives it."""
+    accuracy, profile = accuracies_of(scenario), scenario.profile.name
     if kind == _KINDS[0]:
-        left, right = st.columns(2)
-        size = inputs.whole(left, "size", "Candidates", 2, _LARGEST, 32, "Nodes and the root.")
-        heads = inputs.whole(
-            right, "depth", "Heads", 1, accuracy.heads, accuracy.heads, "The first heads only."
-        )
-        order = optimal_order(accuracy.first(heads), size)
-        if order.tokens_per_step.size < size:
-            size = order.tokens_per_step.size
-            st.caption(f"{profile} describes trees of at most {size} candidates with {heads} heads.")
-        tree = order.tree(size)
+        row = answers.row_at(set_up, _BATCH_MAX, batch)
+        size = row.candidates if row.candidates > 1 else row.speculative_candidates
+        tree = answers.best_tree(set_up, size, batch) if row.paths in (None, ()) else _of(row)
+        if row.candidates == 1:
+            st.caption("Speculation is not recommended at this batch; this is the best of it.")
         words = ["tree", "build", "--head-accuracy", profile, "--candidates", str(tree.candidates)]
-        if heads < accuracy.heads:
-            words += ["--heads", str(heads)]
-        return tree, show.command(words)
+        return tree, show.command([*words, "--heads", str(tree.depth)])
     if kind == _KINDS[1]:
+        told = "The fastest tree of that size in this set-up: nodes and the root."
+        size = inputs.whole(st, "size", "Candidates", 2, _LARGEST, 32, told)
+        tree = answers.best_tree(set_up, size, batch)
+        if tree.candidates < size:
+            st.caption(f"Trees of at most {tree.candidates} candidates are described by {profile} here.")
+        words = ["tree", "build", "--head-accuracy", profile, "--candidates", str(tree.candidates)]
+        return tree, show.command([*words, "--heads", str(tree.depth)])
+    if kind == _KINDS[2]:
         widths = []
-        for i, column in enumerate(st.columns(accuracy.heads)):
+        for i, column in enumerate(st.columns(min(accuracy.heads, 8))):
             told = "Guesses of this head that follow every node of the level above; 0 ends the tree."
             widths.append(
-                inputs.number(column, f"w{i + 1}", f"Head {i + 1}", 0, 16, (4, 3, 2, 0, 0)[i % 5], told)
+                inputs.number(column, f"w{i + 1}", f"Head {i + 1}", 0, 16, (4, 3, 2, 0, 0, 0, 0, 0)[i], told)
             )
         stop = widths.index(0) if 0 in widths else len(widths)
         nodes = int(np.cumprod(widths[:stop]).sum()) + 1 if stop else 1
@@ -117,7 +116,7 @@ def _tree(kind: str, accuracy: HeadAccuracy, profile: str) -> tuple[CandidateTre
         if not stop:
             raise UsageError("head 1 has width 0: give it at least one guess")
         return CandidateTree.cartesian(widths[:stop]), _score_command(profile)
-    if kind == _KINDS[2]:
+    if kind == _KINDS[3]:
         text = inputs.text(
             st, "paths", "Paths: ranks from the root, as JSON", _EXAMPLE, "The public choices format."
         )
@@ -128,6 +127,10 @@ def _tree(kind: str, accuracy: HeadAccuracy, profile: str) -> tuple[CandidateTre
         st.stop()
     content = uploads.checked(given.name, given.getvalue())
     return _small(parsed_tree(uploads.text(given.name, content), where=given.name)), _score_command(profile)
+
+
+def _of(row: ScheduleRow) -> CandidateTree:
+    return CandidateTree(row.paths or ())
 
 
 def _small(tree: CandidateTree) -> CandidateTree:
@@ -144,79 +147,60 @@ def _text_of(tree: CandidateTree, form: str) -> Callable[[], str]:
     return lambda: json.dumps(json.loads(tree_text(tree, form)))  # type: ignore[arg-type]
 
 
-def _tree_caption(tree: CandidateTree, accuracy: HeadAccuracy, name: str) -> str:
+def _tree_caption(tree: CandidateTree, scenario: Scenario) -> str:
     ranks = "Numbers: ranks. " if tree.candidates <= charts.LABELLED else ""
-    heads = "correlated" if accuracy.correlation else "independent"
-    return f"Area and shade: probability that a node is accepted ({name}, heads {heads}). {ranks}".strip()
+    heads = "correlated" if accuracies_of(scenario).correlation else "independent"
+    name = scenario.profile.name
+    return f"Area and shade: probability that a node is accepted ({name}, drafts {heads}). {ranks}".strip()
 
 
-def _figures(
-    tree: CandidateTree, accuracy: HeadAccuracy, probability: FloatArray, speedup: float, best: BestTrees
-) -> None:
-    tokens = expected_tokens_per_step(tree, accuracy)
-    most = float(best.tokens_per_step[: tree.candidates][-1])
-    error = tokens_per_step_error(tree, accuracy)
+def _figures(tree: CandidateTree, found: TreeAnswer) -> None:
     show.figures(
         show.Figure(
             "Tokens per step",
-            f"{tokens:.2f}",
-            f"+- {error:.2f} (80 %)" if error else None,
-            "1 + the probabilities of all nodes. 80 % interval from the label counts alone; model "
-            "error is not in it.",
+            f"{found.tokens_per_step:.2f}",
+            f"+- {found.tokens_error:.2f} (80 %)" if found.tokens_error else None,
+            "1 + the probabilities of all nodes. 80 % interval from the label counts and, where the profile "
+            "gives one, its model error.",
         ),
         show.Figure("Candidates", str(tree.candidates), None, "Nodes of the tree and the root."),
-        show.Figure("Depth", str(tree.depth), None, "Heads that draft."),
+        show.Figure("Drafts deep", str(tree.depth), None, "Heads, or drafts in a row, that it needs."),
         show.Figure(
-            "Speedup here",
-            times(speedup),
+            "Speedup",
+            times(found.speedup),
             None,
-            "Over plain decoding with the GPU, model, batch and context of this page; as many Medusa heads "
-            "are charged as the tree is deep.",
+            "Over plain decoding with the engine, GPU, model, drafter and context of the sidebar, at the "
+            "batch above.",
         ),
         show.Figure(
             "Of the best tree",
-            f"{tokens / most:.0%}",
-            f"best of this size: {most:.2f}",
-            "Tokens per step against the optimal tree of as many candidates.",
+            f"{found.share_of_best:.0%}",
+            f"most of this size: {found.best_tokens_per_step:.2f}",
+            "Tokens per step against the tree of as many candidates that emits most. The fastest tree may "
+            "emit less, where a shallower one costs less drafting.",
         ),
     )
-    smallest = float(probability.min())
     st.markdown(
-        f"The least likely node is accepted {smallest:.1%} of the time: that is what removing it costs."
+        f"The least likely node is accepted {found.least:.1%} of the time: that is what removing it costs."
     )
 
 
-def _budget(
-    set_up: inputs.SetUp,
-    best: BestTrees,
-    here: tuple[int, float, float],
-    name: str,
-    batch: int,
-    *,
-    extended: bool,
-) -> None:
-    """Best trees of every size, and the one at hand. extended: accuracies end in a fitted tail."""
+def _budget(set_up: SetUp, scenario: Scenario, tree: CandidateTree, found: TreeAnswer, batch: int) -> None:
+    """Best trees of every size, and the one at hand."""
     st.subheader("What a larger tree would bring", anchor=False)
-    told = _sweep_command(set_up, batch, name, len(best.speedup))
-    tail = "Ranks beyond the measured ones: a fitted tail, which `sweep` leaves out. " if extended else ""
+    largest = min(max(64, 2 * tree.candidates), _LARGEST)
+    words = ["recommend", *set_up.options, "--candidates-max", str(largest), "--batch", str(batch)]
+    tail = "Ranks beyond the measured ones: a fitted tail. " if found.extended else ""
+    what = "chain" if set_up.chain_only else "tree"
+    curve = answers.tree_curve(set_up, batch, largest)
     show.chart(
-        charts.budget_chart(best.tokens_per_step.tolist(), best.speedup.tolist(), here),
+        charts.budget_chart(curve, (tree.candidates, found.tokens_per_step, found.speedup)),
         name="budget",
-        caption="Fastest tree of every size, charged as many heads as it is deep, on "
-        f"{set_up.gpu}, {set_up.model}, batch {batch}, length {set_up.seq_len}. "
-        + tail
-        + notes.accuracy(load_gpu(set_up.gpu), answers.setting_of(set_up)),
-        told=told,
+        caption=f"The fastest {what} of every size with its drafting by {scenario.drafting.kind.title}: "
+        f"{set_up.title}, batch {batch}, length {set_up.seq_len}. " + tail + notes.accuracy(scenario),
+        told=show.command([*words, "--by-count", "--format", "csv"]),
         alt="Tokens per step and speedup by candidates",
     )
-
-
-def _sweep_command(set_up: inputs.SetUp, batch: int, profile: str, largest: int) -> str:
-    words = ["sweep", "--gpu", set_up.gpu, "--model", set_up.model]
-    words += ["--batch", str(batch), "--seq", str(set_up.seq_len)]
-    words += set_up.launch_options
-    words += ["--candidates", f"1..{largest}", "--acceptance", profile]
-    return show.command([*words, "--format", "csv"])
 
 
 def _mask(tree: CandidateTree, told: str) -> None:

@@ -13,6 +13,7 @@ import show
 import streamlit as st
 import uploads
 from charts import validation as charts
+from sidebar import SetUp
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.measure.cells import STEPS
@@ -62,7 +63,7 @@ _SCORE_WIDTHS = {
 _ELEMENTWISE = ("rms norm", "rope", "activation", "residual", "embedding", "next token")
 
 
-def page(set_up: inputs.SetUp) -> None:
+def page(set_up: SetUp) -> None:
     """What the fits are worth first, then rows, then the papers."""
     st.title("How right are the predictions?", anchor=False)
     sets = tuple(load_gpu(set_up.gpu).kernels) or ("none",)

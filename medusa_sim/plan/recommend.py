@@ -316,27 +316,33 @@ def scheduled_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRo
     Raises UsageError for a batch or length that was not searched.
     """
     surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
-    ranges = _scheduled(surface, j, answer.question)
-    chosen = next(found.configuration for found in ranges if found.first <= i <= found.last)
+    chosen = _configuration(answer, i, j)
     return _row(surface, j, BatchRange(first=i, last=i, configuration=chosen), answer.question)
+
+
+def _configuration(answer: Recommendation, i: int, j: int) -> int:
+    """What the schedule runs at a place of the surface."""
+    ranges = _scheduled(answer.surface, j, answer.question)
+    return next(found.configuration for found in ranges if found.first <= i <= found.last)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoSteps:
-    """A plain step and the best speculative one at a batch and length, part by part."""
+    """A plain step and a speculative one at a batch and length, part by part."""
 
     candidates: int
     plain: StepTime
     speculative: StepTime
 
 
-def steps_at(answer: Recommendation, batch: int, seq_len: int) -> TwoSteps:
+def steps_at(answer: Recommendation, batch: int, seq_len: int, *, scheduled: bool = False) -> TwoSteps:
     """Both steps at one batch and length of the question, whether speculating pays there or not.
 
+    The speculative one is the best there; scheduled: the schedule's, where that speculates.
     Raises UsageError for a batch or length that was not searched.
     """
     surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
-    best = speaking(surface, i, j, PLAIN)
+    best = speaking(surface, i, j, _configuration(answer, i, j) if scheduled else PLAIN)
     option = surface.option_of(best)
     assert option is not None  # noqa: S101  # `speaking` gives a configuration that speculates
     setting = replace(answer.setting, drafter=option.drafter)

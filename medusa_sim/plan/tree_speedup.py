@@ -1,4 +1,4 @@
-"""What trees of given accuracies gain: each is charged as many Medusa heads as it is deep."""
+"""One tree in a scenario: what it emits, what it costs with the scenario's drafter, how good it is."""
 
 from __future__ import annotations
 
@@ -6,73 +6,139 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.acceptance.heads import (
+    HeadAccuracy,
+    expected_tokens_per_step,
+    node_probabilities,
+    tokens_per_step_error,
+)
+from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.errors import UsageError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
-from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.step import decode_step, verify_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
-class BestTrees:
-    """The fastest tree of each count, entry c - 1 of each array for c candidates.
+class TreeAnswer:
+    """A tree at one batch and length.
 
-    depth: levels below the root, which is the number of Medusa heads charged. speedup: over plain
-    decoding at the same batch and length; 1 for the root alone.
+    probability: of each node (root first) to be accepted. tokens_error: half width of the 80 % interval of
+    the tokens per step. best_tokens_per_step: of the tree of that size that emits most. speedup: over plain
+    decoding at the same batch and length. extended: whether it uses ranks beyond the measured ones, whose
+    accuracies are those of a fitted tail.
     """
 
-    depth: IntArray
+    probability: FloatArray
+    tokens_per_step: float
+    tokens_error: float
+    best_tokens_per_step: float
+    speedup: float
+    extended: bool
+
+    @property
+    def share_of_best(self) -> float:
+        """Tokens per step over those of the best tree of the same size."""
+        return self.tokens_per_step / self.best_tokens_per_step
+
+    @property
+    def least(self) -> float:
+        """Probability of the node that is accepted least often: the tokens that removing it costs."""
+        return float(self.probability.min())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class TreeCurve:
+    """Every count from 1 up with the drafting that is fastest for it; entry i has candidates[i]."""
+
+    candidates: IntArray
     tokens_per_step: FloatArray
     speedup: FloatArray
 
 
-def with_accuracies(scenario: Scenario, accuracy: HeadAccuracy) -> Scenario:
-    """The scenario with Medusa heads of these accuracies."""
-    model = ShapedAcceptance("accuracies", accuracy)
-    profile = AcceptanceProfile("accuracies", "head-topk", "given", "given with the question", model)
-    others = {"draft_model": None, "draft_runtime": None, "draft_vocab": None, "heads": None}
-    return scenario.but(drafter="medusa", acceptance=profile, chain_only=False, **others)
+def accuracies_of(scenario: Scenario) -> HeadAccuracy:
+    """Accuracies by depth and rank. Raises UsageError for a curve, which knows no shapes."""
+    heads = scenario.profile.heads
+    if heads is None:
+        raise UsageError(
+            f"acceptance {scenario.profile.name} is a curve of sizes and knows no trees; choose a profile "
+            "with accuracies per head and rank, or rates by position"
+        )
+    return heads
 
 
-def best_tree_speedups(
-    scenario: Scenario, accuracy: HeadAccuracy, batch: int, seq_len: int, candidates_max: int
-) -> BestTrees:
-    """The fastest trees of 1, 2, ... candidates with Medusa heads of these accuracies: `sweep`'s numbers.
+def best_tree(scenario: Scenario, candidates: int, batch: int, seq_len: int) -> CandidateTree:
+    """The tree of the largest count up to `candidates` that a search at this place would run.
 
-    A shallower tree than the one with the most tokens may be faster, since it runs fewer heads. Ends before
-    `candidates_max` where the accuracies describe no larger tree. seq_len: committed tokens of each sequence.
-    Raises CoverageError where the accuracies are no probabilities along a path; SpecError or
-    CoverageError from the latency model.
+    Raises UsageError for a profile that knows no shapes, SpecError or CoverageError from the latency model.
     """
-    if candidates_max < 2:
-        return BestTrees(depth=np.zeros(1, dtype=np.int64), tokens_per_step=np.ones(1), speedup=np.ones(1))
-    chosen = with_accuracies(scenario, accuracy)
-    found = price(chosen, [batch], [seq_len], chosen.options(candidates_max)).by_count
-    depth, tokens, speedup = (
-        np.broadcast_to(values, found.fits.shape)[0, 0]
-        for values in (found.drafts, found.tokens_per_step, found.speedup)
+    accuracies_of(scenario)
+    surface = price(scenario, [batch], [seq_len], scenario.options(candidates))
+    counts = surface.candidates
+    members = np.flatnonzero(counts == counts[counts <= candidates].max())
+    chosen = int(members[np.argmax(surface.speedup[0, 0, members])])
+    option = surface.option_of(chosen)
+    tree = None if option is None else option.tree(int(counts[chosen]))
+    return CandidateTree(()) if tree is None else tree
+
+
+def tree_curve(scenario: Scenario, batch: int, seq_len: int, candidates_max: int) -> TreeCurve:
+    """What the best drafting of every count emits and gains, as `count_table` lists it.
+
+    Raises SpecError or CoverageError from the latency model.
+    """
+    found = price(scenario, [batch], [seq_len], scenario.options(candidates_max)).by_count
+    return TreeCurve(
+        candidates=found.counts,
+        tokens_per_step=np.broadcast_to(found.tokens_per_step, found.speedup.shape)[0, 0],
+        speedup=found.speedup[0, 0],
     )
-    return BestTrees(depth=depth.astype(np.int64), tokens_per_step=tokens, speedup=speedup)
 
 
-def tree_speedup(
-    scenario: Scenario, accuracy: HeadAccuracy, tree: CandidateTree, batch: int, seq_len: int
-) -> float:
-    """Speedup of Medusa heads with this tree over plain decoding at the same batch and length.
+def tree_answer(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: int) -> TreeAnswer:
+    """What a tree gives, charged with the scenario's drafter as deep and wide as the tree needs it.
 
-    As many heads are charged as the tree is deep, however many were trained. seq_len: committed tokens of
-    each sequence.
-    Raises CoverageError where the accuracies do not cover the tree; SpecError or CoverageError from the
-    latency model.
+    seq_len: committed tokens of each sequence.
+    Raises UsageError for a profile that knows no shapes, CoverageError where it does not cover the tree;
+    SpecError or CoverageError from the latency model.
     """
-    tokens = expected_tokens_per_step(tree, accuracy)
+    measured = accuracies_of(scenario)
+    extended = tree.ranks_used > measured.ranks
+    heads = measured.with_tail(tree.ranks_used) if extended else measured
+    tokens = float(scenario.profile.with_knobs(expected_tokens_per_step(tree, heads), tree.candidates))
+    best = optimal_order(heads, tree.candidates).tokens_per_step
+    return TreeAnswer(
+        probability=node_probabilities(tree, heads),
+        tokens_per_step=tokens,
+        tokens_error=_error(scenario, tree, heads, tokens),
+        best_tokens_per_step=float(scenario.profile.with_knobs(best[-1], tree.candidates)),
+        speedup=tokens * _relative_speed(scenario, tree, batch, seq_len),
+        extended=extended,
+    )
+
+
+def tree_drafter(scenario: Scenario, tree: CandidateTree) -> Drafter:
+    """The scenario's drafter, as deep as the tree and as wide as the fullest of its levels that go on."""
+    drafting = scenario.drafting
+    grown = np.unique(tree.parents[1:])
+    goes_on = np.bincount(tree.depths[grown])[1:] if grown.size else np.empty(0, np.int64)
+    width = int(goes_on.max(initial=1)) if drafting.kind.has_levels else 1
+    return drafting.kind.of(drafting.parts, max(tree.depth, 1), max(width, 1))
+
+
+def _relative_speed(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: int) -> float:
     if tree.candidates == 1:
         return 1.0
-    setting = with_accuracies(scenario, accuracy).setting
-    timed = replace(setting, drafter=MedusaHeads(heads=max(tree.depth, 1)))
+    timed = replace(scenario.setting, drafter=tree_drafter(scenario, tree))
     decode_us = float(decode_step(timed, batch, seq_len).time_us)
-    return tokens * decode_us / float(verify_step(timed, batch, seq_len, tree.candidates).time_us)
+    return decode_us / float(verify_step(timed, batch, seq_len, tree.candidates).time_us)
+
+
+def _error(scenario: Scenario, tree: CandidateTree, heads: HeadAccuracy, tokens: float) -> float:
+    model = scenario.profile.model
+    model_error = model.model_error if isinstance(model, ShapedAcceptance) else 0.0
+    return float(np.hypot(tokens_per_step_error(tree, heads), model_error * (tokens - 1.0)))

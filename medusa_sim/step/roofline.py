@@ -41,6 +41,28 @@ def roofline_points(latency: LatencyModel, gpu: Gpu, model: Model, runtime: Runt
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Roof:
+    """What the datasheet allows: FLOP/s over FLOP/byte; the ridge is where memory stops binding."""
+
+    peak_flops_per_s: float
+    bandwidth_bytes_per_s: float
+
+    @property
+    def ridge(self) -> float:
+        """FLOP/byte."""
+        return self.peak_flops_per_s / self.bandwidth_bytes_per_s
+
+    def flops_per_s(self, intensity: float) -> float:
+        """At an operational intensity in FLOP/byte."""
+        return min(self.peak_flops_per_s, intensity * self.bandwidth_bytes_per_s)
+
+
+def roof_of(gpu: Gpu, dtype: str) -> Roof:
+    """The roof of a GPU. Raises SpecError where it has no peak for the dtype."""
+    return Roof(peak_flops_per_s=gpu.peak(dtype), bandwidth_bytes_per_s=gpu.bandwidth_bytes_per_s)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class PhaseSpeed:
     """Operators of one phase together. of_roof: the time that the roofline allows over the predicted one.
 

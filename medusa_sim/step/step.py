@@ -85,6 +85,11 @@ class StepTime:
         """Upper end of the 80 % band."""
         return self.cost.high_us
 
+    @property
+    def beside_us(self) -> FloatArray:
+        """What is no kernel: gaps between them, and what of host and engine is not hidden behind them."""
+        return self.time_us - sum(self.parts_us.values(), start=np.zeros(()))
+
     @cached_property
     def bound(self) -> CodeArray:
         """`Bound` codes: what takes the largest share; the host where the device waits for it."""

@@ -26,9 +26,10 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
 
     def run(view: str, /, **url: Any) -> AppTest:
         script = (
-            "import importlib, inputs, show, streamlit as st\n"
+            "import importlib, inputs, show, sidebar, streamlit as st\n"
+            "inputs.renamed()\n"
             "with show.errors():\n"
-            f"    importlib.import_module('views.{view}').page(inputs.set_up(st.sidebar))\n"
+            f"    importlib.import_module('views.{view}').page(sidebar.set_up(st.sidebar))\n"
         )
         page = AppTest.from_string(script, default_timeout=60)
         for name, value in url.items():

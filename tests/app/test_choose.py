@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import shlex
 from pathlib import Path
@@ -11,38 +12,29 @@ import pytest
 pytest.importorskip("streamlit")
 
 import answers
-import inputs
 import show
 import uploads
 from charts import choose as charts
 from conftest import Opened, commands, csv_rows, metrics, printed
+from conftest import charts as drawn
+from sidebar import SetUp
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.plan.by_count import count_table
-from medusa_sim.plan.recommend import at_batch, steps_at
+from medusa_sim.plan.recommend import scheduled_at, steps_at
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 
 
-def set_up(**changes: object) -> inputs.SetUp:
-    values = {
-        "gpu": "a100-80gb-pcie",
-        "model": "vicuna-7b",
-        "runtime": "cuda-graph",
-        "seq_len": 1024,
-        "drafter": "medusa",
-        "heads": 5,
-        "draft_model": None,
-        "acceptance": None,
-    }
-    return inputs.SetUp(**{**values, **changes})  # type: ignore[arg-type]
+def set_up(**changes: object) -> SetUp:
+    return dataclasses.replace(SetUp(), **changes)  # type: ignore[arg-type]
 
 
 def test_the_answer_is_the_packages(opened: Opened) -> None:
     page = opened("choose", batch=4)
-    row = at_batch(answers.recommendation(set_up(), 64), 4, 1024)
+    row = scheduled_at(answers.recommendation(set_up(), 64), 4, 1024)
     shown = metrics(page)
-    assert shown["Best candidate count"] == str(row.candidates)
+    assert shown["Candidates"] == str(row.candidates)
     assert shown["Speedup"] == f"{row.speedup:.2f}x"
     assert shown["Free token budget"] == str(row.free_candidates)
     assert shown["Largest batch"] == str(row.max_batch_with)
@@ -55,20 +47,19 @@ def test_the_answer_is_the_packages(opened: Opened) -> None:
 
 
 def test_the_command_gives_the_same_numbers(opened: Opened) -> None:
-    page = opened("choose", batch=4, batch_max=8, gpu="h100-sxm", seq_len=2000)
+    page = opened("choose", batch=4, batch_max=8, gpu="h100-sxm", seq=2000)
     command = next(told for told in commands(page) if "--by-count" in told)
     rows = csv_rows(printed(command))
     mine = [row for row in rows if row["batch"] == "4"]
-    best = max(mine, key=lambda row: float(row["speedup"]))
-    assert metrics(page)["Best candidate count"] == best["candidates"]
-    assert metrics(page)["Speedup"] == f"{float(best['speedup']):.2f}x"
+    shown = next(row for row in mine if row["candidates"] == metrics(page)["Candidates"])
+    assert metrics(page)["Speedup"] == f"{float(shown['speedup']):.2f}x"
     table = count_table(answers.recommendation(set_up(gpu="h100-sxm", seq_len=2000), 8).surface)
     assert [float(row["speedup"]) for row in rows] == pytest.approx(table.column("speedup").to_pylist())
 
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("gpu", "l40s"), ("model", "llama-3-8b"), ("seq_len", 16000), ("batch", 32), ("heads", 1)],
+    [("gpu", "l40s"), ("model", "llama-3-8b"), ("seq", 16000), ("batch", 32), ("heads", 1)],
 )
 def test_every_input_changes_the_answer(opened: Opened, name: str, value: object) -> None:
     before, after = opened("choose"), opened("choose", **{name: value})
@@ -81,30 +72,158 @@ def test_a_slider_that_moves_is_followed(opened: Opened) -> None:
     page.slider(key="batch").set_value(48).run()
     assert not page.exception
     assert metrics(page) != first
-    row = at_batch(answers.recommendation(set_up(), 64), 48, 1024)
+    row = scheduled_at(answers.recommendation(set_up(), 64), 48, 1024)
     assert metrics(page)["Speedup"] == f"{row.speedup:.2f}x"
 
 
 def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
-    page = opened("choose", drafter="draft-model", draft_model="llama-2-7b", rate=30, batch=8)
+    page = opened("choose", drafter="draft-model", draft_model="llama-2-7b", acceptance="0.3", batch=8)
     assert "batch 8: do not enable speculation" in page.error[0].value
-    assert metrics(page)["Best candidate count"] == "off"
+    assert metrics(page)["Candidates"] == "off"
 
 
-@pytest.mark.parametrize("engine", ["vllm", "sglang", "tensorrt-llm", "tgi", "json"])
-def test_launch_settings_are_those_of_the_command(opened: Opened, engine: str) -> None:
-    page = opened("choose", engine=engine)
-    found = [told for told in commands(page) if f"--export {engine}" in told]
-    if not found:  # what an engine cannot do is said instead
-        assert page.info
-        return
-    assert printed(found[0]).strip() in [code.value.strip() for code in page.code]
+@pytest.mark.parametrize(
+    ("runtime", "drafter"),
+    [
+        ("cuda-graph", "medusa"),
+        ("vllm-0.33", "eagle"),
+        ("sglang-0.5", "eagle"),
+        ("tensorrt-llm-1.2", "eagle3"),
+        ("tgi", "medusa"),
+        ("llama-cpp", "eagle"),
+    ],
+)
+def test_launch_settings_are_those_of_the_command(opened: Opened, runtime: str, drafter: str) -> None:
+    page = opened("choose", runtime=runtime, drafter=drafter, batch_max=16)
+    told = next(told for told in commands(page) if "--export" in told)
+    assert printed(told).strip() in [code.value.strip() for code in page.code]
+
+
+@pytest.mark.parametrize("runtime", ["vllm-0.33", "tensorrt-llm-1.2", "tgi", "llama-cpp"])
+def test_an_engine_without_trees_gets_no_trees_number(opened: Opened, runtime: str) -> None:
+    drafter = "medusa" if runtime in ("vllm-0.33", "tgi") else "eagle3"
+    url = {"runtime": runtime, "drafter": drafter, "batch_max": 8}
+    chosen = set_up(engine=runtime, drafter=drafter)
+    assert chosen.chain_only
+    for row in answers.recommendation(chosen, 8).schedule:
+        assert row.chain
+        assert row.candidates == row.drafts + 1
+    page = opened("choose", **url)
+    assert "drafts)" in page.success[0].value
+    assert all("--chain-only" in told for told in commands(page))
+    mine = opened("tree", **{**url, "kind": "my paths", "paths": "[[0], [1]]"})
+    assert "verifies chains only" in mine.error[0].value
+    assert not mine.metric
+    assert not mine.success
+
+
+@pytest.mark.parametrize("runtime", ["cuda-graph", "vllm-0.33"])
+@pytest.mark.parametrize("batch", [1, 8])
+def test_headline_schedule_tree_and_settings_name_one_answer(
+    opened: Opened, runtime: str, batch: int
+) -> None:
+    page = opened("choose", runtime=runtime, batch=batch)
+    row = scheduled_at(answers.recommendation(set_up(engine=runtime), 64), batch, 1024)
+    cells = page.dataframe[0].value
+    ranges = cells["batch"].str.split("..", regex=False)
+    mine = cells[[int(span[0]) <= batch <= int(span[-1]) for span in ranges]].iloc[0]
+    assert mine["candidates"] == metrics(page)["Candidates"] == str(row.candidates)
+    assert mine["drafts"] == str(row.drafts)
+    tree = opened("tree", runtime=runtime, batch=batch)
+    assert metrics(tree)["Candidates"] == str(row.candidates)
+    assert metrics(tree)["Speedup"] == metrics(page)["Speedup"]
+    assert metrics(tree)["Drafts deep"] == str(row.drafts)
+    if runtime == "vllm-0.33":
+        settings = answers.launch_settings(set_up(engine=runtime), 64, "latency", "x")
+        assert settings.plan is not None
+        drafts = settings.plan.drafts_at(batch)
+        said = [part.value for part in page.markdown if f"{drafts} drafts at batch {batch}" in part.value]
+        assert bool(said) == (drafts != row.drafts)
+
+
+@pytest.mark.parametrize("drafter", ["ngram", "mtp", "draft-model"])
+@pytest.mark.parametrize("view", ["choose", "tree"])
+def test_nothing_is_assumed_of_drafts_that_nobody_measured(opened: Opened, view: str, drafter: str) -> None:
+    page = opened(view, drafter=drafter)
+    assert f"draft of {drafter} accepted?" in page.info[0].value
+    assert not page.metric
+    assert not page.success
+    assert not drawn(page)
+
+
+def test_a_typed_rate_answers(opened: Opened) -> None:
+    for given in ("0.7", "0.78,0.60,0.42", "2.1@3"):
+        page = opened("choose", drafter="ngram", acceptance=given, batch_max=8)
+        assert page.success
+        told = next(told for told in commands(page) if "--by-count" in told)
+        assert shlex.split(told)[shlex.split(told).index("--acceptance") + 1] == given
+        assert printed(told)
+    page = opened("choose", acceptance="/etc/passwd")
+    assert page.error[0].value.startswith("Acceptance '/etc/passwd': give a measured profile")
+
+
+def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
+    page = opened("choose", prompt=2000, output_tokens=300, batch=2, batch_max=8)
+    told = answers.request(set_up(), 2, 2000, 300)
+    assert f"A request of 2,000 + 300 tokens: {told.speedup:.2f}x end to end" in page.success[0].value
+    assert metrics(page)["End to end"] == f"{told.speedup:.2f}x"
+    assert told.speedup < float(metrics(page)["Speedup"].rstrip("x"))
+
+
+def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
+    page = opened("choose", model="vicuna-33b", batch=64)
+    fits = answers.recommendation(set_up(model="vicuna-33b"), 64).where_it_fits[0]
+    assert (
+        f"Batch {fits.batch_max} is the largest that fits with it: {fits.speedup:.2f}x" in page.error[0].value
+    )
+    assert not page.success
+
+
+def test_what_was_not_measured_stands_beside_the_headline(opened: Opened) -> None:
+    page = opened("choose", gpu="rtx-4090", weight_dtype="int4", batch_max=8)
+    told = " ".join(part.value for part in page.markdown if ":orange[" in part.value)
+    assert "borrowed from l40s" in told
+    assert "unpacking of int4 weights" in told
+    assert "--weight-dtype int4" in next(told for told in commands(page) if "--by-count" in told)
+    assert not [part for part in opened("choose", batch_max=8).markdown if ":orange[" in part.value]
+
+
+def test_contexts_beyond_the_model_are_told(opened: Opened) -> None:
+    page = opened("choose", seq=4000, batch_max=8)
+    assert any("beyond the 2048 positions" in warning.value for warning in page.warning)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        {"acceptance": "paper-fig21"},
+        {"drafter": "draft-model", "draft_model": "qwen3-0.6b", "acceptance": "0.7"},
+        {"drafter": "mtp", "acceptance": "0.7"},
+        {"acceptance": "0.9,0.95"},
+        {"gpu": "rtx-4090"},
+    ],
+)
+@pytest.mark.parametrize("view", ["choose", "tree"])
+def test_lines_speak_of_inputs_not_of_options(opened: Opened, view: str, url: dict[str, str]) -> None:
+    page = opened(view, batch=2, **url)
+    for line in [*page.error, *page.warning, *page.info, *page.success]:
+        assert "--" not in line.value
+
+
+def test_links_may_call_inputs_as_options(opened: Opened) -> None:
+    url = {"seq-len": 2000, "weight-dtype": "int4", "batch-max": 8}
+    page = opened("choose", **url)
+    assert page.number_input(key="seq").value == 2000
+    assert page.selectbox(key="weight_dtype").value == "int4"
+    assert not any("Ignored" in warning.value for warning in page.warning)
+    assert metrics(page) == metrics(opened("choose", seq=2000, weight_dtype="int4", batch_max=8))
+    assert metrics(page) == metrics(opened("choose", seq_len=2000, weight_dtype="int4", batch_max=8))
 
 
 def test_bad_values_in_the_link_are_ignored_with_a_note(opened: Opened) -> None:
-    page = opened("choose", gpu="no-such", batch="x", seq_len=-5, nonsense=1)
+    page = opened("choose", gpu="no-such", batch="x", seq=-5, nonsense=1)
     note = page.warning[0].value
-    assert all(name in note for name in ("gpu=no-such", "batch=x", "seq_len=-5", "nonsense"))
+    assert all(name in note for name in ("gpu=no-such", "batch=x", "seq=-5", "nonsense"))
     assert "\n" not in note
     assert metrics(page) == metrics(opened("choose"))
 
@@ -117,7 +236,8 @@ def test_a_good_link_leaves_no_note(opened: Opened) -> None:
 
 
 def test_what_the_package_refuses_is_one_line(opened: Opened) -> None:
-    page = opened("choose", gpu="rtx-a6000", model="llama-3-8b", runtime="paper")
+    page = opened("choose", gpu="rtx-a6000", model="llama-3-8b", dtype="fp8")
+    assert page.error
     for error in page.error:
         assert "\n" not in error.value
         assert "Traceback" not in error.value
@@ -151,9 +271,9 @@ def test_charts_hold_the_search(opened: Opened) -> None:
     assert {row["batch"].partition(":")[0] for row in line} == {"batch 1", "batch 16"}
     rings = spec["layer"][4]["data"]["values"]
     for batch, ring in zip((1, 16), rings, strict=True):
-        best = at_batch(answer, batch, 1024)
-        assert ring["candidates"] == best.candidates
-        assert ring["batch"] == f"batch {batch}: {best.candidates} ({best.speedup:.2f}x)"
+        best = scheduled_at(answer, batch, 1024)
+        assert ring["candidates"] == best.best_candidates
+        assert ring["batch"] == f"batch {batch}: {best.best_candidates} ({best.best_speedup:.2f}x)"
     cells = charts.speedup_map(table, 16)["data"]["values"]
     assert {cell["batch"] for cell in cells} == {1, 2, 4, 8, 16}
     assert sum(cell["best"] for cell in cells) == 5
@@ -161,19 +281,17 @@ def test_charts_hold_the_search(opened: Opened) -> None:
 
 def test_the_breakdown_is_the_commands(opened: Opened) -> None:
     page = opened("choose", batch=4)
-    command = next(told for told in commands(page) if "--format json" in told)
-    told = json.loads(printed(command))["steps"]
-    both = steps_at(answers.recommendation(set_up(), 64), 4, 1024)
-    assert told["candidates"] == both.candidates
-    for name, step in (("plain_us", both.plain), ("speculative_us", both.speculative)):
-        assert told[name]["step"] == pytest.approx(float(step.time_us))
-        assert told[name]["mlp"] == pytest.approx(float(step.parts_us["mlp"]))
+    told = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim sweep"))))[0]
+    both = steps_at(answers.recommendation(set_up(), 64), 4, 1024, scheduled=True)
+    assert told["candidates"] == str(both.candidates) == metrics(page)["Candidates"]
+    assert float(told["decode_step_us"]) == pytest.approx(float(both.plain.time_us))
+    assert float(told["verify_step_us"]) == pytest.approx(float(both.speculative.time_us))
 
 
 def test_the_breakdown_adds_up() -> None:
     from medusa_sim.step.step import decode_step, verify_step
 
-    setting = answers.setting_of(set_up())
+    setting = answers.scenario_of(set_up()).setting
     plain, speculative = decode_step(setting, 4, 1024), verify_step(setting, 4, 1024, 16)
     rows = charts.breakdown_rows(plain, speculative).to_pylist()
     for name, step in (("plain", plain), ("speculative", speculative)):

@@ -22,12 +22,12 @@ from conftest import charts as chart_specs
 from test_choose import set_up
 
 from medusa_sim import data
-from medusa_sim.acceptance.heads import expected_tokens_per_step, node_probabilities
+from medusa_sim.acceptance.heads import node_probabilities
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
-from medusa_sim.plan.recommend import at_batch
+from medusa_sim.plan.recommend import scheduled_at
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 
@@ -60,12 +60,12 @@ def test_roofline_can_show_attention_alone(opened: Opened) -> None:
 
 
 def test_tree_figures_are_the_packages(opened: Opened) -> None:
-    page = opened("tree", size=40, depth=3, accuracies="medusa1-vicuna-13b")
-    heads = load_acceptance("medusa1-vicuna-13b").heads
-    assert heads is not None
-    best = optimal_order(heads.first(3), 40).tree(40)
-    assert metrics(page)["Tokens per step"] == f"{expected_tokens_per_step(best, heads):.2f}"
+    page = opened("tree", size=40, model="vicuna-13b", heads=3)
+    chosen = set_up(model="vicuna-13b", heads=3)
+    best = answers.best_tree(chosen, 40, 1)
+    assert metrics(page)["Tokens per step"] == f"{answers.tree(chosen, best, 1).tokens_per_step:.2f}"
     assert metrics(page)["Candidates"] == "40"
+    assert metrics(page)["Drafts deep"] == str(best.depth)
     command = next(told for told in commands(page) if "tree build" in told)
     told = json.loads(printed(f"{command} --format json"))
     assert sorted(map(tuple, told["paths"])) == sorted(best.paths)
@@ -74,7 +74,7 @@ def test_tree_figures_are_the_packages(opened: Opened) -> None:
 def test_own_paths_and_widths(opened: Opened) -> None:
     page = opened("tree", kind="my paths", paths="[[0], [1], [0, 0]]")
     assert metrics(page)["Candidates"] == "4"
-    assert metrics(page)["Depth"] == "2"
+    assert metrics(page)["Drafts deep"] == "2"
     page = opened("tree", kind="my paths", paths="[[0, 0]]")
     assert "\n" not in page.error[0].value
     page = opened("tree", kind="my paths", paths="__import__('os')")
@@ -88,14 +88,17 @@ def test_own_paths_and_widths(opened: Opened) -> None:
 
 
 def test_compare_shows_each_set_up_as_recommend_answers(opened: Opened) -> None:
-    page = opened("compare", setups=3, gpu2="h200-sxm", drafter3="ngram", rate3=60, model3="llama-3-8b")
+    page = opened(
+        "compare", setups=3, gpu2="h200-sxm", drafter3="ngram", acceptance3="0.6", model3="llama-3-8b"
+    )
     table = page.dataframe[0].value
     assert len(set(table["set-up"])) == 3
     other = set_up(gpu="h200-sxm")
-    row = at_batch(answers.recommendation(other, 64), 8, 1024)
+    row = scheduled_at(answers.recommendation(other, 64), 8, 1024)
     mine = table[(table["set-up"].str.contains("h200-sxm")) & (table["batch"] == 8)].iloc[0]
     assert mine["speedup"] == f"{row.speedup:.2f}x"
-    assert mine["best count"] == str(row.candidates)
+    assert mine["candidates"] == str(row.candidates)
+    page = opened("compare", gpu2="h200-sxm")
     page.selectbox(key="gpu2").set_value("a40").run()
     assert not page.exception
     assert not page.dataframe[0].value["set-up"].str.contains("h200-sxm").any()
@@ -137,8 +140,8 @@ def test_baselines_differ(opened: Opened) -> None:
 def test_borrowed_kernels_are_told(opened: Opened) -> None:
     page = opened("validation", gpu="rtx-4090")
     assert any("borrowed" in warning.value for warning in page.warning)
-    setting = answers.setting_of(set_up(gpu="rtx-4090"))
-    assert "was not measured" in notes.accuracy(load_gpu("rtx-4090"), setting)
+    scenario = answers.scenario_of(set_up(gpu="rtx-4090"))
+    assert "was not measured" in notes.accuracy(scenario)
 
 
 def test_method_shows_numbers_with_sources(opened: Opened) -> None:
@@ -189,7 +192,7 @@ def test_charts_are_valid_specifications() -> None:
         best = optimal_order(heads, size).tree(size)
         drawn(tree.tree_chart(best, node_probabilities(best, heads)))
     drawn(tree.mask_chart(CandidateTree.chain(5)))
-    drawn(tree.budget_chart([1.0, 1.5], [1.0, 1.4], (2, 1.5, 1.4)))
+    drawn(tree.budget_chart(answers.tree_curve(set_up(), 1, 16), (2, 1.5, 1.4)))
     drawn(validation.band_chart(answers.fits_of("h100-sxm", "sglang")))
     frame = pd.DataFrame({"time_us": [1.0, 2.0], "predicted_us": [1.1, 1.9], "op": ["a", "b"]})
     drawn(validation.scatter_chart(frame, "time_us", "predicted_us", "us", ("op",)))
@@ -247,7 +250,7 @@ def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
 
 def test_one_set_up_without_an_answer_leaves_the_others(opened: Opened) -> None:
     page = opened("compare", setups=2, dtype2="fp32", gpu2="h100-sxm")
-    assert page.error[0].value.startswith("2: h100-sxm")
+    assert page.error[0].value.startswith("2: vicuna-7b on h100-sxm")
     assert chart_specs(page)
     alone = opened("roofline", against="cpu-emerald-rapids-50m")
     assert any("cpu-emerald-rapids-50m" in warning.value for warning in alone.warning)
@@ -258,21 +261,21 @@ def test_compare_prints_commands_with_its_numbers(opened: Opened) -> None:
     page = opened("compare", setups=1)
     command = next(told for told in commands(page) if told.startswith("medusa-sim recommend"))
     curve = [row for row in csv_rows(printed(command)) if row["batch"] == "4"]
-    best = max(curve, key=lambda row: float(row["speedup"]))
     shown = page.dataframe[-1].value.set_index("batch").loc[4]
-    assert shown["best count"] == best["candidates"]
-    assert shown["speedup"] == f"{float(best['speedup']):.2f}x"
+    told = next(row for row in curve if row["candidates"] == shown["candidates"])
+    assert shown["speedup"] == f"{float(told['speedup']):.2f}x"
+    assert shown["drafts"] == told["drafts"]
 
 
 def test_acceptance_of_another_model_is_told(opened: Opened) -> None:
-    told = "acceptance medusa1-vicuna-7b is of another model"
-    assert any(told in warning.value for warning in opened("choose", model="qwen3-8b").warning)
+    told = "cceptance medusa1-vicuna-7b was measured on another model"
+    assert any(told in part.value for part in opened("choose", model="qwen3-8b").markdown)
     assert any(told in warning.value for warning in opened("compare", model2="qwen3-8b").warning)
-    assert not any(told in warning.value for warning in opened("choose").warning)
+    assert not any(told in part.value for part in opened("choose").markdown)
 
 
 def test_chain_profiles_draw_a_smaller_tree(opened: Opened) -> None:
-    page = opened("tree", accuracies="eagle1-vicuna-7b")
+    page = opened("tree", drafter="eagle", size=32)
     assert not page.exception
     assert not page.error
     assert int(metrics(page)["Candidates"]) <= 6
@@ -292,17 +295,17 @@ def test_the_report_is_of_the_set_up_shown() -> None:
     assert "--heads 3" in other
     assert other != notes.report_html(set_up())
     assert notes.report_file(set_up())
-    assert not notes.report_file(set_up(drafter="eagle"))
+    assert not notes.report_file(set_up(config=b"{}"))
 
 
 def test_inputs_that_a_page_has_are_not_called_ignored(opened: Opened) -> None:
     for page in (
-        opened("choose", engine="sglang", drafter="eagle", draft_path="x"),
+        opened("choose", runtime="sglang-0.5", drafter="eagle", draft_path="x"),
         opened("method", view="method", section="Symbols"),
     ):
-        assert not [warning.value for warning in page.warning if "Ignored" in warning.value]
+        assert not any("Ignored" in warning.value for warning in page.warning)
 
 
 def test_drafts_of_another_vocabulary_are_told(opened: Opened) -> None:
-    page = opened("choose", model="qwen3-8b", drafter="draft-model", draft_model="llama-68m")
-    assert any("cannot speculate" in error.value for error in page.error)
+    url = {"model": "qwen3-8b", "drafter": "draft-model", "draft_model": "llama-68m"}
+    assert "cannot speculate" in opened("choose", **url, acceptance="0.7").error[0].value

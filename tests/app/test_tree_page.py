@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -10,13 +11,14 @@ import pytest
 pytest.importorskip("streamlit")
 
 import answers
-from conftest import Opened, commands, csv_rows, printed
+import show
+from charts import tree as charts
+from conftest import Opened, commands, csv_rows, metrics, printed
 from conftest import charts as drawn
 from streamlit.testing.v1 import AppTest
 from test_choose import set_up
 
-from medusa_sim.acceptance.optimise import optimal_order
-from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.acceptance.tree import CandidateTree
 
 
 def budget(page: AppTest) -> tuple[dict[str, dict[int, float]], dict[str, dict[str, Any]]]:
@@ -31,46 +33,103 @@ def budget(page: AppTest) -> tuple[dict[str, dict[int, float]], dict[str, dict[s
 
 
 @pytest.mark.parametrize(("size", "batch"), [(2, 1), (4, 1), (16, 8), (40, 1), (200, 2)])
-def test_no_tree_of_its_size_lies_above_the_curve(opened: Opened, size: int, batch: int) -> None:
-    lines, here = budget(opened("tree", size=size, batch=batch, gpu="h100-sxm"))
-    for row in here.values():
+@pytest.mark.parametrize("url", [{}, {"runtime": "hf-eager"}])
+def test_the_best_tree_of_its_size_lies_on_the_curve(
+    opened: Opened, size: int, batch: int, url: dict[str, Any]
+) -> None:
+    lines, here = budget(opened("tree", size=size, batch=batch, gpu="h100-sxm", **url))
+    for what, row in here.items():
         assert row["candidates"] == size
-    assert here["speedup"]["value"] <= lines["speedup"][size] * (1 + 1e-9)
-    assert here["speedup"]["value"] >= lines["speedup"][size] * 0.97
-
-
-def test_fewer_heads_lie_on_the_curve_where_they_give_the_fastest_tree(opened: Opened) -> None:
-    lines, here = budget(opened("tree", size=16, depth=2))
-    assert here["speedup"]["value"] == pytest.approx(lines["speedup"][16])
+        assert row["value"] == pytest.approx(lines[what][size])
 
 
 @pytest.mark.parametrize(
-    "url", [{}, {"runtime": "hf-eager", "batch": 4}, {"accuracies": "medusa1-vicuna-13b"}]
+    "url",
+    [
+        {},
+        {"runtime": "hf-eager", "batch": 4},
+        {"model": "vicuna-13b"},
+        {"drafter": "eagle"},
+        {"runtime": "vllm-0.33", "drafter": "draft-model", "acceptance": "0.7,0.5,0.4"},
+    ],
 )
-def test_the_commands_give_the_curve(opened: Opened, url: dict[str, Any]) -> None:
+def test_the_command_gives_the_curve(opened: Opened, url: dict[str, Any]) -> None:
     page = opened("tree", size=40, **url)
-    told = [line for line in commands(page) if line.startswith("medusa-sim sweep")]
-    rows = [row for line in told for row in csv_rows(printed(line))]
+    rows = csv_rows(printed(next(told for told in commands(page) if "--by-count" in told)))
     lines, _ = budget(page)
     assert [int(row["candidates"]) for row in rows] == [*lines["speedup"]]
     for what, column in (("tokens per step", "tokens_per_step"), ("speedup", "speedup")):
         assert [float(row[column]) for row in rows] == pytest.approx([*lines[what].values()])
-    assert any("as many heads as it is deep" in caption.value for caption in page.caption)
 
 
-def test_best_trees_are_cached_and_follow_what_is_asked() -> None:
-    heads = load_acceptance("medusa1-vicuna-7b").heads
-    assert heads is not None
-    first = answers.best_trees(set_up(), heads, 2, 64)
-    answers._best_trees.clear(set_up(), heads, 2, 64, answers.data_version())
-    again = answers.best_trees(set_up(), heads, 2, 64)
-    assert np.array_equal(first.speedup, again.speedup)
-    for other in (
-        answers.best_trees(set_up(gpu="l40s"), heads, 2, 64),
-        answers.best_trees(set_up(), heads.first(2), 2, 64),
-        answers.best_trees(set_up(), heads, 3, 64),
-    ):
-        assert not np.array_equal(first.speedup, other.speedup)
-    small, large = (optimal_order(heads.first(2), size).tree(size) for size in (8, 12))
-    assert answers.tree_speedup(set_up(), small, heads, 2) == pytest.approx(first.speedup[7])
-    assert answers.tree_speedup(set_up(), large, heads, 2) == pytest.approx(first.speedup[11])
+def test_answers_follow_what_is_asked() -> None:
+    tree = CandidateTree.cartesian([3, 2])
+    first = answers.tree(set_up(), tree, 2).speedup
+    assert answers.tree(set_up(), tree, 2).speedup == first
+    others = (
+        answers.tree(set_up(gpu="l40s"), tree, 2),
+        answers.tree(set_up(seq_len=200), tree, 2),
+        answers.tree(set_up(), tree, 3),
+        answers.tree(set_up(model="vicuna-13b"), tree, 2),
+        answers.tree(set_up(), CandidateTree.cartesian([2, 2]), 2),
+    )
+    assert first not in [other.speedup for other in others]
+
+
+def test_rates_of_a_chain_have_a_short_curve(opened: Opened) -> None:
+    page = opened("tree", drafter="eagle", kind="my paths", paths="[[0], [0, 0]]")
+    assert not page.error
+    lines, here = budget(page)
+    assert max(lines["speedup"]) == 6
+    assert here["speedup"]["value"] == pytest.approx(lines["speedup"][3])
+
+
+def test_ranks_of_a_fitted_tail_are_told(opened: Opened) -> None:
+    def captions(paths: str) -> str:
+        return " ".join(each.value for each in opened("tree", kind="my paths", paths=paths).caption)
+
+    assert "fitted tail" in captions("[[0], [11]]")
+    assert "fitted tail" not in captions("[[0], [1]]")
+
+
+@pytest.mark.parametrize(("size", "is_drawn"), [(128, True), (129, False), (256, False)])
+def test_large_masks_are_a_line_and_a_file(opened: Opened, size: int, is_drawn: bool) -> None:
+    page = opened("tree", size=size)
+    assert len(drawn(page)) == (3 if is_drawn else 2)
+    lines = [each.value for each in page.markdown if "at most 128" in each.value]
+    assert len(lines) == (0 if is_drawn else 1)
+    if lines:
+        assert f"{size} candidates" in lines[0]
+        assert "CSV" in lines[0]
+        assert "\n" not in lines[0]
+    labels = [each.proto.label for each in page.get("download_button") if "mask" in each.proto.id]
+    assert labels == (["PNG", "SVG", "CSV"] if is_drawn else ["CSV"])
+
+
+def test_the_file_is_the_mask() -> None:
+    for tree in (CandidateTree.cartesian([3, 2]), CandidateTree.chain(200)):
+        text = show.csv_bytes(charts.mask_table(tree)).decode()
+        read = np.loadtxt(io.StringIO(text), delimiter=",", skiprows=1)
+        assert np.array_equal(read[:, 0], np.arange(tree.candidates))
+        assert np.array_equal(read[:, 1:].astype(bool), tree.mask)
+
+
+def test_the_interval_says_what_it_is(opened: Opened) -> None:
+    metric = next(
+        each
+        for each in opened("tree", acceptance="python-stdlib-medusa-1").metric
+        if each.label == "Tokens per step"
+    )
+    assert metric.delta.endswith("(80 %)")
+    assert "80 % interval from the label counts" in metric.proto.help
+    assert "model error" in metric.proto.help
+
+
+def test_the_caption_of_the_tree_says_what_is_drawn(opened: Opened) -> None:
+    def caption(**url: Any) -> str:
+        return str(opened("tree", **url).caption[0].value)
+
+    assert "Numbers: ranks" in caption(size=64)
+    assert "Numbers" not in caption(size=65)
+    assert "independent" in caption()
+    assert metrics(opened("tree", size=65))["Candidates"] == "65"

@@ -1,4 +1,4 @@
-"""Speedups of trees: a head costs what it costs, and a tree is charged as many as it is deep."""
+"""One tree in a scenario: charged with the scenario's own drafter, and never above what a search finds."""
 
 from __future__ import annotations
 
@@ -7,69 +7,96 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.errors import CoverageError
+from medusa_sim.errors import CoverageError, UsageError
+from medusa_sim.plan.by_count import count_table
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.tree_speedup import best_tree_speedups, tree_speedup, with_accuracies
+from medusa_sim.plan.surface import price
+from medusa_sim.plan.tree_speedup import accuracies_of, best_tree, tree_answer, tree_curve, tree_drafter
+from medusa_sim.step.drafter.draft_model import DraftModel
+from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.step import decode_step, verify_step
 
-SCENARIO = Scenario(latency="roofline")
-ACCURACY = HeadAccuracy.checked(
-    [[0.58, 0.11, 0.06], [0.36, 0.11, 0.06], [0.24, 0.09, 0.06], [0.17, 0.08, 0.05]], [5000] * 4
+MEDUSA = Scenario(latency="roofline")
+EAGLE = Scenario(latency="roofline", drafter="eagle")
+DRAFT = Scenario(
+    latency="roofline", model="llama-2-7b", drafter="draft-model", draft_model="llama-160m", acceptance=0.7
 )
+CHAINS = MEDUSA.but(chain_only=True)
 
 
+@pytest.mark.parametrize("scenario", [MEDUSA, EAGLE, DRAFT, CHAINS])
 @pytest.mark.parametrize("batch", [1, 24])
-def test_no_tree_of_its_size_is_faster_than_the_curve_and_one_is_as_fast(batch: int) -> None:
-    curve = best_tree_speedups(SCENARIO, ACCURACY, batch, 1024, 40)
-    orders = [optimal_order(ACCURACY.first(heads), 40) for heads in (1, 2, 3, 4)]
-    for count in range(2, 41):
-        trees = [order.tree(count) for order in orders if count <= order.candidates_max]
-        gains = [tree_speedup(SCENARIO, ACCURACY, tree, batch, 1024) for tree in trees]
-        best = int(np.argmax(gains))
-        assert curve.speedup[count - 1] == pytest.approx(gains[best], rel=1e-9)
-        assert curve.depth[count - 1] == trees[best].depth
-        assert curve.tokens_per_step[count - 1] == pytest.approx(
-            expected_tokens_per_step(trees[best], ACCURACY)
-        )
+def test_best_trees_lie_on_the_curve_and_the_curve_is_the_searchs(scenario: Scenario, batch: int) -> None:
+    curve = tree_curve(scenario, batch, 1024, 40)
+    table = count_table(price(scenario, [batch], [1024], scenario.options(40)))
+    assert curve.candidates.tolist() == table.column("candidates").to_pylist()
+    assert np.allclose(curve.speedup, table.column("speedup"), rtol=1e-12)
+    for count in {2, 3, int(curve.candidates[-1]), int(curve.candidates[len(curve.candidates) // 2])}:
+        tree = best_tree(scenario, count, batch, 1024)
+        found = tree_answer(scenario, tree, batch, 1024)
+        at = int(np.searchsorted(curve.candidates, count))
+        assert tree.candidates == count
+        assert found.tokens_per_step == pytest.approx(curve.tokens_per_step[at], rel=1e-9)
+        assert found.speedup == pytest.approx(curve.speedup[at], rel=1e-9)
+        assert 0.0 < found.share_of_best <= 1.0 + 1e-12
+
+
+@pytest.mark.parametrize("branches", [[3], [2, 2], [4, 2, 1], [1, 1, 1, 1]])
+def test_no_tree_is_faster_than_the_best_of_its_size(branches: list[int]) -> None:
+    tree = CandidateTree.cartesian(branches)
+    curve = tree_curve(MEDUSA, 4, 1024, tree.candidates)
+    assert tree_answer(MEDUSA, tree, 4, 1024).speedup <= curve.speedup[tree.candidates - 1] * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_a_tree_is_charged_as_many_heads_as_it_is_deep(depth: int) -> None:
     chain = CandidateTree.chain(depth)
-    charged = replace(with_accuracies(SCENARIO, ACCURACY).setting, drafter=MedusaHeads(heads=depth))
+    charged = replace(MEDUSA.setting, drafter=MedusaHeads(heads=depth))
     plain_us, step_us = (
         float(step.time_us)
         for step in (decode_step(charged, 4, 512), verify_step(charged, 4, 512, depth + 1))
     )
-    expected = expected_tokens_per_step(chain, ACCURACY) * plain_us / step_us
-    assert tree_speedup(SCENARIO, ACCURACY, chain, 4, 512) == pytest.approx(expected)
+    expected = expected_tokens_per_step(chain, accuracies_of(MEDUSA)) * plain_us / step_us
+    assert tree_answer(MEDUSA, chain, 4, 512).speedup == pytest.approx(expected)
 
 
-def test_trained_heads_that_a_tree_does_not_use_cost_nothing() -> None:
-    tree = CandidateTree.cartesian([3])
-    whole, first = (tree_speedup(SCENARIO, heads, tree, 1, 1024) for heads in (ACCURACY, ACCURACY.first(1)))
-    assert whole == pytest.approx(first, rel=5e-4)  # the cache moves as many rows as the deepest path has
+@pytest.mark.parametrize(
+    ("scenario", "kind", "branches", "width"),
+    [
+        (EAGLE, Eagle, [1, 1, 1], 1),
+        (EAGLE, Eagle, [3, 2, 1], 6),
+        (EAGLE, Eagle, [5], 1),
+        (DRAFT, DraftModel, [2, 2], 2),
+    ],
+)
+def test_drafters_that_run_level_by_level_are_charged_their_levels(
+    scenario: Scenario, kind: type, branches: list[int], width: int
+) -> None:
+    drafter = tree_drafter(scenario, CandidateTree.cartesian(branches))
+    assert isinstance(drafter, kind)
+    assert isinstance(drafter, Eagle | DraftModel)
+    assert (drafter.depth, drafter.width) == (len(branches), width)
 
 
 def test_the_root_alone_is_plain_decoding() -> None:
-    assert tree_speedup(SCENARIO, ACCURACY, CandidateTree(()), 8, 1024) == 1.0
-    curve = best_tree_speedups(SCENARIO, ACCURACY, 8, 1024, 1)
-    assert (curve.depth.tolist(), curve.tokens_per_step.tolist(), curve.speedup.tolist()) == (
-        [0],
-        [1.0],
-        [1.0],
-    )
+    found = tree_answer(MEDUSA, CandidateTree(()), 8, 1024)
+    assert (found.speedup, found.tokens_per_step, found.share_of_best) == (1.0, 1.0, 1.0)
 
 
-def test_accuracies_of_a_chain_end_the_curve() -> None:
-    chain = HeadAccuracy.checked([[0.7], [0.6]])
-    assert best_tree_speedups(SCENARIO, chain, 1, 1024, 64).speedup.shape == (3,)
+def test_ranks_beyond_the_measured_are_said() -> None:
+    ranks = accuracies_of(MEDUSA).ranks
+    assert tree_answer(MEDUSA, CandidateTree.cartesian([ranks + 1]), 1, 1024).extended
+    assert not tree_answer(MEDUSA, CandidateTree.cartesian([ranks]), 1, 1024).extended
 
 
 def test_a_tree_deeper_than_the_heads_is_refused() -> None:
-    with pytest.raises(CoverageError, match="depth 5"):
-        tree_speedup(SCENARIO, ACCURACY, CandidateTree.chain(5), 1, 1024)
+    with pytest.raises(CoverageError, match="depth 6"):
+        tree_answer(MEDUSA, CandidateTree.chain(6), 1, 1024)
+
+
+def test_a_curve_knows_no_trees() -> None:
+    with pytest.raises(UsageError, match="knows no trees"):
+        best_tree(MEDUSA.but(acceptance="paper-fig21"), 8, 1, 1024)

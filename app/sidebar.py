@@ -1,0 +1,299 @@
+"""What every page is about, and the inputs in the sidebar that say it: the engine first."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import inputs
+import streamlit as st
+
+from medusa_sim.acceptance.profile import acceptance_names
+from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.export import ENGINES
+from medusa_sim.export.names import METHODS as ENGINE_METHODS
+from medusa_sim.plan.defaults import (
+    DEFAULT_DRAFTER,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+    DEFAULT_RUNTIME,
+    DEFAULT_SEQ_LEN,
+)
+from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.specs.models import load_model, model_names
+from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.step.drafter.registry import DRAFTERS, drafter_kind, drafter_names
+
+NO_ENGINE = "json"
+"""What settings for code of one's own are written as."""
+SHIPPED = "as shipped"
+OWN_MODEL = "my config.json"
+PUBLISHED = "as published"
+SAME = "the same"
+_TYPED = (
+    "a measured profile of the list, one rate (0.7), rates by position (0.78,0.60,0.42) or a mean length "
+    "with its drafts (2.8@3)"
+)
+_AN_ID = "meta-llama/Llama-3.1-8B-Instruct"
+_RATES = re.compile(r"[0-9.,@ ]+")
+UNTIMED = ("tgi", "llama-cpp")
+"""Engines whose settings are known, but not their time between kernels: they are timed as DEFAULT_RUNTIME."""
+RUNTIMES = tuple(name for name in runtime_names() if name not in ("paper", "kernel"))
+"""`paper` has no kernels for a whole step; its figures are on the page Validation."""
+RUNS_ON = (*RUNTIMES, "kernel", *UNTIMED)
+DTYPES = (PUBLISHED, "fp16", "bf16", "fp32", "fp8", "int8")
+WEIGHTS = (SAME, "int4")
+CACHES = (SAME, "fp8")
+_LARGEST_SEQ_LEN = 131_072
+_HEADS = 5
+"""Heads of every shipped profile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUp:
+    """A scenario by names, as the command line takes them: a key of every cache.
+
+    acceptance: a profile's name, one rate or rates by position; None for what ships, where something does.
+    config: an uploaded config.json in the place of a model's name.
+    """
+
+    gpu: str = DEFAULT_GPU
+    model: str = DEFAULT_MODEL
+    engine: str = DEFAULT_RUNTIME
+    seq_len: int = DEFAULT_SEQ_LEN
+    drafter: str = DEFAULT_DRAFTER
+    heads: int | None = None
+    draft_model: str | None = None
+    acceptance: str | None = None
+    config: bytes | None = None
+    dtype: str | None = None
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+
+    @property
+    def runtime(self) -> str:
+        """How kernels are launched, and what the engine adds to them."""
+        return DEFAULT_RUNTIME if self.engine in UNTIMED else self.engine
+
+    @property
+    def own_code(self) -> bool:
+        """Whether no serving engine runs it."""
+        return self.engine not in UNTIMED and load_runtime(self.engine).engine is None
+
+    @property
+    def chain_only(self) -> bool:
+        """Whether the engine verifies chains alone, so that no tree's number may be shown for it."""
+        return self.engine in UNTIMED or load_runtime(self.engine).chain_only
+
+    @property
+    def lacks_acceptance(self) -> bool:
+        """Whether nothing is known of how often this drafter's tokens are accepted."""
+        return self.acceptance is None and drafter_kind(self.drafter).lender is None
+
+    @property
+    def export(self) -> str:
+        """The name under which launch settings are written."""
+        return next((name for name in ENGINES if self.engine.startswith(name)), NO_ENGINE)
+
+    @property
+    def options(self) -> list[str]:
+        """The same set-up as options of `medusa-sim recommend`."""
+        given = ["--gpu", self.gpu, "--model", self.model, "--seq", str(self.seq_len)]
+        given += self.launch_options
+        if self.drafter != DEFAULT_DRAFTER:
+            given += ["--drafter", self.drafter]
+        if self.heads is not None:
+            given += ["--heads", str(self.heads)]
+        if self.draft_model is not None:
+            given += ["--draft-model", self.draft_model]
+        if self.acceptance is not None:
+            given += ["--acceptance", self.acceptance]
+        return given + (["--chain-only"] if self.chain_only else [])
+
+    @property
+    def launch_options(self) -> list[str]:
+        """Runtime and dtypes as options, where they are not the default."""
+        given = [] if self.runtime == DEFAULT_RUNTIME else ["--runtime", self.runtime]
+        return given + self.dtype_options
+
+    @property
+    def dtype_options(self) -> list[str]:
+        """The dtypes as options, where they are not the model's own."""
+        chosen = {
+            "--dtype": self.dtype,
+            "--weight-dtype": self.weight_dtype,
+            "--kv-dtype": self.kv_dtype,
+        }
+        return [word for name, value in chosen.items() if value is not None for word in (name, value)]
+
+    @property
+    def title(self) -> str:
+        """`vicuna-7b on a100-80gb-pcie`, with the engine where there is one."""
+        engine = "" if self.own_code else f" under {self.engine}"
+        return f"{self.model} on {self.gpu}{engine}"
+
+
+def set_up(where: Any) -> SetUp:
+    """The shared inputs, in the sidebar."""
+    engine = engine_choice(where, titled=True)
+    gpu = gpu_choice(where)
+    model = model_choice(where, own=True)
+    config = _own_config(where) if model == OWN_MODEL else None
+    seq_len = inputs.number(
+        where,
+        "seq",
+        "Context (tokens)",
+        1,
+        _LARGEST_SEQ_LEN,
+        DEFAULT_SEQ_LEN,
+        "Committed tokens before the step.",
+    )
+    drafter = drafter_choice(where, engine)
+    heads: int | None = None
+    draft_model = None
+    if drafter_kind(drafter).unit == "head":
+        trained = inputs.whole(
+            where, "heads", "Medusa heads", 1, _HEADS, _HEADS, "Trained; fewer may be run."
+        )
+        heads = None if trained == _HEADS else trained
+    if drafter_kind(drafter).takes_draft_model:
+        told = "A smaller model of the same family and vocabulary."
+        draft_model = inputs.choice(where, "draft_model", "Draft model", model_names(), "llama-68m", told)
+    acceptance = acceptance_choice(where, drafter)
+    with where.expander("More"):
+        dtype = dtype_choice(st)
+        weights = inputs.choice(
+            st, "weight_dtype", "Weights", WEIGHTS, SAME, "int4: weights alone, as AWQ and GPTQ store them."
+        )
+        cache = inputs.choice(st, "kv_dtype", "KV cache", CACHES, SAME, "fp8: half the bytes of fp16.")
+    return SetUp(
+        gpu=gpu,
+        model=model if config is None else "config.json",
+        engine=engine,
+        seq_len=seq_len,
+        drafter=drafter,
+        heads=heads,
+        draft_model=draft_model,
+        acceptance=acceptance,
+        config=config,
+        dtype=dtype_for(gpu, dtype),
+        weight_dtype=None if weights == SAME else weights,
+        kv_dtype=None if cache == SAME else cache,
+    )
+
+
+def engine_choice(
+    where: Any, name: str = "runtime", default: str = DEFAULT_RUNTIME, *, titled: bool = False
+) -> str:
+    """A serving engine, or how code of one's own launches its kernels."""
+    told = (
+        "What runs it. cuda-graph, hf-eager: code of your own, which may verify any tree. Serving engines "
+        "verify chains of drafts, some of them trees, and add time of their own to a step. Only what the "
+        "engine can run is recommended."
+    )
+    chosen = inputs.choice(where, name, "Engine", RUNS_ON, default, told)
+    untimed = f"Its time between kernels is not known: counted as {DEFAULT_RUNTIME}."
+    if titled:
+        where.caption(untimed if chosen in UNTIMED else load_runtime(chosen).title)
+    return chosen
+
+
+def gpu_choice(where: Any, name: str = "gpu", default: str = DEFAULT_GPU) -> str:
+    """A GPU that is known."""
+    told = "A card with a file under hardware/, your own measured devices among them."
+    return inputs.choice(where, name, "GPU", gpu_names(), default, told)
+
+
+def model_choice(where: Any, name: str = "model", default: str = DEFAULT_MODEL, *, own: bool = False) -> str:
+    """A model by name or Hugging Face id, or the user's own config.json."""
+    names = model_names()
+    told = (
+        "Sizes decide the time of a step. Pick a name, type a Hugging Face id "
+        f"({_AN_ID}), or upload your own config.json: the last entry."
+    )
+    options = (*names, OWN_MODEL) if own else names
+    chosen = inputs.choice(where, name, "Model", options, default, told, typed=True)
+    if chosen in options:
+        return chosen
+    # What is typed is never opened as a file: the app may be open to others.
+    if chosen.count("/") > 1 or Path(chosen).exists():
+        raise UsageError(f"Model {chosen[:60]!r}: pick a name, or type a Hugging Face id such as {_AN_ID}")
+    return load_model(chosen).name
+
+
+def drafter_choice(where: Any, engine: str, name: str = "drafter") -> str:
+    """What drafts: of the methods that the engine has."""
+    options = tuple(method for method in drafter_names() if method in drafters_of(engine))
+    return inputs.choice(where, name, "Drafter", options, options[0], "What proposes the candidates.")
+
+
+def drafters_of(engine: str) -> tuple[str, ...]:
+    """Drafting methods that the engine has."""
+    if engine in UNTIMED:
+        return tuple(ENGINE_METHODS[engine])
+    terms = load_runtime(engine).engine
+    return drafter_names() if terms is None else terms.drafters
+
+
+def acceptance_choice(where: Any, drafter: str, name: str = "acceptance") -> str | None:
+    """A profile, or rates as the user types them; None for what ships, or where nothing is given."""
+    ships = drafter_kind(drafter).lender is not None
+    profiles = profiles_of(drafter)
+    chosen = inputs.choice(
+        where,
+        name,
+        "Acceptance",
+        (SHIPPED, *profiles),
+        SHIPPED,
+        f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours.",
+        shown={} if ships else {SHIPPED: "none: type a rate"},
+        typed=True,
+    )
+    if chosen == SHIPPED:
+        return None
+    # What is typed is never opened as a file: the app may be open to others.
+    if chosen not in profiles and not _RATES.fullmatch(chosen):
+        raise UsageError(f"Acceptance {chosen[:40]!r}: give {_TYPED}")
+    return chosen
+
+
+def profiles_of(drafter: str) -> tuple[str, ...]:
+    """Profiles that may be of this drafter: those of no other."""
+    others = [kind for name, kind in DRAFTERS.items() if name != drafter]
+    own = drafter_kind(drafter).profiles
+    claimed = tuple(prefix for kind in others for prefix in kind.profiles if prefix not in own)
+    return tuple(name for name in acceptance_names() if not name.startswith(claimed))
+
+
+def dtype_choice(where: Any, name: str = "dtype") -> str:
+    """A dtype, or the model's own."""
+    told = "Arithmetic of the linear layers. A device that was measured in one dtype alone takes that one."
+    return inputs.choice(where, name, "Dtype", DTYPES, PUBLISHED, told)
+
+
+def dtype_for(gpu: str, chosen: str) -> str | None:
+    """The chosen dtype; where none is chosen, the one that a device was measured in, if it is only one."""
+    if chosen != PUBLISHED:
+        return chosen
+    measured = {dtype for kernels in load_gpu(gpu).kernels.values() for dtype in kernels.linear}
+    return measured.pop() if len(measured) == 1 else None
+
+
+def _own_config(where: Any) -> bytes | None:
+    import uploads
+
+    given = where.file_uploader(
+        "config.json", type=["json"], key="config", help="Hugging Face config of your model; read, never run."
+    )
+    # On the page: the sidebar is folded away on a narrow screen.
+    if given is None:
+        st.title("Your own model", anchor=False)
+        st.info("Upload its config.json in the sidebar, or pick another model there.")
+        st.stop()
+    try:
+        return uploads.config_bytes(given.name, given.getvalue())
+    except MedusaSimError:
+        st.title("Your own model", anchor=False)
+        raise
