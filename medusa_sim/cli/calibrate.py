@@ -9,7 +9,7 @@ import click
 
 from medusa_sim.cli.calibrate_engine import calibrate_engine
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import MODEL, RUNTIME
+from medusa_sim.cli.names import DRAFTER, MODEL, RUNTIME
 from medusa_sim.cli.options import DTYPE, PositiveFloat, gpu_option, output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, UsageError
@@ -57,7 +57,7 @@ from medusa_sim.errors import DataError, UsageError
 @click.option("--title", default=None, help="One line kept with the runtime.")
 @click.option(
     "--drafter",
-    type=click.Choice(("draft-model", "eagle", "mtp", "ngram")),
+    type=DRAFTER,
     default=None,
     help="What drafted in the runs that speculated.",
 )

@@ -36,7 +36,7 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
     # dynamic_speculative_decoding.md; MTP schedules stop the V2 runner: vllm-project/vllm#48494.
     "vllm": {
         "medusa": EngineMethod(name="medusa", checkpoint=True, untested=_VLLM_UNTESTED),
-        "eagle": EngineMethod(name="eagle3", checkpoint=True, scheduled=_VLLM_SCHEDULED),
+        "eagle": EngineMethod(name="eagle", checkpoint=True, scheduled=_VLLM_SCHEDULED),
         "eagle3": EngineMethod(name="eagle3", checkpoint=True, scheduled=_VLLM_SCHEDULED),
         "mtp": EngineMethod(
             name="mtp",
@@ -48,7 +48,7 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
     },
     # docs_new/docs/advanced_features/{speculative_decoding,adaptive_speculative_decoding}.mdx.
     "sglang": {
-        "eagle": EngineMethod(name="EAGLE3", checkpoint=True, scheduled=("0.5.23",)),
+        "eagle": EngineMethod(name="EAGLE", checkpoint=True, scheduled=("0.5.23",)),
         "eagle3": EngineMethod(name="EAGLE3", checkpoint=True, scheduled=("0.5.23",)),
         "mtp": EngineMethod(name="EAGLE", checkpoint=False, scheduled=("0.5.23",)),
         "draft-model": EngineMethod(
@@ -62,9 +62,6 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
     # models of their own and the n-gram pool read a schedule, from 1.3 only one-model drafting does
     # (support_dynamic_draft_len: Eagle3 first, pull request 12262 adds MTP and draft target).
     "tensorrt-llm": {
-        "eagle": EngineMethod(
-            name="Eagle3", checkpoint=True, scheduled=("1.3", "1.4"), untested=_TENSORRT_UNREAD
-        ),
         "eagle3": EngineMethod(
             name="Eagle3", checkpoint=True, scheduled=("1.3", "1.4"), untested=_TENSORRT_UNREAD
         ),
@@ -81,7 +78,6 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
     },
     # llama.cpp docs/speculative.md (--spec-type).
     "llama-cpp": {
-        "eagle": EngineMethod(name="draft-eagle3", checkpoint=True),
         "eagle3": EngineMethod(name="draft-eagle3", checkpoint=True),
         "mtp": EngineMethod(name="draft-mtp", checkpoint=False),
         "draft-model": EngineMethod(name="draft-simple", checkpoint=True),
@@ -93,6 +89,8 @@ _WITHOUT = {
     ("sglang", "medusa"): "it was never merged",
     ("tensorrt-llm", "medusa"): "it went with the engine backend",
     ("llama-cpp", "medusa"): "it was never merged",
+    ("tensorrt-llm", "eagle"): "checkpoints of EAGLE-1 and 2 are incompatible with its PyTorch backend",
+    ("llama-cpp", "eagle"): "it reads EAGLE-3 checkpoints only",
 }
 
 
@@ -103,6 +101,8 @@ def engine_method(engine: str, method: str) -> EngineMethod:
         why = _WITHOUT.get((engine, method), "its documentation has none")
         others = [name for name, methods in METHODS.items() if method in methods]
         advice = f"export to {' or '.join(others)}" if others else "choose another drafter"
+        if method == "eagle" and "eagle3" in known:
+            advice = f"{advice}; with an EAGLE-3 checkpoint say --drafter eagle3"
         if method == "medusa":
             advice = "train an EAGLE-3 or DFlash drafter, which engines serve (vllm still loads Medusa heads)"
         raise UsageError(f"{engine} has no {method} speculation ({why}; it has {', '.join(known)}); {advice}")

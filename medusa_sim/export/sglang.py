@@ -126,8 +126,6 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
         notes.append(
             "breadth 1 is written because a chain was priced; the engine's own default is a tree of 10"
         )
-    if answer.drafting.method == "eagle":
-        notes.append("EAGLE3 is written; use EAGLE for a checkpoint of EAGLE or EAGLE-2")
     notes += [*range_notes(plan, "--max-running-requests"), length_note(answer)]
     return EngineSettings(
         engine=ENGINE,

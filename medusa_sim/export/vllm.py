@@ -31,7 +31,7 @@ from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "vllm"
 VERSIONS = Versions(ENGINE, ("0.24", "0.26", "0.32", "0.33"), "0.33")
-_ADAPTIVE = ("eagle", "mtp", "draft-model")
+_ADAPTIVE = ("eagle", "eagle3", "mtp", "draft-model")
 
 
 def speculative_config(
@@ -95,8 +95,6 @@ def _method_notes(answer: Recommendation, plan: ChainPlan, version: str) -> tupl
             "needed; no LoRA, no pipeline parallelism). What is left to decide is whether to load the "
             "drafter at all, which is what the break-even batch answers, and the most drafts"
         )
-    if method == "eagle":
-        notes.append("method eagle3 is written; use eagle for a checkpoint of EAGLE or EAGLE-2")
     if method == "mtp":
         notes.append("with more MTP modules than one, K must be a multiple of their number (n_predict)")
     if method == "medusa":

@@ -21,13 +21,13 @@ from medusa_sim.plan.recommend import Recommendation
 
 @pytest.fixture(scope="module")
 def eagle() -> Recommendation:
-    return answered("eagle")
+    return answered("eagle3")
 
 
 @pytest.fixture(scope="module")
 def steep() -> Recommendation:
     """Speculation pays at few requests and loses at many: a schedule gains more than it costs."""
-    return answered("eagle", constant_rate(0.85), seq_len=(64,), batch_max=512)
+    return answered("eagle3", constant_rate(0.85), seq_len=(64,), batch_max=512)
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_sglang_counts_the_root_and_forces_a_chain_with_topk_one(eagle: Recommen
     ("version", "flag"), [(None, "--page-size"), ("0.5.9", "--disable-overlap-schedule")]
 )
 def test_sglang_trees_start_under_the_overlap_scheduler(version: str | None, flag: str) -> None:
-    answer = answered("eagle", heads_profile(), batch_max=2)
+    answer = answered("eagle3", heads_profile(), batch_max=2)
     settings = exported(answer, "sglang", version=version, draft_path="d")
     read = flags(settings.text)
     assert int(read["--speculative-eagle-topk"]) > 1
@@ -199,7 +199,7 @@ def test_tensorrt_llm_mtp_sets_the_number_that_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "synchronous"), [("ngram", True), ("draft-model", True), ("eagle", False)]
+    ("method", "synchronous"), [("ngram", True), ("draft-model", True), ("eagle3", False)]
 )
 def test_tensorrt_llm_switches_the_overlap_scheduler_off_where_it_must(
     method: str, synchronous: bool
@@ -210,7 +210,7 @@ def test_tensorrt_llm_switches_the_overlap_scheduler_off_where_it_must(
 
 
 def test_tensorrt_llm_grows_dynamic_trees_from_1_3() -> None:
-    answer = answered("eagle", heads_profile(), batch_max=2)
+    answer = answered("eagle3", heads_profile(), batch_max=2)
     tree = speculative(exported(answer, "tensorrt-llm", version="1.4", draft_path="d").text)
     assert tree["use_dynamic_tree"] is True
     depth, top_k, total = (
@@ -247,13 +247,13 @@ def test_json_carries_the_trees(medusa: Recommendation) -> None:
 
 
 def test_several_lengths_become_one_schedule() -> None:
-    answer = answered("eagle", batch_max=40, seq_len=(256, 8192))
+    answer = answered("eagle3", batch_max=40, seq_len=(256, 8192))
     settings = exported(answer, "vllm", draft_path="d")
     assert any("256, 8192" in note for note in settings.notes)
 
 
 def test_where_it_loses_is_said() -> None:
-    answer = answered("eagle", constant_rate(0.3), seq_len=(64,), batch_max=1024)
+    answer = answered("eagle3", constant_rate(0.3), seq_len=(64,), batch_max=1024)
     settings = exported(answer, "llama-cpp", draft_path="d")
     plan = plan_of(settings)
     assert plan.loses_from is not None
@@ -268,7 +268,7 @@ def test_where_it_loses_is_said() -> None:
     [
         ("sglang", "medusa", "never merged.*EAGLE-3 or DFlash"),
         ("tensorrt-llm", "medusa", "went with the engine backend"),
-        ("tgi", "eagle", "no eagle speculation"),
+        ("tgi", "eagle3", "no eagle3 speculation"),
         ("llama-cpp", "medusa", "never merged"),
     ],
 )
@@ -277,6 +277,16 @@ def test_what_an_engine_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=told):
         exported(medusa if method == "medusa" else eagle, engine, draft_path="d")
+
+
+def test_checkpoints_of_the_first_eagle_go_where_they_load() -> None:
+    answer = answered("eagle", batch_max=4)
+    config = json.loads(flags(exported(answer, "vllm", draft_path="d").text)["--speculative-config"])
+    assert config["method"] == "eagle"
+    assert flags(exported(answer, "sglang", draft_path="d").text)["--speculative-algorithm"] == "EAGLE"
+    for engine in ("tensorrt-llm", "llama-cpp"):
+        with pytest.raises(UsageError, match="--drafter eagle3"):
+            exported(answer, engine, draft_path="d")
 
 
 def test_other_refusals(eagle: Recommendation) -> None:
@@ -288,7 +298,7 @@ def test_other_refusals(eagle: Recommendation) -> None:
     for engine in set(ENGINES) - {"tgi"}:
         with pytest.raises(UsageError, match="known:"):
             exported(eagle, engine, version="0.0.1", draft_path="d")
-    losing = answered("eagle", constant_rate(0.01), batch_max=4)
+    losing = answered("eagle3", constant_rate(0.01), batch_max=4)
     with pytest.raises(UsageError, match="leave speculation off"):
         exported(losing, "vllm", draft_path="d")
 
@@ -322,5 +332,5 @@ def test_ab_of_the_other_engines(eagle: Recommendation) -> None:
 
 
 def test_chains_asked_for_are_not_answered_with_a_tree() -> None:
-    answer = answered("eagle", heads_profile(), batch_max=2, chain_only=True)
+    answer = answered("eagle3", heads_profile(), batch_max=2, chain_only=True)
     assert exported(answer, "sglang", draft_path="d").plan is not None

@@ -25,9 +25,10 @@ PYTHON = Path(os.environ.get("MEDUSA_SIM_VLLM_PYTHON", ROOT / ".venv-vllm" / "bi
 @pytest.mark.slow
 @pytest.mark.skipif(not PYTHON.exists(), reason="no environment with vLLM")
 def test_vllm_takes_what_is_exported_and_drafts_what_was_planned() -> None:
-    steep = answered("eagle", constant_rate(0.85), seq_len=(64,), batch_max=512)
+    steep = answered("eagle3", constant_rate(0.85), seq_len=(64,), batch_max=512)
     answers = [
         steep,
+        answered("eagle3", batch_max=64),
         answered("eagle", batch_max=64),
         answered("medusa", heads_profile(), batch_max=32),
         answered("draft-model", batch_max=8),

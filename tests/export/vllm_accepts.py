@@ -31,6 +31,7 @@ LLAMA = {
     "torch_dtype": "bfloat16",
 }
 DRAFTS = {
+    "eagle": {**LLAMA, "num_hidden_layers": 1},
     "eagle3": {**LLAMA, "architectures": ["LlamaForCausalLMEagle3"], "draft_vocab_size": 512},
     "draft_model": {**LLAMA, "num_hidden_layers": 1},
     "medusa": {"model_type": "medusa", "architectures": ["MedusaModel"], "hidden_size": 64, "vocab_size": 512,
