@@ -20,12 +20,12 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta as Limit
 
-from medusa_sim.errors import DataError, OutputError
+from medusa_sim.errors import DataError
 from medusa_sim.measure.record import read_toml_struct, toml_text
 from medusa_sim.reading import TABLE_BYTES, read_text
 from medusa_sim.specs.measurement import META, Environment
 from medusa_sim.specs.strict import Schema, Text, converted
-from medusa_sim.writing import write_text
+from medusa_sim.writing import make_folder, write_text
 
 STEPS = "steps.csv"
 RUNS = "runs.csv"
@@ -104,12 +104,8 @@ def cell_name(row: StepRow | RunRow) -> str:
 
 def write_config(folder: Path, model: str, sizes: dict[str, object]) -> None:
     """The sizes of a model beside its rows; the folder is made. Raises OutputError."""
-    place = folder / model
-    try:
-        place.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise OutputError(f"{place}: cannot be created ({error.strerror}); choose another folder") from error
-    write_text(place / "config.json", json.dumps(sizes, indent=2) + "\n")
+    make_folder(folder / model)
+    write_text(folder / model / "config.json", json.dumps(sizes, indent=2) + "\n")
 
 
 def write_steps(folder: Path, meta: StepMeta, rows: Sequence[StepRow]) -> None:

@@ -21,7 +21,8 @@ from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.model import RMSNorm, rotate
 from medusa_sim.decoder.tree_attention import attention_mask, mask_bias
-from medusa_sim.measure.shapes import Case, Sizes
+from medusa_sim.measure.shapes import Case
+from medusa_sim.operators.operator import ATTENTION_KINDS
 
 Call = Callable[[], object]
 
@@ -70,14 +71,7 @@ class Pool:
 
 def calls(case: Case, pool: Pool) -> list[Call]:
     """One launch of the case on each copy of its operands, in the order in which they rotate."""
-    dtype = DTYPES[case.dtype]
-    if case.family == "gemm":
-        return _linear(case, dtype, pool)
-    if case.family == "elementwise":
-        return _ELEMENTWISE[case.op](case, dtype, pool)
-    if case.op in ("qk", "pv"):
-        return _unfused(case.op, case.sizes, dtype, pool, case.between_bytes)
-    return _fused(case.op, case.sizes, dtype, pool, case.between_bytes)
+    return CALLS[case.operator.kind](case, DTYPES[case.operator.dtype], pool)
 
 
 def _random(pool: Pool, dtype: torch.dtype, *shape: int) -> Tensor:
@@ -85,9 +79,9 @@ def _random(pool: Pool, dtype: torch.dtype, *shape: int) -> Tensor:
 
 
 def _linear(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    sizes = case.sizes
-    x = pool.activations((sizes.m, sizes.k), dtype, case.activation_bytes)
-    weights = pool.operands((sizes.n, sizes.k), dtype, case.between_bytes)
+    m, n, k = case.sizes.values()
+    x = pool.activations((m, k), dtype, case.activation_bytes)
+    weights = pool.operands((n, k), dtype, case.between_bytes)
 
     def call(i: int) -> Call:
         rows, weight = x[i % len(x)], weights[i % len(weights)]
@@ -97,13 +91,13 @@ def _linear(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
 
 
 def _rms_norm(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    norm = RMSNorm(case.sizes.n, 1e-6).to(device=pool.device, dtype=dtype)
+    norm = RMSNorm(case.sizes["n"], 1e-6).to(device=pool.device, dtype=dtype)
     return [partial(norm, x) for x in _tokens(case, dtype, pool)]
 
 
 def _rope(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     """Queries and keys of every token; the head dimension hardly matters, the largest usual one is taken."""
-    m, n = case.sizes.m, case.sizes.n
+    m, n = case.sizes.values()
     dim = next(dim for dim in (128, 64, 32, 16, 8, 4, 2) if n % dim == 0)
     cos, sin = _random(pool, dtype, 1, 1, m, dim), _random(pool, dtype, 1, 1, m, dim)
     keys = max(1, n // dim // 2)
@@ -131,41 +125,33 @@ def _next_token(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
 
 
 def _embedding(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
-    table = pool.operands((_EMBEDDING_ROWS, case.sizes.n), dtype, 0.0)[0]
-    tokens = torch.randint(0, _EMBEDDING_ROWS, (64, 1, case.sizes.m), device=pool.device)
+    table = pool.operands((_EMBEDDING_ROWS, case.sizes["n"]), dtype, 0.0)[0]
+    tokens = torch.randint(0, _EMBEDDING_ROWS, (64, 1, case.sizes["m"]), device=pool.device)
     return [partial(functional.embedding, row, table) for row in tokens]
 
 
 def _tokens(case: Case, dtype: torch.dtype, pool: Pool) -> Tensor:
     """(copies, 1, m, n)."""
-    return pool.activations((1, case.sizes.m, case.sizes.n), dtype, case.activation_bytes)
+    return pool.activations((1, case.sizes["m"], case.sizes["n"]), dtype, case.activation_bytes)
 
 
 def _pairs(case: Case, dtype: torch.dtype, pool: Pool) -> list[tuple[Tensor, Tensor]]:
     """Two operands a call, each (m, n)."""
-    both = pool.activations((2, case.sizes.m, case.sizes.n), dtype, case.activation_bytes)
+    both = pool.activations((2, case.sizes["m"], case.sizes["n"]), dtype, case.activation_bytes)
     return [(pair[0], pair[1]) for pair in both]
 
 
-_ELEMENTWISE: dict[str, Callable[[Case, torch.dtype, Pool], list[Call]]] = {
-    "rms_norm": _rms_norm,
-    "rope": _rope,
-    "activation": _activation,
-    "residual": _residual,
-    "embedding": _embedding,
-    "next_token": _next_token,
-}
-
-
-def _unfused(op: str, s: Sizes, dtype: torch.dtype, pool: Pool, between_bytes: float) -> list[Call]:
+def _unfused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     """QK^T or PV; the query heads of a K/V head are rows of one product, so that K or V is read once."""
-    rows = s.heads // s.kv_heads * s.q_len
-    store = pool.operands((s.batch, s.kv_heads, s.kv_len, s.head_dim), dtype, between_bytes)
-    width = s.head_dim if op == "qk" else s.kv_len
-    left = _random(pool, dtype, s.batch, s.kv_heads, rows, width)
+    batch, q_len, kv_len, heads, kv_heads, head_dim = case.sizes.values()
+    is_qk = case.operator.kind == "qk"
+    rows = heads // kv_heads * q_len
+    store = pool.operands((batch, kv_heads, kv_len, head_dim), dtype, case.between_bytes)
+    width = head_dim if is_qk else kv_len
+    left = _random(pool, dtype, batch, kv_heads, rows, width)
 
     def call(right: Tensor) -> Call:
-        right = right.transpose(-1, -2) if op == "qk" else right
+        right = right.transpose(-1, -2) if is_qk else right
         return lambda: torch.matmul(left, right)
 
     return [call(right) for right in store]
@@ -181,51 +167,66 @@ def tree_mask(q_len: int, device: torch.device) -> Tensor:
     return mask.to(device)
 
 
-def _fused(op: str, s: Sizes, dtype: torch.dtype, pool: Pool, between_bytes: float) -> list[Call]:
+def _fused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     """Attention as the decoder does it (`decoder.model.Attention`, from rotation to output projection)."""
+    batch, q_len, kv_len, heads, kv_heads, head_dim = case.sizes.values()
     device = pool.device
-    store = pool.operands((2, s.batch, s.kv_heads, s.kv_len, s.head_dim), dtype, between_bytes)
-    cache = _cache(s, store)
-    committed = s.kv_len - s.q_len
-    lengths = torch.full((s.batch,), committed, device=device)
-    order = torch.arange(s.q_len, device=device)
-    causal = op == "prefill_attention"
-    within = order[:, None] >= order if causal else tree_mask(s.q_len, device)
-    mask = attention_mask(lengths, within, s.kv_len, order)
-    group = s.heads // s.kv_heads
+    store = pool.operands((2, batch, kv_heads, kv_len, head_dim), dtype, case.between_bytes)
+    lengths = torch.full((batch,), kv_len - q_len, device=device)
+    cache = _cache(heads, store, lengths)
+    order = torch.arange(q_len, device=device)
+    causal = case.operator.kind == "prefill_attention"
+    within = order[:, None] >= order if causal else tree_mask(q_len, device)
+    mask = attention_mask(lengths, within, kv_len, order)
+    group = heads // kv_heads
     bias = mask_bias(mask, group, dtype)
     slots = lengths[:, None] + order
-    q = _random(pool, dtype, s.batch, s.q_len, s.heads, s.head_dim).transpose(1, 2)
-    k = _random(pool, dtype, s.batch, s.q_len, s.kv_heads, s.head_dim).transpose(1, 2)
-    v = _random(pool, dtype, s.batch, s.q_len, s.kv_heads, s.head_dim).transpose(1, 2)
+    q = _random(pool, dtype, batch, q_len, heads, head_dim).transpose(1, 2)
+    k = _random(pool, dtype, batch, q_len, kv_heads, head_dim).transpose(1, 2)
+    v = _random(pool, dtype, batch, q_len, kv_heads, head_dim).transpose(1, 2)
 
     def call(layer: int) -> Call:
         def attend() -> Tensor:
             cache.write(layer, slots, k, v)
-            rows = q.reshape(s.batch, s.kv_heads, group * s.q_len, s.head_dim)
+            rows = q.reshape(batch, kv_heads, group * q_len, head_dim)
             out = functional.scaled_dot_product_attention(
                 rows, cache.keys[layer], cache.values[layer], attn_mask=bias
             )
-            merged = out.reshape(s.batch, s.heads, s.q_len, s.head_dim).transpose(1, 2)
-            return merged.reshape(s.batch, s.q_len, -1)
+            merged = out.reshape(batch, heads, q_len, head_dim).transpose(1, 2)
+            return merged.reshape(batch, q_len, -1)
 
         return attend
 
     return [call(layer) for layer in range(store.shape[0])]
 
 
-def _cache(s: Sizes, store: Tensor) -> KVCache:
+def _cache(heads: int, store: Tensor, lengths: Tensor) -> KVCache:
     """A cache whose layers are the rotating copies: (copies, 2, batch, kv_heads, capacity, head_dim)."""
+    kv_heads, head_dim = store.shape[3], store.shape[5]
     config = DecoderConfig(
         vocab_size=1,
-        hidden_size=s.heads * s.head_dim,
+        hidden_size=heads * head_dim,
         intermediate_size=1,
         num_hidden_layers=1,
-        num_attention_heads=s.heads,
-        num_key_value_heads=s.kv_heads,
-        head_dim=s.head_dim,
+        num_attention_heads=heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
     )
     cache = KVCache(config, batch=1, capacity=1, dtype=store.dtype, device=store.device)
     cache.keys, cache.values = store[:, 0], store[:, 1]
-    cache.lengths = torch.full((s.batch,), s.kv_len - s.q_len, device=store.device)
+    cache.lengths = lengths
     return cache
+
+
+CALLS: dict[str, Callable[[Case, torch.dtype, Pool], list[Call]]] = {
+    "gemm": _linear,
+    **dict.fromkeys(ATTENTION_KINDS, _fused),
+    **dict.fromkeys(("qk", "pv"), _unfused),
+    "rms_norm": _rms_norm,
+    "rope": _rope,
+    "activation": _activation,
+    "residual": _residual,
+    "embedding": _embedding,
+    "next_token": _next_token,
+}
+"""How each kind of operator is launched."""

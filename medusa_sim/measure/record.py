@@ -22,14 +22,13 @@ from medusa_sim.errors import DataError, UsageError, shown
 from medusa_sim.measure.environment import differences
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
-from medusa_sim.operators.table import read_rows
+from medusa_sim.operators.table import SIZE_COLUMNS, read_rows
 from medusa_sim.reading import TABLE_BYTES, read_text, read_toml
 from medusa_sim.specs.measurement import META, Meta, Rates, read_meta
 from medusa_sim.specs.strict import converted
 from medusa_sim.writing import make_folder, write_text
 
-SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
-COLUMNS = ("op", *SIZES, "dtype", "time_us", "p10_us", "p90_us", "repeats")
+COLUMNS = ("op", *SIZE_COLUMNS, "dtype", "time_us", "p10_us", "p90_us", "repeats")
 _SAVE_EVERY_S = 5.0
 _DIGITS = 6
 
@@ -103,14 +102,18 @@ class Record:
 
 def file_name(case: Case) -> str:
     """The file that holds a case's row."""
-    return f"{case.family}_{case.dtype}.csv"
+    return f"{case.operator.FAMILY}_{case.operator.dtype}.csv"
 
 
 def row_of(case: Case, timing: Timing) -> Row:
     """The cells of a row; sizes that do not apply are blank."""
-    sizes = {name: str(size) if (size := getattr(case.sizes, name)) else "" for name in SIZES}
     times = {name: f"{getattr(timing, name):.{_DIGITS}g}" for name in ("time_us", "p10_us", "p90_us")}
-    return {"op": case.op, **sizes, "dtype": case.dtype, **times, "repeats": str(timing.repeats)}
+    named = {"op": case.operator.name, **_size_cells(case), "dtype": case.operator.dtype}
+    return {**named, **times, "repeats": str(timing.repeats)}
+
+
+def _size_cells(case: Case) -> Row:
+    return {name: str(case.sizes.get(name, "")) for name in SIZE_COLUMNS}
 
 
 def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = False) -> tuple[Record, Meta]:
@@ -188,19 +191,18 @@ def _best_rates(first: Rates, second: Rates) -> Rates:
 
 def _ordered(rows: Iterable[Row]) -> list[Row]:
     def place(row: Row) -> tuple[object, ...]:
-        return (row["op"], *(int(row[name] or 0) for name in ("n", "k", *SIZES)))
+        return (row["op"], *(int(row[name] or 0) for name in ("n", "k", *SIZE_COLUMNS)))
 
     return sorted(rows, key=place)
 
 
 def _row_key(row: Row) -> tuple[str, ...]:
     op = "gemm" if row["k"] else row["op"]
-    return (op, *(row[name] for name in SIZES), row["dtype"])
+    return (op, *(row[name] for name in SIZE_COLUMNS), row["dtype"])
 
 
 def _case_key(case: Case) -> tuple[str, ...]:
-    op = "gemm" if case.family == "gemm" else case.op
-    return (op, *(str(getattr(case.sizes, name) or "") for name in SIZES), case.dtype)
+    return (case.operator.kind, *_size_cells(case).values(), case.operator.dtype)
 
 
 def _spread(row: Row) -> float:

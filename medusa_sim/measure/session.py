@@ -65,9 +65,9 @@ class _Best:
         self.bytes_per_s = 0.0
 
     def see(self, case: Case, time_us: float) -> None:
-        if case.family == "gemm":
-            flops_per_s = case.flops / time_us * US_PER_S
-            self.flops_per_s[case.dtype] = max(flops_per_s, self.flops_per_s.get(case.dtype, 0.0))
+        if case.operator.kind == "gemm":
+            flops_per_s, dtype = case.flops / time_us * US_PER_S, case.operator.dtype
+            self.flops_per_s[dtype] = max(flops_per_s, self.flops_per_s.get(dtype, 0.0))
             self.bytes_per_s = max(self.bytes_per_s, case.bytes / time_us * US_PER_S)
 
 
@@ -126,7 +126,7 @@ def measure_cases(
 
 def expected_s(case: Case, rates: Rates) -> float:
     """Seconds that a case may take: launches at the device's rates, and building its operands."""
-    flops_per_s = rates.flops_per_s.get(case.dtype) or max(rates.flops_per_s.values())
+    flops_per_s = rates.flops_per_s.get(case.operator.dtype) or max(rates.flops_per_s.values())
     launch_s = (
         case.bytes / rates.read_bytes_per_s + case.flops / flops_per_s + rates.launch_eager_us / US_PER_S
     )

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Literal, cast
 
 from medusa_sim.operators.operator import (
+    OPERATORS,
     Attention,
     AttentionKind,
     Elementwise,
@@ -22,8 +21,7 @@ from medusa_sim.operators.operator import (
 from medusa_sim.specs.model import Model
 from medusa_sim.units import BYTES_PER_ELEMENT
 
-Family = Literal["gemm", "attention", "elementwise"]
-FAMILIES: tuple[Family, ...] = ("gemm", "attention", "elementwise")
+FAMILIES = tuple(dict.fromkeys(made.FAMILY for made in OPERATORS.values()))
 Levels = dict[int, int]
 
 M_MAX = 4096
@@ -65,62 +63,28 @@ _UNFUSED_OFFSET = 2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Sizes:
-    """Sizes of one operator as the columns of a row name them; 0 where one does not apply."""
-
-    m: int = 0
-    n: int = 0
-    k: int = 0
-    batch: int = 0
-    q_len: int = 0
-    kv_len: int = 0
-    heads: int = 0
-    kv_heads: int = 0
-    head_dim: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Case:
-    """One shape to measure.
+    """One shape to measure; its operator's sizes are single numbers.
 
     level: 0 is the most informative. between_bytes: bytes that a step reads between two uses of the same
     operands (the weights of the whole model; for attention also K and V of every layer): how cold they are.
     activation_bytes: what a layer writes for as many tokens, which is how cold activations are.
     """
 
-    op: str
-    family: Family
-    sizes: Sizes
-    dtype: str
+    operator: Operator
     level: int
     between_bytes: float
     activation_bytes: float = 0.0
 
     @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes by the names of columns."""
+        return {name: int(size) for name, size in self.operator.columns.items()}
+
+    @property
     def key(self) -> tuple[object, ...]:
         """What makes two cases one: linear layers of any name share their shape."""
-        return ("gemm" if self.family == "gemm" else self.op, self.sizes, self.dtype)
-
-    @cached_property
-    def operator(self) -> Operator:
-        """Its FLOP and byte counts."""
-        s = self.sizes
-        if self.family == "gemm":
-            return Gemm(name=self.op, m=s.m, n=s.n, k=s.k, dtype=self.dtype)
-        if self.family == "elementwise":
-            kind = cast("ElementwiseKind", self.op)
-            return Elementwise(name=self.op, kind=kind, m=s.m, n=s.n, dtype=self.dtype)
-        return Attention(
-            name=self.op,
-            kind=cast("AttentionKind", self.op),
-            batch=s.batch,
-            q_len=s.q_len,
-            kv_len=s.kv_len,
-            heads=s.heads,
-            kv_heads=s.kv_heads,
-            head_dim=s.head_dim,
-            dtype=self.dtype,
-        )
+        return (*self.operator.key, *self.operator.axes)
 
     @property
     def bytes(self) -> float:
@@ -157,9 +121,9 @@ def cases(models: Sequence[Model], dtypes: Sequence[str]) -> list[Case]:
 
 def _interleaved(found: Iterable[Case]) -> list[Case]:
     """By level; within a level the families advance together, however many shapes each has."""
-    groups: dict[tuple[int, Family], list[Case]] = {}
+    groups: dict[tuple[int, str], list[Case]] = {}
     for case in found:
-        groups.setdefault((case.level, case.family), []).append(case)
+        groups.setdefault((case.level, case.operator.FAMILY), []).append(case)
     placed = [
         (level, (place + 0.5) / len(group), FAMILIES.index(family), case)
         for (level, family), group in groups.items()
@@ -170,34 +134,20 @@ def _interleaved(found: Iterable[Case]) -> list[Case]:
 
 def _of_model(model: Model, dtype: str) -> Iterator[Case]:
     weights = model.parameter_count * BYTES_PER_ELEMENT[dtype]
-
     written = BYTES_PER_ELEMENT[dtype] * (
         _WRITTEN_HIDDEN * model.hidden + _WRITTEN_INNER * model.intermediate
     )
-
-    def case(op: str, family: Family, sizes: Sizes, level: int) -> Case:
-        found = Case(
-            op=op,
-            family=family,
-            sizes=sizes,
-            dtype=dtype,
-            level=level,
-            between_bytes=weights,
-            activation_bytes=sizes.m * written,
-        )
-        if isinstance(found.operator, Attention):  # a layer's K and V come back after those of all others
-            every_layer = model.layers * float(found.operator.kv_bytes)
-            return replace(found, between_bytes=weights + every_layer)
-        return found
-
-    for op, n, k in linear_layers(model):
+    for name, n, k in linear_layers(model):
         for m, level in M_LEVELS.items():
-            yield case(op, "gemm", Sizes(m=m, n=n, k=k), level)
-    for op, n in elementwise_widths(model):
+            layer = Gemm(name=name, m=m, n=n, k=k, dtype=dtype)
+            yield Case(operator=layer, level=level, between_bytes=weights, activation_bytes=m * written)
+    for kind, n in elementwise_widths(model):
         for m, level in ELEMENTWISE_M_LEVELS.items():
-            yield case(op, "elementwise", Sizes(m=m, n=n), level)
-    for op, sizes, level in _attention(model):
-        yield case(op, "attention", sizes, level)
+            rows = Elementwise(name=kind, kind=kind, m=m, n=n, dtype=dtype)
+            yield Case(operator=rows, level=level, between_bytes=weights, activation_bytes=m * written)
+    for product, level in _attention(model, dtype):
+        every_layer = model.layers * float(product.kv_bytes)  # they come back after those of all others
+        yield Case(operator=product, level=level, between_bytes=weights + every_layer)
 
 
 def linear_layers(model: Model) -> list[tuple[str, int, int]]:
@@ -221,34 +171,47 @@ def linear_layers(model: Model) -> list[tuple[str, int, int]]:
     return list(seen.values())
 
 
-def elementwise_widths(model: Model) -> list[tuple[str, int]]:
+def elementwise_widths(model: Model) -> list[tuple[ElementwiseKind, int]]:
     """(kind, row width) of the kernels between the linear layers."""
     rotated = (model.heads + model.kv_heads) * model.head_dim
-    return [
+    widths: list[tuple[ElementwiseKind, int]] = [
         ("rms_norm", model.hidden),
         ("next_token", model.vocab),
         ("residual", model.hidden),
         ("activation", model.intermediate),
         ("embedding", model.hidden),
-        *([("rope", rotated)] if model.rope else []),
     ]
+    return [*widths, ("rope", rotated)] if model.rope else widths
 
 
-def _attention(model: Model) -> Iterator[tuple[str, Sizes, int]]:
+def _attention(model: Model, dtype: str) -> Iterator[tuple[Attention, int]]:
     """Fused kernels over contexts and batches, causal prefill, and the two unfused products."""
-    heads = {"heads": model.heads, "kv_heads": model.kv_heads, "head_dim": model.head_dim}
+
+    def product(kind: AttentionKind, batch: int, q_len: int, kv_len: int) -> Attention:
+        return Attention(
+            name=kind,
+            kind=kind,
+            batch=batch,
+            q_len=q_len,
+            kv_len=kv_len,
+            heads=model.heads,
+            kv_heads=model.kv_heads,
+            head_dim=model.head_dim,
+            dtype=dtype,
+        )
+
     for context, context_level in CONTEXT_LEVELS.items():
         for batch, batch_level in BATCH_LEVELS.items():
             for q_len, q_level in Q_LEVELS.items():
-                op = "decode_attention" if q_len == 1 else "verify_attention"
-                sizes = Sizes(batch=batch, q_len=q_len, kv_len=context + q_len, **heads)
+                kind: AttentionKind = "decode_attention" if q_len == 1 else "verify_attention"
                 early = _FEW_EARLIER if q_len == 1 else 0
-                yield op, sizes, max(0, context_level + batch_level + q_level - early)
+                level = max(0, context_level + batch_level + q_level - early)
+                yield product(kind, batch, q_len, context + q_len), level
             for q_len, q_level in UNFUSED_Q_LEVELS.items():
-                sizes = Sizes(batch=batch, q_len=q_len, kv_len=context, **heads)
-                for op in ("qk", "pv"):
-                    yield op, sizes, _UNFUSED_OFFSET + context_level + batch_level + q_level
+                level = _UNFUSED_OFFSET + context_level + batch_level + q_level
+                yield product("qk", batch, q_len, context), level
+                yield product("pv", batch, q_len, context), level
     for q_len, q_level in PREFILL_LEVELS.items():
         for batch, batch_level in PREFILL_BATCH_LEVELS.items():
-            sizes = Sizes(batch=batch, q_len=q_len, kv_len=q_len, **heads)
-            yield "prefill_attention", sizes, max(0, q_level + batch_level - _FEW_EARLIER)
+            level = max(0, q_level + batch_level - _FEW_EARLIER)
+            yield product("prefill_attention", batch, q_len, q_len), level

@@ -55,7 +55,7 @@ class CpuBench:
         operands = calls(case, self.pool)
         rotation = itertools.cycle(operands)
         results: deque[object] = deque(maxlen=results_kept(case, next(rotation)()))
-        settles = case.family == "attention" and case.between_bytes < self.pool.cache_bytes
+        settles = case.operator.FAMILY == "attention" and case.between_bytes < self.pool.cache_bytes
         rotations, seconds = (_SETTLING_ROTATIONS, _SETTLING_S) if settles else (_WARMUP_ROTATIONS, _WARMUP_S)
         self._warm_up(rotation, results, rotations * len(operands), seconds)
         once_us = self._sample_us(rotation, 1, results)

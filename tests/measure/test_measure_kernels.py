@@ -22,8 +22,9 @@ from medusa_sim.latency.measured import MeasuredLatency  # noqa: E402
 from medusa_sim.latency.profile import load_profile  # noqa: E402
 from medusa_sim.measure import kernels, shapes  # noqa: E402
 from medusa_sim.measure.kernels import Pool, calls, tree_mask  # noqa: E402
-from medusa_sim.measure.shapes import Case, Family, Sizes  # noqa: E402
+from medusa_sim.measure.shapes import Case  # noqa: E402
 from medusa_sim.measure.timing import CpuBench, results_kept  # noqa: E402
+from medusa_sim.operators.operator import operator_of  # noqa: E402
 from medusa_sim.operators.table import operators_of, read_rows  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 from medusa_sim.specs.measurement import read_meta  # noqa: E402
@@ -31,12 +32,9 @@ from medusa_sim.specs.measurement import read_meta  # noqa: E402
 CACHE = 10_000
 
 
-def case(op: str, family: Family, between_bytes: float = 0.0, written: float = 0.0, **sizes: int) -> Case:
+def case(kind: str, between_bytes: float = 0.0, written: float = 0.0, **sizes: int) -> Case:
     return Case(
-        op=op,
-        family=family,
-        sizes=Sizes(**sizes),
-        dtype="fp32",
+        operator=operator_of(kind, "fp32", sizes),
         level=0,
         between_bytes=between_bytes,
         activation_bytes=written,
@@ -59,34 +57,34 @@ def closure(call: object) -> dict[str, object]:
 
 def test_operands_rotate_until_nothing_of_them_is_cached(pool: Pool) -> None:
     """Copies lie side by side and cover three caches, or what the model reads in a step if that is less."""
-    cold = calls(case("q_proj", "gemm", 1e12, m=2, n=16, k=16), pool)
+    cold = calls(case("gemm", 1e12, m=2, n=16, k=16), pool)
     assert len(cold) == int(np.ceil(3 * CACHE / (16 * 16 * 4)))
     weights = [closure(call)["weight"] for call in cold]
     places = [weight.data_ptr() for weight in weights]
     assert len(set(places)) == len(places)
     assert np.all(np.diff(places) == 16 * 16 * 4)
-    small_model = calls(case("q_proj", "gemm", 4096.0, m=2, n=16, k=16), pool)
+    small_model = calls(case("gemm", 4096.0, m=2, n=16, k=16), pool)
     assert len(small_model) == 4
-    assert len(calls(case("q_proj", "gemm", 1e12, m=1, n=100, k=100), pool)) == 1  # larger than the rotation
+    assert len(calls(case("gemm", 1e12, m=1, n=100, k=100), pool)) == 1  # larger than the rotation
 
 
 def test_activations_are_as_cold_as_a_layer_leaves_them(pool: Pool) -> None:
     """Tokens rotate through what a layer writes, beside the weights, and results are held as long."""
-    few = case("q_proj", "gemm", 4096.0, written=10 * 2 * 16 * 4.0, m=2, n=16, k=16)
+    few = case("gemm", 4096.0, written=10 * 2 * 16 * 4.0, m=2, n=16, k=16)
     rotation = calls(few, pool)
     rows = [closure(call)["rows"].data_ptr() for call in rotation]
     assert len(rotation) == len(set(rows)) == 10
     assert len({closure(call)["weight"].data_ptr() for call in rotation}) == 4
-    norms = calls(case("rms_norm", "elementwise", written=7 * 6 * 16 * 4.0, m=6, n=16), pool)
+    norms = calls(case("rms_norm", written=7 * 6 * 16 * 4.0, m=6, n=16), pool)
     assert len({closure(call)[0].data_ptr() for call in norms}) == 7
     assert results_kept(few, rotation[0]()) == 10
-    assert results_kept(case("q_proj", "gemm", m=2, n=16, k=16), rotation[0]()) == 1
-    rope = case("rope", "elementwise", written=3 * 6 * 128 * 4.0, m=6, n=128)
+    assert results_kept(case("gemm", m=2, n=16, k=16), rotation[0]()) == 1
+    rope = case("rope", written=3 * 6 * 128 * 4.0, m=6, n=128)
     assert results_kept(rope, calls(rope, pool)[0]()) == 3  # queries and keys together
 
 
 def test_linear_layers_are_products(pool: Pool) -> None:
-    for call in calls(case("up_proj", "gemm", 1e9, m=3, n=10, k=7), pool)[:3]:
+    for call in calls(case("gemm", 1e9, m=3, n=10, k=7), pool)[:3]:
         held = closure(call)
         x, weight = held["rows"].double(), held["weight"].double()
         naive = torch.stack([(row * weight).sum(1) for row in x])
@@ -99,7 +97,7 @@ def test_unfused_products_are_those_of_table_5(pool: Pool, heads: tuple[int, int
     sizes = {"batch": 2, "q_len": 3, "kv_len": 11, "heads": heads[0], "kv_heads": heads[1], "head_dim": 8}
     group = heads[0] // heads[1]
     for op in ("qk", "pv"):
-        (call, *_) = calls(case(op, "attention", **sizes), pool)
+        (call, *_) = calls(case(op, **sizes), pool)
         held = closure(call)
         left = held["left"].reshape(2, heads[0], 3, -1)
         right = held["right"].repeat_interleave(group, 1)
@@ -138,7 +136,6 @@ def test_fused_attention_attends_to_prefix_and_ancestors(
         found = calls(
             case(
                 op,
-                "attention",
                 between,
                 batch=2,
                 q_len=q_len,
@@ -157,7 +154,7 @@ def test_fused_attention_attends_to_prefix_and_ancestors(
 def test_fused_attention_is_the_decoders(pool: Pool) -> None:
     """The same numbers as the decoder's module between rotation and output projection."""
     sizes = {"batch": 2, "q_len": 5, "kv_len": 12, "heads": 4, "kv_heads": 2, "head_dim": 8}
-    (call, *_) = calls(case("verify_attention", "attention", **sizes), pool)
+    (call, *_) = calls(case("verify_attention", **sizes), pool)
     held = closure(call)
     module = Attention(tiny_config(), 0)
     flat = {name: held[name].transpose(1, 2).reshape(2, 5, -1) for name in ("q", "k", "v")}
@@ -182,7 +179,7 @@ def test_tree_mask_is_a_tree() -> None:
 
 def test_elementwise_kernels(pool: Pool) -> None:
     def one(op: str, n: int = 16) -> tuple[torch.Tensor, dict[str, object]]:
-        (call, *_) = calls(case(op, "elementwise", m=6, n=n), pool)
+        (call, *_) = calls(case(op, m=6, n=n), pool)
         return call(), closure(call)
 
     out, held = one("rms_norm")
@@ -206,9 +203,7 @@ def test_elementwise_kernels(pool: Pool) -> None:
 
 def test_cpu_bench_returns_repeats(pool: Pool) -> None:
     ticks = iter(np.arange(0.0, 1e4, 1e-3))
-    found = CpuBench(pool, clock=lambda: float(next(ticks))).timing(
-        case("q_proj", "gemm", 1e9, m=2, n=8, k=8)
-    )
+    found = CpuBench(pool, clock=lambda: float(next(ticks))).timing(case("gemm", 1e9, m=2, n=8, k=8))
     assert found.repeats >= 7
     assert found.time_us == pytest.approx(1e3, rel=1e-6)  # the fake clock moves 1 ms a reading
     assert found.spread == pytest.approx(0.0, abs=1e-6)

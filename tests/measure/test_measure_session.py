@@ -14,7 +14,7 @@ from medusa_sim.latency.profile import profile_of
 from medusa_sim.measure import hardware, record, session, shapes, spread
 from medusa_sim.measure.environment import differences, slug, torch_device
 from medusa_sim.measure.record import Record, begin, write_meta
-from medusa_sim.measure.shapes import Case, Sizes, cases
+from medusa_sim.measure.shapes import Case, cases
 from medusa_sim.measure.spread import Timing, spread_warning, timing_of
 from medusa_sim.operators.table import read_rows
 from medusa_sim.specs.gpu import load_gpu
@@ -94,10 +94,10 @@ def run(
 def test_shapes_cover_what_the_answer_needs() -> None:
     found = some_cases()
     assert len({case.key for case in found}) == len(found)
-    m = {case.sizes.m for case in found if case.family == "gemm"}
+    m = {case.sizes["m"] for case in found if case.operator.kind == "gemm"}
     assert {1, 16, 64, 65, 128, 129, 256, 257, 512, 4096} <= m
     assert set(range(8, 145, 8)) <= m  # tile edges show up to 144
-    products = {(case.sizes.n, case.sizes.k) for case in found if case.family == "gemm"}
+    products = {(case.sizes["n"], case.sizes["k"]) for case in found if case.operator.kind == "gemm"}
     assert {
         (12288, 4096),
         (4096, 4096),
@@ -107,12 +107,12 @@ def test_shapes_cover_what_the_answer_needs() -> None:
         (32000, 4096),
     } <= products
     assert {(6144, 4096), (1024, 4096), (28672, 4096), (128256, 4096)} <= products  # grouped-query Llama 3
-    verify = [case.sizes for case in found if case.op == "verify_attention"]
-    assert {s.q_len for s in verify} == {2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128}
-    assert {s.kv_len - s.q_len for s in verify} == {128, 256, 512, 1024, 2048, 4096, 8192}
-    assert {s.batch for s in verify} == {1, 2, 4, 8, 16, 32, 64}
-    assert all(s.q_len == 1 for s in (c.sizes for c in found if c.op == "decode_attention"))
-    kinds = {case.op for case in found if case.family != "gemm"}
+    verify = [case.sizes for case in found if case.operator.kind == "verify_attention"]
+    assert {s["q_len"] for s in verify} == {2, 4, 8, 16, 24, 32, 48, 64, 80, 96, 112, 128}
+    assert {s["kv_len"] - s["q_len"] for s in verify} == {128, 256, 512, 1024, 2048, 4096, 8192}
+    assert {s["batch"] for s in verify} == {1, 2, 4, 8, 16, 32, 64}
+    assert all(s["q_len"] == 1 for s in (c.sizes for c in found if c.operator.kind == "decode_attention"))
+    kinds = {case.operator.kind for case in found if case.operator.kind != "gemm"}
     assert {
         "qk",
         "pv",
@@ -130,12 +130,12 @@ def test_the_first_shapes_cover_every_family_and_later_ones_refine() -> None:
     levels = [case.level for case in found]
     assert levels == sorted(levels)
     first = found[: levels.index(1)]
-    assert Counter(case.family for case in first).keys() == set(shapes.FAMILIES)
-    assert {case.sizes.m for case in first if case.family == "gemm"} == {1, 16, 64, 128}
+    assert Counter(case.operator.FAMILY for case in first).keys() == set(shapes.FAMILIES)
+    assert {case.sizes["m"] for case in first if case.operator.kind == "gemm"} == {1, 16, 64, 128}
     # Within a level the families advance together: halfway through, each is about halfway.
     second = [case for case in found if case.level == 2]
-    half = Counter(case.family for case in second[: len(second) // 2])
-    whole = Counter(case.family for case in second)
+    half = Counter(case.operator.FAMILY for case in second[: len(second) // 2])
+    whole = Counter(case.operator.FAMILY for case in second)
     assert all(abs(half[family] / whole[family] - 0.5) < 0.05 for family in whole)
 
 
@@ -143,7 +143,7 @@ def test_a_shape_of_two_models_is_as_cold_as_in_the_larger() -> None:
     small, large = load_model("llama-7b"), load_model("llama-13b")
     shared = dataclasses.replace(large, hidden=small.hidden, heads=small.heads)
     both = {case.key: case for case in cases([small, shared], ["fp16"])}
-    key = ("gemm", Sizes(m=1, n=small.hidden, k=small.hidden), "fp16")
+    key = ("gemm", "fp16", "fp16", small.hidden, small.hidden, 1)
     assert both[key].between_bytes == 2.0 * max(small.parameter_count, shared.parameter_count)
 
 
