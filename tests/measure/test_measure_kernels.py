@@ -108,21 +108,21 @@ def test_unfused_products_are_those_of_table_5(pool: Pool, heads: tuple[int, int
 def naive_attention(call: object, causal: bool) -> torch.Tensor:
     """Softmax attention row by row, from the operands that the call has bound."""
     held = closure(call)
-    s, layer = held["s"], held["layer"]
-    group = s.heads // s.kv_heads
-    start = s.kv_len - s.q_len
+    layer = held["layer"]
+    batch, heads, q_len, head_dim = held["q"].shape
     keys, values = held["cache"].keys[layer].clone(), held["cache"].values[layer].clone()
+    group, start = heads // keys.shape[1], keys.shape[2] - q_len
     keys[:, :, start:], values[:, :, start:] = held["k"], held["v"]
-    sees = torch.ones(s.q_len, s.q_len).tril().bool() if causal else tree_mask(s.q_len, torch.device("cpu"))
-    out = torch.zeros(s.batch, s.q_len, s.heads, s.head_dim, dtype=torch.float64)
-    for b in range(s.batch):
-        for h in range(s.heads):
-            for i in range(s.q_len):
-                seen = list(range(start)) + [start + j for j in range(s.q_len) if sees[i, j]]
+    sees = torch.ones(q_len, q_len).tril().bool() if causal else tree_mask(q_len, torch.device("cpu"))
+    out = torch.zeros(batch, q_len, heads, head_dim, dtype=torch.float64)
+    for b in range(batch):
+        for h in range(heads):
+            for i in range(q_len):
+                seen = list(range(start)) + [start + j for j in range(q_len) if sees[i, j]]
                 key, value = keys[b, h // group, seen].double(), values[b, h // group, seen].double()
-                scores = key @ held["q"][b, h, i].double() / s.head_dim**0.5
+                scores = key @ held["q"][b, h, i].double() / head_dim**0.5
                 out[b, i, h] = torch.softmax(scores, 0) @ value
-    return out.reshape(s.batch, s.q_len, -1)
+    return out.reshape(batch, q_len, -1)
 
 
 @pytest.mark.parametrize("heads", [(4, 4), (4, 2)])
