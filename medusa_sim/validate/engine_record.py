@@ -1,0 +1,142 @@
+"""The record of a served engine: what `benchmarks/validate_engine.py` keeps of a run, and reading it back.
+
+<folder>/meta.toml         what was run, with what, on what
+<folder>/operators.csv     the engine's own operators, each timed by itself, as rows of the project
+<folder>/steps.csv         steps by target, method, drafts, batch and pass
+<folder>/acceptance.csv    the shipped pair: share of steps that accepted so many drafts, by source
+    <folder>/texts.csv         how many of its texts are the decoder's
+<folder>/<model>/config.json
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+import pandas as pd
+
+from medusa_sim.errors import DataError
+from medusa_sim.measure.environment import Environment
+from medusa_sim.measure.record import META, read_toml_struct
+from medusa_sim.specs.model import Model
+from medusa_sim.validate.steps import decoder_model
+
+DTYPE = "bf16"
+Method = Literal["plain", "ngram", "draft"]
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+
+class EngineMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`meta.toml`. seconds: of the whole run; settings: of the engine, one line; python: that it ran in."""
+
+    schema: int
+    title: str
+    targets: tuple[str, ...]
+    draft: str
+    passes: int
+    seconds: int
+    settings: str
+    python: str
+    packages: dict[str, str]
+    environment: Environment
+
+
+class EngineStep(msgspec.Struct, frozen=True, kw_only=True, rename={"number": "pass"}):
+    """One batch of one method in one pass.
+
+    seq_len: mean committed tokens of a request. time_us, p10_us, p90_us, least_us: of the steps, each
+    timed by the process's CPU time (with one thread it never waits), or by the wall clock with more threads;
+    elapsed_us: wall clock over steps. drafting, drafted, accepted: the engine's counters over these steps
+    (requests that drafted, their draft tokens, those accepted); emitted: tokens of all requests.
+    """
+
+    target: str
+    method: Method
+    drafts: int
+    batch: int
+    number: int
+    seq_len: float
+    time_us: float
+    p10_us: float
+    p90_us: float
+    least_us: float
+    elapsed_us: float
+    steps: int
+    emitted: int
+    drafting: int
+    drafted: int
+    accepted: int
+
+    @property
+    def rows(self) -> float:
+        """Tokens that a step verified: one a request and what it drafted."""
+        return self.batch + self.drafted / self.steps
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """Share of steps that accepted at least `position` drafts, with its standard error between texts.
+
+    source: vLLM, decoder (the project's), predicted (other prompts' plain texts).
+    """
+
+    method: Method
+    source: str
+    position: int
+    steps: int
+    accepted: int
+    share: float
+    error: float
+
+
+class SameText(msgspec.Struct, frozen=True, kw_only=True):
+    """How many of the texts are the decoder's to the last token."""
+
+    method: Method
+    texts: int
+    same: int
+    tokens: int
+    common_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRecord:
+    """A folder, read. operators: columns as written."""
+
+    meta: EngineMeta
+    steps: list[EngineStep]
+    operators: pd.DataFrame
+    accepted: list[Accepted]
+    texts: list[SameText]
+    models: dict[str, Model]
+
+
+def read_engine_record(folder: Path) -> EngineRecord:
+    """Read a record. Raises DataError for a missing or malformed file."""
+    meta = read_toml_struct(folder / META, EngineMeta)
+    return EngineRecord(
+        meta=meta,
+        steps=_structs(folder / "steps.csv", EngineStep),
+        operators=_frame(folder / "operators.csv"),
+        accepted=_structs(folder / "acceptance.csv", Accepted),
+        texts=_structs(folder / "texts.csv", SameText),
+        models={name: decoder_model(folder, name, DTYPE) for name in (*meta.targets, meta.draft)},
+    )
+
+
+def _frame(path: Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path)
+    except FileNotFoundError:
+        raise DataError(f"{path}: no such file; `make validate-engine` writes a record whole") from None
+    except (UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"{path}: not a table of a record: {' '.join(str(error).split())}") from None
+
+
+def _structs(path: Path, form: type[Struct]) -> list[Struct]:
+    rows = _frame(path).to_dict("records")
+    try:
+        return msgspec.convert(rows, list[form])  # type: ignore[valid-type]
+    except msgspec.ValidationError as error:
+        raise DataError(f"{path}: not a table of a record: {error}") from None
