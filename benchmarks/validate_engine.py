@@ -48,7 +48,15 @@ PROMPT_TOKENS, STEPS = 97, 8
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 KV_LENGTHS = (128, 384)
 SHIPPED_DRAFTS, SHIPPED_PROMPT_TOKENS, SHIPPED_NEW_TOKENS = 7, 48, 128
-KV_BYTES = 768 << 20
+BLOCK_TOKENS, BLOCKS = 32, 1100
+"""Of an engine's K/V cache: enough for all requests at the longest context that an operator is timed at."""
+
+
+def kv_bytes(folder: Path) -> int:
+    """Of BLOCKS blocks of a model."""
+    config = read_config(folder)
+    token_bytes = 2 * config.num_hidden_layers * config.num_key_value_heads * config.head_dim * 2
+    return BLOCKS * BLOCK_TOKENS * token_bytes
 
 
 def _arguments() -> argparse.Namespace:
@@ -120,7 +128,7 @@ def steps_plan(given: argparse.Namespace, models: Path, target: str, seconds: fl
         "seconds": seconds,
         "passes": given.passes,
         "max_tokens": 1024,
-        "kv_bytes": KV_BYTES,
+        "kv_bytes": kv_bytes(models / target),
         "vocab": config.vocab_size,
         "batches": given.batches,
         "prompt_tokens": PROMPT_TOKENS,
@@ -168,7 +176,7 @@ def decode_shipped(
         "threads": given.threads,
         "seconds": given.seconds,
         "max_tokens": 512,
-        "kv_bytes": KV_BYTES,
+        "kv_bytes": 256 << 20,
         "batches": [given.prompts],
         "ngram": NGRAM,
         "engines": [["plain", 0], ["ngram", SHIPPED_DRAFTS], ["draft", SHIPPED_DRAFTS]],

@@ -36,8 +36,8 @@ SETTLING_STEPS = 12
 def clock() -> float:
     """Seconds that steps and operators are timed by.
 
-    With one thread the engine never waits, so that this process's own CPU time is the time of a step, and what
-    other processes take of the core does not count; with more threads it is the wall clock.
+    With one thread the engine never waits, so that this process's own CPU time is the time of a step, and
+    what other processes take of the core does not count; with more threads it is the wall clock.
     """
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 

@@ -13,7 +13,6 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 
 import numpy as np
-from scipy.optimize import nnls
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
@@ -117,8 +116,8 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineValidation:
-    """A scored record. choices: by target and method. passes_differ: mean over cells. wall_share: wall clock over
-    the time of a step, in the mean of the chosen passes: how far other programs held the run up.
+    """A scored record. choices: by target and method. passes_differ: mean over cells. wall_share: wall clock
+    over the time of a step, in the mean of the chosen passes: how far other programs held the run up.
     """
 
     record: EngineRecord
@@ -188,6 +187,8 @@ def _cells(record: EngineRecord) -> list[EngineCell]:
 
 def _fitted_terms(record: EngineRecord, cells: Sequence[EngineCell]) -> EngineTerms:
     """Least squares of relative errors with no term below zero."""
+    from scipy.optimize import nnls
+
     chosen = [cell for cell in cells if cell.is_fitted]
     weights = np.array([1.0 / cell.measured_us for cell in chosen])
     counts = np.array([occurrences(cell.step, record.models[cell.step.target].layers) for cell in chosen])

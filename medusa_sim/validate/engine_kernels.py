@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
-import pandas as pd
-from scipy.interpolate import RegularGridInterpolator
 
 from medusa_sim.validate.engine_record import EngineRecord, EngineStep
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LAYER_OPS = ("rms_norm", "rms_norm", "qkv_proj", "rope", "o_proj", "gate_up_proj", "activation", "down_proj")
 
@@ -15,6 +18,8 @@ class Kernels:
     """One model's operators. Linear layers by rows; attention over batch, query tokens and context."""
 
     def __init__(self, rows: pd.DataFrame, layers: int) -> None:
+        from scipy.interpolate import RegularGridInterpolator
+
         self.layers = layers
         by_tokens = rows[rows["m"].notna()].sort_values("m")
         self._linear = {

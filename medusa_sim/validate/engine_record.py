@@ -12,16 +12,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
-import pandas as pd
 
 from medusa_sim.errors import DataError
 from medusa_sim.measure.environment import Environment
 from medusa_sim.measure.record import META, read_toml_struct
 from medusa_sim.specs.model import Model
 from medusa_sim.validate.steps import decoder_model
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 DTYPE = "bf16"
 Method = Literal["plain", "ngram", "draft"]
@@ -126,6 +128,8 @@ def read_engine_record(folder: Path) -> EngineRecord:
 
 
 def _frame(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
     try:
         return pd.read_csv(path)
     except FileNotFoundError:
