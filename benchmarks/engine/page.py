@@ -59,12 +59,14 @@ def _steadiness(found: EngineValidation) -> list[str]:
 def _terms(found: EngineValidation) -> list[str]:
     batches = " and ".join(str(batch) for batch in FIT_BATCHES)
     first = found.record.meta.targets[0]
-    heads = [name.replace("_", " ") for name in asdict(found.terms)]
+    terms = asdict(found.terms)
+    named = {f"step of {target}": value for target, value in terms.pop("step").items()} | terms
+    heads = [name.replace("_", " ") for name in named]
     return [
         f"Beside kernels, in microseconds, fitted to plain decoding at {batches} requests of every target and to "
         f"{FIT_DRAFTS} drafts at the same batches of {first}:",
         "",
-        *_table(heads, [[f"{value:.1f}" for value in asdict(found.terms).values()]], 0),
+        *_table(heads, [[f"{value:.1f}" for value in named.values()]], 0),
     ]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import pandas as pd
 
-from medusa_sim.measure.environment import Environment
-from medusa_sim.measure.record import META, toml_text
+from medusa_sim.measure.record import toml_text
+from medusa_sim.specs.measurement import META, Environment
 from medusa_sim.validate.engine_record import DTYPE, EngineMeta, EngineStep
 
 SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")

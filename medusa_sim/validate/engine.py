@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.errors import SpecError
+from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.engine import drafting_us, host_us
 from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
 from medusa_sim.validate.engine_kernels import EngineKernels
 from medusa_sim.validate.engine_record import Accepted, EngineRecord, EngineStep, read_engine_record
@@ -26,38 +30,60 @@ UNSTEADY = 0.15
 QUANTITIES = {"plain": "plain step", "ngram": "n-gram step", "draft": "draft-model step"}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EngineTerms:
-    """Microseconds beside kernels: of a step, a layer of the target, a request, a step that speculates, a
-    draft pass, a request in a draft pass, a verified row, a request whose prompt is looked up.
+    """Microseconds beside kernels, in the form of `step/engine.py`.
+
+    step: (N1) of the host, by target, since an engine without graphs launches every layer from there;
+    request: (N1) for each request. draft_pass, draft_request: (N2) of a draft model. row: (N4) for each row of
+    logits, verified or drafted. A look-up (N2) cannot be told from its rows at one number of drafts: no term.
     """
 
-    step: float
-    layer: float
+    step: dict[str, float]
     request: float
-    speculation: float
     draft_pass: float
     draft_request: float
     row: float
-    lookup: float
 
-    def beside_us(self, step: EngineStep, layers: int) -> float:
+    def beside_us(self, step: EngineStep) -> float:
         """Time of a step beside its kernels."""
-        return float(np.dot(astuple(self), occurrences(step, layers)))
+        engine = _engine(self, step.target)
+        added = host_us(engine, step.batch).time_us
+        if step.method == "draft":
+            added = added + drafting_us(engine, "draft-model", step.drafts, step.batch).time_us
+        return float(added + self.row * _logit_rows(step))
 
 
-def occurrences(step: EngineStep, layers: int) -> list[float]:
-    """How often each of `EngineTerms` occurs in a step."""
-    speculates, passes = float(step.method != "plain"), step.drafts if step.method == "draft" else 0
+def _engine(terms: EngineTerms, target: str) -> Engine:
+    """The newest vLLM with these terms in place of its own, nothing hidden behind the device."""
+    base = load_runtime("vllm").engine
+    if base is None:
+        raise SpecError("runtime vllm has no terms of an engine; specs/runtimes.toml must give them")
+    given = {
+        "host_us_per_step": terms.step[target],
+        "host_us_per_request": terms.request,
+        "hidden_us_per_step": 0.0,
+        "draft_us_per_step": 0.0,
+        "draft_us_per_pass": terms.draft_pass,
+        "draft_us_per_request": terms.draft_request,
+    }
+    return base.with_terms({name: Term(value=value, source="fitted here") for name, value in given.items()})
+
+
+def _logit_rows(step: EngineStep) -> float:
+    """Rows of logits from which a token is chosen: the verified ones, and one a draft pass and request."""
+    return step.rows + (step.drafts * step.batch if step.method == "draft" else 0)
+
+
+def _occurrences(step: EngineStep, targets: Sequence[str]) -> list[float]:
+    """How often each term occurs in a step: of every target, then as in `EngineTerms`."""
+    drafting = step.method == "draft"
     return [
-        1.0,
-        float(layers),
+        *(float(step.target == target) for target in targets),
         float(step.batch),
-        speculates,
-        float(passes),
-        float(passes * step.batch),
-        speculates * step.rows,
-        float(step.batch) if step.method == "ngram" else 0.0,
+        float(step.drafts) if drafting else 0.0,
+        float(step.batch) if drafting else 0.0,
+        _logit_rows(step),
     ]
 
 
@@ -178,7 +204,7 @@ def _cells(record: EngineRecord) -> list[EngineCell]:
             step=cell.step,
             passes_differ=cell.passes_differ,
             kernels_us=cell.kernels_us,
-            predicted_us=cell.kernels_us + terms.beside_us(cell.step, record.models[cell.step.target].layers),
+            predicted_us=cell.kernels_us + terms.beside_us(cell.step),
             is_fitted=cell.is_fitted,
         )
         for cell in unpriced
@@ -191,10 +217,15 @@ def _fitted_terms(record: EngineRecord, cells: Sequence[EngineCell]) -> EngineTe
 
     chosen = [cell for cell in cells if cell.is_fitted]
     weights = np.array([1.0 / cell.measured_us for cell in chosen])
-    counts = np.array([occurrences(cell.step, record.models[cell.step.target].layers) for cell in chosen])
+    targets = record.meta.targets
+    counts = np.array([_occurrences(cell.step, targets) for cell in chosen])
     gaps = np.array([cell.measured_us - cell.kernels_us for cell in chosen])
     terms, _ = nnls(counts * weights[:, None], gaps * weights)
-    return EngineTerms(*(float(term) for term in terms))
+    host = dict(zip(targets, terms.tolist(), strict=False))
+    request, draft_pass, draft_request, row = terms[len(targets) :].tolist()
+    return EngineTerms(
+        step=host, request=request, draft_pass=draft_pass, draft_request=draft_request, row=row
+    )
 
 
 def _compared(quantity: str, cells: Sequence[EngineCell], ratio: Callable[[EngineCell], float]) -> Comparison:

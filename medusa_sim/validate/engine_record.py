@@ -17,15 +17,18 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import msgspec
 
 from medusa_sim.errors import DataError
-from medusa_sim.measure.environment import Environment
-from medusa_sim.measure.record import META, read_toml_struct
+from medusa_sim.measure.record import read_toml_struct
+from medusa_sim.reading import read_csv_table
+from medusa_sim.specs.measurement import META, Environment
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.strict import converted
 from medusa_sim.validate.steps import decoder_model
 
 if TYPE_CHECKING:
     import pandas as pd
 
 DTYPE = "bf16"
+OPERATOR_COLUMNS = ("target", "op", "m", "batch", "q_len", "kv_len", "time_us")
 Method = Literal["plain", "ngram", "draft"]
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
@@ -120,27 +123,13 @@ def read_engine_record(folder: Path) -> EngineRecord:
     return EngineRecord(
         meta=meta,
         steps=_structs(folder / "steps.csv", EngineStep),
-        operators=_frame(folder / "operators.csv"),
+        operators=read_csv_table(folder / "operators.csv", OPERATOR_COLUMNS),
         accepted=_structs(folder / "acceptance.csv", Accepted),
         texts=_structs(folder / "texts.csv", SameText),
         models={name: decoder_model(folder, name, DTYPE) for name in (*meta.targets, meta.draft)},
     )
 
 
-def _frame(path: Path) -> pd.DataFrame:
-    import pandas as pd
-
-    try:
-        return pd.read_csv(path)
-    except FileNotFoundError:
-        raise DataError(f"{path}: no such file; `make validate-engine` writes a record whole") from None
-    except (UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
-        raise DataError(f"{path}: not a table of a record: {' '.join(str(error).split())}") from None
-
-
 def _structs(path: Path, form: type[Struct]) -> list[Struct]:
-    rows = _frame(path).to_dict("records")
-    try:
-        return msgspec.convert(rows, list[form])  # type: ignore[valid-type]
-    except msgspec.ValidationError as error:
-        raise DataError(f"{path}: not a table of a record: {error}") from None
+    frame = read_csv_table(path, form.__struct_encode_fields__)
+    return converted(frame.to_dict("records"), list[form], path, error=DataError)  # type: ignore[valid-type]
