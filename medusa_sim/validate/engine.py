@@ -35,7 +35,7 @@ class EngineTerms:
     """Microseconds beside kernels, in the form of `step/engine.py`.
 
     step: (N1) of the host, by target, since an engine without graphs launches every layer from there;
-    request: (N1) for each request. draft_pass, draft_request: (N2) of a draft model. row: (N4) for each row of
+    request: (N1) for each request. draft_pass, draft_request: (N2) of a draft model. row: (N4) for a row of
     logits, verified or drafted. A look-up (N2) cannot be told from its rows at one number of drafts: no term.
     """
 
