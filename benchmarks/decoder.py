@@ -14,22 +14,33 @@ from dataclasses import asdict
 from pathlib import Path
 
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.profile import load_acceptance
+from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
+from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads
+from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.tokenizer import load_tokenizer
 from medusa_sim.decoder.training import corpus, study
-from medusa_sim.decoder.training.evaluate import next_token_loss
+from medusa_sim.decoder.training.evaluate import (
+    counts_of_texts,
+    design_effect,
+    mean_tokens_per_step,
+    next_token_loss,
+    total_counts,
+)
 from medusa_sim.writing import write_text
 
 PROMPT_TOKENS, NEW_TOKENS = 48, 128
+DESIGN_SIZES = (4, 16, 64)
 
 
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("checkpoint", type=Path)
     parser.add_argument("--profile", type=Path, help="write the greedy accuracies as an acceptance profile")
+    parser.add_argument("--model-error", type=float, default=0.0, help="of that profile, relative")
+    parser.add_argument("--fresh-seeds", type=int, nargs="+", help="count rates on other prompts in its band")
     parser.add_argument("--prompts", type=int, default=64, help="per half")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--speed-only", action="store_true", help="time, with the accuracies of the profile")
@@ -47,7 +58,7 @@ def _table(rows: list[dict[str, object]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _profile(accuracy: HeadAccuracy, name: str) -> str:
+def _profile(accuracy: HeadAccuracy, name: str, effect: float, model_error: float) -> str:
     assert accuracy.labels is not None
     rows = [
         HeadRow(accuracy=[round(float(a), 6) for a in row], labels=int(count))
@@ -59,8 +70,43 @@ def _profile(accuracy: HeadAccuracy, name: str) -> str:
         source=f"measured by benchmarks/decoder.py on {name}: its own greedy continuations of held-out files",
         agreement="target",
         heads=rows,
+        design_effect=round(effect, 2),
+        model_error=round(model_error, 3),
     )
     return encoded_profile(file)
+
+
+def _fresh_sets(
+    target: Checkpoint, texts: corpus.Corpus, profile: AcceptanceProfile, given: argparse.Namespace
+) -> list[dict[str, object]]:
+    """Measured tokens per step on sets of prompts that the profile does not know, and its band."""
+    assert target.heads is not None
+    tokenizer = load_tokenizer(given.checkpoint)
+    settings = GenerationSettings(max_new_tokens=NEW_TOKENS, stop_at_end_of_text=False)
+    rows: list[dict[str, object]] = []
+    for seed in given.fresh_seeds:
+        prompts = corpus.heldout_prompts(
+            texts.heldout, tokenizer, count=given.prompts, prompt_tokens=PROMPT_TOKENS, seed=seed
+        )
+        for size in (n for n in given.sizes if n > 1):
+            tree = profile.tree(size)
+            assert tree is not None
+            drafter = MedusaDrafter(target.model, target.heads, tree)
+            measured = mean_tokens_per_step(generate(target.model, prompts, settings, drafter).sequences)
+            predicted, (low, high) = float(profile.tokens_per_step(size)), profile.band(size)
+            rows.append(
+                {
+                    "seed": seed,
+                    "candidates": size,
+                    "measured": measured,
+                    "predicted": predicted,
+                    "low": float(low),
+                    "high": float(high),
+                    "error of tokens - 1": (predicted - 1.0) / (measured - 1.0) - 1.0,
+                    "inside": int(low <= measured <= high),
+                }
+            )
+    return rows
 
 
 def _accuracy_rows(tables: dict[str, HeadAccuracy]) -> list[dict[str, object]]:
@@ -111,6 +157,12 @@ def main() -> None:
     )
     prompts = [window[:PROMPT_TOKENS] for window in windows]
     first, second = prompts[0::2], prompts[1::2]
+    if given.fresh_seeds:
+        rows = _fresh_sets(target, texts, load_acceptance(given.checkpoint.resolve().name), given)
+        print(_table(rows))
+        share = sum(int(str(row["inside"])) for row in rows) / len(rows)
+        print(f"inside the 80 % band: {share:.0%} of {len(rows)}")
+        return
     if given.speed_only:
         known = load_acceptance(given.checkpoint.resolve().name).heads
         if known is None:
@@ -119,15 +171,21 @@ def main() -> None:
         return
     print(f"held-out loss {next_token_loss(target.model, windows):.3f} nats per token\n")
     own = {t: study.own_texts(target.model, first, new_tokens=NEW_TOKENS, temperature=t) for t in (0.0, 0.7)}
+    each = {t: counts_of_texts(target.model, target.heads, own[t], ranks=study.RANKS) for t in own}
+    effect = design_effect(each[0.0], DESIGN_SIZES)
+    print(f"design effect of {len(first)} texts: {effect:.1f}\n")
     tables = {
-        "greedy": study.accuracy_on_own_text(target, target.heads, own[0.0]),
-        "T 0.7": study.accuracy_on_own_text(target, target.heads, own[0.7]),
+        "greedy": total_counts(each[0.0]).accuracy(),
+        "T 0.7": total_counts(each[0.7]).accuracy(),
         "teacher-forced": study.accuracy_on_given_text(
             target, target.heads, windows, prompt_tokens=PROMPT_TOKENS
         ),
     }
     print(_table(_accuracy_rows(tables)))
-    rows: list[dict[str, object]] = []
+    if given.profile:
+        name = given.checkpoint.resolve().name
+        write_text(given.profile, _profile(tables["greedy"], name, effect, given.model_error))
+    rows = []
     for acceptance, temperature, name in (
         ("greedy", 0.0, "greedy"),
         ("typical", 0.7, "T 0.7"),
@@ -150,8 +208,6 @@ def main() -> None:
     print(f"teacher-forced (product of accuracies on the text itself, 64 candidates): {forced:.3f}\n")
     if given.speed_prompts:
         print(_table(_speed_rows(target, target.heads, tables["greedy"], second, given)))
-    if given.profile:
-        write_text(given.profile, _profile(tables["greedy"], given.checkpoint.resolve().name))
 
 
 if __name__ == "__main__":

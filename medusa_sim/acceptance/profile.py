@@ -158,7 +158,7 @@ def _head_accuracy(file: HeadTopkFile, where: str) -> HeadAccuracy:
     accuracy = np.zeros((len(file.heads), max(1, *(len(row.accuracy) for row in file.heads), 1)))
     for k, row in enumerate(file.heads):
         accuracy[k, : len(row.accuracy)] = row.accuracy
-    counts = [row.labels for row in file.heads]
+    counts = [max(row.labels / file.design_effect, 1.0) if row.labels else 0.0 for row in file.heads]
     labels = counts if any(counts) else None
     return HeadAccuracy.checked(accuracy, labels, correlation=file.correlation, where=where)
 

@@ -86,7 +86,8 @@ class HeadTopkFile(_ProfileFile, frozen=True, kw_only=True, tag="head-topk"):
 
     `measured_ranks` of a fitted file: the ranks behind them are the fit's tail. `fit_error`: mean
     absolute error of the fitted accuracies. `correlation`, `model_error`: see HeadAccuracy and
-    ShapedAcceptance.
+    ShapedAcceptance. `design_effect`: variance of what the accuracies give, over that of as many
+    independent labels; labels of one text go together.
     """
 
     agreement: Agreement
@@ -97,6 +98,7 @@ class HeadTopkFile(_ProfileFile, frozen=True, kw_only=True, tag="head-topk"):
     fit_error: Rate = 0.0
     correlation: Annotated[float, Meta(ge=-1.0, le=1.0)] = 0.0
     model_error: Rate = 0.0
+    design_effect: Annotated[float, Meta(ge=1.0, le=1e6)] = 1.0
 
 
 class PositionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

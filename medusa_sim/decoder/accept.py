@@ -80,12 +80,19 @@ def accept_greedy(draft: Draft, logits: Tensor) -> Verdict:
 
 
 def accept_typical(
-    draft: Draft, logits: Tensor, *, temperature: float, epsilon: float = EPSILON, delta: float = DELTA
+    draft: Draft,
+    logits: Tensor,
+    *,
+    temperature: float,
+    epsilon: float = EPSILON,
+    delta: float = DELTA,
+    draws: Sequence[Draws] | None = None,
 ) -> Verdict:
     """Keeps the longest path whose tokens all have p > min(epsilon, delta exp(-H)) (section 2.3.1).
 
     H is the entropy of p at the parent, p the law at `temperature`. Of paths of equal length the
-    likeliest is kept. The next token is the argmax, as the paper's first token is always greedy.
+    likeliest is kept. The next token is the argmax, as the paper's first token is always greedy, or, with
+    `draws`, drawn from the typical tokens (`sampling="typical"` of the public code): text repeats less.
     """
     best = logits.argmax(-1).tolist()
     paths = []
@@ -98,12 +105,33 @@ def accept_typical(
                 if not children[node]:
                     continue
                 each, entropy = _log_law(logits[b, node], temperature)
-                least = min(epsilon, delta * math.exp(-entropy))
-                threshold = math.log(least) if least > 0.0 else -math.inf
+                threshold = _threshold(entropy, epsilon, delta)
                 own = {c: float(each[tokens[c]]) for c in children[node]}
                 deeper |= {c: log_p + value for c, value in own.items() if value > threshold}
         paths.append(_path(parents, max(reached, key=lambda node: (reached[node], -node))))
-    return Verdict(paths, [nodes[path[-1] if path else 0] for nodes, path in zip(best, paths, strict=True)])
+    last = [path[-1] if path else 0 for path in paths]
+    if draws is None:
+        return Verdict(paths, [nodes[node] for nodes, node in zip(best, last, strict=True)])
+    drawn = [
+        typical_token(logits[b, node], temperature, draw, epsilon=epsilon, delta=delta)
+        for b, (node, draw) in enumerate(zip(last, draws, strict=True))
+    ]
+    return Verdict(paths, drawn)
+
+
+def typical_token(
+    logits: Tensor, temperature: float, draws: Draws, *, epsilon: float = EPSILON, delta: float = DELTA
+) -> int:
+    """One token drawn from the law (vocab,) at `temperature`, of those that typical acceptance keeps."""
+    log_p, entropy = _log_law(logits, temperature)
+    p = np.where(log_p > _threshold(entropy, epsilon, delta), np.exp(log_p), 0.0)
+    return draws.token(torch.from_numpy(p / p.sum())) if p.any() else int(logits.argmax())
+
+
+def _threshold(entropy: float, epsilon: float, delta: float) -> float:
+    """Ln of the least probability of a typical token."""
+    least = min(epsilon, delta * math.exp(-entropy))
+    return math.log(least) if least > 0.0 else -math.inf
 
 
 def _log_law(logits: Tensor, temperature: float) -> tuple[FloatArray, float]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from medusa_sim.errors import SpecError
+from medusa_sim.reading import SPEC_BYTES, read_json
 
 MODEL_TYPES = ("llama", "mistral", "qwen2")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
@@ -59,6 +59,7 @@ class DecoderConfig:
     bos_token_id: int | None = None
     eos_token_ids: tuple[int, ...] = ()
     model_type: str = "llama"
+    torch_dtype: str = "float32"
 
     @property
     def group_size(self) -> int:
@@ -123,6 +124,14 @@ _SCALING_KEYS: dict[str, tuple[str, ...]] = {
     "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": ("factor", "attention_factor", "beta_fast", "beta_slow", "original_max_position_embeddings"),
 }
+_COMMON_ROPE_KEYS = ("rope_type", "type", "rope_theta", "original_max_position_embeddings")
+_ROPE_DEFAULTS = (
+    ("truncate", True),
+    ("partial_rotary_factor", 1.0),
+    ("mscale", None),
+    ("mscale_all_dim", None),
+)
+"""Keys that change what is computed, at the values at which they do not."""
 
 
 def _positive_integer(values: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
@@ -142,6 +151,12 @@ def _rope_scaling(values: Mapping[str, Any], max_positions: int, where: str) -> 
     rope_type = str(raw.get("rope_type", raw.get("type", "default")))
     if rope_type not in _SCALING_KEYS:
         raise SpecError(f"{where}: rope_type {rope_type!r} is not supported (known: {', '.join(ROPE_TYPES)})")
+    for key, value in raw.items():
+        if key not in (*_COMMON_ROPE_KEYS, *_SCALING_KEYS[rope_type]) and (key, value) not in _ROPE_DEFAULTS:
+            raise SpecError(
+                f"{where}: rope_scaling.{key} = {value!s:.40} is not supported for type {rope_type!r} "
+                f"(known: {', '.join(_SCALING_KEYS[rope_type]) or 'none'})"
+            )
     given: dict[str, Any] = {}
     for key in _SCALING_KEYS[rope_type]:
         if raw.get(key) is not None:
@@ -223,20 +238,36 @@ def config_from_hf(values: Mapping[str, Any], where: str) -> DecoderConfig:
         bos_token_id=values.get("bos_token_id"),
         eos_token_ids=_eos_token_ids(values.get("eos_token_id"), where),
         model_type=model_type,
+        torch_dtype=str(values.get("dtype") or values.get("torch_dtype") or "float32"),
     )
 
 
 def read_config(directory: Path) -> DecoderConfig:
-    """`config_from_hf` of `directory/config.json`. Raises SpecError if it is missing or not JSON."""
+    """`config_from_hf` of `directory/config.json`, with the end tokens of a generation_config.json there.
+
+    Raises SpecError if it is missing or not JSON. A head repository (Medusa heads alone) is told apart.
+    """
     path = directory / "config.json"
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
+    values = _json_object(path)
+    if values is None:
+        raise SpecError(f"{path}: no such file; a checkpoint is a folder with config.json and safetensors")
+    if "hidden_size" not in values and any(key.startswith("medusa_") for key in values):
         raise SpecError(
-            f"{path}: no such file; a checkpoint is a folder with config.json and safetensors"
-        ) from None
-    except (UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise SpecError(f"{path}: not valid JSON ({error})") from None
+            f"{path}: describes Medusa heads without a model; give --checkpoint BASE --heads {directory}"
+        )
+    config = config_from_hf(values, str(path))
+    beside = directory / "generation_config.json"
+    generation = _json_object(beside)
+    if generation is None or generation.get("eos_token_id") is None:
+        return config
+    return replace(config, eos_token_ids=_eos_token_ids(generation["eos_token_id"], str(beside)))
+
+
+def _json_object(path: Path) -> dict[str, Any] | None:
+    """The object in a JSON file; None if there is no such file. Raises SpecError for anything else."""
+    if not path.exists():
+        return None
+    values = read_json(path, SPEC_BYTES, "a JSON file")
     if not isinstance(values, dict):
         raise SpecError(f"{path}: must hold a JSON object, not a {type(values).__name__}")
-    return config_from_hf(values, str(path))
+    return values

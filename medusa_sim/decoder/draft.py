@@ -1,4 +1,4 @@
-"""Drafting by a smaller model, and by looking the text up in itself.
+"""Drafting by a smaller model.
 
 One drafter serves speculative decoding, SpecInfer, SpecTr and RSD-C: they differ in the tree's
 branching and in whether siblings are drawn independently or without replacement. RSD-S chooses the
@@ -245,46 +245,3 @@ def _padded_top(values: Tensor, count: int) -> tuple[Tensor, Tensor]:
         torch.cat((best.values, values.new_full(padding, -torch.inf)), -1),
         torch.cat((best.indices, best.indices.new_zeros(padding)), -1),
     )
-
-
-class NgramDrafter:
-    """Prompt lookup: what followed the last occurrence of the text's final n tokens, longest n first."""
-
-    def __init__(self, *, length: int, ngram_max: int = 3) -> None:
-        if length < 1 or ngram_max < 1:
-            raise UsageError(f"n-gram length {length} and size {ngram_max} must be at least 1")
-        self.length, self.ngram_max = length, ngram_max
-        self.tree = CandidateTree.chain(length)
-
-    @property
-    def nodes(self) -> int:
-        """Nodes of the chain, root included."""
-        return self.length + 1
-
-    def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
-        """Nothing to prepare."""
-
-    def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
-        """A chain per sequence; unused nodes where nothing was found."""
-        found = [continuation(s.prompt + s.token_ids, self.length, self.ngram_max) for s in sequences]
-        device = roots.device
-        drafted = torch.tensor([f + [0] * (self.length - len(f)) for f in found], device=device)
-        lengths = torch.tensor([len(f) for f in found], device=device)
-        order = torch.arange(self.length + 1, device=device)
-        parents = torch.where(order <= lengths[:, None], order - 1, torch.full_like(order, -1))
-        mask = torch.from_numpy(self.tree.mask).to(device)
-        return Draft(tokens=torch.cat((roots[:, None], drafted), 1), parents=parents, depths=order, mask=mask)
-
-    def commit(self, paths: Sequence[Sequence[int]]) -> None:
-        """The text is all there is."""
-
-
-def continuation(text: Sequence[int], length: int, ngram_max: int) -> list[int]:
-    """Up to `length` tokens that followed the latest earlier copy of the last n tokens, largest n first."""
-    tokens = list(text)
-    for size in range(min(ngram_max, len(tokens) - 1), 0, -1):
-        pattern = tokens[-size:]
-        for start in range(len(tokens) - size - 1, -1, -1):
-            if tokens[start : start + size] == pattern:
-                return tokens[start + size : start + size + length]
-    return []

@@ -48,15 +48,16 @@ def graphed_forward(model: Llama, cache: KVCache) -> Forward:
         key = (tokens.shape, mask.shape, depths.shape)
         if key not in captured:
             inputs = (tokens.clone(), mask.clone(), depths.clone())
-            stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-            stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(stream):
-                for _ in range(2):  # warm up outside the capture; the rows written are scratch
-                    forward(*inputs)
-            torch.cuda.current_stream().wait_stream(stream)
-            graph = torch.cuda.CUDAGraph()
-            with torch.cuda.graph(graph):
-                states = forward(*inputs)
+            with torch.cuda.device(model.device):  # streams and graphs belong to the current device
+                stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
+                stream.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(stream):
+                    for _ in range(2):  # warm up outside the capture; the rows written are scratch
+                        forward(*inputs)
+                torch.cuda.current_stream().wait_stream(stream)
+                graph = torch.cuda.CUDAGraph()
+                with torch.cuda.graph(graph):
+                    states = forward(*inputs)
             captured[key] = (graph, inputs, states)
         graph, buffers, out = captured[key]
         for buffer, given in zip(buffers, (tokens, mask, depths), strict=True):

@@ -24,6 +24,7 @@ from medusa_sim.decoder.accept import (
     accept_by_rejection,
     accept_greedy,
     accept_typical,
+    typical_token,
 )
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.draws import Draws, law
@@ -33,11 +34,16 @@ from medusa_sim.errors import UsageError
 Acceptance = Literal["greedy", "typical", "rejection"]
 Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(tokens (batch, n), tree mask, depths) -> hidden states (batch, n, hidden) of one verification."""
+SEED_MAX = 2**32 - 1
+"""A sequence draws from a multiple of the seed, in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
-    """When to stop and how to choose. Temperature 0 is greedy, whatever the acceptance rule."""
+    """When to stop and how to choose. Temperature 0 is greedy, whatever the acceptance rule.
+
+    `draw_typical`: under typical acceptance the token after the kept path is drawn and not the argmax.
+    """
 
     max_new_tokens: int
     temperature: float = 0.0
@@ -46,6 +52,7 @@ class GenerationSettings:
     delta: float = DELTA
     seed: int = 0
     stop_at_end_of_text: bool = True
+    draw_typical: bool = False
 
     @property
     def rule(self) -> Acceptance:
@@ -137,6 +144,8 @@ def check_request(model: Llama, prompts: Sequence[Sequence[int]], settings: Gene
         raise UsageError("no prompt was given")
     if settings.max_new_tokens < 1:
         raise UsageError(f"max_new_tokens is {settings.max_new_tokens}; it must be at least 1")
+    if not 0 <= settings.seed <= SEED_MAX:
+        raise UsageError(f"seed is {settings.seed}; whole numbers from 0 to {SEED_MAX} are allowed")
     if not settings.temperature >= 0.0 or settings.temperature == float("inf"):
         raise UsageError(f"temperature is {settings.temperature}; it must be a finite number from 0")
     for i, prompt in enumerate(prompts):
@@ -178,12 +187,14 @@ def generate(
     drafter: Drafter | None = None,
     *,
     make_forward: Callable[[Llama, KVCache], Forward] | None = None,
+    first_allowed: Tensor | None = None,
 ) -> GenerationRun:
     """Continues every prompt, in one batch of ragged lengths.
 
     Each sequence ends right after an end-of-text token or at exactly `max_new_tokens`. The text of a
     sequence does not depend on the others but for rounding. `make_forward` replaces the eager
-    verification forward (see `fast_step`). Raises UsageError before any work.
+    verification forward (see `fast_step`). `first_allowed` (batch, vocab) bool limits the first new
+    token. Raises UsageError before any work.
     """
     check_request(model, prompts, settings)
     drafter = drafter if drafter is not None else NoDrafter()
@@ -196,7 +207,10 @@ def generate(
     started = time.perf_counter()
     cache = model.new_cache(batch=len(prompts), capacity=capacity)
     hidden = prefill(model, cache, prompts)
-    roots = first_tokens(model.logits(hidden), settings, draws)
+    logits = model.logits(hidden)
+    if first_allowed is not None:
+        logits = logits.masked_fill(~first_allowed.to(logits.device), -torch.inf)
+    roots = first_tokens(logits, settings, draws)
     for sequence, token in zip(sequences, roots.tolist(), strict=True):
         sequence.token_ids.append(token)
     prefill_s = time.perf_counter() - started
@@ -254,17 +268,26 @@ def verify(draft: Draft, logits: Tensor, settings: GenerationSettings, draws: Se
                 temperature=settings.temperature,
                 epsilon=settings.epsilon,
                 delta=settings.delta,
+                draws=draws if settings.draw_typical else None,
             )
         case "rejection":
             return accept_by_rejection(draft, logits, temperature=settings.temperature, draws=draws)
 
 
 def first_tokens(logits: Tensor, settings: GenerationSettings, draws: Sequence[Draws]) -> Tensor:
-    """(batch,) tokens after prefill: the argmax, or under rejection a draw. logits: (batch, vocab)."""
-    if settings.rule != "rejection":
+    """(batch,) tokens after prefill: the argmax, or a draw as the rule has it. logits: (batch, vocab)."""
+    if settings.rule == "rejection":
+        laws = law(logits, settings.temperature)
+        tokens = [draw.token(p) for draw, p in zip(draws, laws, strict=True)]
+    elif settings.rule == "typical" and settings.draw_typical:
+        limits = {"epsilon": settings.epsilon, "delta": settings.delta}
+        tokens = [
+            typical_token(row, settings.temperature, draw, **limits)
+            for draw, row in zip(draws, logits, strict=True)
+        ]
+    else:
         return logits.argmax(-1)
-    laws = law(logits, settings.temperature)
-    return torch.tensor([draw.token(p) for draw, p in zip(draws, laws, strict=True)], device=logits.device)
+    return torch.tensor(tokens, device=logits.device)
 
 
 def _is_finished(sequence: Generation, ends: set[int], max_new_tokens: int) -> bool:

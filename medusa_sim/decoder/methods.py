@@ -7,24 +7,28 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import read_tree
 from medusa_sim.decoder.accept import Rule
 from medusa_sim.decoder.checkpoint import Checkpoint
-from medusa_sim.decoder.draft import BeamDrafter, NgramDrafter, TreeDrafter
+from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Acceptance, Drafter, NoDrafter
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
+from medusa_sim.decoder.ngram import Match, NgramDrafter
 from medusa_sim.errors import SpecError, UsageError
 
 METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram")
-SHIPPED_CHECKPOINT = "python-stdlib-medusa-1"
+SHIPPED_CHECKPOINT = "python-stdlib-medusa-2"
 SHIPPED_DRAFT = "python-stdlib-draft"
 CHECKPOINTS = "profiles/checkpoints"
+FOREIGN_PROFILE = "medusa1-vicuna-7b"
+"""Head accuracies that shape the trees of a checkpoint without a profile of its own."""
 DEFAULT_TREES = {
-    "medusa": "64",
+    "medusa": "auto",
     "ar": "",
     "sd": "4",
     "specinfer": "2-2-1",
@@ -47,11 +51,6 @@ class Method:
     tree: str
 
 
-def default_acceptance(method: str) -> Acceptance:
-    """Typical for Medusa, as the paper has it; rejection, which keeps the law, for the rest."""
-    return "typical" if method == "medusa" else "rejection"
-
-
 def make_method(
     name: str,
     target: Checkpoint,
@@ -60,30 +59,41 @@ def make_method(
     tree: str | None = None,
     temperature: float = 0.0,
     acceptance: Acceptance | None = None,
+    accuracy: HeadAccuracy | None = None,
+    ngram_max: int = 3,
+    match: Match = "earliest",
 ) -> Method:
     """The method `name` with a tree from text.
 
-    medusa: a number of candidates (the best tree of that size for the checkpoint's measured
-    accuracies), a branching like `4-2-1`, or a file of paths. sd and ngram: a chain length.
+    medusa: a number of candidates (the best tree of that size under `accuracy`, by default that of the
+    checkpoint's profile), a branching like `4-2-1`, or a file of paths. sd and ngram: a chain length.
     specinfer, rsd-c: a branching. spectr, rsd-s: paths or beams x depth, like `4x3`.
     Raises UsageError or SpecError.
     """
     text = tree if tree is not None else DEFAULT_TREES.get(name, "")
-    rule = acceptance if acceptance is not None else default_acceptance(name)
-    return Method(name, _drafter(name, target, draft, text, temperature), rule, text)
+    rule = acceptance if acceptance is not None else "rejection"
+    if name == "ngram":
+        ngram = NgramDrafter(length=_count(text), ngram_max=ngram_max, match=match)
+        return Method(name, ngram, rule, text)
+    return Method(name, _drafter(name, target, draft, text, temperature, accuracy), rule, text)
 
 
-def _drafter(name: str, target: Checkpoint, draft: Llama | None, tree: str, temperature: float) -> Drafter:
+def _drafter(
+    name: str,
+    target: Checkpoint,
+    draft: Llama | None,
+    tree: str,
+    temperature: float,
+    accuracy: HeadAccuracy | None,
+) -> Drafter:
     if name == "ar":
         return NoDrafter()
-    if name == "ngram":
-        return NgramDrafter(length=_count(tree))
     if name == "medusa":
         if target.heads is None:
             raise UsageError(
                 f"{target.path} has no Medusa heads; train them (medusa-sim train) or use another --method"
             )
-        return MedusaDrafter(target.model, target.heads, medusa_tree(tree, target))
+        return MedusaDrafter(target.model, target.heads, medusa_tree(tree, target, accuracy))
     if name not in METHODS:
         raise UsageError(f"unknown method {name!r} (known: {', '.join(METHODS)})")
     if draft is None:
@@ -115,22 +125,40 @@ def _model_drafter(name: str, draft: Llama, tree: str, temperature: float) -> Dr
     return TreeDrafter(draft, branching, temperature=temperature, independent=independent, rule=rule)
 
 
-def medusa_tree(text: str, target: Checkpoint) -> CandidateTree:
+def medusa_tree(text: str, target: Checkpoint, accuracy: HeadAccuracy | None) -> CandidateTree:
     """A tree from `text` (see `make_method`)."""
     if _BRANCHING.fullmatch(text) and "-" in text:
         return CandidateTree.cartesian(_branching(text))
     if text.isdecimal():
-        profile = load_acceptance(profile_of(target.path))
-        if profile.heads is None or target.heads is None:
-            raise SpecError(f"acceptance profile {profile.name} knows no heads; give --tree FILE")
-        accuracy = profile.heads.first(min(target.heads.count, profile.heads.heads))
-        return optimal_order(accuracy, _count(text)).tree(_count(text))
+        known = accuracy if accuracy is not None else head_accuracy(target, profile_of(target.path)[0])
+        return optimal_order(known, _count(text)).tree(_count(text))
     return read_tree(Path(text))
 
 
-def profile_of(checkpoint: Path) -> str:
-    """The acceptance profile of a checkpoint folder's name, or the shipped one's where it has none."""
-    return checkpoint.name if checkpoint.name in acceptance_names() else SHIPPED_CHECKPOINT
+def head_accuracy(target: Checkpoint, profile: str, data_dir: Path | None = None) -> HeadAccuracy:
+    """Accuracies of a profile (a name or a file) for as many heads as the checkpoint has.
+
+    Raises SpecError where the profile knows no heads, UsageError where the checkpoint has none.
+    """
+    loaded = load_acceptance(profile, data_dir)
+    if target.heads is None:
+        raise UsageError(
+            f"{target.path} has no Medusa heads; train them (medusa-sim train) or use another --method"
+        )
+    if loaded.heads is None:
+        raise SpecError(f"acceptance profile {loaded.name} knows no heads; give another or --tree FILE")
+    return loaded.heads.first(min(target.heads.count, loaded.heads.heads))
+
+
+def profile_of(checkpoint: Path, data_dir: Path | None = None) -> tuple[str, str | None]:
+    """The profile that shapes a checkpoint's trees, and what to tell the user where it is not its own."""
+    name = checkpoint.resolve().name
+    if name in acceptance_names(data_dir):
+        return name, None
+    return FOREIGN_PROFILE, (
+        f"{name} has no acceptance profile; trees are shaped by {FOREIGN_PROFILE} "
+        "(--profile NAME or FILE for accuracies of its own, --tree FILE for a tree)"
+    )
 
 
 _MOST_NODES = 1024

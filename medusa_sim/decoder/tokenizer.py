@@ -39,9 +39,9 @@ def load_tokenizer(directory: Path | str) -> Tokenizer:
         raise SpecError(f"{path}: not a tokenizer file ({str(error).splitlines()[0]})") from None
 
 
-def encode(tokenizer: Tokenizer, text: str) -> list[int]:
-    """Token ids of `text`, special tokens not added."""
-    ids: list[int] = tokenizer.encode(text, add_special_tokens=False).ids
+def encode(tokenizer: Tokenizer, text: str, *, special_tokens: bool = True) -> list[int]:
+    """Token ids of `text`, with what the tokenizer puts around a text (a begin-of-text token, say)."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=special_tokens).ids
     return ids
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import timeit
 
+import numpy as np
 import pytest
 import torch
 from decoder_models import tiny_heads, tiny_llama
@@ -17,10 +19,11 @@ from medusa_sim.decoder.accept import (
     accept_greedy,
     accept_typical,
     draft_of,
+    typical_token,
 )
-from medusa_sim.decoder.draft import continuation
 from medusa_sim.decoder.draws import Draws, law
 from medusa_sim.decoder.medusa import MedusaDrafter
+from medusa_sim.decoder.ngram import continuation
 from medusa_sim.errors import UsageError
 
 
@@ -175,9 +178,59 @@ def test_tree_deeper_than_the_heads_is_refused_before_any_work() -> None:
         MedusaDrafter(model, heads, CandidateTree.cartesian([14]))
 
 
-def test_lookup_finds_the_latest_longest_match() -> None:
-    assert continuation([1, 2, 3, 9, 1, 2, 4, 8, 1, 2], 3, 3) == [4, 8, 1]
-    assert continuation([5, 1, 2, 7, 7, 3, 1, 2], 2, 2) == [7, 7]
-    assert continuation([1, 2, 3], 3, 3) == []
-    assert continuation([4, 4], 3, 3) == [4]
-    assert continuation([4], 3, 3) == []
+def test_lookup_finds_the_longest_match_and_the_copy_asked_for() -> None:
+    for match in ("earliest", "latest"):
+        assert continuation([5, 1, 2, 7, 7, 3, 1, 2], 2, 2, match) == [7, 7]
+        assert continuation([1, 2, 3], 3, 3, match) == []
+        assert continuation([4, 4], 3, 3, match) == [4]
+        assert continuation([4], 3, 3, match) == []
+    text = [1, 2, 3, 9, 1, 2, 4, 8, 1, 2]
+    assert continuation(text, 3, 3, "latest") == [4, 8, 1]
+    assert continuation(text, 3, 3, "earliest") == [3, 9, 1]
+
+
+@given(
+    text=st.lists(st.integers(0, 3), min_size=1, max_size=40),
+    length=st.integers(1, 6),
+    ngram_max=st.integers(1, 4),
+    match=st.sampled_from(["earliest", "latest"]),
+)
+def test_lookup_is_the_search_written_out(text: list[int], length: int, ngram_max: int, match: str) -> None:
+    expected: list[int] = []
+    for size in range(min(ngram_max, len(text) - 1), 0, -1):
+        starts = [s for s in range(len(text) - size) if text[s : s + size] == text[-size:]]
+        if starts:
+            start = (starts[0] if match == "earliest" else starts[-1]) + size
+            expected = text[start : start + length]
+            break
+    assert continuation(text, length, ngram_max, match) == expected  # type: ignore[arg-type]
+
+
+def test_lookup_in_a_long_text_takes_well_below_a_millisecond() -> None:
+    """32k tokens in which nothing repeats: the worst case, all sizes searched to the end."""
+    text = np.arange(32_768)
+    seconds = min(timeit.repeat(lambda: continuation(text, 5, 3), number=1, repeat=30))
+    assert seconds < 1e-3
+
+
+def test_typical_tokens_are_drawn_from_those_above_the_threshold() -> None:
+    p = torch.tensor([0.5, 0.3, 0.12, 0.05, 0.03], dtype=torch.float64)
+    entropy = float(-(p * p.log()).sum())
+    least = min(0.09, 0.3 * math.exp(-entropy))
+    drawn = [typical_token(p.log(), 1.0, Draws(seed)) for seed in range(2000)]
+    kept = p * (p > least)
+    found = torch.bincount(torch.tensor(drawn), minlength=5) / len(drawn)
+    assert torch.allclose(found.double(), kept / kept.sum(), atol=0.04)
+    assert float(found[p <= least].sum()) == 0.0
+
+
+@pytest.mark.parametrize("temperature", [5e-324, 1e-308, 1e-30, 1e30, 1e308])
+def test_any_finite_temperature_gives_a_law(temperature: float) -> None:
+    logits = torch.tensor([3.0, -7.0, 2.9, -torch.inf])
+    p = law(logits, temperature)
+    assert float(p.sum()) == pytest.approx(1.0)
+    assert p.argmax() == 0
+    draft = _draft(CandidateTree.chain(1), torch.tensor([[0, 0]]))
+    rows = logits.expand(1, 2, 4)
+    assert accept_typical(draft, rows, temperature=temperature).next_tokens == [0]
+    assert len(accept_by_rejection(draft, rows, temperature=temperature, draws=[Draws(0)]).paths) == 1

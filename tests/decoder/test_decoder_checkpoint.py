@@ -148,7 +148,7 @@ BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
     "truncated": (_truncated, "not a readable safetensors"),
     "no weights": (lambda f: (f / "model.safetensors").unlink(), "no such file"),
     "no config": (lambda f: (f / "config.json").unlink(), "no such file"),
-    "config text": (lambda f: (f / "config.json").write_text("{"), "not valid JSON"),
+    "config text": (lambda f: (f / "config.json").write_text("{"), "cannot be parsed"),
     "config list": (lambda f: (f / "config.json").write_text("[]"), "JSON object"),
     "nan": (_edited(_nan), "'model.norm.weight' holds NaN"),
     "wrong shape": (_edited(_wide), r"up_proj.weight has shape \(49, 32\), config.json says \(48, 32\)"),

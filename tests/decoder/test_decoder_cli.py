@@ -112,7 +112,9 @@ def test_decode_table_shows_both_methods_side_by_side(folder: Path) -> None:
         "9",
     )
     assert result.exit_code == 0, result.output
-    assert result.stdout.startswith("def ")
+    headline, _, shown = result.stdout.partition("\n\n")
+    assert "plain decoding" in headline
+    assert shown.startswith("def ")
     for word in ("medusa", "ar", "tokens_per_step", "tokens_per_s", "accepted draft tokens per step"):
         assert word in result.stdout
 
@@ -239,4 +241,4 @@ def test_a_prompt_file_that_is_no_text_is_one_line(folder: Path, tmp_path: Path)
     path.write_bytes(b"\xff\xfe\x00")
     result = _run("decode", "--checkpoint", folder / "target", "--prompt-file", path)
     assert result.exit_code == 1
-    assert "not a text file in UTF-8" in result.stderr
+    assert "not UTF-8 text" in result.stderr

@@ -13,7 +13,7 @@ from scipy import stats
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder import accept
-from medusa_sim.decoder.draft import BeamDrafter, NgramDrafter, TreeDrafter
+from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
 from medusa_sim.decoder.draws import Draws, law
 from medusa_sim.decoder.generate import (
     Drafter,
@@ -25,6 +25,7 @@ from medusa_sim.decoder.generate import (
 )
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
+from medusa_sim.decoder.ngram import NgramDrafter
 
 Law = torch.Tensor
 

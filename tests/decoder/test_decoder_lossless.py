@@ -13,11 +13,12 @@ from decoder_models import noisy_copy, ragged_prompts, tiny_heads, tiny_llama
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.draft import BeamDrafter, NgramDrafter, TreeDrafter
+from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
 from medusa_sim.decoder.fast_step import compiled_forward, graphed_forward, static_forward
 from medusa_sim.decoder.generate import Drafter, Generation, GenerationSettings, generate
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
+from medusa_sim.decoder.ngram import NgramDrafter
 from medusa_sim.errors import UsageError
 
 VOCAB, NEW_TOKENS = 31, 24

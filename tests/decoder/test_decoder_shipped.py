@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from medusa_sim.decoder.tokenizer import load_tokenizer
 from medusa_sim.decoder.training.corpus import heldout_prompts, read_corpus
 from medusa_sim.decoder.training.evaluate import mean_tokens_per_step, repeated_ngram_share
 
-MEDUSA_2 = "python-stdlib-medusa-2"
+MEDUSA_1, MEDUSA_2 = "python-stdlib-medusa-1", SHIPPED_CHECKPOINT
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
@@ -39,7 +40,7 @@ def _tokens_per_step(
     target: Checkpoint, prompts: list[list[int]], temperature: float, acceptance: Acceptance = "typical"
 ) -> float:
     assert target.heads is not None
-    drafter = MedusaDrafter(target.model, target.heads, medusa_tree("64", target))
+    drafter = MedusaDrafter(target.model, target.heads, medusa_tree("64", target, None))
     settings = GenerationSettings(
         max_new_tokens=64, temperature=temperature, acceptance=acceptance, stop_at_end_of_text=False
     )
@@ -51,7 +52,7 @@ def _tokens_per_step(
 
 
 def test_checkpoints_are_small_and_say_how_they_were_made() -> None:
-    for name in (SHIPPED_CHECKPOINT, MEDUSA_2, "python-stdlib-draft"):
+    for name in (MEDUSA_1, MEDUSA_2, "python-stdlib-draft"):
         folder = _folder(name)
         assert sum(path.stat().st_size for path in folder.iterdir()) <= 8e6
         recipe = json.loads((folder / "training.json").read_text())["recipe"]
@@ -67,14 +68,14 @@ def test_heads_emit_at_least_1_8_tokens_per_step_with_64_candidates(
     prompts: list[list[int]], temperature: float
 ) -> None:
     """On held-out text; Medusa-2 more than Medusa-1."""
-    first = _tokens_per_step(load_checkpoint(_folder(SHIPPED_CHECKPOINT)), prompts, temperature)
+    first = _tokens_per_step(load_checkpoint(_folder(MEDUSA_1)), prompts, temperature)
     second = _tokens_per_step(load_checkpoint(_folder(MEDUSA_2)), prompts, temperature)
     assert first >= 1.8
     assert second > first
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [SHIPPED_CHECKPOINT, MEDUSA_2])
+@pytest.mark.parametrize("name", [MEDUSA_1, MEDUSA_2])
 def test_profile_predicts_the_measured_tokens_per_step(prompts: list[list[int]], name: str) -> None:
     """Within 8 % on these 24 prompts, which the profile has not seen (5 % on the 64 of docs/decoder.md)."""
     profile = load_acceptance(name)
@@ -82,16 +83,53 @@ def test_profile_predicts_the_measured_tokens_per_step(prompts: list[list[int]],
     assert profile.heads.labels is not None
     assert list(profile.heads.labels) == sorted(profile.heads.labels, reverse=True)
     target = load_checkpoint(_folder(name))
-    predicted = expected_tokens_per_step(medusa_tree("64", target), profile.heads)
+    predicted = expected_tokens_per_step(medusa_tree("64", target, None), profile.heads)
     assert predicted == pytest.approx(_tokens_per_step(target, prompts, 0.0), rel=0.08)
 
 
 @pytest.mark.parametrize("method", ["medusa", "rsd-s", "sd"])
-def test_decode_works_without_any_option_but_a_prompt(method: str) -> None:
-    options = () if method == "medusa" else ("--method", method)
-    command = ["decode", "--prompt", "def ", "--max-new-tokens", "48", "--format", "json", *options]
-    result = CliRunner().invoke(cli, command)
+def test_decode_is_lossless_with_the_shipped_models(method: str) -> None:
+    options = ("--tree", "4") if method == "medusa" else ("--method", method)
+    command = ["decode", "--prompt", "def ", "--max-new-tokens", "32", "--temperature", "0", *options]
+    result = CliRunner().invoke(cli, [*command, "--format", "json"])
     assert result.exit_code == 0, result.output
     first, baseline = json.loads(result.stdout)["rows"]
     assert first["token_ids"] == baseline["token_ids"]
     assert first["steps"] < baseline["steps"]
+
+
+def test_the_first_minute_never_loses_and_says_why() -> None:
+    """What is shown first is the faster, and the first line says what was gained."""
+    command = ["decode", "--prompt", "def ", "--max-new-tokens", "50"]
+    result = CliRunner().invoke(cli, command)
+    assert result.exit_code == 0, result.output
+    headline, _, text = result.stdout.partition("\n\n")
+    assert "plain decoding" in headline
+    assert "tokens a step, a step costs" in headline
+    assert "\n" not in headline
+    assert text.startswith("def ")
+    rows = json.loads(CliRunner().invoke(cli, [*command, "--format", "json"]).stdout)["rows"]
+    assert rows[0]["tokens_per_s"] == max(row["tokens_per_s"] for row in rows)
+
+
+def test_the_default_writes_what_looks_like_python() -> None:
+    """Fifty tokens: a name behind `def `, in most a bracket that opens and closes, an indented line."""
+    texts = set()
+    for seed in range(3):
+        command = [
+            "decode",
+            "--prompt",
+            "def ",
+            "--max-new-tokens",
+            "50",
+            "--method",
+            "ar",
+            "--seed",
+            str(seed),
+        ]
+        row = json.loads(CliRunner().invoke(cli, [*command, "--format", "json"]).stdout)["rows"][0]
+        assert re.match(r"[A-Za-z_]\w*", row["text"])
+        texts.add(row["text"])
+    assert len(texts) == 3
+    assert sum("\n    " in text for text in texts) >= 2
+    assert sum(bool(re.match(r"\w+\([^()]*\):\n", text)) for text in texts) >= 2  # a whole signature

@@ -14,7 +14,12 @@ from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.model import Llama, random_llama
 from medusa_sim.decoder.training.corpus import window_batch
 from medusa_sim.decoder.training.distill import Response, response_batch, write_responses
-from medusa_sim.decoder.training.evaluate import generated_counts, head_counts, repeated_ngram_share
+from medusa_sim.decoder.training.evaluate import (
+    counts_of_texts,
+    head_counts,
+    repeated_ngram_share,
+    total_counts,
+)
 from medusa_sim.decoder.training.losses import (
     combined_weight,
     cross_entropy,
@@ -216,7 +221,7 @@ def test_counts_on_own_text_match_what_steps_accept(counting: Llama) -> None:
     heads = new_heads(counting.lm_head, count=2)
     train_medusa_1(counting, heads, _planted, _settings(100))
     run = generate(counting, [[1, 2, 3], [5, 6]], GenerationSettings(max_new_tokens=30))
-    accuracy = generated_counts(counting, heads, run.sequences, ranks=3).accuracy()
+    accuracy = total_counts(counts_of_texts(counting, heads, run.sequences, ranks=3)).accuracy()
     assert accuracy.accuracy[0, 0] > 0.9
 
 

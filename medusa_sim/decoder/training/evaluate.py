@@ -10,10 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.curve import NORMAL_90TH
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, tokens_per_step_error
+from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.decoder.generate import Generation
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.model import Llama
@@ -26,10 +29,6 @@ class HeadCounts:
 
     hits: Tensor
     labels: Tensor
-
-    def __add__(self, other: HeadCounts) -> HeadCounts:
-        """Counts of both."""
-        return HeadCounts(self.hits + other.hits, self.labels + other.labels)
 
     def accuracy(self) -> HeadAccuracy:
         """As `acceptance` wants it. Raises DataError where a head was never scored."""
@@ -59,29 +58,53 @@ def head_counts(
     return HeadCounts(hits, labels)
 
 
-def generated_counts(
+def counts_of_texts(
     model: Llama, heads: MedusaHeads, sequences: Sequence[Generation], *, ranks: int
-) -> HeadCounts:
-    """Counts on what the target itself emitted."""
-    total = HeadCounts(
-        torch.zeros(heads.count, ranks, dtype=torch.long), torch.zeros(heads.count, dtype=torch.long)
-    )
-    for sequence in sequences:
-        text = sequence.prompt + sequence.token_ids
-        total = total + head_counts(model, heads, text, first=len(sequence.prompt) - 1, ranks=ranks)
-    return total
+) -> list[HeadCounts]:
+    """Counts on what the target itself emitted, text by text."""
+    return [
+        head_counts(model, heads, s.prompt + s.token_ids, first=len(s.prompt) - 1, ranks=ranks)
+        for s in sequences
+    ]
+
+
+def total_counts(each: Sequence[HeadCounts]) -> HeadCounts:
+    """Counts of all texts together."""
+    hits, labels = ([getattr(counts, name) for counts in each] for name in ("hits", "labels"))
+    return HeadCounts(torch.stack(hits).sum(0), torch.stack(labels).sum(0))
 
 
 def text_counts(
     model: Llama, heads: MedusaHeads, texts: Sequence[Sequence[int]], *, first: int, ranks: int
 ) -> HeadCounts:
     """Teacher-forced counts on given texts, their first `first` + 1 tokens being context only."""
-    total = HeadCounts(
-        torch.zeros(heads.count, ranks, dtype=torch.long), torch.zeros(heads.count, dtype=torch.long)
-    )
-    for text in texts:
-        total = total + head_counts(model, heads, text, first=first, ranks=ranks)
-    return total
+    return total_counts([head_counts(model, heads, text, first=first, ranks=ranks) for text in texts])
+
+
+def design_effect(each: Sequence[HeadCounts], sizes: Sequence[int]) -> float:
+    """Variance of the tokens per step over texts, over the variance that independent labels would have.
+
+    Labels of one text go together: a text that repeats itself is one observation, not a hundred. The
+    jackknife over texts, for the best tree of each size; the mean ratio, at least 1.
+    """
+    total = total_counts(each)
+    accuracy = total.accuracy()
+    order = optimal_order(accuracy, max(sizes))
+    ratios = []
+    for size in sizes:
+        tree = order.tree(size)
+        without = np.array(
+            [
+                expected_tokens_per_step(
+                    tree, HeadCounts(total.hits - one.hits, total.labels - one.labels).accuracy()
+                )
+                for one in each
+            ]
+        )
+        over_texts = (len(each) - 1) * float(without.var())
+        over_labels = (tokens_per_step_error(tree, accuracy) / NORMAL_90TH) ** 2
+        ratios.append(over_texts / over_labels)
+    return max(1.0, float(np.mean(ratios)))
 
 
 def repeated_ngram_share(tokens: Sequence[int], size: int = 4) -> float:

@@ -23,7 +23,6 @@ from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.training.evaluate import (
-    generated_counts,
     mean_tokens_per_step,
     repeated_ngram_share,
     text_counts,
@@ -128,11 +127,6 @@ def findings(
             )
         )
     return found
-
-
-def accuracy_on_own_text(target: Checkpoint, heads: MedusaHeads, own: Sequence[Generation]) -> HeadAccuracy:
-    """`a_k^(i)` on what the target emits, with label counts per head."""
-    return generated_counts(target.model, heads, own, ranks=RANKS).accuracy()
 
 
 def accuracy_on_given_text(

@@ -1,0 +1,84 @@
+"""The tree that pays on this device: real steps timed by size, divided into the expected tokens per step."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.optimise import optimal_order
+from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.checkpoint import Checkpoint
+from medusa_sim.decoder.generate import Drafter, Forward, GenerationSettings, NoDrafter, generate
+from medusa_sim.decoder.medusa import MedusaDrafter
+from medusa_sim.decoder.model import Llama
+from medusa_sim.errors import UsageError
+
+SIZES = (1, 4, 8, 2, 16, 3, 6)
+"""Candidates that are timed, the most telling first: a slow model has its budget used up by the first."""
+_ON_CUDA = (1, 16, 64, 8, 32, 4, 48)
+_TOKENS = 12
+"""New tokens of one timed run."""
+LEAST_GAIN = 1.03
+"""Below this a tree is not worth its trouble, and timing does not tell it from 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizing:
+    """Seconds of a step and expected tokens per step by candidates, 1 being plain decoding."""
+
+    step_s: dict[int, float]
+    tokens_per_step: dict[int, float]
+
+    def gain(self, candidates: int) -> float:
+        """Expected speedup over plain decoding."""
+        return self.tokens_per_step[candidates] * self.step_s[1] / self.step_s[candidates]
+
+    @property
+    def best(self) -> int:
+        """Candidates with the largest gain; 1 where no tree gains enough to tell."""
+        best = max(self.step_s, key=self.gain)
+        return best if self.gain(best) >= LEAST_GAIN else 1
+
+    @property
+    def best_tree(self) -> int:
+        """The same among trees alone, whether or not it gains."""
+        return max((size for size in self.step_s if size > 1), key=self.gain)
+
+
+def sizing(
+    target: Checkpoint,
+    accuracy: HeadAccuracy,
+    prompts: Sequence[Sequence[int]],
+    settings: GenerationSettings,
+    *,
+    budget_s: float = 0.3,
+    make_forward: Callable[[Llama, KVCache], Forward] | None = None,
+) -> Sizing:
+    """Times short generations of the prompts by tree size, in turns, for about `budget_s`.
+
+    Plain decoding and one tree are always timed. The fastest run of a size counts: other work on the
+    machine only adds. Raises UsageError where the checkpoint has no heads.
+    """
+    if target.heads is None:
+        raise UsageError(f"{target.path} has no Medusa heads; there is no tree to choose")
+    wanted = _ON_CUDA if target.model.device.type == "cuda" else SIZES
+    sizes = [size for size in wanted if size <= target.model.config.vocab_size]
+    order = optimal_order(accuracy, max(sizes))
+    drafters: dict[int, Drafter] = {
+        size: MedusaDrafter(target.model, target.heads, order.tree(size)) if size > 1 else NoDrafter()
+        for size in sizes
+    }
+    short = replace(settings, max_new_tokens=min(_TOKENS, settings.max_new_tokens), stop_at_end_of_text=False)
+    step_s: dict[int, float] = {}
+    began = time.perf_counter()
+    while True:
+        for size, drafter in drafters.items():
+            if time.perf_counter() - began > budget_s and len(step_s) >= min(2, len(sizes)):
+                tokens = {n: expected_tokens_per_step(order.tree(n), accuracy) for n in step_s}
+                return Sizing(step_s, tokens)
+            run = generate(target.model, prompts, short, drafter, make_forward=make_forward)
+            if run.steps:
+                seconds = run.decode_s / run.steps
+                step_s[size] = min(step_s.get(size, seconds), seconds)
