@@ -1,4 +1,4 @@
-"""transformers as the referee: the same texts on 128 prompts, as many forwards of the target on every fourth."""
+"""transformers as the referee: equal texts on 128 prompts, equal counts of forwards on every fourth."""
 
 from __future__ import annotations
 
