@@ -156,8 +156,9 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: boo
     start_us = path.cta_us + path.row_us * np.minimum(rows, path.tile_rows)
     chunk_us = (chunk - path.tile_keys + path.append_ratio * q_len) * key_us
 
-    one_byte_us = byte_us(gpu, path, operator.bytes, cold=cold)
-    memory = operator.bytes * one_byte_us
+    moved = operator.bytes
+    one_byte_us = byte_us(gpu, path, moved, cold=cold)
+    memory = moved * one_byte_us
     tail_us: FloatArray | float = 0.0
     if operator.kind == "prefill_attention":
         new_keys = 0.5 * (q_len + tokens_per_tile + path.tile_keys)

@@ -38,10 +38,11 @@ def elementwise_time(
     cold: operands come from HBM, and the time is never below bytes / bandwidth. low and high are the
     80 % band of held-out residuals for the range of m.
     """
-    memory = operator.bytes * byte_us(gpu, kernel, operator.bytes, cold=cold)
+    moved = operator.bytes
+    memory = moved * byte_us(gpu, kernel, moved, cold=cold)
     m = np.broadcast_to(as_float(operator.m), memory.shape)
     fair_us = US_PER_S * gpu.sms / gpu.bandwidth_bytes_per_s
-    row_us = operator.bytes / m * (fair_us / kernel.row_ratio)
+    row_us = moved / m * (fair_us / kernel.row_ratio)
     body, rows_us = waves_us(m / gpu.sms, kernel.rows_per_sm, kernel.sharing, (0.0, row_us), memory)
     if kernel.serial_rows > 0:
         is_serial = m <= kernel.serial_rows
