@@ -126,6 +126,19 @@ def json_of(text: str, where: Path | str, what: str, error: type[MedusaSimError]
     )
 
 
+def json_documents(
+    text: str, where: Path | str, what: str, error: type[MedusaSimError] = SpecError
+) -> list[Any]:
+    """The JSON document in `text`, or one a line (JSON lines); checked and refused as `json_of` does."""
+    try:
+        return [json_of(text, where, what, error)]
+    except error:
+        lines = [line for line in text.splitlines() if line.strip()]
+        if len(lines) < 2:
+            raise
+    return [json_of(line, where, what, error) for line in lines]
+
+
 def parsed(where: Path | str, what: str, error: type[MedusaSimError], parse: Callable[[], Any]) -> Any:
     """What `parse` returns, no deeper than DEEPEST. Raises `error` in one line where it fails."""
     try:

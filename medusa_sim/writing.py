@@ -128,7 +128,10 @@ def write_folder(folder: Path, contents: Mapping[str, bytes]) -> tuple[Path, ...
 
 def _target(path: Path) -> Path:
     """What is written: the end of a chain of links, which need not exist."""
-    return path.resolve() if path.is_symlink() else path
+    try:
+        return path.resolve() if path.is_symlink() else path
+    except RuntimeError as error:
+        raise OutputError(f"cannot write {named(path)}: links that lead to each other") from error
 
 
 def _prefix(target: Path) -> str:

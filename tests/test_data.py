@@ -87,6 +87,7 @@ def test_a_wheel_holds_every_specification_and_finds_it(tmp_path: Path) -> None:
         ("hardware", "_data/hardware"),
         ("profiles", "_data/profiles"),
         ("medusa_sim/specs", "specs"),
+        ("docs", "_data/docs"),
     ):
         shipped = {
             path.relative_to(ROOT / source)

@@ -9,7 +9,6 @@ lines that llama.cpp and vLLM log.
 
 from __future__ import annotations
 
-import json
 import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,7 +19,7 @@ from typing import Any
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, counts_of_positions, counts_of_steps
 from medusa_sim.acceptance.prometheus import counts_between, is_page, scrape
 from medusa_sim.errors import DataError
-from medusa_sim.reading import TABLE_BYTES, json_of, named, read_text
+from medusa_sim.reading import TABLE_BYTES, json_documents, named, read_text
 
 WANTED = (
     "a /metrics page of vLLM, JSON or JSON lines with acceptance histograms (vLLM, SGLang, TensorRT-LLM, "
@@ -51,20 +50,12 @@ def read_counts(path: Path, before: Path | None = None) -> list[AcceptanceCounts
     if before is not None:
         raise DataError(f"{named(path)}: --before is for two /metrics pages; this is none")
     if text.lstrip().startswith(("{", "[")):
-        found = list(_in_json(_documents(text, path), path))
+        found = list(_in_json(json_documents(text, path, WANTED, DataError), path))
     else:
         found = list(_in_log(text, path))
     if not found:
         raise DataError(f"{named(path)}: holds no acceptance of an engine; give {WANTED}")
     return found
-
-
-def _documents(text: str, path: Path) -> list[Any]:
-    """The JSON document, or one a line."""
-    try:
-        return [json.loads(text)]
-    except ValueError:
-        return [json_of(line, path, WANTED, DataError) for line in text.splitlines() if line.strip()]
 
 
 def _in_json(documents: list[Any], path: Path) -> Iterator[AcceptanceCounts]:

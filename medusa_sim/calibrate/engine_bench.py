@@ -9,7 +9,6 @@ which is kept apart as `tpot`.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medusa_sim.errors import DataError, shown
-from medusa_sim.reading import TABLE_BYTES, json_of, named, read_csv_table, read_text
+from medusa_sim.reading import TABLE_BYTES, json_documents, named, read_csv_table, read_text
 from medusa_sim.units import US_PER_MS, US_PER_S
 
 WANTED = (
@@ -82,16 +81,12 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
         rows = list(_of_csv(path))
     else:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
-        rows = [row for document in _documents(text, path) for row in _of_document(document, path, known)]
+        rows = [
+            row
+            for document in json_documents(text, path, WANTED, DataError)
+            for row in _of_document(document, path, known)
+        ]
     return [_checked(_with_shape(row, known), path) for row in rows]
-
-
-def _documents(text: str, path: Path) -> list[Any]:
-    """The JSON document, or one a line (`--append-result`, SGLang)."""
-    try:
-        return [json.loads(text)]
-    except ValueError:
-        return [json_of(line, path, WANTED, DataError) for line in text.splitlines() if line.strip()]
 
 
 def _of_document(document: Any, path: Path, shape: Shape) -> Iterator[BenchRow]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +21,7 @@ from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.calibrate.store import Section, write_kernel
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import fit_unfused
-from medusa_sim.errors import DataError, OutputError, UsageError
+from medusa_sim.errors import DataError, UsageError
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,
     ELEMENTWISE_KINDS,
@@ -31,8 +32,10 @@ from medusa_sim.operators.operator import (
     operator_of,
 )
 from medusa_sim.operators.table import operators_of
+from medusa_sim.reading import SPEC_BYTES, read_text
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, Kernel
+from medusa_sim.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -185,16 +188,10 @@ def write_kernels(folder: Path, gpu: Gpu, kernel_set: str, fitted: Sequence[Fitt
     OutputError where the folder cannot be written.
     """
     target = folder / f"{gpu.name}.toml"
-    draft = folder / f".{gpu.name}.toml.part"
-    try:
-        draft.write_text(Path(gpu.path).read_text(encoding="utf-8"), encoding="utf-8")
+    with tempfile.TemporaryDirectory() as building:
+        draft = Path(building) / target.name
+        write_text(draft, read_text(Path(gpu.path), SPEC_BYTES, "a hardware file"))
         for each in fitted:
             write_kernel(draft, kernel_set, each.section, each.key, each.kernel)
-        draft.replace(target)
-    except OSError as error:
-        raise OutputError(
-            f"{target}: cannot be written ({error.strerror}); choose another --data-dir"
-        ) from error
-    finally:
-        draft.unlink(missing_ok=True)
+        write_text(target, read_text(draft, SPEC_BYTES, "a hardware file"))
     return target

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.report.spec_tables import SpecEntry
 
+EXAMPLES = ("example_config.json", "example_rows.csv")
 KINDS = ("gpu", "model", "runtime", "acceptance")
 
 
@@ -27,14 +28,27 @@ KINDS = ("gpu", "model", "runtime", "acceptance")
         "medusa-sim specs",
         "medusa-sim specs h100-sxm",
         "medusa-sim specs --kind model --format csv",
+        "medusa-sim specs --examples docs",
     ),
 )
 @click.argument("names", nargs=-1)
 @click.option("--kind", type=click.Choice(KINDS), default=None, help="Only these.")
 @click.option("--with-kernels", is_flag=True, help="With a GPU: its fitted kernel parameters too.")
+@click.option(
+    "--examples",
+    "examples_dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=None,
+    help="Write an example config.json and example operator rows into this folder, and nothing else.",
+)
 @output_options
 def specs(
-    names: tuple[str, ...], kind: str | None, with_kernels: bool, output: Output, data_dir: Path | None
+    names: tuple[str, ...],
+    kind: str | None,
+    with_kernels: bool,
+    examples_dir: Path | None,
+    output: Output,
+    data_dir: Path | None,
 ) -> None:
     """What is known of GPUs, models, runtimes and acceptance profiles, and where it comes from.
 
@@ -43,6 +57,9 @@ def specs(
     """
     from medusa_sim.report.spec_tables import SpecEntry, detail_table, overview_tables, spec_rows
 
+    if examples_dir is not None:
+        _write_examples(examples_dir)
+        return
     entries = [
         SpecEntry(kind=found, name=name, rows=tuple(spec_rows(found, name, data_dir, kernels=with_kernels)))
         for found, name in _wanted(names, kind, data_dir)
@@ -55,6 +72,15 @@ def specs(
         tables = overview_tables(entries, data_dir)
         output.text("\n".join(output.drawn(table) for table in tables))
         click.echo("`medusa-sim specs NAME` shows every number with its source", err=True)
+
+
+def _write_examples(folder: Path) -> None:
+    from medusa_sim.data import shipped_dir
+    from medusa_sim.writing import write_folder
+
+    shipped = shipped_dir() / "docs"
+    for path in write_folder(folder, {name: (shipped / name).read_bytes() for name in EXAMPLES}):
+        click.echo(f"wrote {path}", err=True)
 
 
 def _known(data_dir: Path | None) -> dict[str, tuple[str, ...]]:

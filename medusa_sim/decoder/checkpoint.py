@@ -6,7 +6,6 @@ Every key, shape and value is checked before a model is returned.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from medusa_sim.decoder.config import DecoderConfig, read_config
 from medusa_sim.decoder.heads import PREFIX, MedusaHeads, heads_from_tensors
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import SpecError
+from medusa_sim.reading import read_json
 
 DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
@@ -25,6 +25,8 @@ DTYPES: dict[str, torch.dtype] = {
     "bf16": torch.bfloat16,
     "fp16": torch.float16,
 }
+INDEX_BYTES = 16_000_000
+"""The largest list of shards: a line a tensor."""
 HEAD_FILES = ("medusa_lm_head.safetensors", "medusa_lm_head.pt")
 
 
@@ -72,11 +74,12 @@ def read_weights(directory: Path) -> dict[str, Tensor]:
                 f"{path}: no such file; pickled weights (.bin) are not loaded, convert them to safetensors"
             )
         return read_tensors(path)
-    try:
-        weight_map: dict[str, str] = json.loads(index_path.read_text(encoding="utf-8"))["weight_map"]
-        shards = sorted(set(weight_map.values()))
-    except (json.JSONDecodeError, KeyError, TypeError, AttributeError):
-        raise SpecError(f"{index_path}: must be JSON with a weight_map of tensor names to files") from None
+    what = "JSON with a weight_map of tensor names to files"
+    index = read_json(index_path, INDEX_BYTES, what)
+    weight_map = index.get("weight_map") if isinstance(index, dict) else None
+    if not isinstance(weight_map, dict) or not all(isinstance(file, str) for file in weight_map.values()):
+        raise SpecError(f"{index_path}: must be {what}")
+    shards = sorted(set(weight_map.values()))
     tensors: dict[str, Tensor] = {}
     for shard in shards:
         if Path(shard).name != shard:

@@ -18,7 +18,8 @@ from torch import Tensor
 
 from medusa_sim.decoder.heads import PREFIX, MedusaHeads
 from medusa_sim.decoder.model import Llama
-from medusa_sim.errors import OutputError
+from medusa_sim.errors import OutputError, SpecError
+from medusa_sim.reading import SPEC_BYTES, read_json
 
 RECORD = "training.json"
 """How a checkpoint came about; marks a folder as written here."""
@@ -57,8 +58,8 @@ def check_replaceable(directory: Path | str, *, overwrite: bool = False) -> None
 
 def _is_recorded(path: Path) -> bool:
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
+        found = read_json(path, SPEC_BYTES, "the record of a training")
+    except SpecError:
         return False
     return isinstance(found, dict) and "recipe" in found
 

@@ -20,7 +20,7 @@ from typing import Annotated, Literal, TypeVar
 import msgspec
 from msgspec import Meta as Limit
 
-from medusa_sim.errors import DataError
+from medusa_sim.errors import DataError, shown
 from medusa_sim.measure.record import read_toml_struct, toml_text
 from medusa_sim.reading import TABLE_BYTES, read_text
 from medusa_sim.specs.measurement import META, Environment
@@ -122,7 +122,10 @@ def write_runs(folder: Path, rows: Sequence[RunRow]) -> None:
 def read_steps(folder: Path) -> tuple[StepMeta, list[StepRow]]:
     """Meta data and rows. Raises DataError naming file, row and column."""
     meta = read_toml_struct(folder / META, StepMeta)
-    return meta, _read(folder / STEPS, StepRow, "steps of `medusa-sim measure --decoder-steps`")
+    path = folder / STEPS
+    rows = _read(path, StepRow, "steps of `medusa-sim measure --decoder-steps`")
+    _check_passes(path, rows)
+    return meta, rows
 
 
 def read_runs(folder: Path) -> list[RunRow]:
@@ -158,11 +161,26 @@ def _read(path: Path, form: type[RowT], what: str) -> list[RowT]:
     return rows
 
 
+def _check_passes(path: Path, rows: Sequence[StepRow]) -> None:
+    """Every cell was measured once in every pass. Raises DataError."""
+    passes: dict[tuple[str, str, int, int, int, int], list[int]] = {}
+    for row in rows:
+        cell = (row.model, row.dtype, row.batch, row.seq_len, row.candidates, row.depth)
+        passes.setdefault(cell, []).append(row.repetition)
+    expected = sorted(next(iter(passes.values())))
+    for (model, _, batch, _, candidates, _), seen in passes.items():
+        if sorted(seen) != expected or len(set(seen)) < len(seen):
+            raise DataError(
+                f"{path}: {model}, batch {batch}, {candidates} candidates: passes {shown(sorted(seen))}, the "
+                f"first cell has {shown(expected)}; every cell is needed once in every pass"
+            )
+
+
 def _number(text: str | None) -> str | int | float | None:
     """The number that a cell holds; its text where it holds none."""
     for kind in (int, float):
         try:
             return kind(text or "")
-        except ValueError:
+        except (ValueError, TypeError):  # TypeError: csv gives the list of cells beyond the header
             continue
     return text

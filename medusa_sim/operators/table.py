@@ -60,7 +60,7 @@ ELEMENTWISE_ALIASES: dict[str, ElementwiseKind] = {
 
 _NAMES: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"}, **ELEMENTWISE_ALIASES}
 """What a name in the column `op` means; rows of any other name are linear layers if they have m, n and k."""
-CHUNK_ROWS = 65_536
+CHUNK_ROWS = 32_768
 """Rows of a file that are in memory at a time."""
 
 

@@ -80,8 +80,8 @@ def model_from_config(path: Path) -> Model:
     try:
         file = path / "config.json" if path.is_dir() else path
         place = file.resolve()
-    except OSError as error:
-        raise SpecError(f"{named(path)}: cannot be read ({error.strerror}); check the path") from error
+    except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
+        raise SpecError(f"{named(path)}: cannot be read ({shown(str(error))}); check the path") from error
     content = read_json(file, SPEC_BYTES, "a model's name, or the path of its Hugging Face config.json")
     if not isinstance(content, dict):
         raise SpecError(
