@@ -1,8 +1,8 @@
 """Writes what the documentation shows of the program: `make docs`.
 
-docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, and in the
-README and docs/engine-loop.md every ```text block that follows a ```sh block, from the output of that block's
-commands.
+docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, the house in
+README.md, and in README.md, docs/guide.md and docs/engine-loop.md every ```text block behind a ```sh block, from
+what its commands print.
 """
 
 from __future__ import annotations
@@ -73,9 +73,12 @@ def main() -> None:
         folder = Path(name)
         for shared in ("profiles", "docs"):
             (folder / shared).symlink_to(ROOT / shared)
-        readme = (ROOT / "README.md").read_text(encoding="utf-8")
-        filled = _SHOWN.sub(lambda found: found[1] + output_of(found["commands"], folder) + found[4], readme)
-        write_text(ROOT / "README.md", _HOUSE.sub(lambda found: house_text(), filled))
+        for page in (ROOT / "README.md", ROOT / "docs" / "guide.md"):
+            text = page.read_text(encoding="utf-8")
+            filled = _SHOWN.sub(
+                lambda found: found[1] + output_of(found["commands"], folder) + found[4], text
+            )
+            write_text(page, _HOUSE.sub(lambda found: house_text(), filled))
         write_text(ROOT / "docs" / "engine-loop.md", loop_page())
         output_of("medusa-sim sweep --batch 1..64 --report report", folder)
         picture = next((folder / "report").glob("speedup-*.png"))

@@ -15,22 +15,32 @@ from medusa_sim.cli import cli
 
 ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = {name: (ROOT / name).read_text(encoding="utf-8") for name in ("README.md", "docs/guide.md")}
+"""Pages whose shell blocks are run; a text block behind one is what it prints."""
 SLOW = {"train", "decode"}
 
 
-def readme_commands() -> list[str]:
-    """Lines `medusa-sim ...` of the README's shell blocks."""
-    blocks = re.findall(r"```sh\n(.*?)```", README, flags=re.DOTALL)
-    lines = [line.removeprefix("$ ").strip() for block in blocks for line in block.splitlines()]
-    return [line for line in lines if line.startswith("medusa-sim ")]
+def shown_commands() -> list[tuple[str, str | None]]:
+    """Lines `medusa-sim ...` of the shell blocks, the last of a block with the output shown behind it."""
+    inside = r"(?:(?!```).)*"
+    pairs: list[tuple[str, str | None]] = []
+    for page in PAGES.values():
+        for found in re.finditer(
+            rf"```sh\n({inside})```(?:\n\n```text\n({inside})```)?", page, flags=re.DOTALL
+        ):
+            lines = [line.strip() for line in found[1].splitlines() if line.startswith("medusa-sim ")]
+            pairs += [(line, None) for line in lines[:-1]] + [(lines[-1], found[2])]
+    return pairs
 
 
-def test_the_readme_shows_commands() -> None:
-    assert len(readme_commands()) >= 8
+def test_the_pages_show_commands() -> None:
+    assert len(shown_commands()) >= 12
 
 
-@pytest.mark.parametrize("line", readme_commands())
-def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("line", "output"), shown_commands())
+def test_shown_commands_run(
+    line: str, output: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     args = shlex.split(line, comments=True)[1:]
     if args[0] in SLOW:
         pytest.skip("takes minutes; the decoder's own tests run it")
@@ -39,6 +49,7 @@ def test_readme_commands_run(line: str, tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.chdir(tmp_path)
     result = CliRunner().invoke(cli, args)
     assert result.exit_code == 0, result.output
+    assert output is None or result.stdout == output, "run `make docs`"
 
 
 @pytest.mark.parametrize("name", cli.list_commands(click.Context(cli)))
@@ -55,7 +66,7 @@ def test_the_command_reference_is_current() -> None:
 
 def test_make_targets_of_the_readme_exist() -> None:
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for target in re.findall(r"make ([a-z-]+)", README):
+    for target in re.findall(r"make ([a-z-]+)", "".join(PAGES.values())):
         assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE), target
 
 
