@@ -1,8 +1,7 @@
 """Writes what the documentation shows of the program: `make docs`.
 
-docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, the house in
-README.md, and in README.md, docs/guide.md and docs/engine-loop.md every ```text block behind a ```sh block, from
-what its commands print.
+docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, the house of
+README.md, and in README.md, docs/guide.md and docs/engine-loop.md every ```text block behind a ```sh block.
 """
 
 from __future__ import annotations
