@@ -40,12 +40,12 @@ def accuracy(scenario: Scenario) -> str:
         )
     return (
         f"Linear layers of {gpu.name}: off by {percent(fit.fit_error)} on {fit.rows:,} measured rows, by "
-        f"{percent(fit.heldout_error)} on shapes kept back."
+        f"{percent(fit.heldout_error)} on held-out shapes."
     )
 
 
 def drafts(row: ScheduleRow) -> str:
-    """`3 drafts in a row` of a chain, `a tree 3 drafts deep`."""
+    """`3 drafts` of a chain, `3 drafts deep` of a tree."""
     one = "1 draft" if row.drafts == 1 else f"{row.drafts} drafts"
     return one if row.chain else f"{one} deep"
 

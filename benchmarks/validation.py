@@ -36,7 +36,7 @@ them, predicts steps, runs the decoder with random weights, and compares. Kept h
 machine ({device}, {threads} thread, torch {torch}, fp32, context 1024). Of each
 cell the fastest pass over the grid counts; *passes differ* is the floor: how far the passes of one run disagree. A cell counts as within if its error is at most the floor and 10 %. Steps
 are predicted twice: from the measured operators themselves (`--latency measured`), and from the kernel model that is
-fitted to them (`--latency calibrated`). Two numbers a model, the time beside kernels of a plain and of a speculative
+fitted to them (`--latency calibrated`). Two numbers a model, the overhead outside kernels of a plain and of a speculative
 step, are fitted to one cell each, which are left out of every score. The 3M model lives in a cache that a shared
 machine shares too: five runs of one day missed its verify steps by 4 to 12 % (docs/log.md); the others repeat.
 

@@ -35,7 +35,7 @@ _WIDTHS = {
     "speedup": 115,
     "80 %": 95,
     "step": 80,
-    "tokens/s a user (plain)": 155,
+    "tokens/s per user (plain)": 155,
     "tokens/s (plain)": 145,
 }
 _BATCHES = (8, 16, 32, 64, 128, 256)
@@ -121,7 +121,7 @@ def _verdict(set_up: SetUp, answer: Recommendation, row: ScheduleRow, request: R
         whole = "" if request is None else _end_to_end(row, request)
         st.success(
             f"**{where}: verify {row.candidates} candidates a step ({notes.drafts(row)}), "
-            f"{times(row.speedup)}.** It emits {row.tokens_per_step:.2f} tokens a step, and a step takes "
+            f"{times(row.speedup)}.** It emits {row.tokens_per_step:.2f} tokens per step, and a step takes "
             f"{times(row.overhead)} as long. {_flat(row)} {whole}".strip(),
             icon=":material/check_circle:",
         )
@@ -254,7 +254,7 @@ def _scheduled(row: ScheduleRow) -> dict[str, str]:
         return dict.fromkeys(_WIDTHS, "-") | {"batch": batches, "candidates": "no room"}
     rates = {
         "step": duration(row.verify_step_us),
-        "tokens/s a user (plain)": f"{row.tokens_per_s_per_user:,.0f} "
+        "tokens/s per user (plain)": f"{row.tokens_per_s_per_user:,.0f} "
         f"({row.plain_tokens_per_s_per_user:,.0f})",
         "tokens/s (plain)": f"{row.tokens_per_s:,.0f} ({row.plain_tokens_per_s:,.0f})",
     }

@@ -78,7 +78,7 @@ def _headline(set_up: SetUp, tree: CandidateTree, found: TreeAnswer, batch: int)
     told = st.success if found.speedup > 1.0 else st.error
     told(
         f"**{where}: {tree.candidates} candidates, {tree.depth} drafts deep, {times(found.speedup)}**, "
-        f"{found.tokens_per_step:.2f} tokens a step.",
+        f"{found.tokens_per_step:.2f} tokens per step.",
         icon=":material/account_tree:",
     )
 
@@ -164,7 +164,7 @@ def _figures(tree: CandidateTree, found: TreeAnswer) -> None:
             "gives one, its model error.",
         ),
         show.Figure("Candidates", str(tree.candidates), None, "Nodes of the tree and the root."),
-        show.Figure("Drafts deep", str(tree.depth), None, "Heads, or drafts in a row, that it needs."),
+        show.Figure("Drafts deep", str(tree.depth), None, "Heads, or draft length, that it needs."),
         show.Figure(
             "Speedup",
             times(found.speedup),

@@ -251,7 +251,7 @@ def _decoder(gpu: str) -> None:
         ),
         name="steps",
         caption="A point a batch and count: whole steps of the decoder, the fastest pass; dashed: 10 % off. "
-        "The first cells gave the time beside kernels.",
+        "The first cells gave the overhead outside kernels.",
         told=show.command([*words, "--decoder", _from_here(folder)]),
         rows=pa.Table.from_pandas(cells, preserve_index=False),
         alt="Predicted over measured steps of the decoder",

@@ -49,7 +49,7 @@ class HeadAccuracy:
 
         Raises:
             SpecError: no rows, a value outside [0, 1] or NaN, a head summing beyond 1, bad labels, or a
-                correlation that would make a head right more often than always.
+                correlation that would push a head's total probability above 1.
         """
         a = np.array(accuracy, dtype=np.float64)
         if a.ndim != 2 or a.size == 0:
@@ -102,7 +102,7 @@ class HeadAccuracy:
 
     @property
     def correlation_max(self) -> float:
-        """Largest correlation for which no head is right more often than always: min_k -ln C_k / k.
+        """Largest correlation that keeps every head's total probability at 1 or below: min_k -ln C_k / k.
 
         C_k is the sum over ranks of head k (its coverage).
         """
@@ -120,7 +120,7 @@ class HeadAccuracy:
         if not 0.0 <= correlation <= self.correlation_max + SUM_TOLERANCE:
             raise SpecError(
                 f"{where}: correlation {correlation:g} is outside 0..{self.correlation_max:.3f}; "
-                "beyond it a head would be right more often than always"
+                "beyond it a head's total probability would exceed 1"
             )
         return replace(self, correlation=float(correlation))
 

@@ -97,7 +97,7 @@ def calibrate(
     """Kernel parameters of one GPU and kernel library, fitted to measured operator rows.
 
     Every operator and dtype in the files is fitted; errors are printed of the rows of the fit and of
-    shapes held back, with the 80 % band of measured / predicted by size. The parameters go to
+    held-out shapes, with the 80 % band of measured / predicted by size. The parameters go to
     hardware/GPU.toml in the data folder, where every command finds them first.
 
     With --engine-bench it is the terms of a serving engine that are fitted, to what a load generator

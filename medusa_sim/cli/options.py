@@ -136,12 +136,12 @@ _SCENARIO_OPTIONS = (
         type=click.IntRange(1, 64),
         default=MAX_DRAFTS,
         show_default=True,
-        help="Drafts in a row at most.",
+        help="Longest draft that is searched (num_speculative_tokens).",
     ),
     click.option(
         "--chain-only/--trees",
         default=None,
-        help="No trees, as engines without tree attention need, or trees all the same [as the runtime runs].",
+        help="Search chains only, or trees too [chains where the runtime has no tree attention].",
     ),
     click.option(
         "--match-rate",
@@ -198,7 +198,7 @@ def latency_options(command: Command) -> Command:
         type=click.Choice(("refuse", "calibrated")),
         default="refuse",
         show_default=True,
-        help="With --latency measured: what to do with shapes that were not measured.",
+        help="With --latency measured, for shapes that were not measured: refuse, or predict as calibrated.",
     )(command)
     return click.option(
         "--latency",
@@ -224,6 +224,6 @@ def row_options(command: Command) -> Command:
         type=RUNTIME,
         default="kernel",
         show_default=True,
-        help="What a launch adds; kernel adds nothing.",
+        help="Launch-overhead model (kernel: none).",
     )(command)
     return gpu_option(command)

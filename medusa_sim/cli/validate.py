@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     default=None,
     metavar="PCT",
     help="Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "
-    "with --decoder, above what the measured passes disagree by and this.",
+    "with --decoder: allowed error on top of run-to-run spread.",
 )
 @row_options
 @output_options

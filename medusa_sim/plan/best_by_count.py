@@ -56,7 +56,7 @@ class ByCount:
 
     @cached_property
     def drafts(self) -> IntArray:
-        """Drafts in a row (Medusa: heads run), shaped as the tokens per step; 0 for plain decoding."""
+        """Draft length (Medusa: heads run), shaped as the tokens per step; 0 for plain decoding."""
         depths = [np.full(option.candidates.size, float(option.depth)) for option in self.options]
         return self._per_configuration(0.0, depths).astype(np.int64)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def count_table(surface: Surface) -> pa.Table:
     """One row a length, batch and count, with the drafting that is best for that count there.
 
-    Columns: batch, seq_len, candidates, drafts (in a row; Medusa: heads run), tokens_per_step,
+    Columns: batch, seq_len, candidates, drafts (draft length; Medusa: heads run), tokens_per_step,
     decode_step_us, verify_step_us, overhead, speedup, fits_memory. One candidate is plain decoding.
     """
     import pyarrow as pa

@@ -11,6 +11,6 @@ DEFAULT_CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
 DEFAULT_BATCHES = (1, 64)
 """Smallest and largest batch that `recommend` searches."""
 MAX_DRAFTS = 16
-"""Drafts in a row that are searched."""
+"""Longest draft that is searched."""
 CANDIDATES_MAX = 256
 """Largest tree searched; verification has long been compute-bound there."""

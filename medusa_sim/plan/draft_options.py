@@ -32,7 +32,7 @@ WIDTHS = (1, 2, 4, 8)
 class Drafting:
     """What drafts, before its depth is chosen.
 
-    method: name of a registered drafter. parts: what it is made of. max_drafts: drafts in a row at most.
+    method: name of a registered drafter. parts: what it is made of. max_drafts: longest draft.
     """
 
     method: str = "medusa"
@@ -41,7 +41,7 @@ class Drafting:
 
     def __post_init__(self) -> None:
         if not 1 <= self.max_drafts <= 64:
-            raise UsageError(f"drafts in a row {self.max_drafts}: whole numbers from 1 to 64 are allowed")
+            raise UsageError(f"draft length {self.max_drafts}: whole numbers from 1 to 64 are allowed")
         if not 1 <= self.parts.heads <= MAX_HEADS:
             raise UsageError(f"heads {self.parts.heads}: whole numbers from 1 to {MAX_HEADS} are allowed")
         self.kind.check_parts(self.parts)
@@ -52,7 +52,7 @@ class Drafting:
         return drafter_kind(self.method)
 
     def drafter(self, depth: int, width: int = 1) -> Drafter:
-        """The drafter that makes `depth` drafts in a row, `width` a level."""
+        """The drafter for draft length `depth`, `width` children a level."""
         return self.kind.of(self.parts, depth, width)
 
 
@@ -60,7 +60,7 @@ class Drafting:
 class DraftOption:
     """One drafter with its candidate counts.
 
-    depth: drafts in a row (Medusa: heads run); width: children kept a level. candidates: counts from 2
+    depth: draft length (Medusa: heads run); width: children kept a level. candidates: counts from 2
     up, root included; tokens_per_step: of each. order: nodes in the order in which a growing tree takes
     them, None where the profile is a curve that knows no shapes. chain: no level has two nodes.
     """
@@ -114,14 +114,14 @@ class DraftOption:
         return float(band[0]), float(band[1])
 
     def drafts(self, candidates: int) -> int:
-        """Drafts in a row that the tree of that many candidates uses: heads behind them need not run."""
+        """Draft length that the tree of that many candidates uses; heads beyond it need not run."""
         tree = self.tree(candidates)
         return self.depth if tree is None else max(tree.depth, 1)
 
     def scaled_tokens(self, candidates: int, factor: float) -> float:
         """Tokens per step of the same tree if every accuracy were `factor` times what it is.
 
-        A head cannot be right more often than always: its factor stops where its ranks sum to 1. A
+        A head's total probability stays at 1 or below: its factor stops there. A
         curve knows no heads; there the accepted drafts scale.
         """
         if self.order is None or self.heads is None:

@@ -81,7 +81,7 @@ class Question:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DraftsGain:
-    """Best speedup with so many drafts in a row (Medusa: heads run) at one batch and length."""
+    """Best speedup at a draft length (Medusa: heads run) at one batch and length."""
 
     drafts: int
     candidates: int
@@ -366,7 +366,7 @@ def _place(answer: Recommendation, batch: int, seq_len: int) -> tuple[int, int]:
 
 
 def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
-    """For each number of drafts in a row the best count and its speedup at one batch and length."""
+    """For each draft length the best count and its speedup at one batch and length."""
     depth = np.asarray([0, *(option.depth for option in surface.options)])[surface.option + 1]
     found = []
     for drafts in np.unique(depth[1:]):

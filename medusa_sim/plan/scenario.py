@@ -51,7 +51,7 @@ class Scenario:
     gpu, model, runtime, drafter: names, files or loaded objects. acceptance: any form of
     `plan.acceptance.FORMS`; None takes the model's own profile, else a borrowed one, which `warnings` says.
     heads: trained Medusa heads (None: as many as the profile has; a curve has five); as many run as a
-    tree is deep, with a curve all of them. max_drafts: drafts in a row at most. chain_only: no trees (None:
+    tree is deep, with a curve all of them. max_drafts: longest draft. chain_only: no trees (None:
     as the runtime). match_rate: share of the steps in which n-grams are found (None: the profile's).
     prompt_tokens, output_tokens: means of a server's requests, whose prompts ride on decode steps (None: none
     ride). dtype, weight_dtype, kv_dtype: None as the model is published. latency: a
@@ -99,7 +99,7 @@ class Scenario:
                 raise UsageError(unknown_name(name, value, allowed))
         kind = drafter_kind(drafter)
         if heads is not None and kind.unit != "head":
-            raise UsageError(f"drafter {drafter} takes no --heads; --max-drafts limits drafts in a row")
+            raise UsageError(f"drafter {drafter} takes no --heads; --max-drafts limits the draft length")
         self.runtime: Runtime = _runtime(runtime, data_dir)
         published = model if isinstance(model, Model) else load_model(model)
         self.model: Model = with_dtypes(published, dtype, weight_dtype, kv_dtype)

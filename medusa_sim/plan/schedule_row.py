@@ -41,7 +41,7 @@ class ScheduleRow:
 
     Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
     batch was searched, the sizes between two rows belong to the later one. candidates counts
-    the root (1: do not speculate); drafts = drafts in a row (Medusa: heads to run); width: children kept a
+    the root (1: do not speculate); drafts = draft length (Medusa: heads to run); width: children kept a
     level by drafters that run level by level (0: not limited). paths: None where the acceptance profile
     knows no shapes. speedup_low, speedup_high: 80 % interval. required_tokens_per_step: what the row's
     (for a plain row: the best) count must emit to break even; required_acceptance_factor: by how much all

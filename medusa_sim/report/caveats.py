@@ -72,5 +72,5 @@ def _latency_caveats(item: Scenario) -> Iterator[str]:
 def _fit_text(fit: Fit) -> str:
     return (
         f"mean error {percent(fit.fit_error)} on the {fit.rows} rows of the fit, "
-        f"{percent(fit.heldout_error)} on shapes held back"
+        f"{percent(fit.heldout_error)} on held-out shapes"
     )

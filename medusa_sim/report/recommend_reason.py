@@ -114,14 +114,14 @@ def _end_to_end(answer: Recommendation) -> list[str]:
 
 def _choice(answer: Recommendation, row: ScheduleRow, speedup: float) -> str:
     unit = answer.drafting.kind.unit
-    drafts = unit if row.drafts == 1 else f"{unit}s"
-    if unit == "draft":
-        drafts = f"{drafts} in a row"
-    shape = " as a chain" if row.chain else " as a tree" if row.paths is not None else ""
-    return (
-        f"{row.candidates} candidates{shape} ({row.drafts} {drafts}), {row.tokens_per_step:.2f} tokens a "
-        f"step, {times(speedup)}"
-    )
+    drafts = f"{row.drafts} {unit}{'' if row.drafts == 1 else 's'}"
+    if row.chain:
+        shape = f"a chain of {drafts} ({row.candidates} candidates)"
+    elif row.paths is not None:
+        shape = f"a tree of {row.candidates} candidates ({drafts})"
+    else:
+        shape = f"{row.candidates} candidates ({drafts})"
+    return f"{shape}, {row.tokens_per_step:.2f} tokens per step, {times(speedup)}"
 
 
 def _need(answer: Recommendation) -> str:
@@ -136,7 +136,7 @@ def _need(answer: Recommendation) -> str:
         return f"{best}, less than running a drafter is worth."
     factor = row.required_acceptance_factor
     assumed = "which no accuracies give" if factor is None else f"{factor:.2f} times the assumed accuracies"
-    return f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens a step, {assumed}."
+    return f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens per step, {assumed}."
 
 
 def _break_even(answer: Recommendation) -> str:

@@ -21,14 +21,14 @@ _HEADERS = (
     "80 %",
     "-10 % acceptance",
     "step",
-    "tokens/s a user",
-    "plain a user",
+    "tokens/s per user",
+    "plain per user",
     "tokens/s",
     "plain tokens/s",
     "free to",
     "max batch",
 )
-_EXPENDABLE = ("plain a user", "free to", "-10 % acceptance", "plain tokens/s", "step", "max batch")
+_EXPENDABLE = ("plain per user", "free to", "-10 % acceptance", "plain tokens/s", "step", "max batch")
 """Columns that a narrow table leaves out, the first one first."""
 _MOST_HINTS = 4
 
@@ -82,7 +82,7 @@ def _cells(row: ScheduleRow) -> tuple[str, ...]:
 
 
 def _rates(row: ScheduleRow) -> tuple[str, ...]:
-    """Step, tokens/s a user and of the card, free count; nothing for a batch that cannot be run."""
+    """Step, tokens/s per user and of the card, free count; nothing for a batch that cannot be run."""
     if not row.fits_memory:
         return (NOTHING,) * 6
     return (
@@ -131,7 +131,7 @@ def _heads(answer: Recommendation) -> list[str]:
         return []
     best = max(answer.by_drafts, key=lambda entry: entry.speedup)
     listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
-    what = "Heads to run" if answer.drafting.kind.unit == "head" else "Drafts in a row"
+    what = "Heads to run" if answer.drafting.kind.unit == "head" else "Draft length"
     return [f"{what} at batch {answer.question.batch_min}: {best.drafts} ({listed})."]
 
 
@@ -162,7 +162,7 @@ def _sensitivity(row: ScheduleRow) -> list[str]:
     return [
         f"Acceptance 10 % lower or higher: {times(row.speedup_acceptance_minus_10_percent)} or "
         f"{times(row.speedup_acceptance_plus_10_percent)} at batch {row.batch_max}; it breaks even at "
-        f"{row.required_tokens_per_step:.2f} tokens a step, {row.required_acceptance_factor:.2f} of the "
+        f"{row.required_tokens_per_step:.2f} tokens per step, {row.required_acceptance_factor:.2f} of the "
         "assumed accuracies."
     ]
 

@@ -198,6 +198,6 @@ def kernel_sources(item: Scenario) -> dict[str, str]:
             fit = kernel.fit
             told[f"{section}.{key}"] = (
                 f"{fit.source}; {fit.rows} rows, mean error {fit.fit_error:.1%} of the fit, "
-                f"{fit.heldout_error:.1%} on shapes held back"
+                f"{fit.heldout_error:.1%} on held-out shapes"
             )
     return told

@@ -67,7 +67,7 @@ class Gpu:
     sources, notes: by dotted key (`peak_flops_per_s.fp16`) the document of each number and how it was read.
     kernels: fitted parameters by set (`torch`, `sglang`, `paper`), with what is borrowed from relatives.
     paper_peak_flops_per_s: peaks that a paper used where they differ, only for reproducing it.
-    Two loads of the same files give the same object, so a Gpu may be a cache key.
+    Loads of unchanged files return the same object, so a Gpu can be a cache key.
     """
 
     name: str

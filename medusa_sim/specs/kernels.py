@@ -42,7 +42,7 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     """Where a table of kernel parameters comes from and how well it does.
 
     `fit_error` and `heldout_error` are mean absolute percentage errors of time as fractions: on the
-    rows of the fit, and with whole shapes held back. `inherited_from` names the GPU whose
+    rows of the fit, and with whole held-out shapes. `inherited_from` names the GPU whose
     efficiencies were borrowed, and is empty where the GPU itself was measured.
     """
 

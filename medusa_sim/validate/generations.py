@@ -1,8 +1,8 @@
 """Whole generations of a trained decoder against the simulator: tokens per step, speedup by the wall clock.
 
 The tokens per step of each tree are predicted from head accuracies that other prompts gave, its step from the
-device's operators, and the speedup is one over the other. Time beside kernels is fitted to the first plain
-and the first speculative cell, as for steps; the speculative one is left out of the scores of speedups.
+device's operators, and the speedup is one over the other. Per-step overhead outside kernels is fitted to the
+first plain and the first speculative cell, as for steps; the latter is left out of the scores of speedups.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
 """The simulator against the decoder: measured steps, predicted steps, and the choice that follows from them.
 
-Predicted steps use the decoder's own way of launching: separate projections, one fused attention kernel,
-heads on the accepted row. Rows of `measure` were taken as a step of the model reads its operands, so that
-predictions are those of the rows (`cold=False`). The mask over all keys, which the decoder builds in every
-step, is priced as three passes over it. What is left is time beside kernels: where a step is a CUDA graph,
-one number a launch; where Python launches (rows of `measure` hold a launch of their own), one number a
-plain step and one a speculative step, which drafts, chooses and compacts as well. They are given, or fitted
-to each model's first plain and first speculative step, which are then left out of the scores.
+Predicted steps launch as the decoder does: separate projections, one fused attention kernel, heads on the
+accepted row, and the mask over all keys as three passes over it. `measure` rotates operands as a real step
+does, so its rows are used as measured (`cold=False`). The remainder is overhead outside kernels: one number
+per launch where a step is a CUDA graph; where Python launches, one number per plain step and one per
+speculative step, which drafts, chooses and compacts as well. They are given, or fitted to each model's
+first plain and first speculative step, which are then left out of the scores.
 """
 
 from __future__ import annotations
@@ -51,7 +50,7 @@ Key: TypeAlias = tuple[int, int, int, int, float]
 class StepCell:
     """One cell, microseconds. is_fitted: a gap comes from it.
 
-    measured_us: of the fastest pass, since whatever else a machine does only adds time.
+    measured_us: minimum over passes, since other load can only slow a step.
     """
 
     model: str
@@ -72,7 +71,7 @@ class StepCell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gaps:
-    """Time beside kernels, us: a launch (CUDA graphs), or a plain and a speculative step (eager)."""
+    """Overhead outside kernels, us: per launch (CUDA graphs), or a plain and a speculative step (eager)."""
 
     launch_us: float = 0.0
     plain_us: float = 0.0

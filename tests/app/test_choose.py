@@ -346,6 +346,6 @@ def test_a_schedule_shows_both_plain_rates(opened: Opened) -> None:
     answer = answers.recommendation(set_up(), 64)
     shown = page.dataframe[0].value.iloc[0]
     row = answer.schedule[0]
-    assert shown["tokens/s a user (plain)"].endswith(f"({row.plain_tokens_per_s_per_user:,.0f})")
+    assert shown["tokens/s per user (plain)"].endswith(f"({row.plain_tokens_per_s_per_user:,.0f})")
     assert shown["tokens/s (plain)"].endswith(f"({row.plain_tokens_per_s:,.0f})")
     assert shown["drafts"] == str(row.drafts)

@@ -68,7 +68,7 @@ class EaseProcess:
 def branch_block_efficiency(bank: ContextBank, process: EaseProcess, branches: tuple[int, ...]) -> float:
     """Expected tokens per step of RSD-C with those branching factors; a chain is all ones (SD).
 
-    An accepted first child and a rescued later one are followed apart, because a later one surprises
+    First-child and later-child acceptances are tracked separately: a later child surprises
     the draft more and leaves it in harder contexts.
     """
     efficiency = 1.0

@@ -79,7 +79,7 @@ class Drafter(ABC):
     @classmethod
     @abstractmethod
     def of(cls, parts: Parts, depth: int, width: int = 1) -> Drafter:
-        """The drafter that makes `depth` drafts in a row, `width` a level."""
+        """The drafter for draft length `depth`, `width` children a level."""
 
     @classmethod
     def check(cls, parts: Parts, target: Model) -> None:
