@@ -55,6 +55,7 @@ HOUSE = (
             "draft_options",
             "acceptance",
             "scenario",
+            "limit",
             "best_by_count",
             "surface",
             "sweep",

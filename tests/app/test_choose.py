@@ -90,7 +90,7 @@ def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
         ("sglang-0.5", "eagle"),
         ("tensorrt-llm-1.2", "eagle3"),
         ("tgi", "medusa"),
-        ("llama-cpp", "eagle"),
+        ("llama-cpp", "eagle3"),
     ],
 )
 def test_launch_settings_are_those_of_the_command(opened: Opened, runtime: str, drafter: str) -> None:
