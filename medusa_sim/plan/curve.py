@@ -33,10 +33,14 @@ def cliffs(verify_us: FloatArray, rise: float = CLIFF) -> IntArray:
     verify_us by count from 1. A steady climb, where every token costs as much, has no cliffs.
     """
     growth = verify_us[1:] / verify_us[:-1] - 1.0
-    window = np.ones(5)
-    near = np.convolve(np.abs(growth), window, mode="same") - np.abs(growth)
-    neighbours = np.convolve(np.ones_like(growth), window, mode="same") - 1.0
+    near = _sum_of_five(np.abs(growth)) - np.abs(growth)
+    neighbours = _sum_of_five(np.ones_like(growth)) - 1.0
     return np.flatnonzero((growth >= rise) & (growth * neighbours > 2.0 * near)) + 1
+
+
+def _sum_of_five(values: FloatArray) -> FloatArray:
+    """Each value with up to two neighbours on either side."""
+    return np.convolve(values, np.ones(5))[2 : 2 + values.size] if values.size else values
 
 
 def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int, int]]:

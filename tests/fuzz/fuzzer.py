@@ -71,14 +71,24 @@ BASES: tuple[tuple[str, ...], ...] = (
     ("validate", "--batch-curves", "@bench"),
     ("validate", "--tree-runs", "@bench", "--child-vectors", "@bench"),
     ("reproduce", "table6"),
+    ("decode", "--checkpoint", "@checkpoint", "--prompt", "import os", "--max-new-tokens", "4"),
+    ("decode", "--checkpoint", "@checkpoint", "--prompt-file", "@tree", "--max-new-tokens", "2", "--tree", "@tree"),
     ("specs", "a40", "vicuna-7b", "--data-dir", "@data"),
     ("specs", "@config"),
+    # Refused after all options are read, since training and measuring take long.
+    ("train", "--method", "medusa-1", "--save", "@out.dir", "--text", "@empty"),
+    ("measure", "--device", "cuda:99", "--models", "llama-68m", "--out", "@out.dir"),
 )  # fmt: skip
 """Set-ups that work. `@kind` is replaced by a file (or folder) of that kind, sound or mutated."""
 
-SKIPPED = ("list_targets",)
-"""Options that price every table of both papers, which takes half a minute."""
+SKIPPED = ("list_targets", "device", "data", "text_folder")
+"""Options that price every table of both papers, or let training and measuring begin."""
 
+FOLDERS = {
+    "checkpoint": "profiles/checkpoints/python-stdlib-draft",
+    "decoder": "profiles/decoder/cpu-emerald-rapids-3m",
+    "empty": "no such folder",
+}
 SEEDS: dict[str, tuple[str, ...]] = {
     "profile": ("profiles/acceptance/*.toml",),
     "config": (
@@ -191,8 +201,8 @@ class Case:
             return self._odd()
         if kind == "data":
             return self._data()
-        if kind == "decoder":
-            return self._tree_of_files("profiles/decoder/cpu-emerald-rapids-3m", self.folder / "decoder")
+        if kind in FOLDERS:
+            return self._tree_of_files(FOLDERS[kind], self.folder / kind)
         path, content = self._seed(kind)
         target = self.folder / f"{self.files}-{path}"
         self.files += 1
@@ -252,6 +262,7 @@ class Case:
 
     def _tree_of_files(self, source: str, target: Path) -> str:
         """A copy of a folder in which about one file is mutated."""
+        target.mkdir(exist_ok=True, parents=True)
         for path in sorted((ROOT / source).rglob("*")):
             if path.is_file():
                 place = target / path.relative_to(ROOT / source)

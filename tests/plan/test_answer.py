@@ -35,6 +35,9 @@ def test_a_later_free_count_does_not_count() -> None:
 def test_cliffs_are_steps_and_not_slopes() -> None:
     stairs = np.repeat([1.0, 1.2, 1.5], 64)
     assert list(cliffs(stairs)) == [64, 128]
+    for counts in range(1, 7):
+        assert list(cliffs(np.ones(counts))) == []
+    assert list(cliffs(np.array([1.0, 1.0, 2.0]))) == [2]
     assert list(cliffs(np.arange(10.0, 30.0))) == []  # every token costs the same: no cliff
 
 
