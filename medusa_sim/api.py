@@ -10,6 +10,7 @@ import os
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,7 +39,7 @@ from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.breakdown import breakdown
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.step.step import Setting, decode_step, verify_step
+from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -186,7 +187,7 @@ def _told(name: str, value: Any) -> str:
     raise UsageError(f"{name} was given as an object of Python; a command can only name it: give its name")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class SingleStep:
     """One step of a scenario. tokens_per_step: None where the acceptance does not describe the count."""
 
@@ -208,7 +209,7 @@ class SingleStep:
         """80 % interval of the step, microseconds."""
         return float(self._time.low_us), float(self._time.high_us)
 
-    @property
+    @cached_property
     def plain_us(self) -> float:
         """The plain decoding step at the same batch and length, microseconds."""
         return float(decode_step(self.setting, self.batch, self.seq_len).time_us)
@@ -227,8 +228,8 @@ class SingleStep:
         """Its kernels, gaps and waiting: see `medusa_sim.step.breakdown.breakdown`."""
         return breakdown(self.setting, self.batch, self.seq_len, self.candidates)
 
-    @property
-    def _time(self) -> Any:
+    @cached_property
+    def _time(self) -> StepTime:
         if self.candidates == 1:
             return decode_step(self.setting, self.batch, self.seq_len)
         return verify_step(self.setting, self.batch, self.seq_len, self.candidates)

@@ -28,13 +28,13 @@ def parsed(line: str) -> dict[str, Any]:
         words = words[1:]
     if not words or words[0] not in COMMANDS:
         raise UsageError(f"command {line[:100]!r}: one of {', '.join(COMMANDS)} and its options is needed")
+    if "--help" in words:
+        raise UsageError(f"command {line[:100]!r}: --help describes no scenario")
     try:
         group = cli.make_context("medusa-sim", words)
         command = cli.get_command(group, words[0])
         assert command is not None  # noqa: S101  # both commands exist
         names = dict(command.make_context(words[0], words[1:], parent=group).params)
-    except click.exceptions.Exit as error:
-        raise UsageError(f"command {line[:100]!r}: --help describes no scenario") from error
     except click.ClickException as error:
         raise UsageError(error.format_message()) from error
     for many, one in _LISTS.items():

@@ -230,7 +230,7 @@ def best_by_count(
             rate: FloatArray = option.tokens_per_step / step_us[index]
             if not fits[index].all():
                 rate = np.where(fits[index], rate, rate * _NEVER_FIRST)
-            better = rate > best[..., place]
+            better = rate > best[..., place] * (1.0 + _TIE)
             np.copyto(best[..., place], rate, where=better)
             np.copyto(chosen[..., place], index, where=better)
             room[..., place] |= fits[index]
@@ -247,5 +247,7 @@ def best_by_count(
     )
 
 
-_NEVER_FIRST = 1e-12
+_TIE = 1e-12
+"""Rates that differ by rounding alone are the same: the first option is taken."""
+_NEVER_FIRST = 1e-9
 """Moves what does not fit behind whatever does, in the same order."""
