@@ -1,8 +1,8 @@
 """Which drafted tokens a verification step keeps: greedy, typical, and rejection that keeps the law.
 
 Greedy and typical acceptance look at every node at once. Rejection walks from the root: at each node
-its drafted children are tried in order against the target's law p there; if all fail, one token is
-drawn from what is left of p. p and q are fp64 (`draws.law`).
+its drafted children are tried in order against the target's law there; if all fail, one token is
+drawn from what is left of it. The laws `target` and `draft` are fp64 (`draws.law`).
 
 Only drafted nodes can be accepted: a node without a parent is padding and never counts.
 """
@@ -26,7 +26,7 @@ Rule = Literal["recursive", "multi-round", "k-seq"]
 EPSILON, DELTA = 0.09, 0.3
 """Defaults of typical acceptance in public decoding (`posterior_threshold`, `posterior_alpha`)."""
 _MASS_MIN = 1e-14
-"""A residual law with less mass than this is rounding: p and q were equal."""
+"""A residual law with less mass than this is rounding: target and draft were equal."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,8 +35,8 @@ class Draft:
 
     tokens: (batch, n). parents: (batch, n), -1 for the root and for unused nodes, a parent before its
     children, siblings in the order in which they are to be tried. depths, mask: (batch, n) and
-    (batch, n, n), or without the batch where all trees are alike. laws: q, from which the children of
-    a node were drawn: (batch, n, vocab) fp64, or None where drafting is deterministic (q = 1).
+    (batch, n, n), or without the batch where all trees are alike. laws: from which the children of a
+    node were drawn: (batch, n, vocab) fp64, or None where drafting is deterministic.
     """
 
     tokens: Tensor
@@ -202,13 +202,13 @@ def _walk(
     path: list[int] = []
     here = [0]  # nodes with the same text: independent drafts may repeat each other, and then share children
     while True:
-        p = law(logits[here[0]], temperature)
+        target = law(logits[here[0]], temperature)
         children = sorted(node for parent in here for node in children_of[parent])
         if not children:
-            return path, draws.token(p)
+            return path, draws.token(target)
         drafted = [tokens[node] for node in children]
-        q = None if draft.laws is None else draft.laws[b, here[0]]
-        chosen, left = _RULES[draft.rule](p, q, drafted, draws)
+        draft_law = None if draft.laws is None else draft.laws[b, here[0]]
+        chosen, left = _RULES[draft.rule](target, draft_law, drafted, draws)
         if chosen is None:
             return path, draws.token(left)
         path.append(children[chosen])
@@ -218,65 +218,66 @@ def _walk(
 
 
 def _normalised(weights: Tensor, fallback: Tensor) -> Tensor:
-    """What sums to 1: weights / sum; `fallback` where no mass is left (p = q: rejection never happens)."""
+    """What sums to 1: weights / sum; `fallback` where no mass is left (the laws were equal)."""
     mass = weights.sum()
     return weights / mass if float(mass) > _MASS_MIN else fallback
 
 
-def _ratio(p: float, q: float) -> float:
-    """min(1, p / q); a token that the draft law calls impossible is never kept."""
-    return min(1.0, p / q) if q > 0.0 else 0.0
+def _ratio(target: float, draft: float) -> float:
+    """min(1, target / draft); a token that the draft law calls impossible is never kept."""
+    return min(1.0, target / draft) if draft > 0.0 else 0.0
 
 
 def recursive_rejection(
-    p: Tensor, q: Tensor | None, drafted: Sequence[int], draws: Draws
+    target: Tensor, draft: Tensor | None, drafted: Sequence[int], draws: Draws
 ) -> tuple[int | None, Tensor]:
     """Drafts without replacement, in the order drawn (RSD paper, section 3.1; Sequoia's sampler).
 
     Returns the index of the kept draft, or None and the law of the token to draw instead. After each
-    rejection p becomes norm((p - q)+) and q loses the rejected token and is **renormalised**: without
-    that the law is wrong from the third draft on. q None: each draft is certain (q = 1 on it).
+    rejection target becomes norm((target - draft)+) and draft loses the rejected token and is
+    **renormalised**: without that the law is wrong from the third draft on. draft None: each
+    draft is certain (1 on it).
     """
     for index, token in enumerate(drafted):
-        if q is None:
-            if draws.happens(float(p[token])):
-                return index, p
-            rest = p.clone()
+        if draft is None:
+            if draws.happens(float(target[token])):
+                return index, target
+            rest = target.clone()
             rest[token] = 0.0
-            p = _normalised(rest, p)
+            target = _normalised(rest, target)
             continue
-        if draws.happens(_ratio(float(p[token]), float(q[token]))):
-            return index, p
-        p = _normalised((p - q).clamp(min=0.0), p)
-        q = q.clone()
-        q[token] = 0.0
-        q = _normalised(q, q)
-    return None, p
+        if draws.happens(_ratio(float(target[token]), float(draft[token]))):
+            return index, target
+        target = _normalised((target - draft).clamp(min=0.0), target)
+        draft = draft.clone()
+        draft[token] = 0.0
+        draft = _normalised(draft, draft)
+    return None, target
 
 
 def multi_round_rejection(
-    p: Tensor, q: Tensor | None, drafted: Sequence[int], draws: Draws
+    target: Tensor, draft: Tensor | None, drafted: Sequence[int], draws: Draws
 ) -> tuple[int | None, Tensor]:
-    """Independent drafts from q (SpecInfer; with one draft, speculative decoding): q never changes."""
-    if q is None:
-        return recursive_rejection(p, None, drafted, draws)
+    """Independent drafts (SpecInfer; with one, speculative decoding): their law never changes."""
+    if draft is None:
+        return recursive_rejection(target, None, drafted, draws)
     for index, token in enumerate(drafted):
-        if draws.happens(_ratio(float(p[token]), float(q[token]))):
-            return index, p
-        p = _normalised((p - q).clamp(min=0.0), p)
-    return None, p
+        if draws.happens(_ratio(float(target[token]), float(draft[token]))):
+            return index, target
+        target = _normalised((target - draft).clamp(min=0.0), target)
+    return None, target
 
 
-def k_seq_factor(p: Tensor, q: Tensor, k: int) -> float:
+def k_seq_factor(target: Tensor, draft: Tensor, k: int) -> float:
     """The gamma of K-SEQ: the root of gamma beta(gamma) = 1 - (1 - beta(gamma))^k in [1, k].
 
-    beta(gamma) = sum_x min(q(x), p(x) / gamma) is the chance that one draft is kept (SpecTr, algorithm 2).
-    Below the root the residual would be negative, above it drafts are wasted.
+    beta(gamma) = sum_x min(draft(x), target(x) / gamma) is the chance that one draft is kept
+    (SpecTr, algorithm 2). Below the root the residual would be negative, above it drafts are wasted.
     """
-    p_array, q_array = p.numpy(), q.numpy()
+    target_array, draft_array = target.numpy(), draft.numpy()
 
     def excess(gamma: float) -> float:
-        beta = float(np.minimum(q_array, p_array / gamma).sum())
+        beta = float(np.minimum(draft_array, target_array / gamma).sum())
         return gamma * beta - (1.0 - (1.0 - beta) ** k)
 
     low, high = 1.0, float(k)
@@ -288,19 +289,21 @@ def k_seq_factor(p: Tensor, q: Tensor, k: int) -> float:
     return high
 
 
-def k_seq(p: Tensor, q: Tensor | None, drafted: Sequence[int], draws: Draws) -> tuple[int | None, Tensor]:
-    """Independent drafts, each kept with min(1, p / (gamma q)) (SpecTr, K-SEQ)."""
-    if q is None:
-        return recursive_rejection(p, None, drafted, draws)
+def k_seq(
+    target: Tensor, draft: Tensor | None, drafted: Sequence[int], draws: Draws
+) -> tuple[int | None, Tensor]:
+    """Independent drafts, each kept with min(1, target / (gamma draft)) (SpecTr, K-SEQ)."""
+    if draft is None:
+        return recursive_rejection(target, None, drafted, draws)
     k = len(drafted)
-    gamma = k_seq_factor(p, q, k)
+    gamma = k_seq_factor(target, draft, k)
     for index, token in enumerate(drafted):
-        if draws.happens(_ratio(float(p[token]), gamma * float(q[token]))):
-            return index, p
-    kept = torch.minimum(q, p / gamma)
+        if draws.happens(_ratio(float(target[token]), gamma * float(draft[token]))):
+            return index, target
+    kept = torch.minimum(draft, target / gamma)
     beta = float(kept.sum())
     share = (1.0 - (1.0 - beta) ** k) / beta if beta > _MASS_MIN else 0.0
-    return None, _normalised((p - share * kept).clamp(min=0.0), p)
+    return None, _normalised((target - share * kept).clamp(min=0.0), target)
 
 
 _RULES = {"recursive": recursive_rejection, "multi-round": multi_round_rejection, "k-seq": k_seq}

@@ -114,12 +114,12 @@ class TreeDrafter:
                 logits = self.draft_model.level_logits(
                     levels[-1], self.mask[start:end, :end], self.depths[:end]
                 )
-            q = law(logits, self.temperature) if self.temperature else None
-            children = self._children(logits, q, count)  # (batch, m, count)
+            drawn_from = law(logits, self.temperature) if self.temperature else None
+            children = self._children(logits, drawn_from, count)  # (batch, m, count)
             is_used = (children >= 0) & used[-1][..., None]
             levels.append(children.clamp(min=0).flatten(1))
             used.append(is_used.flatten(1))
-            laws.append(q)
+            laws.append(drawn_from)
         tokens, is_used = torch.cat(levels, 1), torch.cat(used, 1)
         self._tokens = tokens
         parents = torch.where(is_used, self.parents, torch.full_like(self.parents, -1))
@@ -136,14 +136,14 @@ class TreeDrafter:
         """Brings the draft model's cache up to the accepted text."""
         self.draft_model.commit(self._tokens, paths)
 
-    def _children(self, logits: Tensor, q: Tensor | None, count: int) -> Tensor:
-        if q is None:
+    def _children(self, logits: Tensor, drawn_from: Tensor | None, count: int) -> Tensor:
+        if drawn_from is None:
             return _likeliest(logits, count)
         drawn = [
             draw.tokens_with_replacement(rows, count)
             if self.independent
             else draw.tokens_without_replacement(rows, count)
-            for draw, rows in zip(self.draws, q, strict=True)
+            for draw, rows in zip(self.draws, drawn_from, strict=True)
         ]
         return torch.stack(drawn).to(logits.device)
 
@@ -157,7 +157,7 @@ def _likeliest(logits: Tensor, count: int) -> Tensor:
 
 def _laws_by_parent(laws: Sequence[Tensor | None], nodes: int) -> Tensor | None:
     """(batch, nodes, vocab): each node's law for its children; leaves have none and get zeros."""
-    drawn = [q for q in laws if q is not None]
+    drawn = [law_of for law_of in laws if law_of is not None]
     if not drawn:
         return None
     joined = torch.cat(drawn, dim=1)
@@ -204,13 +204,13 @@ class BeamDrafter:
                 draft = draft_of(tokens, parents)
                 logits = self.draft_model.level_logits(tokens[:, first:], draft.mask[:, first:], draft.depths)
             # At temperature 0 this is plain beam search on the draft's own law.
-            q = law(logits, self.temperature or 1.0)
-            laws.append(q if self.temperature else None)
-            reach = log_p[..., None] + q.log()
+            drawn_from = law(logits, self.temperature or 1.0)
+            laws.append(drawn_from if self.temperature else None)
+            reach = log_p[..., None] + drawn_from.log()
             perturbed = self._perturbed(reach, keys) if self.temperature else reach
             perturbed = perturbed.masked_fill(keys.isneginf()[..., None], -torch.inf).flatten(1)
             keys, chosen = _padded_top(perturbed, self.width)
-            beam, token = chosen // q.shape[-1], chosen % q.shape[-1]
+            beam, token = chosen // drawn_from.shape[-1], chosen % drawn_from.shape[-1]
             alive = keys.isfinite()
             log_p = torch.gather(reach.flatten(1), 1, chosen)
             parents = torch.cat((parents, torch.where(alive, first + beam, -1).to(device)), 1)

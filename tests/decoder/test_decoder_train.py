@@ -15,7 +15,9 @@ from medusa_sim.decoder.model import Llama, random_llama
 from medusa_sim.decoder.training.corpus import window_batch
 from medusa_sim.decoder.training.distill import Response, response_batch, write_responses
 from medusa_sim.decoder.training.evaluate import (
+    HeadCounts,
     counts_of_texts,
+    design_effect,
     head_counts,
     repeated_ngram_share,
     total_counts,
@@ -223,6 +225,23 @@ def test_counts_on_own_text_match_what_steps_accept(counting: Llama) -> None:
     run = generate(counting, [[1, 2, 3], [5, 6]], GenerationSettings(max_new_tokens=30))
     accuracy = total_counts(counts_of_texts(counting, heads, run.sequences, ranks=3)).accuracy()
     assert accuracy.accuracy[0, 0] > 0.9
+
+
+def test_labels_of_one_text_count_as_they_vary_between_texts() -> None:
+    """Independent labels have a design effect near 1; texts right or wrong as a whole, near their size."""
+    generator = torch.Generator().manual_seed(0)
+
+    def effect(chance_of_text: torch.Tensor, size: int = 100) -> float:
+        each = []
+        for chance in chance_of_text.tolist():
+            right = int((torch.rand(size, generator=generator) < chance).sum())
+            each.append(HeadCounts(torch.tensor([[right, (size - right) // 2]]), torch.tensor([size])))
+        return design_effect(each, (2,))
+
+    alike = effect(torch.full((200,), 0.6))
+    apart = effect((torch.rand(200, generator=generator) < 0.6).float())
+    assert 1.0 <= alike < 1.3
+    assert 70.0 < apart < 130.0
 
 
 def test_repeated_ngrams_show_loops() -> None:
