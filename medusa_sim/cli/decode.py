@@ -33,7 +33,7 @@ METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram
 @click.option(
     "--checkpoint", help="Folder or name of a shipped checkpoint [default: the shipped Medusa-2 model]."
 )
-@click.option("--heads", type=click.Path(path_type=Path), help="Medusa head file of a Medusa-1 repository.")
+@click.option("--head-file", type=click.Path(path_type=Path), help="Medusa heads of a Medusa-1 repository.")
 @click.option("--draft", help="Folder or name of the draft model [default: the shipped one].")
 @click.option("--method", type=click.Choice(METHODS), default="medusa", show_default=True)
 @click.option(
@@ -43,12 +43,12 @@ METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram
     "beams x depth (4x3).",
 )
 @click.option(
-    "--acceptance",
+    "--rule",
     type=click.Choice(("greedy", "typical", "rejection")),
-    help="Above temperature 0 [default: rejection, which keeps the model's law].",
+    help="Which drafts are accepted above temperature 0 [default: rejection, which keeps the model's law].",
 )
 @click.option(
-    "--profile",
+    "--acceptance",
     help="Acceptance profile (name or file) whose head accuracies shape medusa's trees "
     "[default: the checkpoint's own].",
 )
@@ -93,7 +93,7 @@ METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram
     help="How a verification step is launched.",
 )
 @click.option(
-    "--baseline/--no-baseline", default=True, show_default=True, help="Also decode autoregressively."
+    "--plain/--no-plain", default=True, show_default=True, help="Also decode plainly, for comparison."
 )
 @output_options
 def decode(
@@ -141,7 +141,7 @@ def decode(
         return
     shown = (
         "method",
-        "acceptance",
+        "rule",
         "tree",
         "new_tokens",
         "steps",

@@ -65,7 +65,7 @@ from medusa_sim.cli.output import Output
 )
 @click.option("--intermediate", type=click.IntRange(min=8), default=384, show_default=True)
 @click.option("--layers", type=click.IntRange(min=1), default=5, show_default=True)
-@click.option("--heads", type=click.IntRange(min=1), default=4, show_default=True, help="Attention heads.")
+@click.option("--attention-heads", type=click.IntRange(min=1), default=4, show_default=True)
 @click.option("--kv-heads", type=click.IntRange(min=1), default=2, show_default=True)
 @click.option(
     "--medusa-heads",

@@ -253,7 +253,7 @@ def read_config(directory: Path) -> DecoderConfig:
         raise SpecError(f"{path}: no such file; a checkpoint is a folder with config.json and safetensors")
     if "hidden_size" not in values and any(key.startswith("medusa_") for key in values):
         raise SpecError(
-            f"{path}: describes Medusa heads without a model; give --checkpoint BASE --heads {directory}"
+            f"{path}: describes Medusa heads without a model; give --checkpoint BASE --head-file {directory}"
         )
     config = config_from_hf(values, str(path))
     beside = directory / "generation_config.json"

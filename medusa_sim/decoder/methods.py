@@ -157,7 +157,7 @@ def profile_of(checkpoint: Path, data_dir: Path | None = None) -> tuple[str, str
         return name, None
     return FOREIGN_PROFILE, (
         f"{name} has no acceptance profile; trees are shaped by {FOREIGN_PROFILE} "
-        "(--profile NAME or FILE for accuracies of its own, --tree FILE for a tree)"
+        "(--acceptance NAME or FILE for accuracies of its own, --tree FILE for a tree)"
     )
 
 

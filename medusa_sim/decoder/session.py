@@ -46,11 +46,11 @@ class Request:
     texts: list[str]
     method: str = "medusa"
     checkpoint: str | None = None
-    heads: Path | None = None
+    head_file: Path | None = None
     draft: str | None = None
     tree: str | None = None
-    profile: str | None = None
-    acceptance: Acceptance | None = None
+    acceptance: str | None = None
+    rule: Acceptance | None = None
     temperature: float = 0.6
     max_new_tokens: int = 128
     seed: int = 0
@@ -62,7 +62,7 @@ class Request:
     keep_space: bool = False
     ngram_max: int = 3
     match: Match = "earliest"
-    baseline: bool = True
+    plain: bool = True
     data_dir: Path | None = None
 
 
@@ -81,7 +81,7 @@ def decoded(request: Request) -> Answer:
     device = _device(request.device)
     folder = folder_of(request.checkpoint or SHIPPED_CHECKPOINT, request.data_dir)
     dtype = DTYPES[request.dtype or _default_dtype(device, folder)]
-    target = load_checkpoint(folder, heads_path=request.heads, dtype=dtype, device=device)
+    target = load_checkpoint(folder, heads_path=request.head_file, dtype=dtype, device=device)
     tokenizer = load_tokenizer(folder)
     if request.threads is not None or target.model.config.hidden_size < SHARED_FROM_HIDDEN:
         torch.set_num_threads(request.threads or 1)
@@ -95,7 +95,7 @@ def decoded(request: Request) -> Answer:
     settings = GenerationSettings(
         max_new_tokens=request.max_new_tokens,
         temperature=request.temperature,
-        acceptance=request.acceptance or "rejection",
+        acceptance=request.rule or "rejection",
         seed=request.seed,
         draw_typical=True,
     )
@@ -109,7 +109,7 @@ def decoded(request: Request) -> Answer:
             max_new_tokens=request.max_new_tokens, temperature=request.temperature, seed=request.seed
         ),
         method.drafter,
-        baseline=request.baseline and method.name != "ar",
+        baseline=request.plain and method.name != "ar",
         make_forward=FORWARDS.get(request.step),
         first_allowed=first_allowed(typed, tokenizer, target.model.config.vocab_size),
     )
@@ -180,7 +180,9 @@ def _method(
         tree = tree if tree is not None else "auto"
         if tree == "auto" or tree.isdecimal():
             name, note = (
-                (request.profile, None) if request.profile else profile_of(target.path, request.data_dir)
+                (request.acceptance, None)
+                if request.acceptance
+                else profile_of(target.path, request.data_dir)
             )
             accuracy = head_accuracy(target, name, request.data_dir)
             notes += [note] if note else []
@@ -197,7 +199,7 @@ def _method(
         draft=draft,
         tree=tree,
         temperature=request.temperature,
-        acceptance=request.acceptance,
+        acceptance=request.rule,
         accuracy=accuracy,
         ngram_max=request.ngram_max,
         match=request.match,
@@ -224,7 +226,7 @@ def _headline(method: Method, sized: Sizing | None, found: Comparison, device: t
     else:
         what = f"{method.name} {method.tree}".strip()
     if found.gain is None or found.cost is None:
-        return f"{what} on {where}: {found.tokens_per_step:.2f} tokens a step (--baseline compares)"
+        return f"{what} on {where}: {found.tokens_per_step:.2f} tokens per step (--plain compares)"
     if sized is not None and found.gain < 1.0:
         return (
             f"plain decoding on {where}: {what} were expected to gain and ran at {found.gain:.2f}x "
@@ -250,7 +252,7 @@ def _records(
         {
             "sequence": i,
             "method": method.name,
-            "acceptance": rule,
+            "rule": rule,
             "tree": method.tree,
             "prompt": text,
             "token_ids": sequence.token_ids,

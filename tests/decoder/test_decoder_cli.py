@@ -23,7 +23,7 @@ from medusa_sim.decoder.tokenizer import train_tokenizer
 pytestmark = pytest.mark.filterwarnings("ignore")
 KEYS = {
     "method",
-    "acceptance",
+    "rule",
     "prompt",
     "token_ids",
     "text",
@@ -93,7 +93,7 @@ def test_decode_json_has_the_promised_keys(
         assert row["tokens_per_step"] == pytest.approx(11 / row["steps"])
         assert row["tokens_per_s"] == pytest.approx(11 / row["decode_s"])
     if temperature == "0":
-        assert rows[0]["acceptance"] == "greedy"
+        assert rows[0]["rule"] == "greedy"
         if method != "ar":
             assert rows[0]["token_ids"] == rows[2]["token_ids"]
     assert report["schema"].startswith("medusa-sim/decode")
@@ -192,7 +192,7 @@ def test_train_writes_a_checkpoint_that_decode_runs(tmp_path: Path) -> None:
         "48",
         "--layers",
         "1",
-        "--heads",
+        "--attention-heads",
         "2",
         "--kv-heads",
         "1",

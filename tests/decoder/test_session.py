@@ -113,7 +113,7 @@ def test_end_tokens_of_generation_config_are_read(folder: Path) -> None:
 
 def test_a_head_repository_says_what_to_give(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 2, "base_model_name_or_path": "x"}))
-    with pytest.raises(SpecError, match="--checkpoint BASE --heads"):
+    with pytest.raises(SpecError, match="--checkpoint BASE --head-file"):
         read_config(tmp_path)
 
 
@@ -121,13 +121,13 @@ def test_a_foreign_checkpoint_never_takes_the_shipped_accuracies_silently(folder
     answer = decoded(_request(folder, tree="4"))
     assert len(answer.notes) == 1
     assert FOREIGN_PROFILE in answer.notes[0]
-    given = decoded(_request(folder, tree="4", profile="python-stdlib-medusa-1"))
+    given = decoded(_request(folder, tree="4", acceptance="python-stdlib-medusa-1"))
     assert given.notes == []
     shutil.copytree(folder / "target", folder / "python-stdlib-medusa-1")
     own = decoded(_request(folder, tree="4", checkpoint=str(folder / "python-stdlib-medusa-1")))
     assert own.notes == []
     with pytest.raises(SpecError, match="knows no heads"):
-        decoded(_request(folder, tree="4", profile="paper-fig21"))
+        decoded(_request(folder, tree="4", acceptance="paper-fig21"))
     assert decoded(_request(folder)).notes == []  # a branching needs no accuracies
 
 
@@ -214,10 +214,10 @@ def test_sizing_times_plain_decoding_and_a_tree_however_short_the_budget(folder:
     settings = GenerationSettings(max_new_tokens=20)
     short = sizing(target, heads, [[1, 2, 3]], settings, budget_s=0.0)
     assert sorted(short.step_s) == [1, 4]
-    whole = sizing(target, heads, [[1, 2, 3]], settings, budget_s=0.2)
+    whole = sizing(target, heads, [[1, 2, 3]], settings, budget_s=3.0)
     assert set(whole.step_s) == {1, 2, 3, 4, 6, 8, 16}
     assert whole.tokens_per_step[1] == 1.0
-    auto = decoded(_request(folder, tree=None, profile="medusa1-vicuna-7b"))
+    auto = decoded(_request(folder, tree=None, acceptance="medusa1-vicuna-7b"))
     assert auto.headline
     if auto.gain is not None and auto.gain < 1.0:
         assert auto.records[0]["method"] == "ar"

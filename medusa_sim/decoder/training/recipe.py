@@ -60,7 +60,7 @@ class Recipe:
     hidden: int = 128
     intermediate: int = 384
     layers: int = 5
-    heads: int = 4
+    attention_heads: int = 4
     kv_heads: int = 2
     medusa_heads: int | None = None
     medusa_layers: int | None = None
@@ -170,9 +170,9 @@ def _subject(recipe: Recipe, texts: corpus.Corpus) -> _Subject:
         hidden_size=recipe.hidden,
         intermediate_size=recipe.intermediate,
         num_hidden_layers=recipe.layers,
-        num_attention_heads=recipe.heads,
+        num_attention_heads=recipe.attention_heads,
         num_key_value_heads=recipe.kv_heads,
-        head_dim=recipe.hidden // recipe.heads,
+        head_dim=recipe.hidden // recipe.attention_heads,
         max_position_embeddings=1024,
         tie_word_embeddings=True,
         eos_token_ids=(0,),
