@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import socket
 import sys
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 import click
 
 from medusa_sim.cli.group import examples
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import UsageError, shown
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
 
@@ -33,6 +34,7 @@ def app(port: int, address: str, *, browser: bool) -> None:
     """
     if importlib.util.find_spec("streamlit") is None:
         raise UsageError("the app needs Streamlit, which is not installed; pip install 'medusa-sim[app]'")
+    check_address(address, port)
     if address not in _LOCAL:
         click.echo(
             f"warning: everyone who reaches {address}:{port} can use the app; it has no log-in", err=True
@@ -49,6 +51,21 @@ def app(port: int, address: str, *, browser: bool) -> None:
     click.echo(f"medusa-sim app: http://{address}:{port} (Ctrl-C ends it)", err=True)
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in options.items()})
     bootstrap.run(str(script), False, sys.argv[1:], {})
+
+
+def check_address(address: str, port: int) -> None:
+    """Refuse at once an address that is not this machine's, or a port that is taken. Raises UsageError."""
+    try:
+        family, kind, _, _, place = socket.getaddrinfo(address, port, type=socket.SOCK_STREAM)[0]
+        with socket.socket(family, kind) as listener:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(place)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise UsageError(
+            f"cannot listen on {shown(address)}, port {port} ({reason}); give an address of this machine "
+            "with --address, or another --port"
+        ) from error
 
 
 def streamlit_options(path: Path) -> dict[str, Any]:

@@ -25,7 +25,9 @@ NumberT = TypeVar("NumberT")
 _UNIONS = (Union, types.UnionType)
 _WORDS: dict[Any, str] = {str: "text", bool: "true or false", int: "a whole number", float: "a number"}
 
-Text = Annotated[str, Meta(pattern=r"^[^\n]*\S[^\n]*$", description="text on one line, not empty")]
+Text = Annotated[
+    str, Meta(pattern=r"^[^\n]*\S[^\n]*$", max_length=4_000, description="text on one line, not empty")
+]
 Schema = Annotated[Literal[1], Meta(description="1, the schema that this version reads")]
 Us = Annotated[float, Meta(ge=0.0, le=1e6, description="microseconds")]
 Error = Annotated[float, Meta(ge=0.0, le=10.0, description="a mean error as a fraction")]

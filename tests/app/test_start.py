@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ pytest.importorskip("streamlit")
 
 from streamlit import config
 
-from medusa_sim.cli.app import main_script, streamlit_options
+from medusa_sim.cli.app import check_address, main_script, streamlit_options
 from medusa_sim.errors import UsageError
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"
@@ -32,3 +33,19 @@ def test_a_missing_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="installation is incomplete") as caught:
         streamlit_options(tmp_path / "config.toml")
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("address", ["203.0.113.7", "not a host", "x" * 300, "a..b"])
+def test_an_address_of_another_machine_is_one_line(address: str) -> None:
+    with pytest.raises(UsageError, match=r"cannot listen on .*, port 8501 \(.+\); give an address of this"):
+        check_address(address, 8501)
+
+
+def test_a_port_that_is_taken_is_one_line() -> None:
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        port = other.getsockname()[1]
+        with pytest.raises(UsageError, match="another --port"):
+            check_address("127.0.0.1", port)
+    check_address("127.0.0.1", port)

@@ -331,8 +331,8 @@ def _broken_errors(code: int, stderr: str) -> tuple[str, str] | None:
     errors = [line for line in lines if line.startswith("Error: ")]
     if code in (1, 2) and (len(errors) != 1 or not lines[-1].startswith("Error: ")):
         return "one line", stderr[-500:]
-    if any(len(line) > LONGEST_LINE for line in lines):
-        return "long line", max(lines, key=len)[:300]
+    if any(len(line) > LONGEST_LINE for line in errors):  # notes may quote a file's own source
+        return "long line", max(errors, key=len)[:300]
     return None
 
 
