@@ -46,8 +46,6 @@ if TYPE_CHECKING:
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
     from medusa_sim.specs.kernels import Fit
 
-CANDIDATES_MAX = 128
-"""Largest tree searched here: a slider must answer at once; the command line searches to 256."""
 
 _KINDS = (
     "hardware",
@@ -119,7 +117,6 @@ def _recommendation(
         batch_max=batch_max,
         seq_len=(set_up.seq_len,),
         objective=objective,  # type: ignore[arg-type]
-        candidates_max=CANDIDATES_MAX,
         request=asked,
     )
     return recommend(_scenario(set_up, version), question)

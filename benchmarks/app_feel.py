@@ -4,12 +4,13 @@
     python benchmarks/app_feel.py --pictures docs/images
 
 Asked: 2 s and 300 ms, medians. The server has served one page before; every opening is a fresh window.
-Needs Chromium and its driver (`make test-browser` installs them). --pictures writes a screenshot of each
-page instead.
+Needs Chromium and its driver (`make test-browser` installs them). --pictures writes screenshots instead: the
+page Choose, and one sheet a theme with every page as wide as a screen and as a phone.
 """
 
 from __future__ import annotations
 
+import io
 import os
 import socket
 import statistics
@@ -22,6 +23,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from PIL import Image
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.common.keys import Keys
@@ -55,14 +57,18 @@ const timer = setInterval(() => {
 """
 """Times taken in the page itself: the verdict names the batch, a caption the context."""
 IDLE = "return document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'"
-PICTURES = {
-    "choose": ("?batch=4", 1900),
-    "roofline": ("roofline?against=l40s", 1000),
-    "tree": ("tree?size=32", 1300),
-    "compare": ("compare?setups=3", 1250),
-    "validation": ("validation", 1900),
-    "method": ("method", 1000),
+DRAWN = "return !document.querySelector('[data-testid=stSkeleton]')"
+PAGES = {
+    "choose": "?batch=4",
+    "tree": "tree?size=32",
+    "compare": "compare?setups=3",
+    "roofline": "roofline?against=l40s",
+    "validation": "validation",
+    "method": "method",
 }
+SCREEN, PHONE = 1280, 390
+SHEET_HEIGHT = 1500
+"""Of what a sheet shows of a page, in its own pixels: the rest is cut off below."""
 
 
 @contextmanager
@@ -93,7 +99,7 @@ def server() -> Iterator[str]:
 
 
 @contextmanager
-def window(width: int = 1280, height: int = 1000) -> Iterator[webdriver.Chrome]:
+def window(width: int = SCREEN, height: int = 1000, *, dark: bool = False) -> Iterator[webdriver.Chrome]:
     """A fresh browser window."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         options = webdriver.ChromeOptions()
@@ -101,8 +107,10 @@ def window(width: int = 1280, height: int = 1000) -> Iterator[webdriver.Chrome]:
             options.add_argument(flag)
         options.binary_location = "/usr/bin/chromium"
         driver = webdriver.Chrome(options=options, service=Service("/usr/bin/chromedriver"))
-        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width == PHONE}
         driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+        scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
+        driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
         try:
             yield driver
         finally:
@@ -149,15 +157,41 @@ def _changed_s(driver: webdriver.Chrome, act: Callable[[], None]) -> tuple[float
 
 
 def pictures(address: str, folder: Path) -> None:
-    """A screenshot of each page."""
+    """`choose.png`, and `app-light.png` and `app-dark.png` with every page at both widths."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, (path, height) in PICTURES.items():
-        with window(1280, height) as driver:
-            driver.get(f"{address}/{path}")
-            until(driver, "return !!document.querySelector('h1')")
-            time.sleep(4)
-            driver.save_screenshot(str(folder / f"{name}.png"))
-        print(f"wrote {folder / name}.png")
+    whole = _picture(address, PAGES["choose"], SCREEN, 1900, dark=False)
+    whole.quantize(256, dither=Image.Dither.NONE).save(folder / "choose.png", optimize=True)
+    for theme in ("light", "dark"):
+        shown = [
+            _picture(address, path, width, SHEET_HEIGHT, dark=theme == "dark")
+            for path in PAGES.values()
+            for width in (SCREEN, PHONE)
+        ]
+        small = [
+            each.resize((each.width * 2 // 5, each.height * 2 // 5), Image.Resampling.LANCZOS)
+            for each in shown
+        ]
+        pairs = [small[i : i + 2] for i in range(0, len(small), 2)]
+        wide, high = sum(each.width for each in pairs[0]) + 24, small[0].height + 16
+        sheet = Image.new("RGB", (3 * wide, 2 * high), "#8a8a8a")
+        for i, pair in enumerate(pairs):
+            left, top = i % 3 * wide + 8, i // 3 * high + 8
+            sheet.paste(pair[0], (left, top))
+            sheet.paste(pair[1], (left + pair[0].width + 8, top))
+        sheet.quantize(256, dither=Image.Dither.NONE).save(folder / f"app-{theme}.png", optimize=True)
+    for path in sorted(folder.glob("*.png")):
+        print(f"{path}: {path.stat().st_size / 1e3:.0f} kB")
+
+
+def _picture(address: str, path: str, width: int, height: int, *, dark: bool) -> Image.Image:
+    """One page as it looks once it is drawn."""
+    with window(width, height, dark=dark) as driver:
+        driver.get(f"{address}/{path}")
+        until(driver, "return !!document.querySelector('h1')")
+        until(driver, IDLE)
+        until(driver, DRAWN)
+        time.sleep(1)
+        return Image.open(io.BytesIO(driver.get_screenshot_as_png())).convert("RGB")
 
 
 def main() -> None:

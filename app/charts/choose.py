@@ -44,7 +44,7 @@ _MAP_SCALE = {
 _CROSSING = "#c2185b"
 _MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TICKS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
-_MAP_COUNTS = (1, 2, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 80, 96, 112, 128)
+_MAP_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 96, 128)
 
 
 def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
