@@ -72,7 +72,7 @@ def _numbers(set_up: SetUp) -> None:
     import pyarrow as pa
 
     table = pa.Table.from_pylist([{**row, "value": str(row["value"])} for row in shown]) if shown else None
-    told = show.command(["specs", *(name for _, name in chosen), *(["--kernels"] if kernels else [])])
+    told = show.command(["specs", *(name for _, name in chosen), *(["--with-kernels"] if kernels else [])])
     hardware = found_file("hardware", f"{set_up.gpu}.toml")
     files = [("toml", "application/toml", hardware.read_bytes)]
     if table is not None:

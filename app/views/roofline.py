@@ -47,6 +47,9 @@ def page(set_up: SetUp) -> None:
     show.ignored_note()
     import pyarrow as pa
 
+    if set_up.weight_dtype or set_up.kv_dtype:
+        st.caption("Weights and KV cache count in the arithmetic's dtype on this page.")
+        set_up = dataclasses.replace(set_up, weight_dtype=None, kv_dtype=None)
     gpus = [set_up.gpu] + ([other] if other not in (_NOBODY, set_up.gpu) else [])
     tables = []
     for gpu in list(gpus):

@@ -104,7 +104,7 @@ def _fits(gpu: str, kernels: str) -> None:
         charts.band_chart({name: fit for name, fit in own.items() if name not in _ELEMENTWISE}),
         name="bands",
         caption="Bars: where 80 % of measurements lie around the prediction, small sizes above large ones.",
-        told=show.command(["specs", gpu, "--kernels"]),
+        told=show.command(["specs", gpu, "--with-kernels"]),
         alt="Bands of measured over predicted by kernel and size",
     )
 

@@ -33,7 +33,7 @@ def test_the_command_lists_what_the_page_shows(opened: Opened, url: dict[str, An
     table = page.dataframe[0].value
     listed = [(f"{row['kind']} {row['name']}", row["key"]) for row in rows]
     assert listed == list(zip(table["what"], table["number"], strict=True))
-    assert ("--kernels" in told) == (url.get("fitted") != "false")
+    assert ("--with-kernels" in told) == (url.get("fitted") != "false")
     if url.get("drafter") != "ngram":
         assert any(what.startswith("acceptance ") for what, _ in listed)
 

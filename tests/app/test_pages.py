@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 
 import pytest
 
@@ -309,3 +310,33 @@ def test_inputs_that_a_page_has_are_not_called_ignored(opened: Opened) -> None:
 def test_drafts_of_another_vocabulary_are_told(opened: Opened) -> None:
     url = {"model": "qwen3-8b", "drafter": "draft-model", "draft_model": "llama-68m"}
     assert "cannot speculate" in opened("choose", **url, acceptance="0.7").error[0].value
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize(
+    "url",
+    [
+        {"gpu": "cpu-emerald-rapids-3m", "model": "llama-68m", "runtime": "kernel"},
+        {
+            "weight_dtype": "int4",
+            "kv_dtype": "fp8",
+            "heads": 3,
+            "prompt": 100,
+            "output_tokens": 9,
+            "batch": 2,
+        },
+        {"runtime": "vllm-0.33", "drafter": "draft-model", "acceptance": "0.8,0.6", "kind": "my paths"},
+    ],
+)
+def test_every_command_is_one_that_the_command_line_takes(
+    opened: Opened, view: str, url: dict[str, object]
+) -> None:
+    from medusa_sim.cli import cli
+
+    for told in commands(opened(view, **url)):
+        program, name, *words = shlex.split(told)
+        assert program == "medusa-sim"
+        context = cli.make_context("medusa-sim", [name, *words], resilient_parsing=False)
+        command = cli.get_command(context, name)
+        assert command is not None
+        command.make_context(name, words, parent=context)
