@@ -248,13 +248,11 @@ def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> 
     """For each length with a batch where speculation pays but leaves no room: the largest that fits."""
     found = []
     for s, length in enumerate(surface.seq_len):
-        best = 1 + np.argmax(surface.speedup[:, s, 1:], axis=-1)
-        at = np.arange(surface.batch.size)
-        pays = surface.speedup[at, s, best] > 1.0 + question.switching_gain
-        shut = np.flatnonzero(pays & ~surface.fits[:, s, 1:].any(axis=-1))
+        pays = surface.speedup[:, s, 1:] > 1.0 + question.switching_gain
+        shut = np.flatnonzero(pays.any(axis=-1) & ~surface.fits[:, s, 1:].any(axis=-1))
         if shut.size == 0:
             continue
-        largest = int(surface.max_batch[s, best[shut[0]]])
+        largest = int(surface.max_batch[s, 1:][pays[shut[0]]].max())
         if largest < 1:
             continue
         one = price(scenario, [largest], [int(length)], surface.options)
