@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import streamlit as st
 import uploads
-from sidebar import SetUp
+from chosen import SetUp
 
 from medusa_sim import data
 from medusa_sim.export import exported
@@ -77,7 +77,7 @@ def _scenario(set_up: SetUp, version: float) -> Scenario:
     kernels = load_runtime(set_up.runtime).kernel_set(model_of(set_up).dtype)
     return Scenario(
         gpu=set_up.gpu,
-        model=load_model(set_up.model) if set_up.config is None else uploads.model_of(set_up.config),
+        model=load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config),
         runtime=set_up.runtime,
         drafter=set_up.drafter,
         acceptance=set_up.acceptance,
@@ -161,7 +161,7 @@ def _roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...], 
 
 def model_of(set_up: SetUp) -> Model:
     """The model by name, or the uploaded one, in the set-up's dtypes."""
-    model = load_model(set_up.model) if set_up.config is None else uploads.model_of(set_up.config)
+    model = load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config)
     return with_dtypes(model, set_up.dtype, set_up.weight_dtype, set_up.kv_dtype)
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
-from sidebar import SetUp
+from chosen import SetUp
 
 from medusa_sim import __version__
 from medusa_sim.export.names import METHODS as ENGINE_METHODS

@@ -17,7 +17,7 @@ from medusa_sim.errors import MedusaSimError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from sidebar import SetUp
+    from chosen import SetUp
 
     from medusa_sim.report.text import TextTable
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import inputs
 import streamlit as st
+from chosen import UNTIMED, SetUp, measured_models
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.export import ENGINES
 from medusa_sim.export.names import METHODS as ENGINE_METHODS
 from medusa_sim.plan.defaults import (
-    DEFAULT_DRAFTER,
     DEFAULT_GPU,
     DEFAULT_MODEL,
     DEFAULT_RUNTIME,
@@ -26,8 +24,6 @@ from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.drafter.registry import DRAFTERS, drafter_kind, drafter_names
 
-NO_ENGINE = "json"
-"""What settings for code of one's own are written as."""
 SHIPPED = "as shipped"
 OWN_MODEL = "my config.json"
 PUBLISHED = "as published"
@@ -38,8 +34,6 @@ _TYPED = (
 )
 _AN_ID = "meta-llama/Llama-3.1-8B-Instruct"
 _RATES = re.compile(r"[0-9.,@ ]+")
-UNTIMED = ("tgi", "llama-cpp")
-"""Engines whose settings are known, but not their time between kernels: they are timed as DEFAULT_RUNTIME."""
 RUNTIMES = tuple(name for name in runtime_names() if name not in ("paper", "kernel"))
 """`paper` has no kernels for a whole step; its figures are on the page Validation."""
 RUNS_ON = (*RUNTIMES, "kernel", *UNTIMED)
@@ -51,95 +45,11 @@ _HEADS = 5
 """Heads of every shipped profile."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SetUp:
-    """A scenario by names, as the command line takes them: a key of every cache.
-
-    acceptance: a profile's name, one rate or rates by position; None for what ships, where something does.
-    config: an uploaded config.json in the place of a model's name.
-    """
-
-    gpu: str = DEFAULT_GPU
-    model: str = DEFAULT_MODEL
-    engine: str = DEFAULT_RUNTIME
-    seq_len: int = DEFAULT_SEQ_LEN
-    drafter: str = DEFAULT_DRAFTER
-    heads: int | None = None
-    draft_model: str | None = None
-    acceptance: str | None = None
-    config: bytes | None = None
-    dtype: str | None = None
-    weight_dtype: str | None = None
-    kv_dtype: str | None = None
-
-    @property
-    def runtime(self) -> str:
-        """How kernels are launched, and what the engine adds to them."""
-        return DEFAULT_RUNTIME if self.engine in UNTIMED else self.engine
-
-    @property
-    def own_code(self) -> bool:
-        """Whether no serving engine runs it."""
-        return self.engine not in UNTIMED and load_runtime(self.engine).engine is None
-
-    @property
-    def chain_only(self) -> bool:
-        """Whether the engine verifies chains alone, so that no tree's number may be shown for it."""
-        return self.engine in UNTIMED or load_runtime(self.engine).chain_only
-
-    @property
-    def lacks_acceptance(self) -> bool:
-        """Whether nothing is known of how often this drafter's tokens are accepted."""
-        return self.acceptance is None and drafter_kind(self.drafter).lender is None
-
-    @property
-    def export(self) -> str:
-        """The name under which launch settings are written."""
-        return next((name for name in ENGINES if self.engine.startswith(name)), NO_ENGINE)
-
-    @property
-    def options(self) -> list[str]:
-        """The same set-up as options of `medusa-sim recommend`."""
-        given = ["--gpu", self.gpu, "--model", self.model, "--seq", str(self.seq_len)]
-        given += self.launch_options
-        if self.drafter != DEFAULT_DRAFTER:
-            given += ["--drafter", self.drafter]
-        if self.heads is not None:
-            given += ["--heads", str(self.heads)]
-        if self.draft_model is not None:
-            given += ["--draft-model", self.draft_model]
-        if self.acceptance is not None:
-            given += ["--acceptance", self.acceptance]
-        return given + (["--chain-only"] if self.chain_only else [])
-
-    @property
-    def launch_options(self) -> list[str]:
-        """Runtime and dtypes as options, where they are not the default."""
-        given = [] if self.runtime == DEFAULT_RUNTIME else ["--runtime", self.runtime]
-        return given + self.dtype_options
-
-    @property
-    def dtype_options(self) -> list[str]:
-        """The dtypes as options, where they are not the model's own."""
-        chosen = {
-            "--dtype": self.dtype,
-            "--weight-dtype": self.weight_dtype,
-            "--kv-dtype": self.kv_dtype,
-        }
-        return [word for name, value in chosen.items() if value is not None for word in (name, value)]
-
-    @property
-    def title(self) -> str:
-        """`vicuna-7b on a100-80gb-pcie`, with the engine where there is one."""
-        engine = "" if self.own_code else f" under {self.engine}"
-        return f"{self.model} on {self.gpu}{engine}"
-
-
 def set_up(where: Any) -> SetUp:
     """The shared inputs, in the sidebar."""
     engine = engine_choice(where, titled=True)
     gpu = gpu_choice(where)
-    model = model_choice(where, own=True)
+    model = model_choice(where, gpu, own=True)
     config = _own_config(where) if model == OWN_MODEL else None
     seq_len = inputs.number(
         where,
@@ -206,9 +116,11 @@ def gpu_choice(where: Any, name: str = "gpu", default: str = DEFAULT_GPU) -> str
     return inputs.choice(where, name, "GPU", gpu_names(), default, told)
 
 
-def model_choice(where: Any, name: str = "model", default: str = DEFAULT_MODEL, *, own: bool = False) -> str:
-    """A model by name or Hugging Face id, or the user's own config.json."""
-    names = model_names()
+def model_choice(
+    where: Any, gpu: str, name: str = "model", default: str = DEFAULT_MODEL, *, own: bool = False
+) -> str:
+    """A model by name or Hugging Face id, one measured on the device, or the user's own config.json."""
+    names = (*measured_models(gpu), *model_names())
     told = (
         "Sizes decide the time of a step. Pick a name, type a Hugging Face id "
         f"({_AN_ID}), or upload your own config.json: the last entry."

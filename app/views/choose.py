@@ -10,14 +10,15 @@ import notes
 import show
 import streamlit as st
 from charts import choose as charts
-from sidebar import SetUp
+from chosen import SetUp
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.plan.recommend import scheduled_at, steps_at
-from medusa_sim.report.numbers import duration, percent, span, times, with_prefix
+from medusa_sim.report.numbers import duration, span, times, with_prefix
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_text import findings
+from views.verdict import verdict_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -45,7 +46,7 @@ _LONGEST = 131_072
 def page(set_up: SetUp) -> None:
     """The answer first, its inputs and what it rests on below."""
     st.title("How many candidates?", anchor=False)
-    verdict = st.container()  # the answer stands above its inputs, and is filled once they are known
+    headline = st.container()  # the answer stands above its inputs, and is filled once they are known
     left, middle, right = st.columns(3)
     batch_max = inputs.step_of(
         left,
@@ -68,13 +69,13 @@ def page(set_up: SetUp) -> None:
     )
     request = _request()
     note = st.container()
-    with verdict:
+    with headline:
         show.ask_for_acceptance(set_up)
     answer = answers.recommendation(set_up, batch_max, objective)
     row = scheduled_at(answer, batch, set_up.seq_len)
     whole = None if request is None else answers.request(set_up, batch, *request)
-    with verdict:
-        _verdict(set_up, answer, row, whole)
+    with headline:
+        verdict_of(set_up, answer, row, whole)
     _figures(answer, row, whole)
     _reasons(answer)
     told = ["recommend", *set_up.options]
@@ -101,76 +102,6 @@ def _request() -> tuple[int, int] | None:
         prompt = inputs.perhaps(left, "prompt", "Prompt tokens", 1, _LONGEST, told)
         output = inputs.perhaps(right, "output_tokens", "Output tokens", 1, _LONGEST, "Tokens to write.")
     return None if prompt is None or output is None else (prompt, output)
-
-
-def _verdict(set_up: SetUp, answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:
-    """The answer in one sentence: for what, whether, with how many, what it gains."""
-    where = f"{set_up.title}, batch {row.batch_max}"
-    if not row.fits_memory:
-        st.error(
-            f"**{where}: does not fit in memory**, with or without speculation. {_largest(answer)}",
-            icon=":material/memory_alt:",
-        )
-    elif row.candidates == 1:
-        st.error(
-            f"**{where}: do not enable speculation.** {_why_not(answer, row)}",
-            icon=":material/do_not_disturb_on:",
-        )
-    else:
-        whole = "" if request is None else _end_to_end(row, request)
-        st.success(
-            f"**{where}: verify {row.candidates} candidates a step ({notes.drafts(row)}), "
-            f"{times(row.speedup)}.** It emits {row.tokens_per_step:.2f} tokens per step, and a step takes "
-            f"{times(row.overhead)} as long. {_flat(row)} {whole}".strip(),
-            icon=":material/check_circle:",
-        )
-    for line in notes.provenance(answer):
-        st.markdown(f":orange[:material/warning: {show.in_words(line)}]")
-
-
-def _flat(row: ScheduleRow) -> str:
-    """Which counts are as good at this batch alone, as a range where the optimum is flat."""
-    low, high = row.near_best
-    counts = f"{low} to {high}" if low < high else str(row.best_candidates)
-    if low <= row.candidates <= high:
-        return f"{counts} candidates are as good, within 1 %." if low < high else ""
-    lost = 1.0 - row.speedup / row.best_speedup
-    return (
-        f"This batch alone would take {counts}: {times(row.best_speedup)}; sharing one count with its "
-        f"neighbours costs it {percent(lost)}."
-    )
-
-
-def _why_not(answer: Recommendation, row: ScheduleRow) -> str:
-    best = f"{times(row.speculative_speedup)} with {row.speculative_candidates} candidates"
-    gain = answer.question.switching_gain
-    if row.speculative_speedup > 1.0 + gain:
-        return f"It would give {best}, but its drafter leaves no room in memory. {_largest(answer)}"
-    if row.speculative_speedup > 1.0:
-        return f"The best of it would give {best}, less than the {gain:.0%} that count as a gain."
-    return f"The best of it would give {best}."
-
-
-def _largest(answer: Recommendation) -> str:
-    """What does fit, and what it gains there."""
-    if answer.where_it_fits:
-        row = answer.where_it_fits[0]
-        return (
-            f"Batch {row.batch_max} is the largest that fits with it: {times(row.speedup)} with "
-            f"{row.candidates} candidates ({notes.drafts(row)})."
-        )
-    fitting = [row for row in answer.schedule if row.fits_memory]
-    if fitting:
-        return f"Batch {max(row.batch_max for row in fitting)} is the largest that fits without speculation."
-    return "No batch fits: take a larger card, a shorter context or narrower weights."
-
-
-def _end_to_end(row: ScheduleRow, request: RequestLatency) -> str:
-    count = "" if request.candidates == row.candidates else f" (with {request.candidates} candidates)"
-    return (
-        f"**A request of {request.prompt_tokens:,} + {request.output_tokens:,} tokens: "
-        f"{times(request.speedup)} end to end**{count}."
-    )
 
 
 def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:

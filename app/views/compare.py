@@ -11,7 +11,7 @@ import show
 import sidebar
 import streamlit as st
 from charts.compare import compare_chart
-from sidebar import SetUp
+from chosen import SetUp
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import times
@@ -103,7 +103,7 @@ def _others(first: SetUp, count: int) -> list[SetUp]:
         with column:
             st.markdown(f"**Set-up {number}**")
             gpu = sidebar.gpu_choice(st, f"gpu{number}", default=_OTHERS[i])
-            model = sidebar.model_choice(st, f"model{number}", default="vicuna-7b")
+            model = sidebar.model_choice(st, gpu, f"model{number}", default="vicuna-7b")
             engine = sidebar.engine_choice(st, f"engine{number}", default=first.engine)
             drafter = sidebar.drafter_choice(st, engine, f"drafter{number}")
             acceptance = sidebar.acceptance_choice(st, drafter, f"acceptance{number}")

@@ -11,7 +11,7 @@ import notes
 import show
 import streamlit as st
 from charts.roofline import is_attention, roofline_chart
-from sidebar import SetUp
+from chosen import SetUp
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import duration, significant, with_prefix
@@ -66,7 +66,7 @@ def page(set_up: SetUp) -> None:
         points = points.filter(pa.array(wanted))
     _answer(points.filter(pa.array([gpu == set_up.gpu for gpu in points.column("gpu").to_pylist()])))
     model = answers.model_of(set_up)
-    options = ["--model", set_up.model, "--batch", str(batch), "--seq", str(set_up.seq_len)]
+    options = ["--model", set_up.model_given, "--batch", str(batch), "--seq", str(set_up.seq_len)]
     options += set_up.dtype_options
     commands = [
         show.command(["roofline", "--gpu", gpu, *options, "--candidates", str(candidates), "--format", "csv"])

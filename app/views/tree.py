@@ -13,7 +13,7 @@ import show
 import streamlit as st
 import uploads
 from charts import tree as charts
-from sidebar import SetUp
+from chosen import SetUp
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text

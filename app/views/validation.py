@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import io
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import answers
@@ -13,7 +12,7 @@ import show
 import streamlit as st
 import uploads
 from charts import validation as charts
-from sidebar import SetUp
+from chosen import SetUp, from_here
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.measure.cells import STEPS
@@ -135,7 +134,7 @@ def _measured(gpu: str, kernels: str) -> None:
     name = inputs.choice(
         st, "rows", "Rows", names, names[0], "Shipped or measured rows of this GPU, or your own."
     )
-    path = "rows.csv" if name == _UPLOAD else _from_here(files[name])
+    path = "rows.csv" if name == _UPLOAD else from_here(files[name])
     try:
         frame = _uploaded() if name == _UPLOAD else answers.rows_of(files[name])
         if frame is None:
@@ -178,12 +177,6 @@ def _measured(gpu: str, kernels: str) -> None:
         alt="Predicted over measured times",
     )
     show.text_table(score_table(found, name), "scores", _SCORE_WIDTHS)
-
-
-def _from_here(path: Path) -> str:
-    """As one would type it in the folder that the app was started in."""
-    here = Path.cwd()
-    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
 
 
 def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
@@ -252,7 +245,7 @@ def _decoder(gpu: str) -> None:
         name="steps",
         caption="A point a batch and count: whole steps of the decoder, the fastest pass; dashed: 10 % off. "
         "The first cells gave the overhead outside kernels.",
-        told=show.command([*words, "--decoder", _from_here(folder)]),
+        told=show.command([*words, "--decoder", from_here(folder)]),
         rows=pa.Table.from_pandas(cells, preserve_index=False),
         alt="Predicted over measured steps of the decoder",
     )

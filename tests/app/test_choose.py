@@ -15,9 +15,9 @@ import answers
 import show
 import uploads
 from charts import choose as charts
+from chosen import SetUp
 from conftest import Opened, commands, csv_rows, metrics, printed
 from conftest import charts as drawn
-from sidebar import SetUp
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.plan.by_count import count_table

@@ -340,3 +340,15 @@ def test_every_command_is_one_that_the_command_line_takes(
         command = cli.get_command(context, name)
         assert command is not None
         command.make_context(name, words, parent=context)
+
+
+@pytest.mark.parametrize("view", ["choose", "roofline", "method"])
+def test_models_that_were_measured_on_a_device_are_offered_with_it(opened: Opened, view: str) -> None:
+    url = {"gpu": "cpu-emerald-rapids-3m", "model": "llama-3m", "runtime": "hf-eager", "seq": 512}
+    page = opened(view, **url)
+    assert not page.error
+    assert not any("Ignored" in warning.value for warning in page.warning)
+    told = next(told for told in commands(page) if "llama-3m" in told)
+    assert "llama-3m/config.json" in told
+    assert printed(told)
+    assert "llama-3m" not in opened("method").selectbox(key="model").options

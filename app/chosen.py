@@ -1,0 +1,125 @@
+"""What every page is about: a scenario by names, and the same as options of the command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from medusa_sim import data
+from medusa_sim.export import ENGINES
+from medusa_sim.plan.defaults import (
+    DEFAULT_DRAFTER,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+    DEFAULT_RUNTIME,
+    DEFAULT_SEQ_LEN,
+)
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.drafter.registry import drafter_kind
+
+NO_ENGINE = "json"
+"""What settings for code of one's own are written as."""
+UNTIMED = ("tgi", "llama-cpp")
+"""Engines whose settings are known, but not their time between kernels: they are timed as DEFAULT_RUNTIME."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUp:
+    """A scenario by names, as the command line takes them: a key of every cache.
+
+    acceptance: a profile's name, one rate or rates by position; None for what ships, where something does.
+    config: an uploaded config.json in the place of a model's name.
+    """
+
+    gpu: str = DEFAULT_GPU
+    model: str = DEFAULT_MODEL
+    engine: str = DEFAULT_RUNTIME
+    seq_len: int = DEFAULT_SEQ_LEN
+    drafter: str = DEFAULT_DRAFTER
+    heads: int | None = None
+    draft_model: str | None = None
+    acceptance: str | None = None
+    config: bytes | None = None
+    dtype: str | None = None
+    weight_dtype: str | None = None
+    kv_dtype: str | None = None
+
+    @property
+    def runtime(self) -> str:
+        """How kernels are launched, and what the engine adds to them."""
+        return DEFAULT_RUNTIME if self.engine in UNTIMED else self.engine
+
+    @property
+    def own_code(self) -> bool:
+        """Whether no serving engine runs it."""
+        return self.engine not in UNTIMED and load_runtime(self.engine).engine is None
+
+    @property
+    def chain_only(self) -> bool:
+        """Whether the engine verifies chains alone, so that no tree's number may be shown for it."""
+        return self.engine in UNTIMED or load_runtime(self.engine).chain_only
+
+    @property
+    def lacks_acceptance(self) -> bool:
+        """Whether nothing is known of how often this drafter's tokens are accepted."""
+        return self.acceptance is None and drafter_kind(self.drafter).lender is None
+
+    @property
+    def export(self) -> str:
+        """The name under which launch settings are written."""
+        return next((name for name in ENGINES if self.engine.startswith(name)), NO_ENGINE)
+
+    @property
+    def options(self) -> list[str]:
+        """The same set-up as options of `medusa-sim recommend`."""
+        given = ["--gpu", self.gpu, "--model", self.model_given, "--seq", str(self.seq_len)]
+        given += self.launch_options
+        if self.drafter != DEFAULT_DRAFTER:
+            given += ["--drafter", self.drafter]
+        if self.heads is not None:
+            given += ["--heads", str(self.heads)]
+        if self.draft_model is not None:
+            given += ["--draft-model", self.draft_model]
+        if self.acceptance is not None:
+            given += ["--acceptance", self.acceptance]
+        return given + (["--chain-only"] if self.chain_only else [])
+
+    @property
+    def model_given(self) -> str:
+        """The model's name, or the file of one that was measured on this device."""
+        return measured_models(self.gpu).get(self.model, self.model)
+
+    @property
+    def launch_options(self) -> list[str]:
+        """Runtime and dtypes as options, where they are not the default."""
+        given = [] if self.runtime == DEFAULT_RUNTIME else ["--runtime", self.runtime]
+        return given + self.dtype_options
+
+    @property
+    def dtype_options(self) -> list[str]:
+        """The dtypes as options, where they are not the model's own."""
+        chosen = {
+            "--dtype": self.dtype,
+            "--weight-dtype": self.weight_dtype,
+            "--kv-dtype": self.kv_dtype,
+        }
+        return [word for name, value in chosen.items() if value is not None for word in (name, value)]
+
+    @property
+    def title(self) -> str:
+        """`vicuna-7b on a100-80gb-pcie`, with the engine where there is one."""
+        engine = "" if self.own_code else f" under {self.engine}"
+        return f"{self.model} on {self.gpu}{engine}"
+
+
+def measured_models(gpu: str) -> dict[str, str]:
+    """Models whose steps were measured on that very device, and their files as one would type them."""
+    folder = data.find("profiles/decoder", gpu)
+    found = sorted(folder.glob("*/config.json")) if folder is not None else []
+    return {path.parent.name: from_here(path) for path in found}
+
+
+def from_here(path: Path) -> str:
+    """As one would type it in the folder that the app was started in."""
+    here = Path.cwd()
+    return str(path.relative_to(here)) if path.is_relative_to(here) else str(path)
