@@ -130,6 +130,7 @@ def check_rows(
     _check_kinds(checked, at)
     if need_time:
         _require(checked, (TIME_COLUMN,), np.ones(len(checked), dtype=bool), at, "to calibrate or validate")
+        _check_spread(checked, at)
     return checked
 
 
@@ -215,6 +216,20 @@ def _numbers(column: pd.Series[Any], name: str, at: _Place, *, whole: bool) -> F
         row = int(np.argmax(wrong))
         raise _cell_error(at, row, name, str(column.iloc[row]), allowed)
     return number
+
+
+def _check_spread(frame: pd.DataFrame, at: _Place) -> None:
+    """Read p10_us and p90_us, where a file has them, as the band around every row's time."""
+    time_us = frame[TIME_COLUMN].to_numpy(dtype=np.float64)
+    for column, side, words in (("p10_us", 1.0, "at most"), ("p90_us", -1.0, "at least")):
+        if column not in frame:
+            continue
+        band = _numbers(frame[column], column, at, whole=False)
+        wrong = side * (band - time_us) > 0.0
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise _cell_error(at, row, column, f"{band[row]:g}", f"{words} time_us = {time_us[row]:g}")
+        frame[column] = np.where(np.isnan(band), time_us, band)
 
 
 def _names(column: pd.Series[Any], name: str, at: _Place) -> pd.Series[str]:

@@ -141,3 +141,19 @@ def test_a_linear_layer_may_have_any_name_and_aliases_are_elementwise_kinds(tmp_
     kinds = {type(operator).__name__ for _, operator in operators_of(frame)}
     assert kinds == {"Gemm", "Elementwise"}
     assert set(ELEMENTWISE_ALIASES.values()) == set(get_args(ElementwiseKind))
+
+
+@pytest.mark.parametrize(
+    ("p10", "p90", "told"),
+    [("x", "9", "column p10_us: given 'x'"), ("5", "9", "column p10_us.*at most time_us = 4"),
+     ("3", "3.5", "column p90_us.*at least time_us = 4"), ("nan", "", None), ("4", "4", None)],
+)  # fmt: skip
+def test_a_spread_encloses_its_time(tmp_path: Path, p10: str, p90: str, told: str | None) -> None:
+    header = "op,m,n,k,dtype,time_us,p10_us,p90_us"
+    path = write(tmp_path, [f"up,1,8,8,fp16,4,{p10},{p90}"], header)
+    if told is not None:
+        with pytest.raises(DataError, match=told):
+            read_rows(path, need_time=True)
+        return
+    rows = read_rows(path, need_time=True)
+    assert (rows["p10_us"].iloc[0], rows["p90_us"].iloc[0]) == (4.0, 4.0)
