@@ -70,7 +70,7 @@ _METHODS = {
 @click.option(
     "--name", default=None, help="Name of the device as a --gpu [default: from what the system says]."
 )
-@click.option("--threads", type=click.IntRange(min=1), default=None, help="CPU threads [default: torch's].")
+@click.option("--threads", type=click.IntRange(1, 1024), default=None, help="CPU threads [default: torch's].")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),

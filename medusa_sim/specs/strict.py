@@ -137,6 +137,11 @@ def _struct(form: Any) -> Any:
     return form if isinstance(base, type) and issubclass(base, msgspec.Struct) else None
 
 
+def _fields(struct: Any) -> dict[str, Any]:
+    """Type of every field of a struct."""
+    return {field.name: field.type for field in msgspec.structs.fields(struct)}
+
+
 def _below(key: str, name: object) -> str:
     text = str(name)
     text = text if len(text) <= 60 else text[:57] + "..."
@@ -160,9 +165,8 @@ def _allowed(form: Any) -> str:
         text = ", ".join(map(str, arguments))
     elif origin in _UNIONS:
         text = " or ".join(_allowed(option) for option in arguments if option is not types.NoneType)
-    elif struct is not None and "source" in (typing.get_origin(struct) or struct).__struct_fields__[:2]:
-        value = next(field.type for field in msgspec.structs.fields(struct) if field.name == "value")
-        text = f"a table with value ({_allowed(value)}) and source"
+    elif struct is not None and {"value", "source"} <= (parts := _fields(struct)).keys():
+        text = f"a table with value ({_allowed(parts['value'])}) and source"
     elif struct is not None or origin is dict or form is dict:
         text = "a table"
     elif origin in (list, tuple):

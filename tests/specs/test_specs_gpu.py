@@ -237,6 +237,17 @@ def test_other_broken_files_name_what_is_wrong(tmp_path: Path) -> None:
     _fails(tmp_path, content, "peak_flops_per_s.fp12", "unknown dtype")
 
 
+def test_a_fit_that_is_no_table_is_one_line(tmp_path: Path) -> None:
+    content = tomllib.loads((SHIPPED / "a40.toml").read_text()) | {"name": "test-gpu"}
+    kernel = next(iter(content["kernels"]["torch"]["gemm"].values()))
+    fit = kernel["fit"]
+    for wrong, told in ((3, "fit: given 3; allowed: a table"), ([fit], "fit: given"), (..., "fit: missing")):
+        kernel["fit"] = wrong
+        if wrong is ...:
+            del kernel["fit"]
+        _fails(tmp_path, content, told)
+
+
 def test_a_key_given_twice_and_a_file_that_is_no_toml(tmp_path: Path) -> None:
     path = _write(tmp_path, _content())
     path.write_text(path.read_text() + "\n[sms]\nvalue = 1\nsource = 'x'\n")
