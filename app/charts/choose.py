@@ -265,6 +265,7 @@ def breakdown_chart(rows: pa.Table) -> Spec:
     )
     y = {"field": "step", "type": "nominal", "title": None, "axis": {"labelOverlap": False}}
     title = "time of one step (ms)"
+    axis = {"tickCount": {"expr": "ceil(width / 70)"}}
     readable = f"(datum.to - datum.from) / {max(ends.values())} * width > 32"
     return base(
         110,
@@ -273,7 +274,7 @@ def breakdown_chart(rows: pa.Table) -> Spec:
             {
                 "mark": {"type": "bar", "x2Offset": -1.5, "stroke": None},
                 "encoding": {
-                    "x": quantity("from", title),
+                    "x": quantity("from", title, axis=axis),
                     "x2": {"field": "to"},
                     "y": y,
                     "color": colour,
@@ -288,7 +289,7 @@ def breakdown_chart(rows: pa.Table) -> Spec:
             {
                 "transform": [{"filter": readable}],
                 "mark": {"type": "text", "fontSize": 11, "color": "white", "fontWeight": "bold"},
-                "encoding": {"x": quantity("middle", title), "y": y, "text": {"field": "text"}},
+                "encoding": {"x": quantity("middle", title, axis=axis), "y": y, "text": {"field": "text"}},
             },
         ],
     )

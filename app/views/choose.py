@@ -296,6 +296,6 @@ def _launch(set_up: SetUp, answer: Recommendation, row: ScheduleRow, told: list[
         st.code(settings.text, language=language, wrap_lines=True)
     for note in settings.notes:
         if note:
-            st.caption(f"{settings.engine} {settings.version}: {note}")
+            st.caption(f"{settings.engine} {settings.version}: {show.in_words(note)}")
     words = [*told, "--export", set_up.export, *(["--draft-path", draft_path] if draft_path else [])]
     show.hand_out("launch", [("txt", "text/plain", lambda: settings.text)], show.command(words))

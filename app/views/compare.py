@@ -21,15 +21,15 @@ _BATCHES = (1, 2, 4, 8, 16, 32, 64)
 _OTHERS = ("h100-sxm", "l40s", "h200-sxm")
 _WHAT = ("speedup", "tokens_per_s", "ms_per_token")
 _WIDTHS = {
-    "set-up": 225,
+    "set-up": 245,
     "batch": 55,
-    "candidates": 85,
-    "drafts": 60,
+    "candidates": 82,
+    "drafts": 58,
     "speedup": 70,
-    "80 %": 85,
-    "tokens/s": 75,
-    "plain": 70,
-    "ms a token": 85,
+    "80 %": 82,
+    "tokens/s": 70,
+    "plain": 62,
+    "ms a token": 82,
     "largest batch": 90,
 }
 

@@ -54,10 +54,10 @@ _TOLD = (
 )
 
 
-_FIT_WIDTHS = {"kernel": 160, "held out": 80, "fit": 65, "rows": 75, "borrowed from": 210, "source": 320}
+_FIT_WIDTHS = {"kernel": 160, "held out": 80, "fit": 65, "rows": 75, "borrowed from": 210, "source": 290}
 _SCORE_WIDTHS = {
     "operator": 125, "dtype": 60, "size": 115, "rows": 65, "mean": 70, "p90": 70, "worst": 70, "bias": 75,
-    "in band": 75, "worst row": 190,
+    "in band": 75, "worst row": 165,
 }  # fmt: skip
 _ELEMENTWISE = ("rms norm", "rope", "activation", "residual", "embedding", "next token")
 
@@ -96,7 +96,7 @@ def _fits(gpu: str, kernels: str) -> None:
             )
             for name, fit in list(own.items())[:4]
         ),
-        width=205,
+        width=165,
     )
     show.table(_fit_rows(fits), "fits", _FIT_WIDTHS)
     show.chart(
@@ -162,7 +162,7 @@ def _measured(gpu: str, kernels: str) -> None:
             )
             for score in whole[:4]
         ),
-        width=205,
+        width=165,
     )
     import pyarrow as pa
 
