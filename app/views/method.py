@@ -19,7 +19,7 @@ from medusa_sim.report.numbers import significant, with_prefix
 from medusa_sim.report.spec_tables import spec_rows
 
 _PREFIXED = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s"}
-_WIDTHS = {"what": 165, "number": 270, "value": 115, "source": 370}
+_WIDTHS = {"what": 165, "number": 270, "value": 115, "source": 345}
 _VIEWS = ("numbers in use", "method")
 _CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?://|#)[^()]*\)")
 

@@ -28,8 +28,8 @@ _SHOWN = (
     "flops_per_s", "roofline_flops_per_s", "bound", "source",
 )  # fmt: skip
 _SHOWN_WIDTHS = {
-    "gpu": 125, "operator": 125, "phase": 65, "tokens": 60, "time": 75, "FLOP/byte": 80,
-    "speed": 105, "roof": 105, "waits for": 80, "source": 80,
+    "gpu": 115, "operator": 120, "phase": 65, "tokens": 60, "time": 70, "FLOP/byte": 80,
+    "speed": 95, "roof": 95, "waits for": 75, "source": 75,
 }  # fmt: skip
 
 
