@@ -140,12 +140,13 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
 
     device = sum of kernel times + launches x launch_us; host and engine: `compose`. The band adds the
     half-widths of different kernels in quadrature (their residuals are taken as independent), those of one
-    kernel in every layer linearly.
+    kernel in every layer linearly, and so those of kernels that nobody measured on this GPU: they share the
+    error of what was borrowed.
     """
     kernels = sum(launch.count for launch in work.launches)
     launch_us = kernels * work.runtime.launch_us
     parts: dict[Part, FloatArray] = {}
-    below, above = _Sum(), _Sum()
+    below, above, shared_below, shared_above = (_Sum() for _ in range(4))
     waits = {code: _Sum() for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)}
     waits[Bound.LATENCY].add(np.asarray(launch_us))
     source: CodeArray = np.zeros((), dtype=np.int8)
@@ -153,8 +154,14 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
         time = kernel_time(latency, work.runtime, launch)
         kernel_us = launch.count * time.time_us
         parts[launch.part] = parts[launch.part] + kernel_us if launch.part in parts else kernel_us
-        below.add((launch.count * (time.time_us - time.low_us)) ** 2)
-        above.add((launch.count * (time.high_us - time.time_us)) ** 2)
+        half_below = launch.count * (time.time_us - time.low_us)
+        half_above = launch.count * (time.high_us - time.time_us)
+        if np.min(time.source) >= Source.BORROWED:
+            shared_below.add(half_below)
+            shared_above.add(half_above)
+        else:
+            below.add(half_below**2)
+            above.add(half_above**2)
         for code, waited in waits.items():
             waited.add(np.where(time.bound == code, kernel_us, 0.0))
         source = np.maximum(source, time.source)
@@ -169,8 +176,8 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     return StepTime(
         cost=Cost(
             device_us=device_us,
-            below_us=np.sqrt(below.total()),
-            above_us=np.sqrt(above.total()),
+            below_us=np.hypot(np.sqrt(below.total()), shared_below.total()),
+            above_us=np.hypot(np.sqrt(above.total()), shared_above.total()),
             **beside._asdict(),
         ),
         parts_us=parts,

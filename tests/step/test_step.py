@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.latency.base import Bound
+from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Attention
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import with_dtypes
 from medusa_sim.specs.models import load_model
@@ -199,3 +200,22 @@ def test_prefill_runs_the_head_on_the_last_token_only() -> None:
     short = prefill_step(setting(), 1, 128)
     assert long.parts_us["lm_head"] == short.parts_us["lm_head"]
     assert long.parts_us["mlp"] > 10 * short.parts_us["mlp"]
+
+
+def test_kernels_that_nobody_measured_share_their_error() -> None:
+    """The band of a step adds their half-widths, so it is as wide relatively as that of its kernels."""
+    setting = Scenario(
+        gpu="l4", model="llama-3.2-1b", runtime="cuda-graph", drafter="ngram", acceptance=0.6
+    ).setting
+    step = decode_step(setting, 1, 1024)
+    assert step.source == Source.BORROWED
+    narrowest = min(
+        float(
+            np.min(
+                setting.latency.time(launch.operator).high_us / setting.latency.time(launch.operator).time_us
+            )
+        )
+        for launch in step_launches(setting.model, decode(1, 1024), setting.runtime, "model")
+    )
+    kernels_us = step.cost.device_us - step.launch_us
+    assert step.cost.above_us >= (narrowest - 1.0) * kernels_us * (1.0 - 1e-9)
