@@ -10,7 +10,7 @@ import click
 
 from medusa_sim.cli.decoder_extra import SEED_MAX, require_decoder_extra
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import output_options
+from medusa_sim.cli.options import Threads, output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.reading import TABLE_BYTES, read_text
@@ -81,7 +81,7 @@ METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda, cuda:1, ...")
 @click.option(
     "--threads",
-    type=click.IntRange(1, 1024),
+    type=Threads(),
     default=None,
     help="CPU threads [default: 1 for a small model, whose products are too small to share; else all].",
 )

@@ -12,7 +12,7 @@ from medusa_sim.cli.decoder_extra import require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.measure_decoder import decoder_options, measure_runs, measure_steps, refuse_unused
 from medusa_sim.cli.names import MODELS
-from medusa_sim.cli.options import PositiveFloat
+from medusa_sim.cli.options import PositiveFloat, Threads
 from medusa_sim.cli.progress import progress
 from medusa_sim.errors import DataError, UsageError
 
@@ -70,7 +70,7 @@ _METHODS = {
 @click.option(
     "--name", default=None, help="Name of the device as a --gpu [default: from what the system says]."
 )
-@click.option("--threads", type=click.IntRange(1, 1024), default=None, help="CPU threads [default: torch's].")
+@click.option("--threads", type=Threads(), default=None, help="CPU threads [default: torch's].")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,21 @@ class PositiveFloat(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number above 0", param, ctx)
         return number
+
+
+class Threads(click.IntRange):
+    """Threads of the CPU; more than a machine can start would end the process without a word."""
+
+    def __init__(self) -> None:
+        super().__init__(1, 1024)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number. Fails where it is far above the cores of this machine."""
+        threads = int(super().convert(value, param, ctx))
+        cores = os.cpu_count() or 1
+        if threads > (most := max(64, 4 * cores)):
+            self.fail(f"{threads} threads on {cores} cores; at most {most} here", param, ctx)
+        return threads
 
 
 DTYPE = click.Choice(("fp16", "bf16", "fp32", "fp8", "int8"))

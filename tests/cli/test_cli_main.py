@@ -12,6 +12,7 @@ from click.testing import CliRunner
 
 from medusa_sim.cli import cli
 from medusa_sim.cli.group import COMMANDS, LazyGroup
+from medusa_sim.cli.options import Threads
 from medusa_sim.errors import SpecError, ThresholdError, UsageError
 
 
@@ -148,3 +149,15 @@ def test_no_color_leaves_no_colour(monkeypatch: pytest.MonkeyPatch) -> None:
     drawn = on_terminal(TextTable(("a",), (("1",),), (True,)), 80)
     assert drawn is not None
     assert "\x1b[3" not in drawn
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [("1024", "at most"), ("99999", "range"), ("0", "range"), ("x", "integer")]
+)
+def test_more_threads_than_a_machine_can_start_are_refused(
+    given: str, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    with pytest.raises(click.BadParameter, match=told):
+        Threads().convert(given, None, None)
+    assert Threads().convert("64", None, None) == 64
