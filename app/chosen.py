@@ -14,13 +14,16 @@ from medusa_sim.plan.defaults import (
     DEFAULT_RUNTIME,
     DEFAULT_SEQ_LEN,
 )
+from medusa_sim.plan.limit import LIMIT
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.registry import drafter_kind
 
 NO_ENGINE = "json"
 """What settings for code of one's own are written as."""
+DEFAULT_ENGINE = load_runtime(DEFAULT_RUNTIME).name
+"""The default by its version."""
 UNTIMED = ("tgi", "llama-cpp")
-"""Engines whose settings are known, but not their time between kernels: they are timed as DEFAULT_RUNTIME."""
+"""Engines whose settings are known, but not their time between kernels: kernels alone are timed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +36,7 @@ class SetUp:
 
     gpu: str = DEFAULT_GPU
     model: str = DEFAULT_MODEL
-    engine: str = DEFAULT_RUNTIME
+    engine: str = DEFAULT_ENGINE
     seq_len: int = DEFAULT_SEQ_LEN
     drafter: str = DEFAULT_DRAFTER
     heads: int | None = None
@@ -47,7 +50,7 @@ class SetUp:
     @property
     def runtime(self) -> str:
         """How kernels are launched, and what the engine adds to them."""
-        return DEFAULT_RUNTIME if self.engine in UNTIMED else self.engine
+        return LIMIT if self.engine in UNTIMED else self.engine
 
     @property
     def own_code(self) -> bool:
@@ -92,7 +95,7 @@ class SetUp:
     @property
     def launch_options(self) -> list[str]:
         """Runtime and dtypes as options, where they are not the default."""
-        given = [] if self.runtime == DEFAULT_RUNTIME else ["--runtime", self.runtime]
+        given = [] if self.runtime == DEFAULT_ENGINE else ["--runtime", self.runtime]
         return given + self.dtype_options
 
     @property

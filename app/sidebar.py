@@ -8,7 +8,7 @@ from typing import Any
 
 import inputs
 import streamlit as st
-from chosen import UNTIMED, SetUp, measured_models
+from chosen import DEFAULT_ENGINE, UNTIMED, SetUp, measured_models
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
@@ -16,9 +16,9 @@ from medusa_sim.export.names import METHODS as ENGINE_METHODS
 from medusa_sim.plan.defaults import (
     DEFAULT_GPU,
     DEFAULT_MODEL,
-    DEFAULT_RUNTIME,
     DEFAULT_SEQ_LEN,
 )
+from medusa_sim.plan.limit import LIMIT
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
@@ -95,7 +95,7 @@ def set_up(where: Any) -> SetUp:
 
 
 def engine_choice(
-    where: Any, name: str = "runtime", default: str = DEFAULT_RUNTIME, *, titled: bool = False
+    where: Any, name: str = "runtime", default: str = DEFAULT_ENGINE, *, titled: bool = False
 ) -> str:
     """A serving engine, or how code of one's own launches its kernels."""
     told = (
@@ -104,7 +104,7 @@ def engine_choice(
         "engine can run is recommended."
     )
     chosen = inputs.choice(where, name, "Engine", RUNS_ON, default, told)
-    untimed = f"Its time between kernels is not known: counted as {DEFAULT_RUNTIME}."
+    untimed = f"Its time between kernels is not known: kernels alone ({LIMIT}) are counted."
     if titled:
         where.caption(untimed if chosen in UNTIMED else load_runtime(chosen).title)
     return chosen

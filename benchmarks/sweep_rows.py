@@ -27,7 +27,11 @@ MODELS = ("vicuna-7b", "llama-2-70b")
 def measured(latency: str, repeats: int) -> dict[str, float | int | str]:
     """Rows, the seconds of each repeat, and the peak memory of the process."""
     grid = Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
-    scenarios = [Scenario(gpu=gpu, model=model, latency=latency) for gpu in GPUS for model in MODELS]  # type: ignore[arg-type]  # checked by argparse
+    scenarios = [
+        Scenario(gpu=gpu, model=model, runtime="cuda-graph", latency=latency)
+        for gpu in GPUS
+        for model in MODELS
+    ]  # type: ignore[arg-type]  # checked by argparse
     seconds = []
     rows = 0
     for _ in range(repeats):

@@ -23,9 +23,10 @@ import torch
 
 from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.decoder.config import read_config
-from medusa_sim.decoder.draft import NgramDrafter, TreeDrafter
+from medusa_sim.decoder.draft import TreeDrafter
 from medusa_sim.decoder.generate import Drafter, GenerationSettings, generate
 from medusa_sim.decoder.model import random_llama
+from medusa_sim.decoder.ngram import NgramDrafter
 from medusa_sim.decoder.tokenizer import load_tokenizer
 from medusa_sim.decoder.training import corpus
 from medusa_sim.errors import MedusaSimError

@@ -192,6 +192,6 @@ def test_objects_have_no_option() -> None:
 
 
 def test_several_cards_are_one_frame() -> None:
-    frame = ms.sweep(gpu=["a40", "h100-sxm"], model="vicuna-7b", latency="roofline", candidates=8)
+    frame = ms.sweep(gpu=["a40", "h100-sxm"], model="vicuna-7b", latency="roofline", candidates=4)
     assert list(frame["gpu"]) == ["a40", "h100-sxm"]
     assert ms.recommend(batch=4, latency="roofline").recommendation.question.batch_max == 4

@@ -19,6 +19,7 @@ from medusa_sim.plan.defaults import (
     DEFAULT_BATCHES,
     DEFAULT_GPU,
     DEFAULT_MODEL,
+    DEFAULT_RUNTIME,
     DEFAULT_SEQ_LEN,
 )
 
@@ -134,6 +135,8 @@ def recommend(
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
     question = question_of(names)
+    if engine is not None and not _is_given("runtime"):
+        names["runtime"] = runtime_of(engine, names["drafter"])
     scenario = Scenario(gpu=names["gpu"], model=names["model"], **{key: names[key] for key in SCENARIO_NAMES})
     for line in scenario.warnings:
         click.echo(line, err=True)
@@ -147,6 +150,28 @@ def recommend(
         _export(output, answer, engine, engine_version, draft_path, ab=ab)
         return
     _show(output, answer)
+
+
+def _is_given(option: str) -> bool:
+    """Whether an option was typed."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
+def runtime_of(engine: str, drafter: str) -> str:
+    """The runtime that settings of an engine are computed for: its own, else kernels alone.
+
+    An engine that does not run the drafter says so itself, when the settings are written.
+    """
+    from medusa_sim.plan.limit import LIMIT
+    from medusa_sim.specs.runtime import load_runtime, runtime_aliases
+
+    if engine == "json":
+        return DEFAULT_RUNTIME
+    if engine not in runtime_aliases():
+        return LIMIT
+    terms = load_runtime(engine).engine
+    return engine if terms is not None and drafter in terms.drafters else LIMIT
 
 
 def question_of(names: dict[str, Any]) -> Question:

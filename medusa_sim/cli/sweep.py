@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -119,12 +120,11 @@ def sweep(
         check_folder(report_dir)
     grid = Grid.of(batch, seq_len, candidates)
     scenarios = tuple(Scenario(gpu=gpu, model=model, **names) for gpu in gpus for model in models)
-    for line in dict.fromkeys(line for item in scenarios for line in (*item.warnings, *left_out(item, grid))):
-        click.echo(line, err=True)
+    told = dict.fromkeys(line for item in scenarios for line in (*item.warnings, *left_out(item, grid)))
     if output.form == "table" and not all_rows:
-        _show_best(output, scenarios, grid)
+        _show_best(output, scenarios, grid, told)
     else:
-        _write_rows(output, scenarios, grid)
+        _write_rows(output, scenarios, grid, told)
     if report_dir is not None:
         from medusa_sim.report.sweep_report import write_report
 
@@ -139,10 +139,12 @@ def left_out(scenario: Scenario, grid: Grid) -> list[str]:
     if not missing:
         return []
     listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
-    return [
+    shape = " chains of" if scenario.chain_only else ""
+    told = (
         f"candidates {listed} left out: acceptance {scenario.profile.name} with drafter "
-        f"{scenario.drafting.method} does not describe them"
-    ]
+        f"{scenario.drafting.method} describes no{shape} so many"
+    )
+    return [f"{told}; {scenario.where_trees_run}" if scenario.where_trees_run else told]
 
 
 def _command() -> str:
@@ -151,12 +153,14 @@ def _command() -> str:
     return command_line()
 
 
-def _echo(grid: Grid) -> None:
-    """Say what the grids stand for, once nothing can be wrong with them any more."""
+def _echo(grid: Grid, told: Iterable[str]) -> None:
+    """Say what scenarios rest on and grids stand for, once nothing can be wrong with them any more."""
+    for line in told:
+        click.echo(line, err=True)
     echo_grid(batch=grid.batch.tolist(), seq_len=grid.seq_len.tolist(), candidates=grid.candidates.tolist())
 
 
-def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid) -> None:
+def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told: Iterable[str]) -> None:
     """Every row, chunk by chunk."""
     from medusa_sim.cli.progress import counted
     from medusa_sim.plan.sweep import sweep as tables
@@ -167,11 +171,11 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid) -> 
         raise UsageError(f"{rows} rows are too many for a table; choose --format csv or parquet with -o FILE")
     chunks = iter(counted((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
-    _echo(grid)
+    _echo(grid, told)
     output.rows(chain([first], chunks), "sweep", sources=sources(scenarios))
 
 
-def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid) -> None:
+def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told: Iterable[str]) -> None:
     """One line per batch and length with the best count, and below it what follows from them."""
     from medusa_sim.plan.insights import answer
     from medusa_sim.report.sweep_text import best_table, headline, verdicts
@@ -186,7 +190,7 @@ def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid) -> N
         found = answer(scenario, grid)
         table = output.drawn(best_table(found)).strip("\n")
         parts.append("\n".join([headline(scenario), "", table, "", *verdicts(found), ""]))
-    _echo(grid)
+    _echo(grid, told)
     output.text("\n".join(parts))
     rows = grid.rows * len(scenarios)
     if cases < rows:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 DEFAULT_GPU = "a100-80gb-pcie"
 DEFAULT_MODEL = "vicuna-7b"
-DEFAULT_RUNTIME = "cuda-graph"
+DEFAULT_RUNTIME = "vllm"
 DEFAULT_DRAFTER = "medusa"
 DEFAULT_SEQ_LEN = 1024
 DEFAULT_CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)

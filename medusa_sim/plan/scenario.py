@@ -133,7 +133,9 @@ class Scenario:
             raise UsageError(
                 f"runtime {self.runtime.name} runs no {drafter} drafter; it has: {', '.join(engine.drafters)}"
             )
-        self.chain_only: bool = self.runtime.chain_only if chain_only is None else chain_only
+        # a curve of tree sizes knows no chains, and the paper's block no engine
+        as_run = self.runtime.chain_only and profile.heads is not None and scope == "model"
+        self.chain_only: bool = as_run if chain_only is None else chain_only
         self.match_rate: float = _match_rate(match_rate, kind, profile)
         self.traffic: Traffic | None = _traffic(prompt_tokens, output_tokens)
         self.scope: Scope = scope
@@ -215,10 +217,21 @@ class Scenario:
         if (asked > 1).any() and not (kept > 1).any():
             raise CoverageError(
                 f"acceptance {self.profile.name} with drafter {self.drafting.method} covers candidates "
-                f"2..{self._largest()}, given {int(asked[asked > 1].min())} and more: lower --candidates or "
-                "choose a profile measured further out"
+                f"2..{self._largest()}, given {int(asked[asked > 1].min())} and more: lower --candidates; "
+                f"{self.where_trees_run or 'or choose a profile measured further out'}"
             )
         return kept
+
+    @property
+    def where_trees_run(self) -> str:
+        """How to ask for trees where the runtime runs chains alone; empty where it runs both."""
+        heads = self.profile.heads
+        if not (self.runtime.chain_only and self.chain_only) or heads is None or heads.ranks == 1:
+            return ""
+        return (
+            f"{self.runtime.name} has no tree attention: take trees with --runtime cuda-graph (kernels "
+            "alone) or --trees"
+        )
 
     def _largest(self) -> int:
         return max(int(option.candidates[-1]) for option in self.options())
@@ -261,7 +274,17 @@ class Scenario:
                 f"kernels of {self.gpu.name} are borrowed from {', '.join(self.kernel_lenders)}, with wider "
                 "bands"
             )
+        if self.runtime.chain_only and self._has_trees:
+            told.append(
+                f"{self.runtime.name} has no tree attention: trees are priced as if it had; --chain-only "
+                "leaves them out"
+            )
         return tuple(told)
+
+    @property
+    def _has_trees(self) -> bool:
+        heads = self.profile.heads
+        return not self.chain_only and (heads is None or heads.ranks > 1)
 
 
 def _is_default(value: object, default: object) -> bool:

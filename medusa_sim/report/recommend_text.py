@@ -40,13 +40,19 @@ def headline(answer: Recommendation) -> str:
     latency = setting.latency.name + (f" ({kernels} kernels)" if setting.latency.name == "calibrated" else "")
     limits = [
         f"batch {span(question.batch_min, question.batch_max)}",
-        *(["chains only"] if answer.scenario.chain_only else []),
+        *([_chains(answer)] if answer.scenario.chain_only else []),
         *([f"at most {question.max_latency_ms:g} ms a token"] if question.max_latency_ms else []),
     ]
     return (
         f"{answer.gpu.name}, {setting.model.name} {setting.model.dtype}, {drafter_text(answer.scenario)}, "
         f"{setting.runtime.name}, {latency}, acceptance {answer.profile.name}; {', '.join(limits)}"
     )
+
+
+def _chains(answer: Recommendation) -> str:
+    """Why there are no trees."""
+    runtime = answer.setting.runtime
+    return f"chains only ({runtime.name} has no tree attention)" if runtime.chain_only else "chains only"
 
 
 def schedule_table(answer: Recommendation) -> TextTable:

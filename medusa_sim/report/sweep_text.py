@@ -23,6 +23,8 @@ def headline(scenario: Scenario) -> str:
     if latency == "calibrated":
         latency += f" ({scenario.kernels} kernels)"
     drafting = f"{drafter_text(scenario)}, " if scenario.scope == "model" else "one block, "
+    if scenario.where_trees_run:
+        drafting += "as a chain, "
     fixed = scenario.baseline == "fixed"
     against = ", against the decode step at batch 1 and length 1024" if fixed else ""
     return (

@@ -156,7 +156,7 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
         parts[launch.part] = parts[launch.part] + kernel_us if launch.part in parts else kernel_us
         half_below = launch.count * (time.time_us - time.low_us)
         half_above = launch.count * (time.high_us - time.time_us)
-        if np.min(time.source) >= Source.BORROWED:
+        if time.source.size and np.min(time.source) >= Source.BORROWED:
             shared_below.add(half_below)
             shared_above.add(half_above)
         else:
@@ -195,12 +195,13 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
     if isinstance(operator, Elementwise) and operator.kind == "next_token":
         time_us = choice_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))
         band = engine.sampling_bytes_per_logit.band
+        known = Source.ROOFLINE if latency.name == "roofline" else Source.CALIBRATED
         return OperatorTime(
             time_us=time_us,
             low_us=time_us / (1.0 + band),
             high_us=time_us * (1.0 + band),
-            bound=np.full(np.shape(time_us), Bound.MEMORY, dtype=np.int8),
-            source=np.full(np.shape(time_us), Source.CALIBRATED, dtype=np.int8),
+            bound=np.asarray(Bound.MEMORY, dtype=np.int8),
+            source=np.asarray(known, dtype=np.int8),
         )
     time = latency.time(operator)
     if launch.share == 1.0:

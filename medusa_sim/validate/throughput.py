@@ -20,6 +20,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.plan.limit import LIMIT
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reading import read_csv_table
 from medusa_sim.step.drafter.layer import Eagle, Eagle3, LayerDrafter
@@ -89,7 +90,10 @@ def _curve(
     heads = load_acceptance(known.acceptance, data_dir).heads
     assert heads is not None  # noqa: S101  # both shipped profiles hold positions
     tokens = float(chain_tokens_per_step(heads)[drafts])
-    base = Scenario(gpu=gpu, model=MODEL, latency=latency, kernels=KERNELS, data_dir=data_dir).setting
+    # kernels alone: what the published curves hold beyond them is the engine's
+    base = Scenario(
+        gpu=gpu, model=MODEL, runtime=LIMIT, latency=latency, kernels=KERNELS, data_dir=data_dir
+    ).setting
     drafter = known.drafter(depth=drafts, draft_vocab=known.draft_vocab)
     setting = replace(base, drafter=drafter, depth=drafts)
     ordered = rows.sort_values("batch_or_concurrency")

@@ -61,8 +61,8 @@ def test_roofline_can_show_attention_alone(opened: Opened) -> None:
 
 
 def test_tree_figures_are_the_packages(opened: Opened) -> None:
-    page = opened("tree", size=40, model="vicuna-13b", heads=3)
-    chosen = set_up(model="vicuna-13b", heads=3)
+    page = opened("tree", size=40, model="vicuna-13b", heads=3, runtime="cuda-graph")
+    chosen = set_up(model="vicuna-13b", heads=3, engine="cuda-graph")
     best = answers.best_tree(chosen, 40, 1)
     assert metrics(page)["Tokens per step"] == f"{answers.tree(chosen, best, 1).tokens_per_step:.2f}"
     assert metrics(page)["Candidates"] == "40"
@@ -73,14 +73,14 @@ def test_tree_figures_are_the_packages(opened: Opened) -> None:
 
 
 def test_own_paths_and_widths(opened: Opened) -> None:
-    page = opened("tree", kind="my paths", paths="[[0], [1], [0, 0]]")
+    page = opened("tree", kind="my paths", paths="[[0], [1], [0, 0]]", runtime="cuda-graph")
     assert metrics(page)["Candidates"] == "4"
     assert metrics(page)["Drafts deep"] == "2"
     page = opened("tree", kind="my paths", paths="[[0, 0]]")
     assert "\n" not in page.error[0].value
     page = opened("tree", kind="my paths", paths="__import__('os')")
     assert page.error
-    page = opened("tree", kind="widths per head", w1=3, w2=2, w3=0)
+    page = opened("tree", kind="widths per head", w1=3, w2=2, w3=0, runtime="cuda-graph")
     assert metrics(page)["Candidates"] == "10"
     page = opened("tree", kind="widths per head", w1=16, w2=16, w3=16)
     assert "at most 256" in page.error[0].value
@@ -149,7 +149,7 @@ def test_method_shows_numbers_with_sources(opened: Opened) -> None:
     page = opened("method")
     table = page.dataframe[0].value
     assert (table["source"].str.len() > 0).all()
-    assert {"gpu a100-80gb-pcie", "model vicuna-7b", "runtime cuda-graph"} <= set(table["what"])
+    assert {"gpu a100-80gb-pcie", "model vicuna-7b", "runtime vllm-0.33"} <= set(table["what"])
     fewer = opened("method", find="bandwidth").dataframe[0].value
     assert 0 < len(fewer) < len(table)
     assert len(opened("method", fitted="false").dataframe[0].value) < len(table)

@@ -33,7 +33,7 @@ def budget(page: AppTest) -> tuple[dict[str, dict[int, float]], dict[str, dict[s
 
 
 @pytest.mark.parametrize(("size", "batch"), [(2, 1), (4, 1), (16, 8), (40, 1), (200, 2)])
-@pytest.mark.parametrize("url", [{}, {"runtime": "hf-eager"}])
+@pytest.mark.parametrize("url", [{"runtime": "cuda-graph"}, {"runtime": "hf-eager"}])
 def test_the_best_tree_of_its_size_lies_on_the_curve(
     opened: Opened, size: int, batch: int, url: dict[str, Any]
 ) -> None:
@@ -86,7 +86,9 @@ def test_rates_of_a_chain_have_a_short_curve(opened: Opened) -> None:
 
 def test_ranks_of_a_fitted_tail_are_told(opened: Opened) -> None:
     def captions(paths: str) -> str:
-        return " ".join(each.value for each in opened("tree", kind="my paths", paths=paths).caption)
+        return " ".join(
+            each.value for each in opened("tree", kind="my paths", paths=paths, runtime="cuda-graph").caption
+        )
 
     assert "fitted tail" in captions("[[0], [11]]")
     assert "fitted tail" not in captions("[[0], [1]]")
@@ -94,7 +96,7 @@ def test_ranks_of_a_fitted_tail_are_told(opened: Opened) -> None:
 
 @pytest.mark.parametrize(("size", "is_drawn"), [(128, True), (129, False), (256, False)])
 def test_large_masks_are_a_line_and_a_file(opened: Opened, size: int, is_drawn: bool) -> None:
-    page = opened("tree", size=size)
+    page = opened("tree", size=size, runtime="cuda-graph")
     assert len(drawn(page)) == (3 if is_drawn else 2)
     lines = [each.value for each in page.markdown if "at most 128" in each.value]
     assert len(lines) == (0 if is_drawn else 1)
@@ -127,9 +129,9 @@ def test_the_interval_says_what_it_is(opened: Opened) -> None:
 
 def test_the_caption_of_the_tree_says_what_is_drawn(opened: Opened) -> None:
     def caption(**url: Any) -> str:
-        return str(opened("tree", **url).caption[0].value)
+        return str(opened("tree", runtime="cuda-graph", **url).caption[0].value)
 
     assert "Numbers: ranks" in caption(size=64)
     assert "Numbers" not in caption(size=65)
     assert "independent" in caption()
-    assert metrics(opened("tree", size=65))["Candidates"] == "65"
+    assert metrics(opened("tree", size=65, runtime="cuda-graph"))["Candidates"] == "65"

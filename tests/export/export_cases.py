@@ -18,7 +18,14 @@ from medusa_sim.plan.recommend import Question, Recommendation, recommend
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.models import load_model
 
-BASE = Scenario(gpu="h100-sxm", model="llama-3.1-8b", latency="roofline", drafter="ngram", acceptance=0.5)
+BASE = Scenario(
+    gpu="h100-sxm",
+    model="llama-3.1-8b",
+    runtime="cuda-graph",
+    latency="roofline",
+    drafter="ngram",
+    acceptance=0.5,
+)
 ACCURACY = np.array([[0.6, 0.12, 0.06, 0.03], [0.5, 0.12, 0.06, 0.03], [0.4, 0.12, 0.06, 0.03]])
 
 

@@ -59,7 +59,7 @@ def test_counts_as_good_as_the_best_are_a_range_around_it() -> None:
 
 @pytest.fixture(scope="module")
 def scenario() -> Scenario:
-    return Scenario(latency="roofline")
+    return Scenario(runtime="cuda-graph", latency="roofline")
 
 
 def test_the_best_of_a_sweep_is_the_best_of_every_count(scenario: Scenario) -> None:
@@ -97,13 +97,13 @@ def test_verification_alone_is_free_further(scenario: Scenario) -> None:
 
 
 def test_a_large_model_that_does_not_fit_pays_nowhere() -> None:
-    large = Scenario(model="llama-2-70b", latency="roofline")
+    large = Scenario(model="llama-2-70b", runtime="cuda-graph", latency="roofline")
     (found,) = break_even_batches(large, large.options(), np.array([1024]))
     assert (found.direction, found.searched_to, found.spans) == ("does not fit", 0, ())
 
 
 def test_paying_stops_where_the_best_speedup_falls_to_one() -> None:
-    weak = Scenario(latency="roofline", acceptance=0.1, drafter="medusa")
+    weak = Scenario(runtime="cuda-graph", latency="roofline", acceptance=0.1, drafter="medusa")
     (found,) = break_even_batches(weak, weak.options(), np.array([16]))
     assert found.direction == "loses from"
     last = found.spans[0][1]
@@ -139,7 +139,7 @@ def test_an_answer_at_the_end_of_its_profile_says_that_more_may_pay() -> None:
 
 
 def test_what_fits_is_told_where_a_batch_leaves_no_room() -> None:
-    scenario = Scenario(model="vicuna-13b", latency="roofline")
+    scenario = Scenario(model="vicuna-13b", runtime="cuda-graph", latency="roofline")
     found = recommend(scenario, Question(batch_min=64, batch_max=64))
     assert not found.enable
     (row,) = found.where_it_fits

@@ -39,7 +39,7 @@ def profile_of(accuracy: np.ndarray, labels: list[int] | None = None) -> Accepta
 
 
 HEADS = profile_of(ACCURACY, [5000] * 4)
-SCENARIO = Scenario(latency="roofline", acceptance=HEADS)
+SCENARIO = Scenario(runtime="cuda-graph", latency="roofline", acceptance=HEADS)
 GPU, SETTING = SCENARIO.gpu, SCENARIO.setting
 
 

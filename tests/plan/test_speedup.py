@@ -19,8 +19,8 @@ from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.step import decode_step, verify_step
 
-MEDUSA = Scenario(latency="roofline")
-EAGLE = Scenario(latency="roofline", drafter="eagle")
+MEDUSA = Scenario(runtime="cuda-graph", latency="roofline")
+EAGLE = Scenario(runtime="cuda-graph", latency="roofline", drafter="eagle")
 DRAFT = Scenario(
     latency="roofline", model="llama-2-7b", drafter="draft-model", draft_model="llama-160m", acceptance=0.7
 )
