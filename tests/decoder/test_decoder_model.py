@@ -26,8 +26,8 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step import drafter as drafters
 from medusa_sim.step import workload
+from medusa_sim.step.drafter import medusa as drafters
 
 ROPE = {"rope_theta": 10000.0}
 FAMILIES = {
