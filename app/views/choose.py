@@ -82,7 +82,7 @@ def page(set_up: SetUp) -> None:
     if objective != "latency":
         told += ["--objective", objective]
     if request is not None:
-        told += ["--prompt", str(request[0]), "--output-tokens", str(request[1])]
+        told += ["--prompt-tokens", str(request[0]), "--output-tokens", str(request[1])]
     searched = [*told, "--batch", f"1..{batch_max}"]
     counts = count_table(answer.surface)
     _schedule(answer, searched, set_up)

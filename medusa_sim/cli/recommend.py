@@ -79,7 +79,7 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
 )
 @click.option("--max-latency-ms", type=float, default=None, help="Longest time per output token of one user.")
 @click.option(
-    "--prompt",
+    "--prompt-tokens",
     type=click.IntRange(1),
     default=None,
     help="Prompt tokens of a request (with --output-tokens).",
@@ -178,9 +178,9 @@ def question_of(names: dict[str, Any]) -> Question:
     """What is asked, from the options. Raises UsageError for what does not fit together."""
     from medusa_sim.plan.recommend import Question
 
-    prompt, tokens = names["prompt"], names["output_tokens"]
+    prompt, tokens = names["prompt_tokens"], names["output_tokens"]
     if (prompt is None) != (tokens is None):
-        raise UsageError("--prompt and --output-tokens describe one request: give both or neither")
+        raise UsageError("--prompt-tokens and --output-tokens describe one request: give both or neither")
     return Question(
         batch_min=min(names["batch"]),
         batch_max=max(names["batch"]),

@@ -49,7 +49,7 @@ def test_json_holds_what_was_promised(heads: str) -> None:
 
 
 def test_the_table_says_the_answer_first(heads: str) -> None:
-    result = run(*FAST, "--acceptance", heads, "--prompt", "100", "--output-tokens", "50")
+    result = run(*FAST, "--acceptance", heads, "--prompt-tokens", "100", "--output-tokens", "50")
     assert result.exit_code == 0, result.stderr
     lines = result.stdout.splitlines()
     assert "a100-80gb-pcie, vicuna-7b" in lines[0]
@@ -130,7 +130,7 @@ def test_a_latency_that_only_speculation_meets() -> None:
         (("--acceptance", "1.5"), 2, "acceptance rate"),
         (("--acceptance", "no-such"), 1, "unknown acceptance profile"),
         (("--chain-only", "--acceptance", "paper-fig21"), 2, "knows no chains"),
-        (("--prompt", "5"), 2, "both or neither"),
+        (("--prompt-tokens", "5"), 2, "both or neither"),
         (("--max-latency-ms", "-1"), 2, "above 0"),
         (("--switch-gain", "2"), 2, "below 1"),
         (("--workload", "poetry"), 2, "unknown workload"),
