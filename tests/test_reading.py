@@ -288,3 +288,23 @@ def test_a_data_folder_that_is_not_there_is_said(tmp_path: Path) -> None:
 def test_a_missing_folder_is_an_output_error() -> None:
     with pytest.raises(OutputError), atomic(Path("/no/such/folder/x")):
         pass
+
+
+def test_numbers_inside_words_have_a_length(tmp_path: Path) -> None:
+    """Python refuses to read an integer of more than 4,300 digits, wherever it stands."""
+    long = "9" * 5_000
+    rows = tmp_path / "rows.csv"
+    rows.write_text(f"decoder,spec,block_efficiency\nSD,{long},2.0\nRSD-C,2-{long},2.0\n")
+    heads = tmp_path / "heads.csv"
+    heads.write_text(f"head,top1,top{long}\n0,0.5,0.6\n")
+    for args in (
+        ("acceptance", "predict", "--observations", str(rows), "--targets", str(rows)),
+        ("acceptance", "show", str(heads)),
+        ("recommend", "--batch", "1", "--export", "vllm", "--engine-version", long),
+        ("sweep", "--batch", long),
+        ("decode", "--tree", long),
+    ):
+        ended = command(*args)
+        assert "Traceback" not in ended.stderr, (args[:2], ended.stderr[-300:])
+        # A column of another name is no rank, and is left out.
+        assert ended.returncode == 0 if args[1] == "show" else ended.returncode in (1, 2)

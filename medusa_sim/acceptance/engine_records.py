@@ -27,11 +27,12 @@ WANTED = (
 )
 _SGLANG_HISTOGRAMS = ("spec_correct_drafts_histogram", "spec_accept_histogram")
 _LLAMA = re.compile(
-    r"draft acceptance(?: rate)? = \S+ \(\s*(?P<accepted>\d+) accepted /\s*(?P<drafted>\d+) generated\)"
+    r"draft acceptance(?: rate)? = \S+ "
+    r"\(\s*(?P<accepted>\d{1,18}) accepted /\s*(?P<drafted>\d{1,18}) generated\)"
     r".*?acceptance rate per position = \((?P<rates>[^)]*)\)"
 )
 _VLLM_LOG = re.compile(
-    r"Accepted: (?P<accepted>\d+) tokens, Drafted: (?P<drafted>\d+) tokens, "
+    r"Accepted: (?P<accepted>\d{1,18}) tokens, Drafted: (?P<drafted>\d{1,18}) tokens, "
     r"Per-position acceptance rate: (?P<rates>[\d., ]+?), Avg"
 )
 

@@ -20,7 +20,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.errors import DataError, SpecError, shown
 from medusa_sim.reading import TABLE_BYTES, read_text
 
-_TOP_K = re.compile(r"(?:cum_)?top_?(\d+)")
+_TOP_K = re.compile(r"(?:cum_)?top_?(\d{1,9})")
 Row = Mapping[str, str]
 
 

@@ -22,8 +22,8 @@ from medusa_sim.decoder.parts import Linear, Part
 from medusa_sim.errors import SpecError
 
 PREFIX = "medusa_head."
-_LINEAR_KEY = re.compile(r"(\d+)\.(\d+)\.linear\.(weight|bias)")
-_OUTPUT_KEY = re.compile(r"(\d+)\.(\d+)\.weight")
+_LINEAR_KEY = re.compile(r"(\d{1,9})\.(\d{1,9})\.linear\.(weight|bias)")
+_OUTPUT_KEY = re.compile(r"(\d{1,9})\.(\d{1,9})\.weight")
 
 
 class ResBlock(Part):

@@ -37,8 +37,8 @@ DEFAULT_TREES = {
     "rsd-s": "4x3",
     "ngram": "5",
 }
-_BRANCHING = re.compile(r"\d+(-\d+)*")
-_BEAM = re.compile(r"(\d+)x(\d+)")
+_BRANCHING = re.compile(r"\d{1,9}(-\d{1,9})*")
+_BEAM = re.compile(r"(\d{1,9})x(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,5 +56,5 @@ class Versions:
 
 def _numbers(version: str) -> tuple[int, ...]:
     """(0, 24, 1) of `v0.24.1rc2`; empty where the text does not start like a version."""
-    found = re.match(r"[vb]?(\d+(?:\.\d+)*)", version.strip())
+    found = re.match(r"[vb]?(\d{1,9}(?:\.\d{1,9})*)", version.strip())
     return tuple(int(part) for part in found[1].split(".")) if found else ()

@@ -80,7 +80,7 @@ def _curve(
     import pandas as pd
 
     gpu = next((name for word, name in GPUS.items() if word in setup), None)
-    chain = re.search(r"chain(\d+)", setup)
+    chain = re.search(r"chain(\d{1,9})", setup)
     if gpu is None or chain is None or method not in METHODS:
         raise DataError(
             f"setup {setup!r}, method {method!r}: a GPU of {', '.join(GPUS)}, chainN and a method of "

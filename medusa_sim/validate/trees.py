@@ -46,8 +46,8 @@ DEPTH_MAX = 16
 """Deeper than any tree of the runs: 32 candidates give 8 levels."""
 
 _VECTOR_NAME = re.compile(r"(SpecInferTree-|SpecTree-|)(llama-\w+)-7b-chat-T([\d.]+)-P1-cnn")
-_K_ARY = re.compile(r"(\d+)\^(\d+)")
-_OPTIMISED = re.compile(r"T[\d.]+-P1-cnn-(\d+)")
+_K_ARY = re.compile(r"(\d{1,9})\^(\d{1,9})")
+_OPTIMISED = re.compile(r"T[\d.]+-P1-cnn-(\d{1,9})")
 
 VectorKey = tuple[str, str, float]
 

@@ -23,7 +23,7 @@ from medusa_sim.acceptance.draft_model.ease import (
     k_seq_block_efficiency,
 )
 from medusa_sim.arrays import FloatArray
-from medusa_sim.errors import DataError
+from medusa_sim.errors import DataError, shown
 
 DraftMethod = Literal["SD", "SpecTr", "RSD-C", "RSD-S"]
 METHODS: tuple[DraftMethod, ...] = ("SD", "SpecTr", "RSD-C", "RSD-S")
@@ -74,12 +74,12 @@ def parsed_shape(method: str, spec: str) -> DraftShape:
         DataError: an unknown method, or a spec that is not of its form or too large.
     """
     if method not in METHODS:
-        raise DataError(f"decoder {method!r} is unknown (known: {', '.join(METHODS)})")
+        raise DataError(f"decoder {shown(method)} is unknown (known: {', '.join(METHODS)})")
     text = spec.strip()
-    form = {"SD": r"\d+", "RSD-C": r"\d+(-\d+)*"}.get(method, r"\d+x\d+")
+    form = {"SD": r"\d{1,6}", "RSD-C": r"\d{1,6}(-\d{1,6})*"}.get(method, r"\d{1,6}x\d{1,6}")
     if not re.fullmatch(form, text):
         example = {"SD": "4", "RSD-C": "2-2-1"}.get(method, "5x4")
-        raise DataError(f"spec {spec!r} of {method} is not of the form {example!r}")
+        raise DataError(f"spec {shown(spec)} of {method} is not of the form {example!r}")
     numbers = [int(part) for part in re.split(r"[-x]", text)]
     if method == "SD":
         shape = DraftShape("SD", (1,) * min(numbers[0], LENGTH_MAX + 1))
@@ -92,7 +92,7 @@ def parsed_shape(method: str, spec: str) -> DraftShape:
     widest = WIDTH_MAX if method in ("SpecTr", "RSD-S") else ContextFamily().vocabulary
     if min(numbers) < 1 or shape.length > LENGTH_MAX or shape.draws > widest:
         raise DataError(
-            f"spec {spec!r} of {method}: lengths 1..{LENGTH_MAX} and widths 1..{widest} are allowed"
+            f"spec {shown(spec)} of {method}: lengths 1..{LENGTH_MAX} and widths 1..{widest} are allowed"
         )
     return shape
 
