@@ -156,6 +156,8 @@ def decode(
         parts.append(f"{text}{mine[0]['text']}\n")
         frame = pd.DataFrame(mine)[list(shown)]
         parts.append(output.drawn(TextTable.of(pa.Table.from_pandas(frame, preserve_index=False))))
-        lengths = " ".join(map(str, mine[0]["accepted_lengths"]))
-        parts.append(f"accepted draft tokens per step ({mine[0]['method']}): {lengths}\n")
+        for record in mine:
+            if record["method"] != "ar":
+                lengths = " ".join(map(str, record["accepted_lengths"]))
+                parts.append(f"accepted draft tokens per step ({record['method']}): {lengths}\n")
     output.text("\n".join(parts))
