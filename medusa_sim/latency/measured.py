@@ -86,7 +86,7 @@ def _read(profile: Profile, columns: list[npt.NDArray[Any]], keys: int) -> Readi
         group = group * values.size + inverse
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order], prepend=-1))
-    for rows in np.split(order, starts[1:]):
+    for rows in np.split(order, starts[1:]) if size else ():
         entries = tuple(column[rows[0]].item() for column in columns[:-1])
         levels = profile.levels.get(_key(entries[:keys]))
         if levels is None:

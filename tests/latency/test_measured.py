@@ -146,3 +146,11 @@ def test_rows_without_times_are_refused(tmp_path: Path) -> None:
     rows.write_text(HEADER + "up,1,11008,4096,,,,,,,fp16,\n")
     with pytest.raises(DataError, match="time_us"):
         profile_of("mine", [rows])
+
+
+def test_no_shapes_take_no_time(tmp_path: Path) -> None:
+    """A grid may hold nothing: a runtime under which no step leaves the captured graphs."""
+    rows = tmp_path / "rows.csv"
+    rows.write_text(HEADER + ROWS)
+    latency = MeasuredLatency(load_gpu("a100-80gb-pcie"), profile_of("mine", [rows]), outside=None)
+    assert latency.time(gemm(np.zeros((0, 1)))).time_us.shape == (0, 1)
