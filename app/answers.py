@@ -72,12 +72,17 @@ def scenario_of(set_up: SetUp) -> Scenario:
     return _scenario(set_up, data_version())
 
 
+def _published_model(set_up: SetUp) -> Model:
+    """The model that was chosen or uploaded, in its own dtypes."""
+    return load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config)
+
+
 @st.cache_resource(max_entries=64, show_spinner=False, ttl=900)
 def _scenario(set_up: SetUp, version: float) -> Scenario:
     kernels = load_runtime(set_up.runtime).kernel_set(model_of(set_up).dtype)
     return Scenario(
         gpu=set_up.gpu,
-        model=load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config),
+        model=_published_model(set_up),
         runtime=set_up.runtime,
         drafter=set_up.drafter,
         acceptance=set_up.acceptance,
@@ -161,7 +166,7 @@ def _roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...], 
 
 def model_of(set_up: SetUp) -> Model:
     """The model by name, or the uploaded one, in the set-up's dtypes."""
-    model = load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config)
+    model = _published_model(set_up)
     return with_dtypes(model, set_up.dtype, set_up.weight_dtype, set_up.kv_dtype)
 
 
