@@ -35,6 +35,7 @@ SPEC_OF_DEVICE: dict[str, str] = {
     "NVIDIA A100-PCIE-40GB": "a100-40gb",
     "NVIDIA A40": "a40",
     "NVIDIA B200": "b200",
+    "NVIDIA GB200": "gb200",
     "NVIDIA H100 80GB HBM3": "h100-sxm",
     "NVIDIA H100 NVL": "h100-nvl",
     "NVIDIA H100 PCIe": "h100-pcie",
@@ -43,7 +44,9 @@ SPEC_OF_DEVICE: dict[str, str] = {
     "NVIDIA L40S": "l40s",
     "NVIDIA GeForce RTX 3090": "rtx-3090",
     "NVIDIA GeForce RTX 4090": "rtx-4090",
+    "NVIDIA GeForce RTX 5090": "rtx-5090",
     "NVIDIA RTX A6000": "rtx-a6000",
+    "NVIDIA RTX PRO 6000 Blackwell Server Edition": "rtx-pro-6000",
 }
 """The name that a driver reports -> the shipped hardware file of that card."""
 

@@ -29,7 +29,7 @@ from medusa_sim.specs.inheritance import (
 )
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, converted
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES
 
 HARDWARE = "hardware"
 
@@ -88,7 +88,7 @@ class Gpu:
     def peak(self, dtype: str) -> float:
         """Dense peak of a dtype in FLOP/s. Raises SpecError where the datasheet gives none."""
         try:
-            return self.peak_flops_per_s[dtype]
+            return self.peak_flops_per_s[SAME_TENSOR_CORES.get(dtype, dtype)]
         except KeyError:
             listed = ", ".join(self.peak_flops_per_s)
             raise SpecError(

@@ -44,6 +44,10 @@ DATASHEET = {
     "l4": (58, 48, 24, 300, 121, 242.5, 242.5),
     "rtx-4090": (128, 72, 24, 1008, 165.2, 330.3, 660.6),
     "b200": (148, 126, 180, 8000, 2250, 4500, 4500),
+    "gb200": (152, 126, 186, 8000, 2500, 5000, 5000),
+    "rtx-pro-6000": (188, 128, 96, 1597, 480, 960, 960),
+    "rtx-5090": (170, 96, 32, 1792, 209.5, 419, 838),
+    "mi300x": (304, 256, 192, 5300, 1307.4, 2614.9, 2614.9),
 }
 
 
@@ -67,6 +71,18 @@ def test_datasheet_numbers(name: str) -> None:
     assert gpu.peak("fp16") == gpu.peak("bf16") == pytest.approx(fp16 * 1e12, rel=1e-12)
     assert gpu.peak("int8") == pytest.approx(int8 * 1e12, rel=1e-12)
     assert gpu.peak_flops_per_s.get("fp8", 0.0) == pytest.approx(fp8 * 1e12, rel=1e-12)
+
+
+def test_four_bit_peaks_are_of_blackwell_alone_and_block_scales_do_not_change_a_peak() -> None:
+    fp4 = {"b200": 9e15, "gb200": 1e16, "rtx-pro-6000": 1.92e15, "rtx-5090": 1.676e15}
+    assert {name: load_gpu(name).peak_flops_per_s.get("nvfp4") for name in NAMES} == {
+        name: fp4.get(name) for name in NAMES
+    }
+    for name in fp4:
+        gpu = load_gpu(name)
+        assert gpu.peak("mxfp4") == gpu.peak("nvfp4") > gpu.peak("fp8_block") == gpu.peak("fp8")
+    with pytest.raises(SpecError, match=r"h100-sxm has no dense peak for dtype 'nvfp4'.*fp16, bf16, fp8"):
+        load_gpu("h100-sxm").peak("nvfp4")
 
 
 def test_bandwidth_is_si_and_not_gib() -> None:
