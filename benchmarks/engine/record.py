@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from medusa_sim.validate.engine_record import DTYPE, EngineMeta, EngineStep
 SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
 OPERATOR_COLUMNS = [
     *("target", "op", *SIZES, "dtype"),
-    *("time_us", "p10_us", "p90_us", "repeats", "passes_differ"),
+    *("time_us", "p10_us", "p90_us", "reference_us", "repeats", "passes_differ"),
 ]
+TIMES = ("time_us", "p10_us", "p90_us", "least_us", "elapsed_us")
 STEP_COLUMNS = list(EngineStep.__struct_encode_fields__)
 
 
@@ -43,24 +45,32 @@ def text_rows(
     return rows
 
 
-def operator_frame(target: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
-    """The fastest pass of every operator, as rows of the project with the target's name before them."""
+def operator_frame(target: str, rows: Sequence[Mapping[str, Any]], usual_us: float) -> pd.DataFrame:
+    """The middle pass of every operator (of two the faster), as a row of the project, its target first."""
     frame = pd.DataFrame([row for row in rows if row["row"] == "operator"])
     frame["target"] = [target if model == "target" else f"{target} draft" for model in frame["model"]]
     frame["dtype"] = DTYPE
     frame = frame.rename(columns={"steps": "repeats"})
     for name in SIZES:
         frame[name] = pd.to_numeric(frame[name]).astype("Int64")
+    frame = at_usual_speed(frame, usual_us)
     groups = frame.groupby(["target", "op", *SIZES], dropna=False, sort=False)["time_us"]
     frame["passes_differ"] = (groups.transform("max") - groups.transform("min")) / groups.transform("mean")
-    return frame.loc[groups.idxmin(), OPERATOR_COLUMNS]
+    middle = (groups.transform("size") + 1) // 2
+    return frame.loc[groups.rank(method="first") == middle, OPERATOR_COLUMNS]
 
 
-def step_frame(target: str, rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:
+def at_usual_speed(frame: pd.DataFrame, usual_us: float) -> pd.DataFrame:
+    """Times as they would be where the reference beside them took `usual_us`."""
+    speed = usual_us / frame["reference_us"]
+    return frame.assign(**{name: frame[name] * speed for name in TIMES if name in frame})
+
+
+def step_frame(target: str, rows: Sequence[Mapping[str, Any]], usual_us: float) -> pd.DataFrame:
     """Every pass of every cell."""
     frame = pd.DataFrame([row for row in rows if row["row"] == "step"])
     frame["target"] = target
-    return frame[STEP_COLUMNS].sort_values(["method", "drafts", "batch", "pass"])
+    return at_usual_speed(frame, usual_us)[STEP_COLUMNS].sort_values(["method", "drafts", "batch", "pass"])
 
 
 def write(
@@ -75,8 +85,10 @@ def write(
 ) -> None:
     """A record as `medusa_sim.validate.engine_record` describes it."""
     folder.mkdir(parents=True, exist_ok=True)
-    operators = pd.concat([operator_frame(name, found) for name, found in rows.items()])
-    steps = pd.concat([step_frame(name, found) for name, found in rows.items()])
+    beside = [row["reference_us"] for found in rows.values() for row in found if "reference_us" in row]
+    usual_us = statistics.median(beside)
+    operators = pd.concat([operator_frame(name, found, usual_us) for name, found in rows.items()])
+    steps = pd.concat([step_frame(name, found, usual_us) for name, found in rows.items()])
     operators.to_csv(folder / "operators.csv", index=False, float_format="%.5g", lineterminator="\n")
     steps.to_csv(folder / "steps.csv", index=False, float_format="%.6g", lineterminator="\n")
     for name, table in (("acceptance", acceptance), ("texts", texts)):

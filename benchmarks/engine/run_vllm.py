@@ -42,6 +42,36 @@ def clock() -> float:
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
+class Reference:
+    """A fixed piece of work beside every measurement: how fast the core runs at the moment.
+
+    A virtual machine's core slows by half for minutes when its neighbours work. Sixteen bf16 layers that
+    together read 32 MiB, more than its share of a cache, at eight rows: a step in small. The
+    record divides it out.
+    """
+
+    LAYERS, WIDTH, ROWS = 16, 1024, 8
+
+    def __init__(self) -> None:
+        draw = torch.Generator().manual_seed(0)
+        shape = (self.WIDTH, self.WIDTH)
+        self.weights = [
+            torch.randn(shape, generator=draw).to(torch.bfloat16) / 32 for _ in range(self.LAYERS)
+        ]
+        self.rows = torch.randn(self.ROWS, self.WIDTH, generator=draw).to(torch.bfloat16)
+        for _ in range(3):
+            self.seconds()
+
+    @torch.inference_mode()
+    def seconds(self) -> float:
+        """One run of it, by `clock`."""
+        started = clock()
+        x = self.rows
+        for weight in self.weights:
+            x = torch.nn.functional.linear(x, weight)
+        return clock() - started
+
+
 class Counters:
     """Stands where the engine logs: the scheduler's counters of speculation, summed since `clear`."""
 
@@ -163,7 +193,7 @@ def quantiles_us(samples_s: list[float]) -> dict[str, float]:
     }
 
 
-def step_rows(engine: Engine, plan: Plan) -> Iterator[dict[str, object]]:
+def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
     """One pass over the batches: all requests start together and fall away by halves, largest batch first.
 
     The steps of a batch are timed one by one; the first after a change are not. `elapsed_us` is the wall time
@@ -194,9 +224,12 @@ def step_rows(engine: Engine, plan: Plan) -> Iterator[dict[str, object]]:
             advance()
         engine.counters.clear()
         before = sum(lengths[name] for name in running)
-        started = time.perf_counter()
-        samples = [advance() for _ in range(plan["steps"])]
-        elapsed = time.perf_counter() - started
+        beside, samples, elapsed = [reference.seconds()], [], 0.0
+        for _ in range(plan["steps"]):
+            started = time.perf_counter()
+            samples.append(advance())
+            elapsed += time.perf_counter() - started
+            beside.append(reference.seconds())
         after = sum(lengths[name] for name in running)
         counted = engine.counters
         yield {
@@ -206,6 +239,7 @@ def step_rows(engine: Engine, plan: Plan) -> Iterator[dict[str, object]]:
             "batch": batch,
             "seq_len": round(plan["prompt_tokens"] + (before + after) / 2 / batch, 1),
             **quantiles_us(samples),
+            "reference_us": 1e6 * statistics.median(beside),
             "elapsed_us": 1e6 * elapsed / len(samples),
             "emitted": after - before,
             "drafting": counted.drafts,
@@ -227,8 +261,8 @@ def timed(call: Callable[[], object]) -> float:
 class Operators:
     """A model's own modules, timed one by one in the order of a step, each layer with its own weights."""
 
-    def __init__(self, model: Any, runner: Any, name: str) -> None:
-        self.name, self.model, self.runner = name, model, runner
+    def __init__(self, model: Any, runner: Any, name: str, reference: Reference) -> None:
+        self.name, self.model, self.runner, self.reference = name, model, runner, reference
         self.layers = list(model.model.layers)
         first = self.layers[0]
         self.hidden = first.hidden_size
@@ -250,6 +284,7 @@ class Operators:
         def add(name: str, call: Callable[[], object]) -> None:
             samples.setdefault(name, []).append(timed(call))
 
+        beside = [self.reference.seconds()]
         for _ in range(rounds):
             add("embedding", lambda: self.model.model.embed_tokens(ids))
             for layer in self.layers:
@@ -267,6 +302,7 @@ class Operators:
                 add("activation", lambda layer=layer, both=both: layer.mlp.act_fn(both))
                 add("down_proj", lambda layer=layer, gated=gated: layer.mlp.down_proj(gated))
             add("lm_head", lambda: head.quant_method.apply(head, x, bias=None))
+            beside.append(self.reference.seconds())
         shapes = {
             "embedding": (self.hidden, 0),
             "rms_norm": (self.hidden, 0),
@@ -280,7 +316,14 @@ class Operators:
         }
         for op, (n, k) in shapes.items():
             size = {"m": tokens, "n": n, "k": k or ""}
-            yield {"row": "operator", "model": self.name, "op": op, **size, **quantiles_us(samples[op])}
+            yield {
+                "row": "operator",
+                "model": self.name,
+                "op": op,
+                **size,
+                **quantiles_us(samples[op]),
+                "reference_us": 1e6 * statistics.median(beside),
+            }
 
     def attention_rows(self, batch: int, q_len: int, kv_len: int, rounds: int) -> Iterator[dict[str, object]]:
         """Attention of every layer over its own cache, the new keys and values written before it."""
@@ -330,11 +373,10 @@ class Operators:
             attend.impl.do_kv_cache_update(attend, k, v, attend.kv_cache, slots)
             attend.impl.forward(attend, q, k, v, attend.kv_cache, metadata, out)
 
-        samples = [
-            timed(lambda layer=layer: call(layer.self_attn.attn))
-            for _ in range(rounds)
-            for layer in self.layers
-        ]
+        beside, samples = [self.reference.seconds()], []
+        for _ in range(rounds):
+            samples += [timed(lambda layer=layer: call(layer.self_attn.attn)) for layer in self.layers]
+            beside.append(self.reference.seconds())
         yield {
             "row": "operator",
             "model": self.name,
@@ -346,20 +388,24 @@ class Operators:
             "kv_heads": part.num_kv_heads,
             "head_dim": part.head_dim,
             **quantiles_us(samples),
+            "reference_us": 1e6 * statistics.median(beside),
         }
 
 
 @torch.inference_mode()
-def operator_rows(engine: Engine, plan: Plan) -> Iterator[dict[str, object]]:
+def operator_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
     """Operators of the target, and of the draft model where this engine has one."""
     from vllm.config import set_current_vllm_config
     from vllm.forward_context import set_forward_context
 
     runner = engine.runner
     sizes = plan["operators"]
-    model, attention = Operators(runner.model, runner, "target"), sizes["attention"]
+    model, attention = Operators(runner.model, runner, "target", reference), sizes["attention"]
     if engine.method == "draft":
-        model, attention = Operators(runner.drafter.model, runner, "draft"), sizes["draft_attention"]
+        model, attention = (
+            Operators(runner.drafter.model, runner, "draft", reference),
+            sizes["draft_attention"],
+        )
     with set_current_vllm_config(runner.vllm_config), set_forward_context(None, runner.vllm_config):
         for tokens in sizes["tokens"]:
             yield from model.rows(tokens, rounds=sizes["rounds"])
@@ -439,7 +485,7 @@ def main() -> None:
                 for row in token_rows(engine, plan):
                     write(row)
             return
-        slowest = 0.0
+        reference, slowest = Reference(), 0.0
         for number in range(plan["passes"]):
             started = time.monotonic()
             if number and started + slowest > stop_at:
@@ -448,9 +494,9 @@ def main() -> None:
             for engine in engines:
                 if engine.method in measured_operators:
                     measured_operators.remove(engine.method)
-                    for row in operator_rows(engine, plan):
+                    for row in operator_rows(engine, plan, reference):
                         write({"pass": number, **row})
-                for row in step_rows(engine, plan):
+                for row in step_rows(engine, plan, reference):
                     write({"pass": number, **row})
             slowest = max(slowest, time.monotonic() - started)
             write({"row": "pass", "pass": number, "seconds": time.monotonic() - started})

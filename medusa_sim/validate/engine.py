@@ -89,7 +89,7 @@ def _occurrences(step: EngineStep, targets: Sequence[str]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCell:
-    """One target, method, number of drafts and batch, microseconds; the step is that of the fastest pass."""
+    """One target, method, number of drafts and batch, microseconds; the step is that of the middle pass."""
 
     step: EngineStep
     passes_differ: float
@@ -99,7 +99,7 @@ class EngineCell:
 
     @property
     def measured_us(self) -> float:
-        """The median step of the fastest pass: whatever else a machine does only adds time."""
+        """The median step of the middle pass, of two the faster one."""
         return self.step.time_us
 
     @property
@@ -190,11 +190,11 @@ def _cells(record: EngineRecord) -> list[EngineCell]:
         passes.setdefault((step.target, step.method, step.drafts, step.batch), []).append(step)
     unpriced = [
         EngineCell(
-            step=(fastest := min(steps, key=lambda step: step.time_us)),
+            step=(middle := sorted(steps, key=lambda step: step.time_us)[(len(steps) - 1) // 2]),
             passes_differ=disagreement(tuple(step.time_us for step in steps)),
-            kernels_us=kernels.step_us(fastest),
+            kernels_us=kernels.step_us(middle),
             predicted_us=math.nan,
-            is_fitted=_is_fitted(fastest, record.meta.targets[0]),
+            is_fitted=_is_fitted(middle, record.meta.targets[0]),
         )
         for steps in passes.values()
     ]

@@ -53,8 +53,10 @@ class EngineStep(msgspec.Struct, frozen=True, kw_only=True, rename={"number": "p
 
     seq_len: mean committed tokens of a request. time_us, p10_us, p90_us, least_us: of the steps, each
     timed by the process's CPU time (with one thread it never waits), or by the wall clock with more threads;
-    elapsed_us: wall clock over steps. drafting, drafted, accepted: the engine's counters over these steps
-    (requests that drafted, their draft tokens, those accepted); emitted: tokens of all requests.
+    elapsed_us: wall clock over steps. All at the run's usual speed: divided by reference_us, which a fixed
+    piece of work beside these steps took, times its median over the run. drafting, drafted, accepted: the
+    engine's counters over these steps (requests that drafted, their draft tokens, those accepted); emitted:
+    tokens of all requests.
     """
 
     target: str
@@ -67,6 +69,7 @@ class EngineStep(msgspec.Struct, frozen=True, kw_only=True, rename={"number": "p
     p10_us: float
     p90_us: float
     least_us: float
+    reference_us: float
     elapsed_us: float
     steps: int
     emitted: int
