@@ -50,6 +50,7 @@ HOUSE = (
         (
             "defaults",
             "speedup",
+            "cost",
             "curve",
             "schedule",
             "draft_options",

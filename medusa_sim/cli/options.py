@@ -186,11 +186,17 @@ _SCENARIO_OPTIONS = (
     click.option(
         "--kv-dtype", type=click.Choice(("fp16", "bf16", "fp32", "fp8")), default=None, help="KV cache."
     ),
+    click.option(
+        "--price",
+        type=PositiveFloat(),
+        default=None,
+        help="Dollars per GPU-hour [the dated list price of `medusa-sim specs prices`, where there is one].",
+    ),
 )
 SCENARIO_NAMES = (
     "runtime", "drafter", "acceptance", "heads", "draft_model", "draft_runtime", "draft_vocab", "max_drafts",
     "chain_only", "match_rate", "workload", "lossless", "dtype", "weight_dtype", "kv_dtype", "latency",
-    "kernels", "outside", "data_dir",
+    "kernels", "outside", "price", "data_dir",
 )  # fmt: skip
 """Arguments of a scenario that both `sweep` and `recommend` take as options."""
 

@@ -195,6 +195,7 @@ def question_of(names: dict[str, Any]) -> Question:
 
 
 def _show(output: Output, answer: Recommendation) -> None:
+    from medusa_sim.report.cost_text import price_lines
     from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
     from medusa_sim.report.recommend_reason import reason
     from medusa_sim.report.recommend_text import findings, headline, schedule_table
@@ -210,6 +211,8 @@ def _show(output: Output, answer: Recommendation) -> None:
         output.text(json.dumps({**head, **values}, indent=1, allow_nan=False) + "\n")
         return
     if output.form in ("csv", "parquet"):
+        for line in price_lines([answer.scenario]):
+            click.echo(line, err=True)
         output.rows(schedule_arrow(answer), "recommend")
         return
     table = output.drawn(schedule_table(answer)).strip("\n")

@@ -1,4 +1,4 @@
-"""`medusa-sim specs`: GPUs, models, runtimes and acceptance profiles, every number with its source."""
+"""`medusa-sim specs`: GPUs, models, runtimes, profiles and prices, every number with its source."""
 
 from __future__ import annotations
 
@@ -19,15 +19,16 @@ if TYPE_CHECKING:
     from medusa_sim.report.spec_tables import SpecEntry
 
 EXAMPLES = ("example_config.json", "example_rows.csv")
-KINDS = ("gpu", "model", "runtime", "acceptance")
+KINDS = ("gpu", "model", "runtime", "acceptance", "price")
 
 
 @click.command(
-    short_help="GPUs, models, runtimes, profiles: every number's source.",
+    short_help="GPUs, models, runtimes, profiles, prices: every number's source.",
     epilog=examples(
         "medusa-sim specs",
         "medusa-sim specs h100-sxm",
         "medusa-sim specs --kind model --format csv",
+        "medusa-sim specs prices",
         "medusa-sim specs --examples docs",
     ),
 )
@@ -50,7 +51,7 @@ def specs(
     output: Output,
     data_dir: Path | None,
 ) -> None:
-    """What is known of GPUs, models, runtimes and acceptance profiles, and where it comes from.
+    """What is known of GPUs, models, runtimes, acceptance profiles and prices, and where it comes from.
 
     Without a NAME a table lists them; csv, json, md and parquet carry every number with its source.
     With NAMES (or the path of a config.json) each number of these stands on a line with its source.
@@ -94,6 +95,7 @@ def _known(data_dir: Path | None) -> dict[str, tuple[str, ...]]:
         "model": model_names(),
         "runtime": runtime_names(data_dir),
         "acceptance": acceptance_names(data_dir),
+        "price": ("prices",),
     }
 
 

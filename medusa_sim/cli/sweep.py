@@ -164,6 +164,7 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, tol
     """Every row, chunk by chunk."""
     from medusa_sim.cli.progress import counted
     from medusa_sim.plan.sweep import sweep as tables
+    from medusa_sim.report.cost_text import price_lines
     from medusa_sim.report.sweep_text import sources
 
     rows = grid.rows * len(scenarios)
@@ -171,7 +172,7 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, tol
         raise UsageError(f"{rows} rows are too many for a table; choose --format csv or parquet with -o FILE")
     chunks = iter(counted((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
-    _echo(grid, told)
+    _echo(grid, (*told, *price_lines(scenarios)))
     output.rows(chain([first], chunks), "sweep", sources=sources(scenarios))
 
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
+from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.defaults import CANDIDATES_MAX
 from medusa_sim.plan.limit import limit_of
@@ -151,6 +152,9 @@ def _best(surface: Surface, grid: Grid) -> Best:
         "speedup_low": at(low),
         "speedup_high": at(high),
         "tokens_per_s": rate if whole_model else nothing,
+        "usd_per_million_tokens": usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate)
+        if whole_model
+        else nothing,
         "memory_bytes": memory_bytes(scenario.model, weights, kv, batch, seq_len, found.counts[columns])
         if whole_model
         else nothing,

@@ -34,6 +34,7 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import Fit
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.prices import Price, given_price, price_of
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.ngram import NoDrafter
@@ -57,7 +58,8 @@ class Scenario:
     ride). dtype, weight_dtype, kv_dtype: None as the model is published. latency: a
     name, or a latency model that is kept between questions. kernels: None takes the runtime's set for the
     dtype. outside: what `measured` does beyond its rows. scope: `model`, or the paper's `block`. baseline:
-    `same` batch and length, or `fixed`.
+    `same` batch and length, or `fixed`. price: dollars per GPU-hour (None: the GPU's first row of
+    `profiles/prices.toml`, which need not have one).
 
     Raises SpecError, DataError or UsageError naming what is unknown or does not fit together.
     """
@@ -89,6 +91,7 @@ class Scenario:
         outside: Outside = "refuse",
         scope: Scope = "model",
         baseline: Baseline = "same",
+        price: float | None = None,
         data_dir: DataDir = None,
     ) -> None:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
@@ -140,6 +143,9 @@ class Scenario:
         self.traffic: Traffic | None = _traffic(prompt_tokens, output_tokens)
         self.scope: Scope = scope
         self.baseline: Baseline = baseline
+        self.price: Price | None = (
+            price_of(self.gpu.name, data_dir) if price is None else given_price(self.gpu.name, price)
+        )
         chosen = kernels or self.runtime.kernel_set(self.model.dtype)
         self.latency: LatencyModel = (
             latency_model(self.gpu, latency, chosen, outside=outside, data_dir=data_dir)
@@ -259,6 +265,16 @@ class Scenario:
         """Other devices whose measured kernels stand in for this GPU's own, each once."""
         lenders = {fit.inherited_from for fit in self.fits.values() if fit.inherited_from}
         return tuple(sorted(lender for lender in lenders if lender.split(":")[0] != self.gpu.name))
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that run the model together."""
+        return 1
+
+    @property
+    def usd_per_gpu_hour(self) -> float | None:
+        """The price, whoever gave it; None where nobody did."""
+        return None if self.price is None else self.price.usd_per_gpu_hour
 
     @property
     def warnings(self) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ import numpy as np
 
 from medusa_sim.acceptance.tree import Path
 from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.limit import kernels_speedup
@@ -51,7 +52,7 @@ class ScheduleRow:
     the best count is the largest that the acceptance describes, so that more may pay.
     kernels_speedup: of the same configuration with kernels alone (for a plain row: of the best that does
     speculate); None where the runtime is no engine. itl_us, tpot_us: between two chunks of a request and per
-    token, in a server whose steps carry no prompts.
+    token, in a server whose steps carry no prompts. usd_per_million_tokens: None without a price.
     chain_*: the best chain; None where shapes are unknown. speedup_heads_on_accepted_row: if the same
     Medusa heads ran after acceptance, on one row a sequence; None where they do so already.
     """
@@ -81,6 +82,8 @@ class ScheduleRow:
     plain_tokens_per_s: float
     tokens_per_s_per_user: float
     plain_tokens_per_s_per_user: float
+    usd_per_million_tokens: float | None
+    plain_usd_per_million_tokens: float | None
     best_candidates: int
     best_speedup: float
     near_best: tuple[int, int]
@@ -154,6 +157,8 @@ def schedule_row(
         plain_tokens_per_s=plain_rate,
         tokens_per_s_per_user=rate / batch,
         plain_tokens_per_s_per_user=US_PER_S / decode_us,
+        usd_per_million_tokens=_usd(surface, rate),
+        plain_usd_per_million_tokens=_usd(surface, plain_rate),
         best_candidates=own.candidates,
         best_speedup=own.speedup,
         near_best=own.near,
@@ -177,6 +182,13 @@ def schedule_row(
         fits_memory=bool(surface.fits[at, s, j]),
         meets_latency=None if max_latency_us is None else per_token_us <= max_latency_us,
     )
+
+
+def _usd(surface: Surface, tokens_per_s: float) -> float | None:
+    scenario = surface.scenario
+    if scenario.price is None:
+        return None
+    return float(usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, tokens_per_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

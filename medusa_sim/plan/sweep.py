@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, Source
+from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, tokens_per_s
 from medusa_sim.plan.surface import Surface, at_counts, price
@@ -38,8 +39,8 @@ class SweepTable:
         "gpu", "model", "runtime", "kernels", "scope", "latency_model", "drafter", "acceptance", "baseline",
         "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
         "verify_low_us", "verify_high_us", "overhead", "speedup", "speedup_low", "speedup_high",
-        "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "bound", "source", "memory_bytes",
-        "fits_memory",
+        "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "bound",
+        "source", "memory_bytes", "fits_memory",
     )  # fmt: skip
     LABELS: ClassVar[dict[str, tuple[str, ...]]] = {
         "bound": tuple(code.name.lower() for code in Bound),
@@ -164,7 +165,10 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
     )
 
 
-_OF_A_MODEL = ("itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "memory_bytes", "fits_memory")
+_OF_A_MODEL = (
+    "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "memory_bytes",
+    "fits_memory",
+)  # fmt: skip
 
 
 def _throughput(scenario: Scenario, surface: Surface, grid: Grid) -> dict[str, npt.NDArray[np.generic]]:
@@ -191,6 +195,7 @@ def _throughput(scenario: Scenario, surface: Surface, grid: Grid) -> dict[str, n
         "tpot_us": served.tpot_us,
         "tokens_per_s": rate,
         "tokens_per_s_per_user": rate / batch,
+        "usd_per_million_tokens": usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate),
         "memory_bytes": needed,
         "fits_memory": needed <= usable_memory_bytes(scenario.gpu),
     }

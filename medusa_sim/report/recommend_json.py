@@ -7,10 +7,13 @@ import json
 import math
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.recommend import Recommendation, steps_at
 from medusa_sim.plan.request import RequestLatency
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_warnings import warnings
@@ -34,6 +37,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "drafter": answer.drafting.method,
         "acceptance": answer.profile.name,
         "acceptance_agreement": answer.profile.agreement,
+        "price": _price_values(answer.scenario),
         "objective": answer.question.objective,
         "enable": answer.enable,
         "reason": reason(answer),
@@ -66,6 +70,12 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "where_it_fits": [row_values(row) for row in answer.where_it_fits],
         "warnings": warnings(answer),
     }
+
+
+def _price_values(scenario: Scenario) -> dict[str, Any] | None:
+    """The price that tokens are priced with; None where there is none."""
+    price = scenario.price
+    return None if price is None else {**msgspec.structs.asdict(price), "date": price.date.isoformat()}
 
 
 def _steps_values(answer: Recommendation) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from medusa_sim.plan.recommend import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.report.cost_text import Costs, cost_sentences
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
 from medusa_sim.report.sweep_text import drafter_text
 from medusa_sim.report.text import TextTable
@@ -25,10 +26,13 @@ _HEADERS = (
     "plain per user",
     "tokens/s",
     "plain tokens/s",
+    "$/M tokens",
     "free to",
     "max batch",
 )
-_EXPENDABLE = ("plain per user", "free to", "-10 % acceptance", "plain tokens/s", "step", "max batch")
+_EXPENDABLE = (
+    "$/M tokens", "plain per user", "free to", "-10 % acceptance", "plain tokens/s", "step", "max batch",
+)  # fmt: skip
 """Columns that a narrow table leaves out, the first one first."""
 _MOST_HINTS = 4
 
@@ -88,15 +92,16 @@ def _cells(row: ScheduleRow) -> tuple[str, ...]:
 
 
 def _rates(row: ScheduleRow) -> tuple[str, ...]:
-    """Step, tokens/s per user and of the card, free count; nothing for a batch that cannot be run."""
+    """Step, tokens/s per user and of the card, price, free count; nothing for a batch that cannot be run."""
     if not row.fits_memory:
-        return (NOTHING,) * 6
+        return (NOTHING,) * 7
     return (
         duration(row.verify_step_us),
         f"{row.tokens_per_s_per_user:,.0f}",
         f"{row.plain_tokens_per_s_per_user:,.0f}",
         f"{row.tokens_per_s:,.0f}",
         f"{row.plain_tokens_per_s:,.0f}",
+        NOTHING if row.usd_per_million_tokens is None else significant(row.usd_per_million_tokens, 3),
         str(row.free_candidates),
     )
 
@@ -114,6 +119,7 @@ def findings(answer: Recommendation) -> list[str]:
     told += _within_latency(answer)
     told += _cheaper(answer)
     told += _memory(answer)
+    told += _cost(answer)
     told += _requests(answer)
     return told
 
@@ -212,6 +218,23 @@ def _memory(answer: Recommendation) -> list[str]:
             f"({best.candidates} candidates at batch {best.batch}): {times(capacity.gain)}."
         )
     return told
+
+
+def _cost(answer: Recommendation) -> list[str]:
+    rows = [row for row in answer.schedule if row.fits_memory]
+    several = len(answer.question.seq_len) > 1
+    return cost_sentences(
+        answer.scenario,
+        [
+            Costs(
+                f"batch {row.batch_max}" + (f", length {row.seq_len}" if several else ""),
+                row.usd_per_million_tokens,
+                row.plain_usd_per_million_tokens,
+            )
+            for row in rows
+            if row.usd_per_million_tokens is not None and row.plain_usd_per_million_tokens is not None
+        ],
+    )
 
 
 def _requests(answer: Recommendation) -> list[str]:

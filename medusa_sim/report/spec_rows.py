@@ -5,7 +5,7 @@ Values are in full precision and SI units; whoever renders them rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import msgspec
 
@@ -14,6 +14,7 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import Kernel
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.prices import STALE_DAYS, Price
 from medusa_sim.specs.runtime import Runtime
 
 _UNITS_BY_SUFFIX = (
@@ -208,3 +209,25 @@ def _term_note(term: Term) -> str:
         term.note,
     )
     return "; ".join(part for part in parts if part)
+
+
+def price_rows(prices: Iterable[Price]) -> list[SpecRow]:
+    """What an hour of each GPU costs by offer; the first of a GPU is the one that is used."""
+    return [
+        SpecRow(
+            key=price.gpu,
+            value=price.usd_per_gpu_hour,
+            unit="$/GPU-hour",
+            source=price.source,
+            note="; ".join(
+                part
+                for part in (
+                    f"{price.offer}, {price.date}",
+                    price.note,
+                    f"older than {STALE_DAYS} days" if price.age_days() > STALE_DAYS else "",
+                )
+                if part
+            ),
+        )
+        for price in prices
+    ]

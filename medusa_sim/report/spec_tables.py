@@ -19,7 +19,7 @@ _PREFIXED = {"FLOP/s": "FLOP/s", "bytes/s": "B/s", "bytes": "B"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpecEntry:
-    """A GPU, model, runtime or acceptance profile with its facts."""
+    """A GPU, model, runtime or acceptance profile with its facts, or the table of prices."""
 
     kind: str
     name: str
@@ -57,7 +57,7 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
     """One table for each kind that has entries."""
     by_kind = {
         kind: [entry for entry in entries if entry.kind == kind]
-        for kind in ("gpu", "model", "runtime", "acceptance")
+        for kind in ("gpu", "model", "runtime", "acceptance", "price")
     }
     tables = {
         "gpu": _gpu_table(by_kind["gpu"], data_dir),
@@ -66,6 +66,7 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
         "acceptance": _simple_table(
             "acceptance profiles", by_kind["acceptance"], ("candidates_max", "title")
         ),
+        "price": _price_table(by_kind["price"]),
     }
     return [table for kind, table in tables.items() if by_kind[kind]]
 
@@ -126,6 +127,16 @@ def _model_table(entries: Sequence[SpecEntry]) -> TextTable:
     )
 
 
+def _price_table(entries: Sequence[SpecEntry]) -> TextTable:
+    rows = [(row.key, f"{row.value:g}", row.note) for entry in entries for row in entry.rows]
+    return TextTable(
+        headers=("gpu", "$ per GPU-hour", "offer, date"),
+        rows=tuple(rows),
+        right=(False, True, False),
+        title="prices",
+    )
+
+
 def _simple_table(title: str, entries: Sequence[SpecEntry], keys: tuple[str, ...]) -> TextTable:
     return TextTable(
         headers=("name", *keys),
@@ -136,7 +147,9 @@ def _simple_table(title: str, entries: Sequence[SpecEntry], keys: tuple[str, ...
 
 
 def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool = False) -> list[SpecRow]:
-    """Every number of a `gpu`, `model`, `runtime` or `acceptance` profile; kernels: fitted ones of a GPU too.
+    """Every number of a `gpu`, `model`, `runtime`, `acceptance` profile, or of the table of prices.
+
+    kernels: fitted ones of a GPU too.
 
     Raises SpecError or DataError from loading.
     """
@@ -156,6 +169,10 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
             from medusa_sim.specs.runtime import load_runtime
 
             return rows.runtime_rows(load_runtime(name, data_dir))
+        case "price":
+            from medusa_sim.specs.prices import prices
+
+            return rows.price_rows(prices(data_dir))
         case _:
             return _acceptance_rows(name, data_dir)
 

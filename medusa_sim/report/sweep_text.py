@@ -7,13 +7,17 @@ from collections.abc import Sequence
 
 from medusa_sim.latency.base import Bound
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
+from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.curve import FREE_WITHIN
 from medusa_sim.plan.insights import Answer, Free
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.cost_text import Costs, cost_sentences
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
 
-_EXPENDABLE = ("plain step", "verify step", "plain", "waits for", "of the grid", "tokens/step", "tokens/s")
+_EXPENDABLE = (
+    "$/M tokens", "plain step", "verify step", "plain", "waits for", "of the grid", "tokens/step", "tokens/s",
+)  # fmt: skip
 """Columns that a narrow terminal leaves out, the first one first."""
 
 
@@ -71,6 +75,7 @@ def best_table(found: Answer) -> TextTable:
         "verify step": [duration(value) for value in column["verify_step_us"]],
         "tokens/s": [_rate(value) for value in column["tokens_per_s"]],
         "plain": [_rate(float(value)) for value in best.plain_tokens_per_s],
+        "$/M tokens": [significant(value, 3) for value in column["usd_per_million_tokens"]],
         "of the grid": [
             NOTHING if count == chosen else f"{count}: {times(gain)}"
             for count, gain, chosen in zip(
@@ -117,6 +122,7 @@ def verdicts(found: Answer) -> list[str]:
     hints = cheaper_hints(found)
     told = [
         _paying(found),
+        *_cost(found),
         _free(found),
         *([f"A larger count is cheaper: {'; '.join(hints)}."] if hints else []),
     ]
@@ -134,6 +140,19 @@ def verdicts(found: Answer) -> list[str]:
 def _paying(found: Answer) -> str:
     ranges = [f"{text}{_at_length(found, i)}" for i, text in enumerate(map(paying_range, found.paying))]
     return f"Pays {'; '.join(ranges)}, with the best count of each batch."
+
+
+def _cost(found: Answer) -> list[str]:
+    """What tokens cost at the first and the last batch and length."""
+    scenario, best = found.scenario, found.best
+    batch, seq_len = best.columns["batch"].tolist(), best.columns["seq_len"].tolist()
+    usd = best.columns["usd_per_million_tokens"].tolist()
+    plain = usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, best.plain_tokens_per_s).tolist()
+    several = found.grid.seq_len.size > 1
+    places = [
+        f"batch {b}" + (f", length {s}" if several else "") for b, s in zip(batch, seq_len, strict=True)
+    ]
+    return cost_sentences(scenario, list(map(Costs, places, usd, plain)))
 
 
 def _at_length(found: Answer, case: int) -> str:

@@ -27,7 +27,7 @@ def test_the_overview_names_everything() -> None:
 
 def test_every_number_has_its_source() -> None:
     rows = pd.read_csv(io.StringIO(run("specs", "--format", "csv").stdout), keep_default_na=False)
-    assert set(rows["kind"]) == {"gpu", "model", "runtime", "acceptance"}
+    assert set(rows["kind"]) == {"gpu", "model", "runtime", "acceptance", "price"}
     assert (rows["source"].str.len() > 5).all()
 
 

@@ -1,0 +1,111 @@
+"""What an hour of a GPU costs: offers with their dates and sources, `profiles/prices.toml`.
+
+A price without a date is refused, and one that is used is named with its date (`told`): prices age.
+"""
+
+from __future__ import annotations
+
+import datetime
+from functools import lru_cache
+from typing import Annotated, TypeAlias
+
+import msgspec
+from msgspec import Meta
+
+from medusa_sim import data
+from medusa_sim.data import DataDir
+from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.specs.strict import Schema, Text, converted
+
+PRICES = "prices.toml"
+STALE_DAYS = 90
+"""Age from which a price is no longer used without a warning."""
+GIVEN = "given"
+"""Offer of a price that came with the question."""
+LARGEST_USD = 1_000.0
+"""Per GPU-hour; above it the number is no price of one GPU."""
+
+Usd: TypeAlias = Annotated[float, Meta(gt=0.0, le=LARGEST_USD, description="US dollars per GPU-hour")]
+Day: TypeAlias = Annotated[
+    datetime.date, Meta(description="the day on which the price held, as in 2026-11-09")
+]
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What somebody asks for an hour of one GPU, and when; offer: who, and for what."""
+
+    gpu: Text
+    usd_per_gpu_hour: Usd
+    offer: Text
+    date: Day
+    source: Text
+    note: str = ""
+
+    def age_days(self, today: datetime.date | None = None) -> int:
+        """Days since the price held (today None: by the clock)."""
+        return ((today or datetime.date.today()) - self.date).days
+
+    def told(self, today: datetime.date | None = None) -> str:
+        """The price as a sentence names it; where it is older than STALE_DAYS that is said."""
+        line = f"${self.usd_per_gpu_hour:g} per GPU-hour of {self.gpu}"
+        if self.offer == GIVEN:
+            return line
+        line += f" ({self.offer}, {self.date})"
+        age = self.age_days(today)
+        if age <= STALE_DAYS:
+            return line
+        return f"{line}: {age} days old, and prices older than {STALE_DAYS} days mislead"
+
+
+class _PricesToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """`profiles/prices.toml` as it stands there."""
+
+    schema: Schema
+    price: tuple[Price, ...]
+
+
+def prices(data_dir: DataDir = None) -> tuple[Price, ...]:
+    """Every offer; GPUs of the user's own file replace the shipped rows of the same GPU.
+
+    Raises SpecError naming file and key for a row without date or source, one dated in the future, or a
+    malformed file.
+    """
+    found: list[Price] = []
+    for root in data.data_roots(data_dir):
+        path = root / "profiles" / PRICES
+        if path.is_file():
+            known = {price.gpu for price in found}
+            found += [price for price in _read(file_state(path)) if price.gpu not in known]
+    return tuple(found)
+
+
+@lru_cache(maxsize=8)
+def _read(state: FileState) -> tuple[Price, ...]:
+    rows = converted(read_toml(state.path, "a table of prices"), _PricesToml, state.path).price
+    for number, price in enumerate(rows):
+        if price.age_days() < -1:  # a day for the other side of the date line
+            raise SpecError(
+                f"{state.path}: price[{number}].date: given {price.date}; allowed: a day that has come"
+            )
+    return rows
+
+
+def price_of(gpu: str, data_dir: DataDir = None) -> Price | None:
+    """The first offer of a GPU; None where there is none. Raises SpecError from loading."""
+    return next((price for price in prices(data_dir) if price.gpu == gpu), None)
+
+
+def given_price(gpu: str, usd_per_gpu_hour: float) -> Price:
+    """A price that came with the question. Raises UsageError outside (0, LARGEST_USD]."""
+    if not 0.0 < usd_per_gpu_hour <= LARGEST_USD:
+        raise UsageError(
+            f"price {usd_per_gpu_hour:g}: dollars per GPU-hour above 0, at most {LARGEST_USD:g}, are allowed"
+        )
+    return Price(
+        gpu=gpu,
+        usd_per_gpu_hour=float(usd_per_gpu_hour),
+        offer=GIVEN,
+        date=datetime.date.today(),
+        source="given with the question",
+    )

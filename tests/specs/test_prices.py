@@ -1,0 +1,130 @@
+"""Prices: dated, sourced, never silent; what a million tokens cost follows from them."""
+
+from __future__ import annotations
+
+import datetime
+import io
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+from click.testing import CliRunner, Result
+
+from medusa_sim import data
+from medusa_sim.cli import cli
+from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.plan.cost import usd_per_million_tokens
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.gpu import gpu_names
+from medusa_sim.specs.prices import STALE_DAYS, Price, given_price, price_of, prices
+
+ROW = {"gpu": "a40", "usd_per_gpu_hour": 0.5, "offer": "us", "date": "2026-11-01", "source": "a price list"}
+
+
+def write(folder: Path, **changes: object) -> Path:
+    """A user's table of one row."""
+    path = folder / "profiles" / "prices.toml"
+    path.parent.mkdir(exist_ok=True)
+    row = {name: value for name, value in {**ROW, **changes}.items() if value is not None}
+    lines = [f"{name} = {json.dumps(value)}" for name, value in row.items()]
+    path.write_text("schema = 1\n[[price]]\n" + "\n".join(lines) + "\n")
+    return path
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, list(args), catch_exceptions=False)
+
+
+def test_every_shipped_price_is_of_a_known_gpu_and_dated() -> None:
+    shipped = prices()
+    assert {price.gpu for price in shipped} <= set(gpu_names())
+    assert all(datetime.date(2026, 1, 1) <= price.date <= datetime.date.today() for price in shipped)
+    assert price_of("h100-sxm") == next(price for price in shipped if price.gpu == "h100-sxm")
+
+
+def test_a_users_row_replaces_the_shipped_rows_of_its_gpu_alone(tmp_path: Path) -> None:
+    write(tmp_path)
+    found = price_of("a40", tmp_path)
+    assert found is not None
+    assert found.usd_per_gpu_hour == 0.5
+    assert sum(price.gpu == "a40" for price in prices(tmp_path)) == 1
+    assert price_of("h100-sxm", tmp_path) == price_of("h100-sxm")
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"date": None}, "date: missing"),
+        ({"source": None}, "source: missing"),
+        ({"date": "soon"}, "the day on which the price held"),
+        ({"date": "2999-01-01"}, "a day that has come"),
+        ({"usd_per_gpu_hour": -1.0}, "US dollars per GPU-hour"),
+        ({"usd_per_gpu_hour": 0.0}, "US dollars per GPU-hour"),
+        ({"currency": "EUR"}, "unknown key"),
+    ],
+)
+def test_a_row_that_cannot_be_trusted_is_refused(
+    changes: dict[str, object], told: str, tmp_path: Path
+) -> None:
+    path = write(tmp_path, **changes)
+    with pytest.raises(SpecError, match=told) as caught:
+        prices(tmp_path)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("days", "stale"), [(0, False), (STALE_DAYS, False), (STALE_DAYS + 1, True)])
+def test_an_old_price_says_so(days: int, stale: bool) -> None:
+    held = datetime.date(2026, 11, 1)
+    price = Price(gpu="a40", usd_per_gpu_hour=0.5, offer="us", date=held, source="a list")
+    told = price.told(held + datetime.timedelta(days=days))
+    assert "2026-11-01" in told
+    assert (f"{days} days old" in told) is stale
+
+
+@pytest.mark.parametrize("usd", [0.0, -1.0, 1e9])
+def test_a_given_price_has_a_range(usd: float) -> None:
+    with pytest.raises(UsageError, match="per GPU-hour"):
+        given_price("a40", usd)
+
+
+def test_a_million_tokens_by_hand() -> None:
+    # 1000 tokens/s are 3.6 million an hour
+    assert usd_per_million_tokens(3.6, 1, 1000.0) == pytest.approx(1.0)
+    assert usd_per_million_tokens(3.6, 4, 2000.0) == pytest.approx(2.0)
+    assert np.isnan(usd_per_million_tokens(None, 1, 1000.0))
+
+
+def test_sweep_recommend_and_python_name_the_same_cost() -> None:
+    swept = run("sweep", "--gpu", "h100-sxm", "--batch", "4", "--candidates", "1,4", "--format", "csv")
+    rows = pd.read_csv(io.StringIO(swept.stdout))
+    price = price_of("h100-sxm")
+    assert price is not None
+    assert price.told() in swept.stderr
+    expected = price.usd_per_gpu_hour / (3600e-6 * rows["tokens_per_s"])
+    np.testing.assert_allclose(rows["usd_per_million_tokens"], expected, rtol=1e-12)
+    answer = json.loads(run("recommend", "--gpu", "h100-sxm", "--batch", "4", "--format", "json").stdout)
+    row = answer["schedule"][0]
+    assert answer["price"]["date"] == price.date.isoformat()
+    assert row["plain_usd_per_million_tokens"] == pytest.approx(rows["usd_per_million_tokens"][0])
+    assert row["usd_per_million_tokens"] < row["plain_usd_per_million_tokens"]
+    text = run("recommend", "--gpu", "h100-sxm", "--batch", "4").stdout
+    assert price.told() in text
+
+
+def test_a_given_price_overrides_and_none_leaves_the_column_empty() -> None:
+    assert Scenario(gpu="h100-sxm", price=2.0).usd_per_gpu_hour == 2.0
+    given = run("sweep", "--gpu", "l4", "--price", "2", "--candidates", "1", "--format", "csv")
+    assert "usd_per_million_tokens:" not in given.stderr
+    without = run("sweep", "--gpu", "l4", "--candidates", "1", "--format", "csv")
+    ratio = pd.read_csv(io.StringIO(given.stdout))["usd_per_million_tokens"][0]
+    assert ratio > 0
+    assert pd.read_csv(io.StringIO(without.stdout))["usd_per_million_tokens"].isna().all()
+    assert run("sweep", "--gpu", "l4", "--price", "nan").exit_code == 2
+    assert "$" not in run("sweep", "--gpu", "l4").stdout
+
+
+def test_the_shipped_table_is_part_of_the_project() -> None:
+    assert (data.shipped_dir() / "profiles" / "prices.toml").is_file()
