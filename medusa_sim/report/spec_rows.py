@@ -96,6 +96,18 @@ def _parameter_rows(key: str, value: object, source: str, note: str) -> Iterator
             yield from _parameter_rows(f"{key}.{name}", child, source, note)
 
 
+def _parts(model: Model) -> dict[str, int | str | bool]:
+    """`experts.topk`, `latent.kv_rank`, `windows.size`: of what a model has beside a dense decoder."""
+    parts = {"experts": model.experts, "latent": model.latent, "windows": model.windows}
+    return {
+        f"{name}.{key}": value
+        for name, part in parts.items()
+        if part is not None
+        for key, value in msgspec.structs.asdict(part).items()
+        if value is not None
+    }
+
+
 def model_rows(model: Model) -> list[SpecRow]:
     """Sizes and dtypes of a model, then what follows from them."""
     given: dict[str, int | str | bool] = {
@@ -122,9 +134,12 @@ def model_rows(model: Model) -> list[SpecRow]:
         "weight_dtype": model.weight_dtype,
         "activation_dtype": model.activation_dtype,
         "kv_dtype": model.kv_dtype,
+        "mtp_layers": model.mtp_layers,
+        **_parts(model),
     }
     derived: dict[str, float] = {
         "parameter_count": model.parameter_count,
+        "active_parameter_count": model.active_parameter_count,
         "weight_bytes": model.weight_bytes,
         "kv_bytes_per_token": model.kv_bytes_per_token,
     }

@@ -109,20 +109,21 @@ def _origin(kernels: KernelSet) -> str:
 
 
 def _model_table(entries: Sequence[SpecEntry]) -> TextTable:
-    keys = ("layers", "hidden", "intermediate", "heads", "kv_heads", "vocab", "dtype")
+    keys = ("layers", "hidden", "heads", "kv_heads", "vocab", "weight_dtype")
     rows = [
         (
             entry.name,
             *(str(entry.value(key)) for key in keys),
-            f"{float(entry.value('parameter_count') or 0.0) / GIGA:.2f}",
+            _experts(entry),
+            *(f"{float(entry.value(key) or 0.0) / GIGA:.2f}" for key in _COUNTS),
             with_prefix(float(entry.value("kv_bytes_per_token") or 0.0), "B"),
         )
         for entry in entries
     ]
     return TextTable(
-        headers=("model", *keys, "parameters/10^9", "KV a token"),
+        headers=("model", *keys, "experts", "parameters/10^9", "active/10^9", "KV a token"),
         rows=tuple(rows),
-        right=(False, True, True, True, True, True, True, False, True, True),
+        right=(False, True, True, True, True, True, False, False, True, True, True),
         title="models",
     )
 
@@ -135,6 +136,18 @@ def _price_table(entries: Sequence[SpecEntry]) -> TextTable:
         right=(False, True, False),
         title="prices",
     )
+
+
+_COUNTS = ("parameter_count", "active_parameter_count")
+
+
+def _experts(entry: SpecEntry) -> str:
+    """`8 of 256`: how many of its routed experts a token takes, and their dtype where it is another."""
+    experts = entry.value("experts.experts")
+    if experts is None:
+        return NOTHING
+    stored = entry.value("experts.weight_dtype")
+    return f"{entry.value('experts.topk')} of {experts}" + (f", {stored}" if stored else "")
 
 
 def _simple_table(title: str, entries: Sequence[SpecEntry], keys: tuple[str, ...]) -> TextTable:

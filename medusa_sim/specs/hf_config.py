@@ -1,34 +1,26 @@
 """A Hugging Face `config.json` -> Model.
 
-Dense decoders of the Llama, Mistral, Qwen2, Qwen3, Gemma 3 and OPT families. Only what decides sizes is read,
-so rope scaling, dropout and other settings may say what they like. Whatever would change the cost and is not
-modelled (experts, other quantisations, other layouts) is refused by name, not guessed.
+What every decoder has is read here, what a family adds (experts, latent attention, windows) by its reader in
+`hf_families.py`. Only what decides sizes is read, so rope scaling, dropout and other settings may say what
+they like. Whatever would change the cost and is not modelled is refused by name, not guessed.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, Any, Literal, NoReturn
+from typing import Any, Literal
 
 import msgspec
-from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import SPEC_BYTES, named, read_json
+from medusa_sim.specs.hf_families import CLASSES, FAMILIES, UNMODELLED, WRAPPERS, Refusal, read_family
 from medusa_sim.specs.model import ARCHITECTURES, Architecture, Layers, Length, Model, Vocab, Width
 from medusa_sim.specs.quantisation import quantised
 from medusa_sim.specs.strict import converted
 
-_CLASSES = {
-    "LlamaForCausalLM": "llama",
-    "MistralForCausalLM": "mistral",
-    "Qwen2ForCausalLM": "qwen2",
-    "Qwen3ForCausalLM": "qwen3",
-    "Gemma3ForCausalLM": "gemma3_text",
-    "OPTForCausalLM": "opt",
-}
-_EXPERT_KEYS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size")
 _DTYPES = {
     "float16": "fp16",
     "torch.float16": "fp16",
@@ -40,6 +32,8 @@ _DTYPES = {
 _Dtype = Literal[
     "float16", "torch.float16", "bfloat16", "torch.bfloat16", "float32", "torch.float32"
 ]  # the keys of _DTYPES
+_OUTER = ("torch_dtype", "dtype", "quantization_config", "tie_word_embeddings")
+"""Keys that a multimodal config may keep beside its `text_config`."""
 
 
 class _Config(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,7 +50,6 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     head_dim: Width | None = None
     word_embed_proj_dim: Width | None = None
     tie_word_embeddings: bool | None = None
-    num_nextn_predict_layers: Annotated[int, Meta(ge=0, le=1000)] | None = None
     attention_bias: bool | None = None
     mlp_bias: bool | None = None
     enable_bias: bool | None = None
@@ -64,8 +57,6 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     layer_norm_elementwise_affine: bool | None = None
     torch_dtype: _Dtype | None = None
     dtype: _Dtype | None = None
-    sliding_window: Annotated[int, Meta(ge=1, le=100_000_000)] | None = None
-    use_sliding_window: bool | None = None
     rope_scaling: Any = None
     rope_parameters: Any = None
     quantization_config: dict[str, Any] | None = None
@@ -87,9 +78,10 @@ def model_from_config(path: Path) -> Model:
         raise SpecError(
             f"{named(file)}: holds {shown(content)}; a JSON object with a model's sizes is needed"
         )
-    refuse = _Refusal(file)
-    _refuse_unmodelled(content, refuse)
+    refuse = Refusal(file)
+    content = _language_model(content, refuse)
     family = _family(content, refuse)
+    content = {**FAMILIES[family].defaults, **content}
     config = converted(content, _Config, file)
     heads = config.num_attention_heads
     kv_heads = heads if family == "opt" else config.num_key_value_heads or heads
@@ -97,11 +89,16 @@ def model_from_config(path: Path) -> Model:
         refuse("num_key_value_heads", f"given {kv_heads}; it must divide num_attention_heads = {heads}")
     if family == "opt":
         _check_opt(config, refuse)
+    own = read_family(family, content, config.num_hidden_layers, refuse)
     width = "ffn_dim" if family == "opt" else "intermediate_size"
-    if (intermediate := getattr(config, width)) is None:
+    if (intermediate := own.intermediate or getattr(config, width)) is None:
         refuse(width, "missing; a whole number from 1 to 1e+06 is needed")
     dtype, notes = _dtype(config)
-    layout = _layout(config, family)
+    layout = (
+        _layout(config, family)
+        if own.qk_norm is None
+        else dataclasses.replace(_layout(config, family), qk_norm=own.qk_norm)
+    )
     name = place.parent.name if file.name == "config.json" else file.stem
     model = Model(
         name=name.encode("utf-8", "replace").decode(),
@@ -111,66 +108,75 @@ def model_from_config(path: Path) -> Model:
         intermediate=intermediate,
         heads=heads,
         kv_heads=kv_heads,
-        head_dim=_head_dim(config, family, refuse),
+        head_dim=own.head_dim or _head_dim(config, family, refuse),
         vocab=config.vocab_size,
         max_seq_len=config.max_position_embeddings,
-        mtp_layers=config.num_nextn_predict_layers or 0,
+        mtp_layers=own.mtp_layers,
         tied_embeddings=_or(config.tie_word_embeddings, default=family in ("opt", "gemma3_text")),
         dtype=dtype,
         weight_dtype=dtype,
         kv_dtype=dtype,
         activation_dtype=dtype,
+        experts=own.experts,
+        latent=own.latent,
+        windows=own.windows,
         source=str(file),
-        notes=notes + _remarks(config),
+        notes=notes + own.notes + _remarks(config),
         **dataclasses.asdict(layout),
     )
     return quantised(model, config.quantization_config, file)
 
 
-class _Refusal:
-    """Raises SpecError for a key of a file."""
-
-    def __init__(self, file: Path) -> None:
-        self.file = file
-
-    def __call__(self, key: str, problem: str) -> NoReturn:
-        """One line: file, key, problem."""
-        raise SpecError(f"{named(self.file)}: {key}: {problem}")
-
-
-def _refuse_unmodelled(content: dict[str, Any], refuse: _Refusal) -> None:
-    for key in _EXPERT_KEYS:
-        if content.get(key) not in (None, 0, 1):
-            refuse(
-                key, f"given {shown(content[key])}; mixture-of-experts models are not modelled, only dense"
-            )
-    if "text_config" in content:
-        refuse("text_config", "a multimodal model; save the language model's part as its own config.json")
+def _language_model(content: dict[str, Any], refuse: Refusal) -> dict[str, Any]:
+    """The decoder's part of a multimodal config, with the keys that stand beside it."""
+    inner = content.get("text_config")
+    if inner is None:
+        return content
+    classes = content.get("architectures")
+    if not isinstance(inner, dict):
+        refuse("text_config", f"given {shown(inner)}; a table with the language model's sizes is needed")
+    named_class = classes[0] if isinstance(classes, list) and len(classes) == 1 else None
+    if not isinstance(named_class, str) or named_class not in WRAPPERS:
+        refuse(
+            "architectures",
+            f"given {shown(classes)} with a text_config; allowed: one of {', '.join(WRAPPERS)}, or save the "
+            "language model's part as its own config.json",
+        )
+    outer = {key: content[key] for key in _OUTER if content.get(key) is not None}
+    return {**outer, "model_type": WRAPPERS[named_class], **inner}
 
 
-def _family(content: dict[str, Any], refuse: _Refusal) -> str:
-    allowed = ", ".join(_CLASSES)
+def _family(content: dict[str, Any], refuse: Refusal) -> str:
     families: dict[str, str] = {}
     if (classes := content.get("architectures")) is not None:
-        known = isinstance(classes, list) and len(classes) == 1 and isinstance(classes[0], str)
-        if not known or classes[0] not in _CLASSES:
-            refuse("architectures", f"given {shown(classes)}; allowed: one of {allowed}")
-        families["architectures"] = _CLASSES[classes[0]]
+        name = classes[0] if isinstance(classes, list) and len(classes) == 1 else None
+        if not isinstance(name, str) or name not in CLASSES:
+            refuse("architectures", _unknown(classes, name, CLASSES))
+        families["architectures"] = CLASSES[name]
     if (kind := content.get("model_type")) is not None:
         if not isinstance(kind, str) or kind not in ARCHITECTURES:
-            refuse("model_type", f"given {shown(kind)}; allowed: {', '.join(ARCHITECTURES)}")
+            refuse("model_type", _unknown(kind, kind, ARCHITECTURES))
         families["model_type"] = kind
     if not families:
-        refuse("architectures", f"missing; allowed: one of {allowed}")
-    if len(set(families.values())) > 1:
+        refuse("architectures", f"missing; allowed: one of {', '.join(CLASSES)}")
+    kind = families.get("model_type", next(iter(families.values())))
+    # Kimi-K2 says kimi_k2 and DeepseekV3ForCausalLM
+    if families.get("architectures", kind) not in (kind, FAMILIES[kind].layout_of):
         refuse(
             "model_type",
             f"given {families['model_type']!r}; architectures says {families['architectures']!r}",
         )
-    return next(iter(families.values()))
+    return kind
 
 
-def _check_opt(config: _Config, refuse: _Refusal) -> None:
+def _unknown(given: object, name: object, allowed: Iterable[str]) -> str:
+    """Why a family cannot be read."""
+    if isinstance(name, str) and name in UNMODELLED:
+        return f"given {shown(given)}: {UNMODELLED[name]} is not modelled"
+    return f"given {shown(given)}; allowed: one of {', '.join(allowed)}"
+
+
+def _check_opt(config: _Config, refuse: Refusal) -> None:
     projected = config.word_embed_proj_dim
     if projected not in (None, config.hidden_size):
         refuse(
@@ -182,7 +188,7 @@ def _check_opt(config: _Config, refuse: _Refusal) -> None:
             refuse(key, "given false; allowed: true, as in every OPT model but 350m")
 
 
-def _head_dim(config: _Config, family: str, refuse: _Refusal) -> int:
+def _head_dim(config: _Config, family: str, refuse: Refusal) -> int:
     hidden, heads = config.hidden_size, config.num_attention_heads
     if config.head_dim is not None and family != "opt":
         return config.head_dim
@@ -200,9 +206,11 @@ def _layout(config: _Config, family: str) -> Architecture:
     if family == "opt":
         bias = _or(config.enable_bias, default=True)
         return dataclasses.replace(layout, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
-    if family in ("llama", "qwen3", "gemma3_text"):
+    if family in ("llama", "qwen3", "gemma3_text", "qwen3_moe", "llama4_text"):
         bias = _or(config.attention_bias, default=False)
         layout = dataclasses.replace(layout, qkv_bias=bias, output_bias=bias)
+    if family == "glm4_moe":
+        layout = dataclasses.replace(layout, qkv_bias=_or(config.attention_bias, default=False))
     if family == "llama":
         layout = dataclasses.replace(layout, mlp_bias=_or(config.mlp_bias, default=False))
     return layout
@@ -223,11 +231,6 @@ def _dtype(config: _Config) -> tuple[str, tuple[str, ...]]:
 
 def _remarks(config: _Config) -> tuple[str, ...]:
     remarks = []
-    if config.sliding_window is not None and config.use_sliding_window is not False:
-        remarks.append(
-            f"sliding window of {config.sliding_window}: attention and KV cache are charged for the whole "
-            "length"
-        )
     for key in ("rope_scaling", "rope_parameters"):
         kind = getattr(config, key)
         name = kind.get("rope_type", kind.get("type")) if isinstance(kind, dict) else None

@@ -9,9 +9,16 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
+import msgspec
+import numpy as np
 from msgspec import Meta
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
+from medusa_sim.specs.experts import MoE
+from medusa_sim.specs.latent import Latent
+from medusa_sim.specs.parallel import ONE, Parallel
+from medusa_sim.specs.windows import Windows
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Norm = Literal["rms", "layer"]
@@ -47,24 +54,35 @@ ARCHITECTURES: dict[str, Architecture] = {
         True, "rms", "rope", False, False, False, True, norms_per_layer=4, samples_top_k=True
     ),
     "opt": Architecture(False, "layer", "learned", True, True, True, False),
+    "mixtral": Architecture(True, "rms", "rope", False, False, False, False),
+    "qwen2_moe": Architecture(True, "rms", "rope", True, False, False, False, samples_top_k=True),
+    "qwen3_moe": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
+    "deepseek_v2": Architecture(True, "rms", "rope", False, False, False, False),
+    "deepseek_v3": Architecture(True, "rms", "rope", False, False, False, False),
+    "kimi_k2": Architecture(True, "rms", "rope", False, False, False, False),
+    "gpt_oss": Architecture(True, "rms", "rope", True, True, False, False),
+    "llama4_text": Architecture(True, "rms", "rope", False, False, False, False),
+    "glm4_moe": Architecture(True, "rms", "rope", True, False, False, False),
+    "minimax_m2": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
 }
 
 _LEARNED_OFFSET = 2  # OPT's position table keeps two rows for padding (arXiv 2205.01068, released code)
 
 # dtype of the arithmetic -> dtypes in which its weights may be stored
 _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
-    "fp16": ("fp16", "int4"),
-    "bf16": ("bf16", "int4"),
+    "fp16": ("fp16", "int4", "int8", "mxfp4"),
+    "bf16": ("bf16", "int4", "int8", "mxfp4"),
     "fp32": ("fp32",),
-    "fp8": ("fp8",),
+    "fp8": ("fp8", "fp8_block"),
     "int8": ("int8",),
+    "nvfp4": ("nvfp4",),
 }
 ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """Sizes and dtypes of a dense decoder.
+    """Sizes and dtypes of a decoder; under tensor parallelism of what one GPU holds of it.
 
     hidden h, intermediate i, heads, kv_heads (fewer under grouped-query attention), head_dim, vocab.
     gated: the MLP has gate, up and down (else up and down). norms_per_layer: those over the whole width.
@@ -72,6 +90,9 @@ class Model:
     table. dtype: of the linear layers' arithmetic; weight_dtype: of their stored weights; kv_dtype: of the
     KV cache; activation_dtype: of everything between them (norms, attention, residuals).
     mtp_layers: multi-token-prediction modules that it was trained with.
+    experts: of the layers that have any (intermediate is the width of the others); latent: where K and V are
+    compressed; windows: of the layers that do not see the whole context. parallel: the GPUs that share it
+    (`specs.parallel.on_one_gpu` makes heads, widths and vocabulary those of one of them).
     Embeddings, LM head and norms of a quantised model stay in activation_dtype, as checkpoints store them.
     """
 
@@ -100,6 +121,10 @@ class Model:
     weight_dtype: str = "fp16"
     kv_dtype: str = "fp16"
     activation_dtype: str = "fp16"
+    experts: MoE | None = None
+    latent: Latent | None = None
+    windows: Windows | None = None
+    parallel: Parallel = ONE
     source: str
     notes: tuple[str, ...] = ()
 
@@ -109,23 +134,39 @@ class Model:
         return self.positions == "rope"
 
     @property
-    def linear_parameter_count(self) -> int:
-        """Weights of the linear layers of one decoder layer: Q, K, V, O and the MLP, without biases."""
+    def dense_layers(self) -> int:
+        """Layers without experts."""
+        return self.layers if self.experts is None else self.layers - self.experts.layers
+
+    @property
+    def whole_vocab(self) -> int:
+        """Rows of logits that are chosen from: those of all GPUs."""
+        return self.vocab * self.parallel.tp
+
+    @property
+    def attention_parameter_count(self) -> int:
+        """Weights of the linear layers around the attention of one layer, without biases."""
+        if self.latent is not None:
+            return self.latent.weights(self.hidden, self.heads)
         query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        mlp = (3 if self.gated else 2) * self.hidden * self.intermediate
-        return self.hidden * (2 * query + 2 * kv) + mlp
+        return self.hidden * (2 * query + 2 * kv)
+
+    @property
+    def linear_parameter_count(self) -> int:
+        """Weights of the linear layers of one dense layer: attention and MLP, without biases."""
+        return self.attention_parameter_count + (3 if self.gated else 2) * self.hidden * self.intermediate
+
+    @property
+    def expert_parameter_count(self) -> int:
+        """Weights of the routed experts of one layer that one GPU holds, without biases."""
+        if self.experts is None:
+            return 0
+        return self.experts.held * self.experts.expert_weights(self.hidden, gated=self.gated)
 
     @property
     def layer_parameter_count(self) -> int:
-        """All parameters of one decoder layer: linear layers, biases, norms, norms of Q and K."""
-        query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        biases = (
-            self.qkv_bias * (query + 2 * kv)
-            + self.output_bias * self.hidden
-            + self.mlp_bias * ((2 if self.gated else 1) * self.intermediate + self.hidden)
-        )
-        norms = self.norms_per_layer * self._norm_size + self.qk_norm * 2 * self.head_dim
-        return self.linear_parameter_count + biases + norms
+        """All parameters of one layer: linear layers, biases, norms; with experts where the model has any."""
+        return self._dense_layer if self.experts is None else self._expert_layer
 
     @property
     def embedding_parameter_count(self) -> int:
@@ -135,29 +176,114 @@ class Model:
         return (tables * self.vocab + learned) * self.hidden
 
     @property
+    def layers_parameter_count(self) -> int:
+        """Parameters of all decoder layers."""
+        with_experts = self.layers - self.dense_layers
+        return self.dense_layers * self._dense_layer + with_experts * self.layer_parameter_count
+
+    @property
     def parameter_count(self) -> int:
         """Parameters of the whole model, as a checkpoint holds them."""
-        return self.layers * self.layer_parameter_count + self.embedding_parameter_count + self._norm_size
+        return self.layers_parameter_count + self.embedding_parameter_count + self._norm_size
+
+    @property
+    def active_parameter_count(self) -> int:
+        """Parameters without the experts that a token does not take, as most publishers count."""
+        if self.experts is None:
+            return self.parameter_count
+        experts = self.experts
+        idle = experts.held - experts.topk
+        return self.parameter_count - experts.layers * idle * experts.expert_weights(
+            self.hidden, gated=self.gated
+        )
+
+    @property
+    def layers_weight_bytes(self) -> float:
+        """Bytes of the weights of all decoder layers."""
+        routed = shared = linear = 0
+        routed_dtype = self.weight_dtype
+        if (experts := self.experts) is not None:
+            routed = experts.layers * self.expert_parameter_count
+            shared = experts.layers * experts.shared_weights(self.hidden, gated=self.gated)
+            linear = experts.layers * self.attention_parameter_count
+            routed_dtype = experts.weight_dtype or self.weight_dtype
+        linear += shared + self.dense_layers * self.linear_parameter_count
+        rest = self.layers_parameter_count - linear - routed
+        return (
+            BYTES_PER_ELEMENT[self.weight_dtype] * linear
+            + BYTES_PER_ELEMENT[routed_dtype] * routed
+            + BYTES_PER_ELEMENT[self.activation_dtype] * rest
+        )
 
     @property
     def weight_bytes(self) -> float:
         """Bytes of all weights. The scales of quantised weights (int4: about 4 % more) are left out."""
-        linear = self.layers * self.linear_parameter_count
-        rest = self.parameter_count - linear
-        return BYTES_PER_ELEMENT[self.weight_dtype] * linear + BYTES_PER_ELEMENT[self.activation_dtype] * rest
+        rest = self.parameter_count - self.layers_parameter_count
+        return self.layers_weight_bytes + BYTES_PER_ELEMENT[self.activation_dtype] * rest
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of K and V of one token in all layers: 2 layers kv_heads head_dim."""
-        return 2.0 * self.layers * self.kv_heads * self.head_dim * BYTES_PER_ELEMENT[self.kv_dtype]
+        """Bytes of K and V of one token in all layers: 2 layers kv_heads head_dim, or what is compressed."""
+        element = BYTES_PER_ELEMENT[self.kv_dtype]
+        if self.latent is not None:
+            return 1.0 * self.layers * self.latent.cached * element
+        return 2.0 * self.layers * self.kv_heads * self.head_dim * element
+
+    def kv_bytes(self, tokens: FloatArray) -> FloatArray:
+        """Bytes of K and V of one sequence of so many tokens; windowed layers keep their window alone."""
+        whole = np.asarray(tokens * self.kv_bytes_per_token)
+        if self.windows is None:
+            return whole
+        share = self.windows.layers / self.layers
+        return np.asarray(
+            whole * (1.0 - share) + self.windows.cached(tokens) * share * self.kv_bytes_per_token
+        )
+
+    @property
+    def _dense_layer(self) -> int:
+        """All parameters of one layer without experts."""
+        mlp_biases = self.mlp_bias * ((2 if self.gated else 1) * self.intermediate + self.hidden)
+        return self.linear_parameter_count + mlp_biases + self._beside_linear
+
+    @property
+    def _expert_layer(self) -> int:
+        """All parameters of one layer with experts."""
+        assert self.experts is not None  # noqa: S101  # asked of models with experts alone
+        experts, hidden, gated = self.experts, self.hidden, self.gated
+        return (
+            self.attention_parameter_count
+            + self.expert_parameter_count
+            + experts.shared_weights(hidden, gated=gated)
+            + experts.router_weights(hidden)
+            + experts.bias_count(hidden, gated=gated)
+            + self._beside_linear
+        )
+
+    @property
+    def _beside_linear(self) -> int:
+        """Norms, and biases of the attention, of one layer."""
+        query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        biases = self.qkv_bias * (query + 2 * kv) + self.output_bias * self.hidden
+        norms = self.norms_per_layer * self._norm_size + self.qk_norm * 2 * self.head_dim
+        return biases + norms + (0 if self.latent is None else self.latent.norm_count)
 
     @property
     def _norm_size(self) -> int:
         return self.hidden if self.norm == "rms" else 2 * self.hidden
 
     def resized(self, *, layers: int | None = None, vocab: int | None = None) -> Model:
-        """The same model with another number of layers or another vocabulary (a draft layer of EAGLE)."""
-        return dataclasses.replace(self, layers=layers or self.layers, vocab=vocab or self.vocab)
+        """The same model with another number of layers or another vocabulary (a draft layer of EAGLE, MTP).
+
+        Fewer layers are the last ones: with experts where the model has any, and without windows.
+        """
+        if layers is None or layers == self.layers:
+            return dataclasses.replace(self, vocab=vocab or self.vocab)
+        experts = self.experts and msgspec.structs.replace(
+            self.experts, layers=min(layers, self.experts.layers)
+        )
+        return dataclasses.replace(
+            self, layers=layers, vocab=vocab or self.vocab, experts=experts, windows=None
+        )
 
 
 def with_dtypes(
@@ -168,10 +294,14 @@ def with_dtypes(
 ) -> Model:
     """The model in other dtypes; None keeps what it has, except that weights follow a new `dtype`.
 
-    Allowed: dtype fp16 or bf16 with weights of the same dtype or int4 (weight-only, as AWQ and GPTQ
-    store them); fp32, fp8 or int8 arithmetic with weights of that dtype. The KV cache takes the activation
-    dtype or fp8. Raises SpecError for any other combination.
+    Allowed: dtype fp16 or bf16 with weights of the same dtype, or weight-only int4 (as AWQ and GPTQ store
+    them), int8 or mxfp4; fp32, fp8, int8 or nvfp4 arithmetic with weights of that dtype, fp8 with fp8_block
+    too (a scale for each 128 x 128 weights). dtype fp8_block stands for both. Experts that are stored in a
+    dtype of their own (mxfp4) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
+    activation dtype or fp8. Raises SpecError for any other combination.
     """
+    if dtype == "fp8_block":
+        dtype, weight_dtype = "fp8", weight_dtype or "fp8_block"
     chosen = dtype or model.dtype
     if chosen not in _WEIGHT_DTYPES:
         raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
@@ -183,6 +313,14 @@ def with_dtypes(
     cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
     if cache not in (activations, "fp8"):
         raise SpecError(f"{model.name}: KV cache dtype {cache!r}; allowed: {activations} or fp8")
+    experts = model.experts
+    if experts is not None and (dtype is not None or weight_dtype is not None):
+        experts = msgspec.structs.replace(experts, weight_dtype=None)
     return dataclasses.replace(
-        model, dtype=chosen, weight_dtype=weights, kv_dtype=cache, activation_dtype=activations
+        model,
+        dtype=chosen,
+        weight_dtype=weights,
+        kv_dtype=cache,
+        activation_dtype=activations,
+        experts=experts,
     )

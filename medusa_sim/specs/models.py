@@ -1,8 +1,7 @@
 """Models by name, by Hugging Face id or by path.
 
 Named models live in `models.toml` beside this file, each with its source and the ids of checkpoints that have
-its shape. Any Hugging Face `config.json` of the Llama, Mistral, Qwen2, Qwen3, Gemma 3 or OPT family works
-too (`hf_config.py`).
+its shape. Any Hugging Face `config.json` of a family in `hf_families.py` works too.
 """
 
 from __future__ import annotations
@@ -13,24 +12,32 @@ import os
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
+from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.specs.experts import MoE
 from medusa_sim.specs.hf_config import model_from_config
-from medusa_sim.specs.model import ARCHITECTURES, Layers, Length, Model, Vocab, Width
+from medusa_sim.specs.hf_families import FAMILIES
+from medusa_sim.specs.latent import Latent
+from medusa_sim.specs.model import ARCHITECTURES, Layers, Length, Model, Vocab, Width, with_dtypes
 from medusa_sim.specs.strict import Text, converted
+from medusa_sim.specs.windows import Windows
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A model in `models.toml`. hf: ids of published checkpoints that have this shape."""
+    """A model in `models.toml`. hf: ids of published checkpoints that have this shape.
 
-    architecture: Literal["llama", "mistral", "qwen2", "qwen3", "gemma3_text", "opt"]
+    dtype: of the activations; weights: of the linear layers as released, where another.
+    """
+
+    architecture: Annotated[str, Meta(description=f"one of {', '.join(FAMILIES)}")]
     layers: Layers
     hidden: Width
     intermediate: Width
@@ -43,10 +50,18 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     source: Text
     note: str = ""
     tied_embeddings: bool | None = None
+    qk_norm: bool | None = None
+    mtp_layers: Annotated[int, Meta(ge=0, le=1000)] = 0
+    weights: Literal["fp8_block", "int4"] | None = None
+    experts: MoE | None = None
+    latent: Latent | None = None
+    windows: Windows | None = None
     hf: list[Text] = []
 
     def __post_init__(self) -> None:
-        """Refuse heads that cannot share K and V evenly. Raises ValueError."""
+        """Refuse an unknown family, or heads that cannot share K and V evenly. Raises ValueError."""
+        if self.architecture not in FAMILIES:
+            raise ValueError(f"architecture: given {self.architecture}; allowed: {', '.join(FAMILIES)}")
         if self.heads % self.kv_heads:
             raise ValueError(f"kv_heads: given {self.kv_heads}; it must divide heads = {self.heads}")
 
@@ -104,7 +119,10 @@ def _by_id(state: FileState) -> dict[str, str]:
 
 def _model(name: str, entry: _Entry) -> Model:
     tied = entry.tied_embeddings
-    return Model(
+    layout = dataclasses.asdict(ARCHITECTURES[entry.architecture])
+    if entry.qk_norm is not None:
+        layout["qk_norm"] = entry.qk_norm
+    model = Model(
         name=name,
         architecture=entry.architecture,
         layers=entry.layers,
@@ -120,7 +138,18 @@ def _model(name: str, entry: _Entry) -> Model:
         weight_dtype=entry.dtype,
         kv_dtype=entry.dtype,
         activation_dtype=entry.dtype,
+        experts=entry.experts,
+        latent=entry.latent,
+        windows=entry.windows,
+        mtp_layers=entry.mtp_layers,
         source=entry.source,
         notes=(entry.note,) if entry.note else (),
-        **dataclasses.asdict(ARCHITECTURES[entry.architecture]),
+        **layout,
     )
+    match entry.weights:
+        case None:
+            return model
+        case "int4":
+            return with_dtypes(model, weight_dtype="int4")
+        case released:
+            return with_dtypes(model, dtype=released)

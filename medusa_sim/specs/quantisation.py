@@ -1,19 +1,25 @@
 """`quantization_config` of a Hugging Face config -> dtypes of a Model.
 
-Understood: AWQ and GPTQ at 4 bits, compressed-tensors (int4 or fp8 weights, int8 or fp8 arithmetic), fp8,
-fbgemm_fp8, and modelopt's FP8. Others are refused with the method's name.
+Understood: AWQ at 4 bits, GPTQ at 4 and 8 (weight-only), compressed-tensors (int4, int8 or fp8 weights, int8
+or fp8 arithmetic, nvfp4), fp8 (with a scale a tensor, or a 128 x 128 block), fbgemm_fp8, modelopt's FP8 and
+NVFP4, and mxfp4 (of experts alone, as in gpt-oss). Others are refused with the method's name.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named
 from medusa_sim.specs.model import Model, with_dtypes
 
-METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt")
+METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4")
+_BITS: dict[str, dict[int, str]] = {"awq": {4: "int4"}, "gptq": {4: "int4", 8: "int8"}}
+_BLOCK = [128, 128]
 
 
 def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
@@ -27,17 +33,32 @@ def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
     match config.get("quant_method"):
         case "awq" | "gptq" as method:
             key = "bits" if "bits" in config else "w_bit"
-            if config.get(key) != 4 or isinstance(config[key], bool):
+            bits = config.get(key)
+            allowed = _BITS[method]
+            if not isinstance(bits, int) or isinstance(bits, bool) or bits not in allowed:
+                listed = " or ".join(f"{known} ({dtype})" for known, dtype in allowed.items())
                 raise SpecError(
-                    f"{where}.{key}: given {shown(config.get(key))}; allowed: 4 ({method}, weight-only int4)"
+                    f"{where}.{key}: given {shown(bits)}; allowed: {listed}, {method} is weight-only"
                 )
-            return with_dtypes(model, weight_dtype="int4")
+            return with_dtypes(model, weight_dtype=allowed[bits])
         case "fp8" | "fbgemm_fp8":
-            return with_dtypes(model, dtype="fp8")
-        case "modelopt":
-            if config.get("quant_algo") != "FP8":
-                raise SpecError(f"{where}.quant_algo: given {shown(config.get('quant_algo'))}; allowed: FP8")
-            return with_dtypes(model, dtype="fp8")
+            block = config.get("weight_block_size")
+            if block not in (None, _BLOCK):
+                raise SpecError(f"{where}.weight_block_size: given {shown(block)}; allowed: {_BLOCK} or none")
+            return with_dtypes(model, dtype="fp8" if block is None else "fp8_block")
+        case "mxfp4":
+            if model.experts is None:
+                raise SpecError(f"{where}.quant_method: mxfp4 is stored in experts; {model.name} has none")
+            return dataclasses.replace(
+                model, experts=msgspec.structs.replace(model.experts, weight_dtype="mxfp4")
+            )
+        case "modelopt" | "modelopt_fp4":
+            algorithms = {"FP8": "fp8", "NVFP4": "nvfp4"}
+            algorithm = config.get("quant_algo")
+            if not isinstance(algorithm, str) or algorithm not in algorithms:
+                allowed_names = ", ".join(algorithms)
+                raise SpecError(f"{where}.quant_algo: given {shown(algorithm)}; allowed: {allowed_names}")
+            return with_dtypes(model, dtype=algorithms[algorithm])
         case "compressed-tensors":
             return _compressed(model, config, where)
         case None:
@@ -65,8 +86,10 @@ def _compressed(model: Model, config: dict[str, Any], where: str) -> Model:
             raise SpecError(f"{where}.kv_cache_scheme: given {shown(cache)}; allowed: null or 8-bit float")
         kv_dtype = "fp8"
     match next(iter(schemes)):
-        case ("int4", "none"):
-            return with_dtypes(model, weight_dtype="int4", kv_dtype=kv_dtype)
+        case ("int4" | "int8" as weights, "none"):
+            return with_dtypes(model, weight_dtype=weights, kv_dtype=kv_dtype)
+        case ("fp4", "fp4"):
+            return with_dtypes(model, dtype="nvfp4", kv_dtype=kv_dtype)
         case ("fp8", "fp8"):
             return with_dtypes(model, dtype="fp8", kv_dtype=kv_dtype)
         case ("int8", "int8"):
@@ -74,7 +97,7 @@ def _compressed(model: Model, config: dict[str, Any], where: str) -> Model:
         case (weights, activations):
             raise SpecError(
                 f"{where}.config_groups: given weights {weights} with activations {activations}; allowed: "
-                "int4 weights alone, fp8 with fp8, int8 with int8"
+                "int4 or int8 weights alone, fp8 with fp8, int8 with int8, fp4 with fp4"
             )
 
 

@@ -1,0 +1,153 @@
+"""Several GPUs for one model: tensor parallelism, expert parallelism, data-parallel attention.
+
+    vLLM      --tensor-parallel-size 8 [--enable-expert-parallel]    Parallel(tp=8, ep=1 or 8)
+    SGLang    --tp 8 [--ep 8] --enable-dp-attention --dp 8     Parallel(tp=8, ep=1 or 8, dp_attention=True)
+
+Every GPU runs the same kernels on its share of the weights, so that one of them is again a `Model`: fewer
+heads, narrower MLPs and experts, a part of the vocabulary (`on_one_gpu`). What they exchange is added by the
+workload. Pipeline parallelism is not modelled.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from medusa_sim.errors import UsageError
+
+if TYPE_CHECKING:
+    from medusa_sim.specs.model import Model
+
+LARGEST = 1024
+"""GPUs of one model at most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parallel:
+    """How many GPUs share a model, and how.
+
+    tp: GPUs; ep: groups among which whole experts are split, each expert over tp / ep GPUs.
+    dp_attention: attention of other sequences on every GPU, its weights on all of them.
+    """
+
+    tp: int = 1
+    ep: int = 1
+    dp_attention: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that do not go together. Raises UsageError."""
+        for name, value in (("tp", self.tp), ("ep", self.ep)):
+            if not 1 <= value <= LARGEST:
+                raise UsageError(f"{name} {value}: whole numbers from 1 to {LARGEST} are allowed")
+        if self.tp % self.ep:
+            raise UsageError(
+                f"ep {self.ep} does not divide tp {self.tp}, the number of GPUs (as SGLang counts); give "
+                f"--tp {self.ep} --ep {self.ep}, or an --ep that divides {self.tp}"
+            )
+        if self.dp_attention and self.ep not in (1, self.tp):
+            raise UsageError(
+                f"ep {self.ep} with data-parallel attention over {self.tp} GPUs; allowed: 1 or {self.tp}"
+            )
+
+    @property
+    def attention_tp(self) -> int:
+        """GPUs that share the heads of one sequence."""
+        return 1 if self.dp_attention else self.tp
+
+    @property
+    def expert_tp(self) -> int:
+        """GPUs that share the width of one expert."""
+        return self.tp // self.ep
+
+    @property
+    def exchanges_experts(self) -> bool:
+        """Whether tokens are sent to the GPUs of their experts (else every GPU has all tokens)."""
+        return self.dp_attention and self.ep > 1
+
+    def __str__(self) -> str:
+        """`8 GPUs (tp 8, ep 8, data-parallel attention)`; `1 GPU`."""
+        if self.tp == 1:
+            return "1 GPU"
+        ways = [f"tp {self.tp}"]
+        ways += [f"ep {self.ep}"] if self.ep > 1 else []
+        ways += ["data-parallel attention"] if self.dp_attention else []
+        return f"{self.tp} GPUs ({', '.join(ways)})"
+
+
+ONE = Parallel()
+
+
+def on_one_gpu(model: Model, parallel: Parallel) -> Model:
+    """What one GPU of the group holds and computes, as a model; the model itself on one GPU.
+
+    KV heads that do not divide are held by several GPUs, as engines do. Raises UsageError for sizes that
+    cannot be split, naming what can.
+    """
+    if parallel == ONE:
+        return model
+    if model.experts is None:
+        _refuse_dense(model, parallel)
+    heads = _share(model, "heads", model.heads, parallel.attention_tp)
+    experts = model.experts
+    if experts is not None:
+        if experts.experts % parallel.ep:
+            raise UsageError(
+                f"{model.name}: {experts.experts} experts cannot be split over ep {parallel.ep}; "
+                f"{_divisors(experts.experts, 'ep')}"
+            )
+        experts = msgspec.structs.replace(
+            experts,
+            local_experts=experts.experts // parallel.ep,
+            inter=_share(model, "the width of an expert", experts.inter, parallel.expert_tp),
+            shared=experts.shared
+            if parallel.exchanges_experts
+            else _share(model, "the width of shared experts", experts.shared, parallel.tp),
+        )
+    has_dense = experts is None or experts.layers < model.layers
+    return replace(
+        model,
+        heads=heads,
+        kv_heads=_kv_heads(model, parallel.attention_tp),
+        intermediate=_share(model, "the width of the MLP", model.intermediate, parallel.tp)
+        if has_dense
+        else max(1, model.intermediate // parallel.tp),
+        vocab=-(-model.vocab // parallel.tp),
+        experts=experts,
+        parallel=parallel,
+    )
+
+
+def _refuse_dense(model: Model, parallel: Parallel) -> None:
+    if parallel.ep > 1:
+        raise UsageError(f"{model.name} has no experts: --ep {parallel.ep} splits experts; give --tp alone")
+    if parallel.dp_attention:
+        raise UsageError(
+            f"{model.name} has no experts: data-parallel attention serves mixtures of experts; run replicas "
+            "of a dense model, each with its own batch"
+        )
+
+
+def _share(model: Model, what: str, size: int, parts: int) -> int:
+    if size % parts:
+        raise UsageError(
+            f"{model.name}: {what} ({size}) cannot be split over tp {parts}; {_divisors(size, 'tp')}"
+        )
+    return size // parts
+
+
+def _divisors(size: int, option: str) -> str:
+    fits = [str(parts) for parts in (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128) if size % parts == 0]
+    return f"choose --{option} {', '.join(fits)}"
+
+
+def _kv_heads(model: Model, parts: int) -> int:
+    if model.kv_heads % parts == 0:
+        return model.kv_heads // parts
+    if parts % model.kv_heads == 0:
+        return 1
+    raise UsageError(
+        f"{model.name}: {model.kv_heads} K/V heads can be neither split nor copied over tp {parts}; "
+        f"{_divisors(model.heads, 'tp')}"
+    )

@@ -1,0 +1,322 @@
+"""Mixtures of experts, latent attention and windows: published counts, configs of every family, shards."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.specs.experts import MoE
+from medusa_sim.specs.model import Model, with_dtypes
+from medusa_sim.specs.models import load_model, model_names
+from medusa_sim.specs.parallel import ONE, Parallel, on_one_gpu
+from medusa_sim.specs.windows import Windows
+
+# (parameters, active per token) as published. Whole numbers: elements in the safetensors files of the
+# checkpoint named in models.toml; what they hold beside the weights that are counted is in BESIDE. The active
+# figures are those of the model cards and reports: rounded, so 6 %.
+PUBLISHED: dict[str, tuple[float, float]] = {
+    "mixtral-8x7b": (46_702_792_704, 12.9e9),  # arXiv 2401.04088, section 3
+    "mixtral-8x22b": (140_620_634_112, 39e9),
+    "qwen3-30b-a3b": (30_532_122_624, 3.3e9),  # arXiv 2505.09388, table 2
+    "qwen3-235b-a22b": (235_093_634_560, 22e9),
+    "qwen3-coder-480b-a35b": (480e9, 35e9),
+    "deepseek-v2-lite": (15.7e9, 2.4e9),  # arXiv 2405.04434, appendix B
+    "deepseek-v3": (671_026_419_200, 37e9),  # arXiv 2412.19437; without the MTP module
+    "deepseek-r1": (671_026_419_200, 37e9),
+    "kimi-k2": (1.04e12, 32e9),  # arXiv 2507.20534, table 2
+    "gpt-oss-20b": (20_914_757_184, 3.61e9),  # arXiv 2508.10925, table 1
+    "gpt-oss-120b": (116_829_156_672, 5.13e9),
+    "llama-4-scout": (109e9, 17e9),  # with the vision tower of 0.9
+    "llama-4-maverick": (400e9, 17e9),
+    "glm-4.5-air": (110_468_824_832, 12e9),  # arXiv 2508.06471, table 1
+    "glm-4.5": (358_337_791_296, 32e9),
+    "glm-4.6": (355e9, 32e9),
+    "minimax-m2": (230e9, 10e9),
+}
+NO_EMBEDDING = ("gpt-oss-20b", "gpt-oss-120b", "minimax-m2", "deepseek-v2-lite")
+"""Active without the token embedding, as these cards say or as their figure follows."""
+NO_VOCABULARY = ("glm-4.5-air", "glm-4.5", "glm-4.6")
+"""Active without embedding and LM head: GLM-4.5's report."""
+
+
+def _beside(model: Model) -> int:
+    """Elements of a checkpoint that cost nothing: router corrections, attention sinks, an MTP module."""
+    assert model.experts is not None
+    corrections = model.experts.layers * model.experts.experts
+    match model.architecture:
+        case "deepseek_v3":
+            return corrections
+        case "gpt_oss":
+            return model.layers * model.heads
+        case "glm4_moe":
+            fusion = 2 * model.hidden**2 + 3 * model.hidden
+            copies = 2 * model.vocab * model.hidden
+            module = model.layer_parameter_count + model.experts.experts
+            return corrections + module + fusion + copies
+        case _:
+            return 0
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_counts_are_the_published_ones(name: str) -> None:
+    model = load_model(name)
+    total, active = PUBLISHED[name]
+    if isinstance(total, int):
+        assert model.parameter_count + _beside(model) == total
+    else:
+        assert model.parameter_count == pytest.approx(total, rel=0.015)
+    tables = (name in NO_EMBEDDING) + 2 * (name in NO_VOCABULARY)
+    counted = model.active_parameter_count - tables * model.vocab * model.hidden
+    assert counted == pytest.approx(active, rel=0.06)
+
+
+def test_every_mixture_has_a_published_count() -> None:
+    assert set(PUBLISHED) == {name for name in model_names() if load_model(name).experts is not None}
+
+
+def test_weights_lie_in_memory_as_released() -> None:
+    # gpt-oss model card: checkpoints of 60.8 and 12.8 GiB, experts in mxfp4
+    for name, gib in (("gpt-oss-120b", 60.8), ("gpt-oss-20b", 12.8)):
+        assert load_model(name).weight_bytes / 2**30 == pytest.approx(gib, rel=0.01)
+    # DeepSeek-V3: about 689 GB with the MTP module of 14 GB
+    assert load_model("deepseek-v3").weight_bytes == pytest.approx(675e9, rel=0.01)
+    bf16 = with_dtypes(load_model("gpt-oss-20b"), dtype="bf16")
+    assert bf16.weight_bytes == 2 * bf16.parameter_count
+
+
+def test_a_latent_cache_keeps_576_numbers_a_token_and_layer() -> None:
+    assert load_model("deepseek-v3").kv_bytes_per_token == 61 * (512 + 64) * 2
+
+
+def test_a_windowed_layer_keeps_its_window() -> None:
+    model = load_model("gpt-oss-20b")
+    assert model.windows is not None
+    tokens = np.asarray([1.0, 128.0, 4096.0])
+    kept = model.kv_bytes(tokens)
+    assert kept[:2] == pytest.approx(tokens[:2] * model.kv_bytes_per_token)
+    assert kept[2] == pytest.approx((4096 + 128) / 2 * model.kv_bytes_per_token)
+    plain = dataclasses.replace(model, windows=None)
+    assert np.array_equal(plain.kv_bytes(tokens), tokens * plain.kv_bytes_per_token)
+    assert model.windows.keys(np.asarray(4096.0), np.asarray(1.0)) == 128
+    assert model.windows.keys(np.asarray(100.0), np.asarray(4.0)) == 100
+
+
+# --- configs -----------------------------------------------------------------------------------------
+
+COMMON: dict[str, Any] = {
+    "hidden_size": 2048,
+    "num_hidden_layers": 8,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "vocab_size": 32000,
+    "max_position_embeddings": 4096,
+    "intermediate_size": 5632,
+    "num_experts_per_tok": 2,
+    "torch_dtype": "bfloat16",
+}
+LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+ROUTED = {"n_routed_experts": 64, "moe_intermediate_size": 1408, "n_shared_experts": 2}
+QWEN = {"num_experts": 60, "moe_intermediate_size": 1408}
+FAMILIES: dict[str, tuple[str, dict[str, Any], MoE]] = {
+    "mixtral": (
+        "MixtralForCausalLM",
+        {"num_local_experts": 8},
+        MoE(experts=8, topk=2, inter=5632, layers=8),
+    ),
+    "qwen2_moe": (
+        "Qwen2MoeForCausalLM",
+        {**QWEN, "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 2},
+        MoE(experts=60, topk=2, inter=1408, layers=4, shared=5632, shared_gate=True),
+    ),
+    "qwen3_moe": (
+        "Qwen3MoeForCausalLM",
+        {**QWEN, "mlp_only_layers": [0, 3]},
+        MoE(experts=60, topk=2, inter=1408, layers=6),
+    ),
+    "deepseek_v2": (
+        "DeepseekV2ForCausalLM",
+        {**ROUTED, **LATENT, "q_lora_rank": None, "first_k_dense_replace": 1},
+        MoE(experts=64, topk=2, inter=1408, layers=7, shared=2816),
+    ),
+    "kimi_k2": (
+        "DeepseekV3ForCausalLM",
+        {**ROUTED, **LATENT, "q_lora_rank": 1536},
+        MoE(experts=64, topk=2, inter=1408, layers=8, shared=2816),
+    ),
+    "gpt_oss": (
+        "GptOssForCausalLM",
+        {"num_local_experts": 32, "quantization_config": {"quant_method": "mxfp4"}},
+        MoE(experts=32, topk=2, inter=5632, layers=8, biases=True, weight_dtype="mxfp4"),
+    ),
+    "llama4_text": (
+        "Llama4ForCausalLM",
+        {"num_local_experts": 16, "intermediate_size_mlp": 8192, "interleave_moe_layer_step": 2},
+        MoE(experts=16, topk=2, inter=5632, layers=4, shared=5632),
+    ),
+    "glm4_moe": (
+        "Glm4MoeForCausalLM",
+        {**ROUTED, "first_k_dense_replace": 3, "num_nextn_predict_layers": 1},
+        MoE(experts=64, topk=2, inter=1408, layers=5, shared=2816),
+    ),
+    "minimax_m2": (
+        "MiniMaxM2ForCausalLM",
+        {"num_local_experts": 256, "use_mtp": True, "num_mtp_modules": 3},
+        MoE(experts=256, topk=2, inter=5632, layers=8),
+    ),
+}
+
+
+def _load(folder: Path, content: dict[str, Any]) -> Model:
+    path = folder / "config.json"
+    path.write_text(json.dumps({key: value for key, value in content.items() if value is not ...}))
+    return load_model(path)
+
+
+def _config(family: str) -> dict[str, Any]:
+    name, own, _ = FAMILIES[family]
+    return {**COMMON, "architectures": [name], "model_type": family, **own}
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_configs_of_every_family(tmp_path: Path, family: str) -> None:
+    model = _load(tmp_path, _config(family))
+    assert model.architecture == family
+    assert model.experts == FAMILIES[family][2]
+    assert (model.latent is not None) == (family in ("deepseek_v2", "kimi_k2"))
+    assert model.mtp_layers == {"glm4_moe": 1, "minimax_m2": 3}.get(family, 0)
+
+
+@pytest.mark.parametrize("family", sorted(FAMILIES))
+def test_a_missing_field_is_named(tmp_path: Path, family: str) -> None:
+    for key in ("num_experts_per_tok", *FAMILIES[family][1]):
+        if key in ("num_local_experts", "num_experts", "n_routed_experts", "kv_lora_rank", "v_head_dim"):
+            with pytest.raises(SpecError, match=rf"config\.json: {key}: missing"):
+                _load(tmp_path, {**_config(family), key: ...})
+    with pytest.raises(SpecError, match="num_experts_per_tok: given 1000"):
+        _load(tmp_path, {**_config(family), "num_experts_per_tok": 1000})
+
+
+def test_windows_of_configs(tmp_path: Path) -> None:
+    gpt = _load(tmp_path, {**_config("gpt_oss"), "layer_types": ["sliding_attention", "full_attention"] * 4})
+    assert gpt.windows == Windows(size=128, layers=4)
+    with pytest.raises(SpecError, match="layer_types: 1 entries"):
+        _load(tmp_path, {**_config("gpt_oss"), "layer_types": ["sliding_attention"]})
+    llama = _load(tmp_path, _config("llama4_text"))
+    assert llama.windows == Windows(size=8192, layers=6, chunked=True)
+    text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
+    gemma = _load(tmp_path, {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
+    named = load_model("gemma-3-4b")
+    assert gemma == dataclasses.replace(
+        named, name=gemma.name, source=gemma.source, notes=gemma.notes,
+        dtype="fp16", weight_dtype="fp16", kv_dtype="fp16", activation_dtype="fp16",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("family", "told"),
+    [("qwen3_next", "linear attention"), ("deepseek_v32", "sparse attention"), ("bamba", "allowed: one of")],
+)
+def test_families_that_are_not_modelled_say_what_is_missing(tmp_path: Path, family: str, told: str) -> None:
+    with pytest.raises(SpecError, match=told):
+        _load(tmp_path, {**COMMON, "model_type": family})
+
+
+SAME = {
+    "Mixtral-8x7B": "mixtral-8x7b", "Mixtral-8x22B": "mixtral-8x22b", "Qwen3-30B-A3B": "qwen3-30b-a3b",
+    "Qwen3-235B-A22B": "qwen3-235b-a22b", "Qwen3-Coder-480B-A35B": "qwen3-coder-480b-a35b",
+    "DeepSeek-V3/R1": "deepseek-v3", "Kimi-K2": "kimi-k2", "gpt-oss-20b": "gpt-oss-20b",
+    "gpt-oss-120b": "gpt-oss-120b", "Llama-4-Scout": "llama-4-scout", "Llama-4-Maverick": "llama-4-maverick",
+    "MiniMax-M2.5": "minimax-m2", "GLM-4.5-Air": "glm-4.5-air", "DeepSeek-V2-Lite": "deepseek-v2-lite",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("config", sorted(SAME))
+def test_deployed_configs_equal_the_named_models(tmp_path: Path, config: str) -> None:
+    shapes = Path(os.environ.get("MEDUSA_SIM_DATA", "../shared/data")) / "moe_tp" / "model_shapes.json"
+    if not shapes.is_file():
+        pytest.skip("the sizes of deployed models are not beside this checkout")
+    held = {key: value for key, value in json.loads(shapes.read_text())[config].items() if key[0] != "_"}
+    named = load_model(SAME[config])
+    if isinstance(held.get("layer_types"), str):  # abridged there
+        del held["layer_types"]
+    if held["architectures"] == ["Llama4ForConditionalGeneration"]:
+        held = {"architectures": held.pop("architectures"), "text_config": held}
+        held["text_config"]["max_position_embeddings"] = named.max_seq_len
+    read = _load(tmp_path, {"max_position_embeddings": named.max_seq_len, "torch_dtype": "bfloat16", **held})
+    changed = {
+        "name": named.name, "source": named.source, "notes": named.notes, "samples_top_k": named.samples_top_k
+    }  # fmt: skip
+    assert dataclasses.replace(read, **changed) == named  # type: ignore[arg-type]
+
+
+# --- shards ------------------------------------------------------------------------------------------
+
+
+def _replicated(model: Model) -> int:
+    """Parameters that every GPU of a tensor-parallel group holds whole, of a model without biases."""
+    hidden, layers = model.hidden, model.layers
+    norms = layers * (model.norms_per_layer * hidden + model.qk_norm * 2 * model.head_dim) + hidden
+    if model.latent is not None:
+        norms += layers * (model.latent.norm_count + hidden * model.latent.down_width)
+    if model.experts is not None:
+        norms += model.experts.layers * model.experts.router_weights(hidden)
+    return norms
+
+
+@pytest.mark.parametrize(
+    "name", ["llama-3.1-70b", "qwen3-32b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v3", "llama-4-scout"]
+)
+@given(tp=st.sampled_from([1, 2, 4, 8]), whole=st.booleans())
+def test_the_shards_hold_the_model(name: str, tp: int, whole: bool) -> None:
+    model = load_model(name)
+    ep = tp if whole and model.experts is not None else 1
+    shard = on_one_gpu(model, Parallel(tp=tp, ep=ep))
+    again = max(0, tp - model.kv_heads) * model.layers * 2 * model.hidden * model.head_dim  # copied K/V heads
+    held = tp * shard.parameter_count
+    padding = tp * 2 * (shard.vocab * tp - model.vocab) * model.hidden // tp
+    assert held == model.parameter_count + (tp - 1) * _replicated(model) + again + padding
+    assert shard.parallel == (ONE if tp == 1 else Parallel(tp=tp, ep=ep))
+    if tp == 1:
+        assert shard is model
+
+
+def test_data_parallel_attention_copies_it() -> None:
+    model = load_model("deepseek-r1")
+    shard = on_one_gpu(model, Parallel(tp=8, ep=8, dp_attention=True))
+    assert shard.attention_parameter_count == model.attention_parameter_count
+    assert shard.experts is not None
+    assert model.experts is not None
+    assert (shard.experts.held, shard.experts.inter) == (32, model.experts.inter)
+    assert shard.kv_bytes_per_token == model.kv_bytes_per_token
+    assert on_one_gpu(model, Parallel(tp=8)).experts.inter == 256  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("name", "ways", "told"),
+    [
+        ("llama-3.1-8b", {"tp": 3}, r"heads \(32\) cannot be split over tp 3; choose --tp 1, 2, 4, 8"),
+        ("llama-3.1-8b", {"tp": 2, "ep": 2}, "has no experts"),
+        ("llama-3.1-8b", {"tp": 2, "dp_attention": True}, "has no experts"),
+        (
+            "mixtral-8x7b",
+            {"tp": 16, "ep": 16},
+            "8 experts cannot be split over ep 16; choose --ep 1, 2, 4, 8",
+        ),
+        ("qwen3-30b-a3b", {"tp": 2, "ep": 4}, "ep 4 does not divide tp 2"),
+        ("qwen3-30b-a3b", {"tp": 0}, "tp 0: whole numbers from 1"),
+        ("deepseek-v3", {"tp": 8, "ep": 2, "dp_attention": True}, "allowed: 1 or 8"),
+        ("llama-4-scout", {"tp": 16}, r"heads \(40\)"),
+    ],
+)
+def test_what_cannot_be_split_says_what_can(name: str, ways: dict[str, Any], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        on_one_gpu(load_model(name), Parallel(**ways))
