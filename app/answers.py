@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from medusa_sim.plan.request import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
-    from medusa_sim.specs.kernels import Fit
+    from medusa_sim.specs.fitted import Fit
 
 
 _KINDS = (

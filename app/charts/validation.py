@@ -10,7 +10,7 @@ from charts.style import NEUTRAL, SHADES, Spec, base, category, columns, quantit
 if TYPE_CHECKING:
     import pandas as pd
 
-    from medusa_sim.specs.kernels import Fit
+    from medusa_sim.specs.fitted import Fit
 
 _MOST_POINTS = 1500
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from medusa_sim.report.text import TextTable
-    from medusa_sim.specs.kernels import Fit
+    from medusa_sim.specs.fitted import Fit
     from medusa_sim.validate.comparison import Choice
 
 _UPLOAD = "my rows (CSV)"

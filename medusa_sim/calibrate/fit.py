@@ -20,13 +20,12 @@ from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.calibrate.scores import mape
 from medusa_sim.errors import DataError
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm
+from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.kernels import (
     AttentionKernel,
     AttentionPath,
     ElementwiseKernel,
-    Fit,
     GemmKernel,
-    Residual,
     SerialAttention,
     SerialGemm,
     UnfusedKernel,
@@ -183,7 +182,7 @@ def with_fit(
     for fold in range(min(folds, int(groups.max()) + 1)):
         held: npt.NDArray[np.bool_] = groups % folds == fold
         heldout_us[held] = time_us(refit(rows.where(~held)), rows.where(held))
-    size = as_float(rows.operator.tokens)
+    size = as_float(rows.operator.size)
     fit = Fit(
         source=source,
         rows=len(rows.time_us),

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.specs.kernels import Residual
+from medusa_sim.specs.fitted import Residual
 
 
 def residual_bands(

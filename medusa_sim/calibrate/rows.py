@@ -29,8 +29,8 @@ from medusa_sim.operators.operator import (
     Elementwise,
     Gemm,
     Operator,
-    operator_of,
 )
+from medusa_sim.operators.registry import operator_of
 from medusa_sim.operators.table import operators_of
 from medusa_sim.reading import SPEC_BYTES, read_text
 from medusa_sim.specs.gpu import Gpu

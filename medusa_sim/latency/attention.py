@@ -54,8 +54,9 @@ from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
 from medusa_sim.operators.operator import Attention, Operator
+from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import AttentionKernel, AttentionPath, Fit
+from medusa_sim.specs.kernels import AttentionKernel, AttentionPath
 from medusa_sim.units import US_PER_S
 
 _SPLIT_MARGIN = 1.1

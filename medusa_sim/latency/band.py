@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.specs.kernels import Residual
+from medusa_sim.specs.fitted import Residual
 
 
 def residual_band(residuals: tuple[Residual, ...], size: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -13,9 +13,10 @@ import numpy.typing as npt
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.band import residual_band
 from medusa_sim.operators.operator import Operator
+from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR, widened
-from medusa_sim.specs.kernels import Fit
 
 CodeArray: TypeAlias = npt.NDArray[np.int8]
 
@@ -49,7 +50,8 @@ class OperatorTime:
     """Time of one launch of an operator, for every shape it holds.
 
     time_us, low_us, high_us: microseconds; low and high bound 80 % of the held-out residuals.
-    bound: `Bound` codes. source: `Source` codes. All broadcast against the operator's shape.
+    bound: `Bound` codes. source: `Source` codes. All broadcast against the operator's shape. kernels: place
+    of the fitted kernel, `set:key`, where it was chosen among several (`latency.choice`).
     """
 
     time_us: FloatArray
@@ -57,6 +59,7 @@ class OperatorTime:
     high_us: FloatArray
     bound: CodeArray
     source: CodeArray
+    kernels: str = ""
 
 
 def calibrated_time(
@@ -68,13 +71,15 @@ def calibrated_time(
     memory_us: FloatArray,
     work_us: FloatArray,
     work: Bound = Bound.COMPUTE,
+    form: str = "",
 ) -> OperatorTime:
     """Time of a fitted kernel with what bounds it, its 80 % band and its source.
 
     fixed_us, memory_us, work_us: the kernel's parts. The fixed part binds where it is more than half of the
     time, else memory where it is not shorter than the work, else `work`. fits: of the kernels that the time
     is made of, each with the operator that it times; their bands multiply, and the least trustworthy of
-    their sources is the whole's. A kernel that unpacks has a band as wide as one of another architecture's.
+    their sources is the whole's. form: numeric format that the kernel was fitted in. A kernel that was fitted
+    in another format, or without one unpacks, has a band as wide as one of another architecture's.
     """
     low: FloatArray | float = 1.0
     high: FloatArray | float = 1.0
@@ -83,10 +88,10 @@ def calibrated_time(
         residuals = fit.residuals
         if fit.lender not in ("", gpu.name):
             source = max(source, Source.BORROWED)
-        if operator.unpacks:
+        if operator.unpacks if not form else not _same_form(form, operator.form):
             source = Source.EXTRAPOLATED
             residuals = tuple(widened(residual, 1.0, TRANSFER_ERROR) for residual in residuals)
-        fit_low, fit_high = residual_band(residuals, operator.tokens)
+        fit_low, fit_high = residual_band(residuals, operator.size)
         low, high = low * fit_low, high * fit_high
     bound = np.where(memory_us >= work_us, np.int8(Bound.MEMORY), np.int8(work))
     return OperatorTime(
@@ -96,6 +101,11 @@ def calibrated_time(
         bound=np.where(fixed_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound),
         source=np.full(np.shape(time_us), source, dtype=np.int8),
     )
+
+
+def _same_form(fitted: str, asked: str) -> bool:
+    """Whether a kernel of one numeric format serves another as it is: 16-bit formats run alike."""
+    return fitted == asked or {fitted, asked} <= set(HALVES)
 
 
 class LatencyModel(Protocol):

@@ -56,6 +56,7 @@ class CachedLatency:
             high_us=once.high_us[index],
             bound=np.broadcast_to(once.bound, distinct.shape)[index],
             source=np.broadcast_to(once.source, distinct.shape)[index],
+            kernels=once.kernels,
         )
 
 

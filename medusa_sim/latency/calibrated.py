@@ -8,10 +8,13 @@ from typing import Any, TypeVar
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time, verify_attention_time
 from medusa_sim.latency.base import OperatorTime
+from medusa_sim.latency.choice import Asked, choose, said
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.latency.moe import experts_time
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.latency.unfused import unfused_attention_time
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,
     ELEMENTWISE_KINDS,
@@ -21,29 +24,31 @@ from medusa_sim.operators.operator import (
     Operator,
 )
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.kernels import KernelSet, SerialGemm
 
 Kernel = TypeVar("Kernel")
-
-_SAME_SPEED = {"fp16": "bf16", "bf16": "fp16"}
-"""Tensor cores run both 16-bit formats at one rate (same datasheet row on every GPU here)."""
 
 
 class CalibratedLatency:
     """Kernel times from the parameters in `hardware/<gpu>.toml`.
 
     kernels: name of the kernel set. cold: whether weights and KV come from HBM, as in every step of
-    a model; `False` predicts rows that were measured with operands left in L2.
+    a model; `False` predicts rows that were measured with operands left in L2. engine, kernel: the set and
+    the library's name of the kernel that rows were measured with (`latency.choice`); an engine that the GPU
+    has no set of leaves `kernels`.
     Raises SpecError where the GPU has no such kernel set.
     """
 
     name = "calibrated"
 
-    def __init__(self, gpu: Gpu, kernels: str, *, cold: bool = True) -> None:
+    def __init__(
+        self, gpu: Gpu, kernels: str, *, cold: bool = True, engine: str = "", kernel: str = ""
+    ) -> None:
         self.gpu = gpu
-        self.kernels = kernels
+        self.kernels = engine if engine in gpu.kernels else kernels
         self.cold = cold
-        self.held: KernelSet = gpu.kernel_set(kernels)
+        self.held: KernelSet = gpu.kernel_set(self.kernels)
+        self.asked = Asked(kernels=kernels, engine=engine, kernel=kernel)
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""
@@ -61,13 +66,20 @@ class CalibratedLatency:
 
 
 def _linear_time(model: CalibratedLatency, operator: Gemm) -> OperatorTime:
-    known, dtype = model.held.linear, operator.dtype
-    if dtype not in known and _SAME_SPEED.get(dtype) in known:
-        dtype = _SAME_SPEED[dtype]
-    model.kernel("gemm", known, dtype)
-    if dtype in model.held.serial_gemm:
-        return serial_gemm_time(model.gpu, model.held.serial_gemm[dtype], operator)
-    return gemm_time(model.gpu, model.held.gemm[dtype], operator, cold=model.cold)
+    """Of the set that was asked for; a row that names an engine may get the nearest of another."""
+    choice = choose(
+        model.gpu, "gemm", operator, model.asked, lambda held: held.linear, anywhere=bool(model.asked.engine)
+    )
+    if isinstance(choice.kernel, SerialGemm):
+        return serial_gemm_time(model.gpu, choice.kernel, operator)
+    found = gemm_time(model.gpu, choice.kernel, operator, cold=model.cold, form=choice.form)
+    return said(choice, found)
+
+
+def _experts_time(model: CalibratedLatency, operator: Experts) -> OperatorTime:
+    """Of the set that was asked for, else of any that was fitted to layers of experts on this GPU."""
+    choice = choose(model.gpu, "moe", operator, model.asked, lambda held: held.moe)
+    return said(choice, experts_time(model.gpu, choice.kernel, operator, cold=model.cold, form=choice.form))
 
 
 def _unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
@@ -103,5 +115,6 @@ TIMES: dict[str, Callable[[CalibratedLatency, Any], OperatorTime]] = {
     **dict.fromkeys(ATTENTION_KINDS, _attention_time),
     **dict.fromkeys(("qk", "pv"), _unfused_time),
     **dict.fromkeys(ELEMENTWISE_KINDS, _elementwise_time),
+    "moe": _experts_time,
 }
 """How each kind of operator is timed."""

@@ -27,8 +27,9 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.operator import Attention, Gemm, Operator
+from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import Fit, SerialAttention, SerialGemm, SerialLine
+from medusa_sim.specs.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
 

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from medusa_sim.operators.operator import (
-    OPERATORS,
     Attention,
     AttentionKind,
     Elementwise,
@@ -18,6 +17,7 @@ from medusa_sim.operators.operator import (
     Gemm,
     Operator,
 )
+from medusa_sim.operators.registry import OPERATORS
 from medusa_sim.specs.model import Model
 from medusa_sim.units import BYTES_PER_ELEMENT
 

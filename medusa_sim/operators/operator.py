@@ -10,18 +10,34 @@ Shapes are numpy arrays that broadcast against each other, so that one operator 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, TypeAlias, get_args
+from typing import ClassVar, Literal, NamedTuple, Self, TypeAlias, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import BoolArray, FloatArray, as_float
+from medusa_sim.specs.formats import Format
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Size: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64] | int | float
 """A shape entry: one number, or an array that broadcasts against the operator's other entries."""
+
+TextArray: TypeAlias = npt.NDArray[np.str_]
+Numbers: TypeAlias = Mapping[str, FloatArray]
+Words: TypeAlias = Mapping[str, TextArray]
+"""Columns of rows of a table by name, an entry a row."""
+
+
+class Fault(NamedTuple):
+    """Rows of a table that contradict themselves: which, in which column, beside which other, what may be."""
+
+    wrong: BoolArray
+    column: str
+    allowed: str
+    beside: str = ""
+
 
 AttentionKind = Literal["qk", "pv", "decode_attention", "verify_attention", "prefill_attention"]
 ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embedding", "next_token"]
@@ -31,18 +47,34 @@ ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator(ABC):
-    """What everything else asks of a kernel launch; a new operator is a subclass and its entry in OPERATORS.
+    """What everything else asks of a kernel launch.
+
+    A new operator is a subclass and its entry in `registry.OPERATORS`; a time in `latency.calibrated.TIMES`;
+    a fit in `calibrate.rows.FITS` where it is calibrated.
 
     name: of its place in the model. kind: what is computed, the key of its latency, its calibration and its
     measurement. dtype: of the activations and the arithmetic.
 
-    FAMILY: kinds that share their columns. COLUMNS: names of its sizes, as in a table of operators. AXES:
-    those along which a time may be interpolated between measured rows, outer to inner.
+    FAMILY: kinds that share their columns. COLUMNS: names of its sizes (arrays of one shape). AXES: those
+    along which a time may be interpolated between measured rows, outer to inner. LABELS: fields that are no
+    sizes and make another operator of it, beside the dtypes.
+
+    How a table of operators names it (`table.operators_of` hands these to `of_rows`): NUMBERS, whole numbers
+    that every row has, COLUMNS unless they are said; OPTIONAL, further numbers, 0 or more, and what a blank
+    cell means (a blank that means a number is a count and whole, one that means NaN a measurement); WORDS,
+    text columns, and what a blank one means; SPLITS, those words whose rows are different operators;
+    BLANK_DTYPE, what a blank `dtype` means (nothing: it must be said).
     """
 
     FAMILY: ClassVar[str]
     COLUMNS: ClassVar[tuple[str, ...]]
     AXES: ClassVar[tuple[str, ...]]
+    LABELS: ClassVar[tuple[str, ...]] = ()
+    NUMBERS: ClassVar[tuple[str, ...]] = ()
+    OPTIONAL: ClassVar[Mapping[str, float]] = {}
+    WORDS: ClassVar[Mapping[str, str]] = {}
+    SPLITS: ClassVar[tuple[str, ...]] = ()
+    BLANK_DTYPE: ClassVar[str] = ""
 
     name: str
     kind: str
@@ -60,8 +92,30 @@ class Operator(ABC):
 
     @property
     @abstractmethod
-    def tokens(self) -> FloatArray:
-        """New tokens that one launch processes: the size by which errors of predictions are told apart."""
+    def size(self) -> FloatArray:
+        """The size by which errors of predictions are told apart: new tokens of one launch, or its bytes."""
+
+    @classmethod
+    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
+        """The operator of rows of a table that share kind, format and SPLITS.
+
+        form: dtypes of arithmetic and weights, from the rows' `dtype`. numbers: arrays of NUMBERS and
+        OPTIONAL. words: arrays of WORDS.
+        """
+        del words
+        made: Callable[..., Self] = cls
+        return made(name=kind, kind=kind, dtype=form.dtype, **numbers)
+
+    @classmethod
+    def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
+        """What rows of the family must not say; kinds and numbers as in `of_rows`, for every row."""
+        del kinds, numbers
+        yield from ()
+
+    @classmethod
+    def row_numbers(cls) -> tuple[str, ...]:
+        """Columns that a row of a table must fill."""
+        return cls.NUMBERS or cls.COLUMNS
 
     @property
     def stored_dtype(self) -> str:
@@ -74,15 +128,21 @@ class Operator(ABC):
         return BYTES_PER_ELEMENT[self.stored_dtype] != BYTES_PER_ELEMENT[self.dtype]
 
     @property
+    def form(self) -> str:
+        """Name of the numeric format, by which kernels are keyed (`specs.formats`)."""
+        return Format(self.dtype, self.stored_dtype).key
+
+    @property
     def columns(self) -> dict[str, Size]:
         """Sizes by the names of COLUMNS."""
         return {name: getattr(self, name) for name in self.COLUMNS}
 
     @property
     def key(self) -> tuple[str | Size, ...]:
-        """Kind, dtypes and the sizes off AXES: what must match a measured row exactly."""
+        """Kind, dtypes, LABELS and the sizes off AXES: what must match a measured row exactly."""
+        labels = (str(getattr(self, name)) for name in self.LABELS)
         off_axes = (getattr(self, name) for name in self.COLUMNS if name not in self.AXES)
-        return (self.kind, self.dtype, self.stored_dtype, *off_axes)
+        return (self.kind, self.dtype, self.stored_dtype, *labels, *off_axes)
 
     @property
     def axes(self) -> tuple[Size, ...]:
@@ -116,8 +176,16 @@ class Gemm(Operator):
         """Of the weights."""
         return self.weight_dtype or self.dtype
 
+    @classmethod
+    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
+        """Linear layers; `dtype` may name a format with other weights, such as int4."""
+        del words, kind
+        weights = None if form.weight_dtype == form.dtype else form.weight_dtype
+        m, n, k = (numbers[name] for name in cls.COLUMNS)
+        return cls(name="gemm", dtype=form.dtype, weight_dtype=weights, m=m, n=n, k=k)
+
     @property
-    def tokens(self) -> FloatArray:
+    def size(self) -> FloatArray:
         """The rows, m."""
         return as_float(self.m)
 
@@ -166,13 +234,24 @@ class Attention(Operator):
     head_dim: Size
     kv_dtype: str | None = None
 
+    @classmethod
+    def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
+        """Query heads share K/V heads evenly; a fused kernel's kv_len includes its own new tokens."""
+        uneven = numbers["heads"] % numbers["kv_heads"] != 0
+        yield Fault(uneven, "kv_heads", "a divisor of heads", "heads")
+        fused = ~np.isin(kinds, ("qk", "pv"))
+        short = fused & (numbers["kv_len"] < numbers["q_len"])
+        yield Fault(short, "kv_len", "at least q_len (kv_len includes the q_len new tokens)", "q_len")
+        many = (kinds == "decode_attention") & (numbers["q_len"] != 1.0)
+        yield Fault(many, "q_len", "1 for decode_attention (else verify_attention)")
+
     @property
     def stored_dtype(self) -> str:
         """Of K and V."""
         return self.kv_dtype or self.dtype
 
     @property
-    def tokens(self) -> FloatArray:
+    def size(self) -> FloatArray:
         """The queries of all sequences, batch x q_len."""
         return as_float(self.batch) * as_float(self.q_len)
 
@@ -238,7 +317,7 @@ class Elementwise(Operator):
     n: Size
 
     @property
-    def tokens(self) -> FloatArray:
+    def size(self) -> FloatArray:
         """The rows, m."""
         return as_float(self.m)
 
@@ -252,20 +331,6 @@ class Elementwise(Operator):
         """Elements read and written, at the dtype's width."""
         touched = _TOUCHED_PER_ELEMENT[self.kind] * as_float(self.m) * as_float(self.n)
         return BYTES_PER_ELEMENT[self.dtype] * touched
-
-
-OPERATORS: dict[str, type[Operator]] = {
-    "gemm": Gemm,
-    **dict.fromkeys(ATTENTION_KINDS, Attention),
-    **dict.fromkeys(ELEMENTWISE_KINDS, Elementwise),
-}
-"""Every operator by kind."""
-
-
-def operator_of(kind: str, dtype: str, sizes: Mapping[str, Size], name: str | None = None) -> Operator:
-    """The operator of a kind with the sizes of its COLUMNS. name None: the kind's."""
-    made: Callable[..., Operator] = OPERATORS[kind]
-    return made(name=name or kind, kind=kind, dtype=dtype, **sizes)
 
 
 _FLOPS_PER_ELEMENT: dict[str, float] = {

@@ -1,7 +1,9 @@
 """Operator rows: a CSV or Parquet table of shapes (and measured times) -> a checked frame -> operators.
 
-Columns `op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]`, one launch a row. Cells
-that do not apply to an operator are blank. A `gpu` column and unknown columns are kept, never used.
+Columns `op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]`, one launch a row, and those of
+the further families (`Operator.NUMBERS`, `OPTIONAL`, `WORDS`). Cells that do not apply to an operator are
+blank. `engine` and `kernel` name whose kernels a row is of. A `gpu` column and unknown columns are kept,
+never used. Tables of other projects may leave out `op` and `dtype` (`operators.recorded`).
 """
 
 from __future__ import annotations
@@ -13,26 +15,45 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import DataError, shown, unknown_name
 from medusa_sim.operators.operator import (
     ELEMENTWISE_KINDS,
-    OPERATORS,
     Attention,
+    Elementwise,
     ElementwiseKind,
+    Fault,
     Gemm,
     Operator,
-    operator_of,
+    TextArray,
 )
+from medusa_sim.operators.recorded import KIND_ALIASES, with_names
+from medusa_sim.operators.registry import OPERATORS
 from medusa_sim.reading import check_regular, csv_chunks, named
-from medusa_sim.units import BYTES_PER_ELEMENT
+from medusa_sim.specs.formats import FORMATS, format_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
 IndexArray: TypeAlias = npt.NDArray[np.intp]
 
-SIZE_COLUMNS = tuple(dict.fromkeys(name for made in OPERATORS.values() for name in made.COLUMNS))
+FAMILIES: dict[str, type[Operator]] = {made.FAMILY: made for made in OPERATORS.values()}
+SIZE_COLUMNS = tuple(dict.fromkeys(name for made in (Gemm, Attention, Elementwise) for name in made.COLUMNS))
+"""Sizes that every table has; those of further families are read where they are."""
+MORE_COLUMNS = tuple(
+    dict.fromkeys(
+        name for made in FAMILIES.values() for name in made.row_numbers() if name not in SIZE_COLUMNS
+    )
+)
+OPTIONAL_COLUMNS = {name: blank for made in FAMILIES.values() for name, blank in made.OPTIONAL.items()}
+WHOLE_COLUMNS = (
+    *SIZE_COLUMNS,
+    *MORE_COLUMNS,
+    *(name for name, blank in OPTIONAL_COLUMNS.items() if not np.isnan(blank)),
+)
+"""Columns of whole numbers."""
+CHOICE_COLUMNS = ("engine", "kernel")
+"""Whose kernel a row is of: library or engine, and the name of the kernel there."""
 NAME_COLUMNS = ("op", "dtype")
 REQUIRED_COLUMNS = ("op", *SIZE_COLUMNS, "dtype")
 TIME_COLUMN = "time_us"
@@ -58,7 +79,11 @@ ELEMENTWISE_ALIASES: dict[str, ElementwiseKind] = {
 }
 """Names under which public benchmarks record an elementwise kernel -> its kind."""
 
-_NAMES: dict[str, str] = {**{kind: kind for kind in OPERATORS if kind != "gemm"}, **ELEMENTWISE_ALIASES}
+_NAMES: dict[str, str] = {
+    **{kind: kind for kind in OPERATORS if kind != "gemm"},
+    **ELEMENTWISE_ALIASES,
+    **KIND_ALIASES,
+}
 """What a name in the column `op` means; rows of any other name are linear layers if they have m, n and k."""
 CHUNK_ROWS = 32_768
 """Rows of a file that are in memory at a time."""
@@ -116,43 +141,85 @@ def check_rows(
 
     `where` names it in messages; first_row: rows of the file before it.
     """
+    frame = with_names(frame.reset_index(drop=True))
     _check_columns(frame, where, need_time)
-    absent = tuple(column for column in SIZE_COLUMNS if column not in frame)
-    checked = frame.reset_index(drop=True).assign(**dict.fromkeys(absent, np.nan))
+    absent = tuple(column for column in (*SIZE_COLUMNS, *MORE_COLUMNS) if column not in frame)
+    checked = frame.assign(**{column: np.nan for column in absent if column in SIZE_COLUMNS})
     at = _Place(where, first_row, absent)
-    for column in SIZE_COLUMNS:
-        checked[column] = _numbers(checked[column], column, at, whole=True)
+    for column in (*SIZE_COLUMNS, *MORE_COLUMNS):
+        if column in checked:
+            checked[column] = _numbers(checked[column], column, at, whole=True)
+    for column, blank in OPTIONAL_COLUMNS.items():
+        if column in checked:
+            checked[column] = _numbers(checked[column], column, at, whole=not np.isnan(blank), lowest=0.0)
     if TIME_COLUMN in checked:
         checked[TIME_COLUMN] = _numbers(checked[TIME_COLUMN], TIME_COLUMN, at, whole=False)
-    for column in ("op", "dtype"):
-        checked[column] = _names(checked[column], column, at)
-    _check_dtypes(checked, at)
-    _check_kinds(checked, at)
+    checked["op"] = _filled(checked["op"], "op", at)
+    kinds = _kinds(checked)
+    _check_dtypes(checked, kinds, at)
+    _check_kinds(checked, kinds, at)
     if need_time:
         _require(checked, (TIME_COLUMN,), np.ones(len(checked), dtype=bool), at, "to calibrate or validate")
         _check_spread(checked, at)
     return checked
 
 
-def operators_of(frame: pd.DataFrame) -> list[tuple[IndexArray, Operator]]:
+def operators_of(frame: pd.DataFrame, *, by: tuple[str, ...] = ()) -> list[tuple[IndexArray, Operator]]:
     """Rows of a checked frame grouped into one broadcast operator per kind and dtype.
 
     Each entry is (positions in the frame, operator whose arrays have that length); every row is in
-    exactly one entry. GEMM rows of any name share one entry per dtype.
+    exactly one entry. GEMM rows of any name share one entry per dtype. by: text columns whose rows are told
+    apart too, such as CHOICE_COLUMNS; those that the frame lacks tell nothing.
     """
     kinds = _kinds(frame)
-    keys = kinds.astype(str) + "|" + frame["dtype"].to_numpy(dtype=str)
+    names = _dtype_names(frame, kinds)
+    shared = [kinds, names, *(texts(frame, column) for column in by if column in frame)]
     groups: list[tuple[IndexArray, Operator]] = []
-    for key in sorted(set(keys)):
-        index = np.flatnonzero(keys == key)
-        groups.append((index, _operator(frame.iloc[index], str(kinds[index[0]]))))
+    for index in _alike(shared):
+        made = OPERATORS[str(kinds[index[0]])]
+        words = {column: texts(frame, column, index, blank) for column, blank in made.WORDS.items()}
+        for part in _alike([words[column] for column in made.SPLITS]) if made.SPLITS else [slice(None)]:
+            rows = index[part]
+            own = {column: word[part] for column, word in words.items()}
+            form = format_of(str(names[rows[0]]))
+            groups.append(
+                (rows, made.of_rows(str(kinds[rows[0]]), form, _row_numbers(frame, made, rows), own))
+            )
     return groups
 
 
-def _operator(rows: pd.DataFrame, kind: str) -> Operator:
-    """One broadcast operator from rows of one kind and dtype."""
-    sizes = {name: rows[name].to_numpy(dtype=np.float64) for name in OPERATORS[kind].COLUMNS}
-    return operator_of(kind, str(rows["dtype"].iloc[0]), sizes)
+def texts(
+    frame: pd.DataFrame, column: str, index: IndexArray | slice = slice(None), blank: str = ""
+) -> TextArray:
+    """A text column of a checked frame at `index`, stripped; `blank` where there is none."""
+    if column not in frame:
+        return np.full(len(np.arange(len(frame))[index]), blank, dtype=object).astype(str)
+    given = frame[column].iloc[index]
+    codes, values = given.factorize(use_na_sentinel=True)
+    told = np.asarray([*(str(value).strip() or blank for value in values), blank])
+    found: TextArray = told[codes]
+    return found
+
+
+def _alike(columns: list[TextArray]) -> list[IndexArray]:
+    """Positions of the rows that agree in every column, groups in the order of their text."""
+    import pandas as pd
+
+    group = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        codes, values = pd.factorize(column, sort=True)
+        group = group * len(values) + codes
+    order = np.argsort(group, kind="stable")
+    starts = np.flatnonzero(np.diff(group[order])) + 1
+    return np.split(order, starts)
+
+
+def _row_numbers(frame: pd.DataFrame, made: type[Operator], rows: IndexArray) -> dict[str, FloatArray]:
+    numbers = {name: frame[name].to_numpy(dtype=np.float64)[rows] for name in made.row_numbers()}
+    for name, blank in made.OPTIONAL.items():
+        given = frame[name].to_numpy(dtype=np.float64)[rows] if name in frame else np.full(rows.size, blank)
+        numbers[name] = np.where(np.isnan(given), blank, given)
+    return numbers
 
 
 def _raw_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:
@@ -196,8 +263,13 @@ def _check_columns(frame: pd.DataFrame, where: str, need_time: bool) -> None:
         raise DataError(f"{where}: no rows below the header (give at least one operator)")
 
 
-def _numbers(column: pd.Series[Any], name: str, at: _Place, *, whole: bool) -> FloatArray:
-    """Blank -> NaN; anything else must be a positive finite number (a whole one for a size)."""
+def _numbers(
+    column: pd.Series[Any], name: str, at: _Place, *, whole: bool, lowest: float | None = None
+) -> FloatArray:
+    """Blank -> NaN; anything else must be a positive finite number (a whole one for a size).
+
+    lowest: the smallest number that is allowed, 0 for measurements beside the shape.
+    """
     import pandas as pd
 
     blank = column.isna().to_numpy(dtype=bool)
@@ -208,8 +280,10 @@ def _numbers(column: pd.Series[Any], name: str, at: _Place, *, whole: bool) -> F
     values = pd.to_numeric(column, errors="coerce")
     number = np.where(blank, np.nan, values.to_numpy(dtype=np.float64, na_value=np.nan))
     allowed = "a whole number from 1" if whole else "a number of microseconds above 0"
+    allowed = "a number from 0" if lowest is not None and not whole else allowed
     allowed += f" to {LARGEST_SIZE:.0e}"
-    wrong = ~blank & ~((number > 0.0) & (number <= LARGEST_SIZE))
+    inside = (number >= lowest) if lowest is not None and not whole else (number > 0.0)
+    wrong = ~blank & ~(inside & (number <= LARGEST_SIZE))
     if whole:
         wrong |= ~blank & (number != np.floor(number))
     if wrong.any():
@@ -232,21 +306,35 @@ def _check_spread(frame: pd.DataFrame, at: _Place) -> None:
         frame[column] = np.where(np.isnan(band), time_us, band)
 
 
-def _names(column: pd.Series[Any], name: str, at: _Place) -> pd.Series[str]:
+def _filled(column: pd.Series[Any], name: str, at: _Place) -> pd.Series[str]:
+    """A text column without blanks, stripped."""
     blank = column.isna().to_numpy(dtype=bool)
     text = column.astype(str).str.strip()
     blank = blank | (text == "").to_numpy(dtype=bool)
     if blank.any():
-        allowed = "an operator name" if name == "op" else f"one of {', '.join(sorted(BYTES_PER_ELEMENT))}"
-        raise _cell_error(at, int(np.argmax(blank)), name, "blank", allowed)
+        raise _cell_error(at, int(np.argmax(blank)), name, "blank", "an operator name")
     return text
 
 
-def _check_dtypes(frame: pd.DataFrame, at: _Place) -> None:
-    for dtype in frame["dtype"].unique():
-        if dtype not in BYTES_PER_ELEMENT:
-            row = int(np.argmax((frame["dtype"] == dtype).to_numpy(dtype=bool)))
-            raise DataError(f"{at.row(row)}, column dtype: {unknown_name('dtype', dtype, BYTES_PER_ELEMENT)}")
+def _dtype_names(frame: pd.DataFrame, kinds: TextArray) -> TextArray:
+    """The name of each row's numeric format as given; a family's own where that is blank."""
+    names = texts(frame, "dtype")
+    for kind in np.unique(kinds[names == ""]):
+        if kind in OPERATORS:
+            names = np.where((names == "") & (kinds == kind), OPERATORS[str(kind)].BLANK_DTYPE, names)
+    return names
+
+
+def _check_dtypes(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
+    names = _dtype_names(frame, kinds)
+    for name in np.unique(names):
+        row = int(np.argmax(names == name))
+        if not name:
+            raise _cell_error(at, row, "dtype", "blank", f"one of {', '.join(sorted(FORMATS))}")
+        try:
+            format_of(str(name))
+        except ValueError as error:
+            raise DataError(f"{at.row(row)}, column dtype: {error}") from None
 
 
 def _kinds(frame: pd.DataFrame) -> npt.NDArray[np.str_]:
@@ -260,9 +348,8 @@ def _kinds(frame: pd.DataFrame) -> npt.NDArray[np.str_]:
     return kinds
 
 
-def _check_kinds(frame: pd.DataFrame, at: _Place) -> None:
+def _check_kinds(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
     """Every row is a known operator, has the sizes of its kind and none that contradict it."""
-    kinds = _kinds(frame)
     unknown = kinds == ""
     if unknown.any():
         row = int(np.argmax(unknown))
@@ -272,10 +359,20 @@ def _check_kinds(frame: pd.DataFrame, at: _Place) -> None:
             f"{at.row(row)}, column op: {unknown_name('operator', name, _NAMES)}; "
             f"a linear layer of any name needs m, n and k (given: {', '.join(given) or 'none'}{_absent(at)})"
         )
-    families = np.asarray([OPERATORS[kind].FAMILY for kind in kinds])
-    for made in dict.fromkeys(OPERATORS.values()):
-        _require(frame, made.COLUMNS, families == made.FAMILY, at, f"for {made.FAMILY} operators")
-    _check_attention(frame, families == Attention.FAMILY, at)
+    present = np.unique(kinds)
+    for made in dict.fromkeys(OPERATORS[str(kind)] for kind in present):
+        of_family = np.isin(kinds, [kind for kind in present if OPERATORS[str(kind)] is made])
+        _require(frame, made.row_numbers(), of_family, at, f"for {made.FAMILY} operators")
+        rows = np.flatnonzero(of_family)
+        for fault in made.faults(kinds[rows], _row_numbers(frame, made, rows)):
+            if fault.wrong.any():
+                row = int(rows[np.argmax(fault.wrong)])
+                raise _cell_error(at, row, fault.column, _told(frame, row, fault), fault.allowed)
+
+
+def _told(frame: pd.DataFrame, row: int, fault: Fault) -> str:
+    given = f"{frame[fault.column].iloc[row]:g}"
+    return f"{given} with {fault.beside} {frame[fault.beside].iloc[row]:g}" if fault.beside else given
 
 
 def _absent(at: _Place) -> str:
@@ -283,37 +380,9 @@ def _absent(at: _Place) -> str:
     return f"; missing column {', '.join(lacking)}" if lacking else ""
 
 
-def _check_attention(frame: pd.DataFrame, attention: npt.NDArray[np.bool_], at: _Place) -> None:
-    """Query heads share K/V heads evenly; a fused kernel's kv_len includes its own new tokens."""
-    heads, kv_heads = frame["heads"].to_numpy(), frame["kv_heads"].to_numpy()
-    uneven = attention.copy()
-    uneven[attention] = heads[attention] % kv_heads[attention] != 0
-    if uneven.any():
-        row = int(np.argmax(uneven))
-        raise _cell_error(
-            at, row, "kv_heads", f"{kv_heads[row]:g} with heads {heads[row]:g}", "a divisor of heads"
-        )
-    q_len, kv_len = frame["q_len"].to_numpy(), frame["kv_len"].to_numpy()
-    fused = attention & ~frame["op"].isin(("qk", "pv")).to_numpy(dtype=bool)
-    short = fused.copy()
-    short[fused] = kv_len[fused] < q_len[fused]
-    if short.any():
-        row = int(np.argmax(short))
-        given = f"{kv_len[row]:g} with q_len {q_len[row]:g}"
-        raise _cell_error(at, row, "kv_len", given, "at least q_len (kv_len includes the q_len new tokens)")
-    many = attention & (frame["op"] == "decode_attention").to_numpy(dtype=bool) & (q_len != 1.0)
-    if many.any():
-        row = int(np.argmax(many))
-        raise _cell_error(
-            at, row, "q_len", f"{q_len[row]:g}", "1 for decode_attention (else verify_attention)"
-        )
-
-
-def _require(
-    frame: pd.DataFrame, columns: tuple[str, ...], rows: npt.NDArray[np.bool_], at: _Place, why: str
-) -> None:
+def _require(frame: pd.DataFrame, columns: tuple[str, ...], rows: BoolArray, at: _Place, why: str) -> None:
     for column in columns:
-        blank = rows & frame[column].isna().to_numpy(dtype=bool)
+        blank = rows & (frame[column].isna().to_numpy(dtype=bool) if column in frame else True)
         if blank.any():
             row = int(np.argmax(blank))
             if column in at.absent:

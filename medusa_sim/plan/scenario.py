@@ -30,8 +30,8 @@ from medusa_sim.plan.defaults import (
 )
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
 from medusa_sim.plan.speedup import BASELINES, Baseline
+from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.kernels import Fit
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.prices import Price, given_price, price_of

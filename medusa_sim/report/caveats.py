@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.numbers import percent
-from medusa_sim.specs.kernels import Fit
+from medusa_sim.specs.fitted import Fit
 from medusa_sim.step.grid import Grid
 
 

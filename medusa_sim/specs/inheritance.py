@@ -8,7 +8,8 @@
     widen = 1.5                          # optional: stretches bands borrowed from another GPU further
 
 A section takes one reference for every entry, or a table by entry:
-`gemm = { bf16 = "h100-sxm:sglang:bf16" }`; `unfused` is a single kernel and takes "gpu" or "gpu:set".
+`gemm = { bf16 = "h100-sxm:sglang:bf16" }`, and `moe` likewise; `unfused` is a single kernel and takes "gpu"
+or "gpu:set".
 "gpu" alone means the set of the same name; an entry may be renamed (fp16 from a measured bf16).
 What the GPU has of its own always wins, so a later calibration simply replaces what was borrowed.
 Only parameters that were fitted on the named GPU itself are borrowed, never borrowed ones again.
@@ -18,28 +19,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
-from medusa_sim.specs.kernels import (
-    AttentionKernel,
-    ElementwiseKernel,
-    Fit,
-    GemmKernel,
-    Kernel,
-    KernelSet,
-    Residual,
-    UnfusedKernel,
-)
+from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.kernels import Kernel, KernelSet
 from medusa_sim.specs.strict import Text
 
 if TYPE_CHECKING:
     from medusa_sim.specs.gpu import Gpu
 
-SECTIONS = ("gemm", "attention", "elementwise", "unfused")
+SECTIONS = ("gemm", "attention", "elementwise", "moe", "unfused")
 UNFUSED = "unfused"
 """The one section that is a kernel itself and no table of them."""
 MAX_WIDEN = 10.0
@@ -55,8 +48,6 @@ the rows lie inside the band. The same architecture; another one; fused attentio
 rows were taken differently from GPU to GPU, so that linear layers stand for them.
 Source: `python benchmarks/transfer_error.py`.
 """
-
-_KernelT = TypeVar("_KernelT", GemmKernel, AttentionKernel, ElementwiseKernel, UnfusedKernel)
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,6 +70,7 @@ class InheritFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     gemm: str | dict[str, str] | None = None
     attention: str | dict[str, str] | None = None
     elementwise: str | dict[str, str] | None = None
+    moe: str | dict[str, str] | None = None
     unfused: str | None = None
 
 
@@ -148,38 +140,29 @@ def completed(
     band from another GPU is stretched about its centre (in the logarithm): by `widen`, and at least by what
     kernels were measured to err on other GPUs. is_alike: whether a GPU has the same architecture.
     """
-    return KernelSet(
-        gemm=_section(own.gemm, "gemm", borrowed, lambda gpu, name: lookup(gpu, name).gemm, is_alike),
-        attention=_section(
-            own.attention, "attention", borrowed, lambda gpu, name: lookup(gpu, name).attention, is_alike
-        ),
-        elementwise=_section(
-            own.elementwise,
-            "elementwise",
-            borrowed,
-            lambda gpu, name: lookup(gpu, name).elementwise,
-            is_alike,
-        ),
-        unfused=_section(
-            _unfused(own), UNFUSED, borrowed, lambda gpu, name: _unfused(lookup(gpu, name)), is_alike
-        ).get(UNFUSED),
-        serial_gemm=own.serial_gemm,
-        serial_attention=own.serial_attention,
-    )
+
+    def section_of(held: KernelSet, section: str) -> dict[str, Kernel]:
+        table: dict[str, Kernel] = _unfused(held) if section == UNFUSED else getattr(held, section)
+        return table
+
+    def merged(section: str) -> dict[str, Kernel]:
+        own_table = section_of(own, section)
+        return _section(
+            own_table, section, borrowed, lambda gpu, name: section_of(lookup(gpu, name), section), is_alike
+        )
+
+    tables: dict[str, object] = {section: merged(section) for section in SECTIONS}
+    return msgspec.structs.replace(own, **tables | {UNFUSED: merged(UNFUSED).get(UNFUSED)})
 
 
-def _unfused(held: KernelSet) -> dict[str, UnfusedKernel]:
+def _unfused(held: KernelSet) -> dict[str, Kernel]:
     return {} if held.unfused is None else {UNFUSED: held.unfused}
 
 
 def fitted_kernels(held: KernelSet) -> dict[str, Kernel]:
     """Every kernel of a set by its dotted place: `gemm.fp16`, `attention.decode_attention`, `unfused`."""
     sections: dict[str, Mapping[str, Kernel]] = {
-        "gemm": held.gemm,
-        "attention": held.attention,
-        "elementwise": held.elementwise,
-        "serial_gemm": held.serial_gemm,
-        "serial_attention": held.serial_attention,
+        section: getattr(held, section) for section in KernelSet.__struct_fields__ if section != UNFUSED
     }
     tables = {
         f"{section}.{entry}": kernel
@@ -214,12 +197,12 @@ def missing(borrowed: Inheritance, lookup: Lookup) -> list[str]:
 
 
 def _section(
-    own: Mapping[str, _KernelT],
+    own: Mapping[str, Kernel],
     section: str,
     borrowed: Inheritance,
-    lookup: Callable[[str, str], Mapping[str, _KernelT]],
+    lookup: Callable[[str, str], Mapping[str, Kernel]],
     is_alike: Callable[[str], bool],
-) -> dict[str, _KernelT]:
+) -> dict[str, Kernel]:
     merged = dict(own)
     for wanted_section, entry, reference in borrowed.references:
         if wanted_section != section:

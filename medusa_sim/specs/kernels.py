@@ -12,51 +12,9 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.specs.strict import Error, Text, Us
-
-Share = Annotated[float, Meta(gt=0.0, le=1e3, description="(a share of the datasheet's rate)")]
-Ratio = Annotated[float, Meta(ge=0.0, le=1e6)]
-Rate = Annotated[float, Meta(gt=0.0, le=1e6)]
-Count = Annotated[int, Meta(ge=0, le=1_000_000_000)]
-Size = Annotated[int, Meta(ge=1, le=1_000_000)]
-Norm = Annotated[float, Meta(gt=0.0, le=1e3, description="(the exponent of a norm)")]
-
-
-class Residual(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """80 % band of measured / predicted on held-out shapes, for sizes up to `size_max`.
-
-    The size is m for a GEMM, q_len x batch for attention, m for elementwise kernels.
-    """
-
-    size_max: Annotated[float, Meta(ge=0.0)]
-    low: Annotated[float, Meta(gt=0.0, le=1e6)]
-    high: Annotated[float, Meta(gt=0.0, le=1e6)]
-
-    def __post_init__(self) -> None:
-        """Refuse a band that encloses nothing. Raises ValueError."""
-        if self.low > self.high:
-            raise ValueError(f"low {self.low:g} is above high {self.high:g}; calibrate again")
-
-
-class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Where a table of kernel parameters comes from and how well it does.
-
-    `fit_error` and `heldout_error` are mean absolute percentage errors of time as fractions: on the
-    rows of the fit, and with whole held-out shapes. `inherited_from` names the GPU whose
-    efficiencies were borrowed, and is empty where the GPU itself was measured.
-    """
-
-    source: Text
-    rows: Size
-    fit_error: Error
-    heldout_error: Error
-    residuals: tuple[Residual, ...]
-    inherited_from: str = ""
-
-    @property
-    def lender(self) -> str:
-        """Name of the GPU of `inherited_from`; empty where nothing was borrowed."""
-        return self.inherited_from.partition(":")[0]
+from medusa_sim.specs.expert_kernel import ExpertKernel
+from medusa_sim.specs.fitted import Count, Fit, Norm, Rate, Ratio, Share, Size
+from medusa_sim.specs.strict import Us
 
 
 class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -273,7 +231,13 @@ class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
 
 
 Kernel: TypeAlias = (
-    GemmKernel | AttentionKernel | ElementwiseKernel | UnfusedKernel | SerialGemm | SerialAttention
+    GemmKernel
+    | AttentionKernel
+    | ElementwiseKernel
+    | UnfusedKernel
+    | SerialGemm
+    | SerialAttention
+    | ExpertKernel
 )
 
 
@@ -282,7 +246,10 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     gemm by dtype; attention by fused operator kind (`decode_attention`, ...); unfused: both products, QK^T
     and PV; elementwise by operator kind (`rms_norm`, `rope`, ...). serial_gemm, serial_attention: the same
-    for a device that overlaps nothing, and first where both are there.
+    for a device that overlaps nothing, and first where both are there. moe: fused layers of experts.
+
+    gemm and moe are keyed by numeric format (`specs.formats`); where a library has several kernels for one,
+    `<format>` is the one that it takes by itself and `<format>@<name>` another (`latency.choice`).
     """
 
     gemm: dict[str, GemmKernel] = {}
@@ -291,6 +258,7 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     unfused: UnfusedKernel | None = None
     serial_gemm: dict[str, SerialGemm] = {}
     serial_attention: dict[str, SerialAttention] = {}
+    moe: dict[str, ExpertKernel] = {}
 
     @property
     def linear(self) -> dict[str, GemmKernel | SerialGemm]:

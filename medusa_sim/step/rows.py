@@ -12,7 +12,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, Source
 from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
-from medusa_sim.operators.table import SIZE_COLUMNS, operators_of
+from medusa_sim.operators.table import CHOICE_COLUMNS, WHOLE_COLUMNS, operators_of, texts
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import step_us
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PREDICTED_COLUMNS = ("predicted_us", "low_us", "high_us", "bound", "source")
+CHOSEN_COLUMN = "kernels"
+"""Place of the fitted kernel, `set:key`, in tables whose rows name an engine or a kernel."""
 GIVEN_PREFIX = "given_"
 """A column of the file that has the name of a predicted one is kept under this prefix."""
 
@@ -41,24 +43,29 @@ def predicted_rows(
 
     Each row is one launch: kernel time plus the runtime's gap, and what launching it takes the host
     (`compose.step_us`).
-    kernels None: the runtime's set for the row's dtype. cold: whether operands come from HBM. leave_out: told
-    one line of each operator that there is no kernel for; its rows are left out.
+    kernels None: the set of the row's `engine`, where there is such a column, else the runtime's for its
+    dtype; a row may name the `kernel` too. CHOSEN_COLUMN then says which kernel it was. cold: whether
+    operands come from HBM. leave_out: told one line of each operator that there is no kernel for; its rows
+    are left out.
 
     Raises:
         SpecError: no kernel set, or no kernel in it, for a row's operator and dtype; with `leave_out` only
             where no row is left.
         CoverageError: `latency="measured"` and a shape that was not recorded.
     """
-    models: dict[str, LatencyModel] = {}
+    models: dict[tuple[str, ...], LatencyModel] = {}
+    by = tuple(column for column in CHOICE_COLUMNS if column in frame and kernels is None)
+    places = np.full(len(frame), "", dtype=object)
     time_us, low_us, high_us = (np.empty(len(frame)) for _ in range(3))
     bound, source = (np.zeros(len(frame), dtype=np.int8) for _ in range(2))
     is_kept = np.ones(len(frame), dtype=np.bool_)
-    for index, operator in operators_of(frame):
+    for index, operator in operators_of(frame, by=by):
+        asked = {column: str(texts(frame, column, index[:1])[0]) for column in by}
         try:
-            chosen = kernels or runtime.kernel_set(operator.dtype)
+            chosen = (kernels or runtime.kernel_set(operator.dtype), *asked.values())
             if chosen not in models:
                 models[chosen] = latency_model(
-                    gpu, latency, chosen, cold=cold, outside=outside, data_dir=data_dir
+                    gpu, latency, chosen[0], cold=cold, outside=outside, data_dir=data_dir, **asked
                 )
             found = models[chosen].time(operator)
         except SpecError as error:
@@ -75,14 +82,17 @@ def predicted_rows(
         waits = np.where(runtime.launch_us > found.time_us, np.int8(Bound.LATENCY), found.bound)
         bound[index] = np.where(host_us > device_us, np.int8(Bound.HOST), waits)
         source[index] = found.source
-    kept = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in PREDICTED_COLUMNS})
+        places[index] = found.kernels or (chosen[0] if latency == "calibrated" else latency)
+    told = {CHOSEN_COLUMN: places} if by else {}
+    kept = frame.rename(columns={name: f"{GIVEN_PREFIX}{name}" for name in (*PREDICTED_COLUMNS, *told)})
     whole = kept.assign(
-        **{column: _whole_numbers(kept[column]) for column in SIZE_COLUMNS},
+        **{column: _whole_numbers(kept[column]) for column in WHOLE_COLUMNS if column in kept},
         predicted_us=time_us,
         low_us=low_us,
         high_us=high_us,
         bound=_labels(bound, tuple(code.name.lower() for code in Bound)),
         source=_labels(source, tuple(code.name.lower() for code in Source)),
+        **told,
     )
     return whole if is_kept.all() else whole[is_kept].reset_index(drop=True)
 

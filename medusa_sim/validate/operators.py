@@ -118,7 +118,7 @@ def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
 def _ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
     """Labels and masks of the sizes that are told apart; the last one is `all`."""
     found = _RANGES[operator.FAMILY](operator, gpu) if operator.FAMILY in _RANGES else []
-    return [*found, ("all", np.ones(np.shape(operator.tokens), dtype=bool))]
+    return [*found, ("all", np.ones(np.shape(operator.size), dtype=bool))]
 
 
 def _kv_ranges(operator: Attention, gpu: Gpu) -> list[tuple[str, Mask]]:
@@ -127,11 +127,11 @@ def _kv_ranges(operator: Attention, gpu: Gpu) -> list[tuple[str, Mask]]:
 
 
 def _deciding_range(operator: Operator, _: Gpu) -> list[tuple[str, Mask]]:
-    return [(f"m <= {DECIDING_MAX}", operator.tokens <= DECIDING_MAX)]
+    return [(f"m <= {DECIDING_MAX}", operator.size <= DECIDING_MAX)]
 
 
 def _m_ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
-    m = operator.tokens
+    m = operator.size
     edges = (0, *SIZE_EDGES)
     found = [
         (f"m {lower + 1}..{upper}", (m > lower) & (m <= upper)) for lower, upper in itertools.pairwise(edges)

@@ -20,8 +20,9 @@ from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.operator import Gemm, Size
 from medusa_sim.operators.table import REQUIRED_COLUMNS, check_rows
+from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
+from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
 GPU = load_gpu("a100-80gb-pcie")
 TRUE = msgspec.structs.replace(

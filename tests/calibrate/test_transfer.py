@@ -13,8 +13,9 @@ from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.reproduce.published import operator_table
+from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
+from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
 GPU = load_gpu("a100-80gb-pcie")
 START = GemmKernel(

@@ -10,10 +10,11 @@ import pytest
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.calibrated import TIMES, CalibratedLatency
-from medusa_sim.operators.operator import OPERATORS, Attention, Gemm
+from medusa_sim.operators.operator import Attention, Gemm
+from medusa_sim.operators.registry import OPERATORS
+from medusa_sim.specs.fitted import Residual
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR, borrowed_from, fitted_kernels, widened
-from medusa_sim.specs.kernels import Residual
 
 LAYER = Gemm(name="up", m=np.array([1, 64, 512]), n=11008, k=4096, dtype="fp16")
 DECODE = Attention(

@@ -9,13 +9,20 @@ import pytest
 
 from medusa_sim.latency.cached import CachedLatency, cached
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.operators.operator import OPERATORS, Operator, operator_of
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
+from medusa_sim.operators.registry import OPERATORS, operator_of
 from medusa_sim.specs.gpu import load_gpu
 
 LATENCY = CalibratedLatency(load_gpu("a100-80gb-pcie"), "torch")
 SIZES = {"m": 8, "n": 4096, "k": 512, "batch": 2, "q_len": 1, "kv_len": 1024, "heads": 32, "kv_heads": 8,
-         "head_dim": 128}  # fmt: skip
-FUSED = [kind for kind in OPERATORS if kind not in ("qk", "pv")]
+         "head_dim": 128, "tokens": 16, "hidden": 2048, "inter": 768, "experts": 128, "topk": 8,
+         "local_experts": 64, "hit": 40, "rows": 64, "padded16": 640, "padded64": 2560,
+         "padded128": 5120}  # fmt: skip
+FUSED = [
+    kind
+    for kind, made in OPERATORS.items()
+    if made in (Gemm, Attention, Elementwise) and kind not in ("qk", "pv")
+]
 
 
 def operator(kind: str, **sizes: int) -> Operator:
@@ -29,6 +36,8 @@ def test_each_field_of_an_operator_but_its_name_changes_the_key(kind: str) -> No
     for field in dataclasses.fields(base):
         if field.name in base.COLUMNS:
             other = base.with_columns(**{field.name: 2 * SIZES[field.name]})
+        elif field.name in base.LABELS:
+            other = dataclasses.replace(base, **{field.name: not getattr(base, field.name)})
         elif field.name in ("dtype", "weight_dtype", "kv_dtype"):
             other = dataclasses.replace(base, **{field.name: "fp8"})
         else:

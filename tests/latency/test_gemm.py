@@ -15,8 +15,9 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.operator import Gemm
+from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.kernels import Fit, GemmKernel, GemmTile, Residual
+from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
 GPU = load_gpu("a100-80gb-pcie")
 KERNEL = GemmKernel(

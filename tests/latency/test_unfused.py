@@ -19,8 +19,9 @@ from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.unfused import filled_rows, unfused_attention_time
 from medusa_sim.operators.operator import Attention
 from medusa_sim.reproduce.published import operator_table
+from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.kernels import Fit, Residual, UnfusedKernel
+from medusa_sim.specs.kernels import UnfusedKernel
 
 GPU = load_gpu("a100-80gb-pcie")
 KERNEL = UnfusedKernel(

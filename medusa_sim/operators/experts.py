@@ -1,0 +1,188 @@
+"""A mixture-of-experts layer as one fused kernel: what it computes and which weights it must read.
+
+Weights are read once for every *distinct* expert that the tokens wake (`hit`), however many tokens wake it:
+at decode widths the time follows that union, not the tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Self
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.operators.operator import Fault, Numbers, Operator, Size, TextArray, Words
+from medusa_sim.specs.formats import Format
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+_HALF_BYTES = 2.0
+"""Activations enter and leave the layer in 16 bits."""
+PADDED_TILES = (16, 64, 128)
+"""Tiles of rows for which a table may record the rows that whole tiles hold."""
+_OVERLAP_FREE = "balanced"
+"""The routing of a benchmark in which no two tokens share an expert as long as experts are left."""
+_YES = ("True", "true", "1", "1.0")
+_NEARLY_ALL = 1.0 - 1e-12
+_TINY = 1e-12
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Experts(Operator):
+    """One fused MoE layer on one GPU: top-k of the gate, sort, both grouped GEMMs, activation, combination.
+
+    Neither the router's GEMM nor shared experts nor communication.
+
+    tokens: that enter the layer (under expert parallelism those of all ranks). hidden: width of the model.
+    inter: width of one expert on this GPU, after tensor parallelism. experts, topk: of the whole layer.
+    local_experts: experts that this GPU holds. hit: distinct experts of this GPU that the tokens wake, an
+    expectation (`step.union`). rows: (token, expert) pairs on this GPU. padded16, padded64, padded128: rows
+    that whole tiles of so many rows hold, NaN where nobody counted them (`padded_rows` then expects them).
+    gated: whether an expert has a gate beside its up projection. weight_dtype: of the stored weights (None:
+    `dtype`).
+    """
+
+    FAMILY = "moe"
+    COLUMNS = ("tokens", "hidden", "inter", "experts", "topk", "local_experts", "hit", "rows",
+               "padded16", "padded64", "padded128")  # fmt: skip
+    AXES = ("tokens",)
+    LABELS = ("gated",)
+    NUMBERS = ("tokens", "hidden", "inter", "topk", "experts")
+    OPTIONAL: ClassVar[Mapping[str, float]] = {
+        "tp": 1.0,
+        "ep": 1.0,
+        "local_experts_hit": np.nan,
+        "local_rows": np.nan,
+        **{f"local_rows_tile{tile}": np.nan for tile in PADDED_TILES},
+    }
+    WORDS: ClassVar[Mapping[str, str]] = {"gated": "True", "distribution": "uniform"}
+    SPLITS = ("gated",)
+
+    kind: Literal["moe"] = "moe"
+    tokens: Size = field()
+    hidden: Size
+    inter: Size
+    experts: Size
+    topk: Size
+    local_experts: Size
+    hit: Size
+    rows: Size
+    padded16: Size = np.nan
+    padded64: Size = np.nan
+    padded128: Size = np.nan
+    gated: bool = True
+    weight_dtype: str | None = None
+
+    @classmethod
+    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
+        """Rows of a table, whose `inter` is the whole width before `tp`.
+
+        Where `local_experts_hit` is blank the union is that of the `distribution`: without overlap if it is
+        `balanced`, else of tokens that choose independently. Blank `local_rows` are an even share of tokens x
+        topk.
+        """
+        del kind
+        experts, pairs = numbers["experts"], numbers["tokens"] * numbers["topk"]
+        missed = np.log1p(-np.minimum(numbers["topk"] / experts, _NEARLY_ALL))
+        independent = experts * -np.expm1(numbers["tokens"] * missed)
+        free = words["distribution"] == _OVERLAP_FREE
+        union = np.where(free, np.minimum(experts, pairs), independent)
+        return cls(
+            name="moe",
+            dtype=form.dtype,
+            weight_dtype=None if form.weight_dtype == form.dtype else form.weight_dtype,
+            tokens=numbers["tokens"],
+            hidden=numbers["hidden"],
+            inter=numbers["inter"] / numbers["tp"],
+            experts=experts,
+            topk=numbers["topk"],
+            local_experts=experts / numbers["ep"],
+            hit=_known(numbers["local_experts_hit"], union / numbers["ep"]),
+            rows=_known(numbers["local_rows"], pairs / numbers["ep"]),
+            padded16=numbers["local_rows_tile16"],
+            padded64=numbers["local_rows_tile64"],
+            padded128=numbers["local_rows_tile128"],
+            gated=bool(np.all(np.isin(words["gated"], _YES))),
+        )
+
+    @classmethod
+    def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
+        """A token goes to experts that are there, and ranks share experts and widths evenly."""
+        del kinds
+        yield Fault(numbers["topk"] > numbers["experts"], "topk", "at most experts", "experts")
+        yield Fault(numbers["experts"] % numbers["ep"] != 0, "ep", "a divisor of experts", "experts")
+        yield Fault(numbers["inter"] % numbers["tp"] != 0, "tp", "a divisor of inter", "inter")
+        local = numbers["experts"] / numbers["ep"]
+        yield Fault(
+            numbers["local_experts_hit"] > local, "local_experts_hit", "at most experts / ep", "experts"
+        )
+
+    @property
+    def stored_dtype(self) -> str:
+        """Of the weights."""
+        return self.weight_dtype or self.dtype
+
+    @property
+    def size(self) -> FloatArray:
+        """The tokens that enter the layer."""
+        return as_float(self.tokens)
+
+    @property
+    def first_width(self) -> FloatArray:
+        """Output width of an expert's first product: gate and up together where it has a gate."""
+        return as_float(self.inter) * (2.0 if self.gated else 1.0)
+
+    @property
+    def flops(self) -> FloatArray:
+        """2 rows (h n_1 + i h): both products of every (token, expert) pair."""
+        width = self.first_width + as_float(self.inter)
+        return 2.0 * as_float(self.rows) * as_float(self.hidden) * width
+
+    @property
+    def weight_bytes(self) -> FloatArray:
+        """Bytes of the weights of the experts that are woken, read once: hit h (n_1 + i)."""
+        width = self.first_width + as_float(self.inter)
+        return BYTES_PER_ELEMENT[self.stored_dtype] * as_float(self.hit) * as_float(self.hidden) * width
+
+    @property
+    def activation_bytes(self) -> FloatArray:
+        """Bytes that enter and leave the layer: 2 t h in 16 bits; what lies between may stay on chip."""
+        return 2.0 * _HALF_BYTES * as_float(self.tokens) * as_float(self.hidden)
+
+    @property
+    def bytes(self) -> FloatArray:
+        """Bytes that must cross the memory bus."""
+        return self.weight_bytes + self.activation_bytes
+
+    def padded_rows(self, tile: int) -> FloatArray:
+        """Rows that whole tiles of `tile` rows hold, an expert's rows never sharing a tile with another's.
+
+        Between counted tiles the padding is interpolated in powers of two; where none was counted, rows are
+        taken to be spread over the woken experts geometrically, with mean mu = rows / hit:
+
+            hit tile / (1 - (1 - 1 / mu)^tile)
+        """
+        expected = self._expected_rows(tile)
+        counted = {size: as_float(getattr(self, f"padded{size}")) for size in PADDED_TILES}
+        if tile in counted:
+            return np.where(np.isnan(counted[tile]), expected, counted[tile])
+        near = sorted(PADDED_TILES, key=lambda size: abs(np.log2(size / tile)))[:2]
+        lower, upper = min(near), max(near)
+        share = np.log2(tile / lower) / np.log2(upper / lower)
+        ratio = {size: counted[size] / self._expected_rows(size) for size in (lower, upper)}
+        told = expected * ratio[lower] ** (1.0 - share) * ratio[upper] ** share
+        told = np.maximum(told, as_float(self.rows))
+        return np.where(np.isnan(told), expected, told)
+
+    def _expected_rows(self, tile: int) -> FloatArray:
+        rows = as_float(self.rows)
+        hit = np.minimum(as_float(self.hit), rows)
+        alone = np.minimum(hit / np.maximum(rows, _TINY), _NEARLY_ALL)
+        expected: FloatArray = hit * tile / -np.expm1(tile * np.log1p(-np.maximum(alone, _TINY)))
+        return expected
+
+
+def _known(given: FloatArray, otherwise: FloatArray) -> FloatArray:
+    known: FloatArray = np.where(np.isnan(given), otherwise, given)
+    return known

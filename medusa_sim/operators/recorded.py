@@ -1,0 +1,57 @@
+"""How tables of other projects name what a table of operators calls `op` and `dtype`.
+
+Each entry of RECORDED is told by the columns that it has; a new kind of table is a new entry.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+KIND_ALIASES: dict[str, str] = {"fused_moe": "moe"}
+"""Further names in the column `op` -> kind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A table that leaves out `op` or `dtype`.
+
+    tells, lacks: columns that it has and has not. op: the operator of every row where the column is missing,
+    a name or made from the rows. dtype: the column that holds it instead.
+    """
+
+    tells: frozenset[str]
+    lacks: frozenset[str]
+    op: str | Callable[[pd.DataFrame], pd.Series[Any]]
+    dtype: str = "dtype"
+
+
+RECORDED: tuple[Recorded, ...] = (
+    Recorded(tells=frozenset({"tokens", "inter", "experts", "topk"}), lacks=frozenset({"m"}), op="moe"),
+    Recorded(tells=frozenset({"m", "n", "k"}), lacks=frozenset({"batch", "heads", "topk"}), op="gemm"),
+)
+
+
+def with_names(frame: pd.DataFrame) -> pd.DataFrame:
+    """The table with `op`, and with `dtype` where another column holds it; itself where it has both.
+
+    A blank `dtype` of a row is filled from the other column too.
+    """
+    columns = {str(column) for column in frame.columns}
+    for kind in RECORDED:
+        if not kind.tells <= columns or kind.lacks & columns:
+            continue
+        if "op" not in columns:
+            frame = frame.assign(op=kind.op if isinstance(kind.op, str) else kind.op(frame))
+            columns.add("op")
+        if kind.dtype != "dtype":
+            told = frame[kind.dtype].astype(str)
+            given = frame["dtype"].astype("string") if "dtype" in columns else None
+            filled = told if given is None else given.where(given.str.strip().fillna("") != "", told)
+            frame = frame.assign(dtype=filled)
+            columns.add("dtype")
+    return frame

@@ -1,0 +1,71 @@
+"""Numeric formats of weights and arithmetic: how tables name them, and the key of their kernels.
+
+A format is a pair: dtype of the arithmetic (and of the activations that enter it) and dtype of the stored
+weights. `fp8_block` computes in fp8 on weights with a scale for each 128 x 128 block; `int4`, `int8_wo` and
+`mxfp4` are weight-only, unpacked to 16 bits inside the kernel; `mxfp4_fp8` multiplies mxfp4 weights with fp8
+activations; `nvfp4` computes in 4 bits.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from medusa_sim.errors import unknown_name
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+HALVES = ("fp16", "bf16")
+"""16-bit dtypes. Tensor cores run both at one rate (same datasheet row on every GPU here)."""
+
+
+class Format(NamedTuple):
+    """Dtypes of the arithmetic and of the stored weights."""
+
+    dtype: str
+    weight_dtype: str
+
+    @property
+    def key(self) -> str:
+        """Name of the format, by which hardware files key kernels; both 16-bit arithmetics have one name."""
+        if self.dtype == self.weight_dtype or {self.dtype, self.weight_dtype} <= set(HALVES):
+            return self.dtype
+        if self in _NAMES:
+            return _NAMES[self]
+        if self.dtype in HALVES:
+            return _NAMES.get(Format("bf16", self.weight_dtype), f"{self.weight_dtype}_wo")
+        return f"{self.weight_dtype}_{self.dtype}"
+
+
+FORMATS: dict[str, Format] = {
+    **{dtype: Format(dtype, dtype) for dtype in BYTES_PER_ELEMENT if dtype not in ("int4", "mxfp4")},
+    "fp8_block": Format("fp8", "fp8_block"),
+    "int4": Format("bf16", "int4"),
+    "int8_wo": Format("bf16", "int8"),
+    "mxfp4": Format("bf16", "mxfp4"),
+    "mxfp4_fp8": Format("fp8", "mxfp4"),
+}
+"""Formats by name."""
+_NAMES = {pair: name for name, pair in FORMATS.items()}
+
+ALIASES: dict[str, str] = {
+    "bfloat16": "bf16",
+    "float16": "fp16",
+    "half": "fp16",
+    "float8": "fp8",
+    "int4_wo": "int4",
+    "w4a16": "int4",
+    "w8a16": "int8_wo",
+    "w8a8": "int8",
+    "fp4": "nvfp4",
+    "w4a16_mxfp4": "mxfp4",
+    "w4a8_mxfp4_mxfp8": "mxfp4_fp8",
+    **{name: name for name in FORMATS},
+}
+"""Names under which tables record a format."""
+
+
+def format_of(given: str) -> Format:
+    """The format of a name or alias. Raises ValueError with one line for a name that is none."""
+    try:
+        return FORMATS[ALIASES[given]]
+    except KeyError:
+        raise ValueError(unknown_name("dtype", given, FORMATS)) from None

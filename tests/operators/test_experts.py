@@ -1,0 +1,98 @@
+"""Layers of experts: counts, padded rows, and rows of tables recorded elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medusa_sim.errors import DataError
+from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.table import check_rows, operators_of, read_rows
+
+HEADER = "engine,kernel,dtype,tokens,hidden,inter,topk,experts,tp,ep,distribution,gated"
+ROWS = (
+    "sglang,triton,fp8_block,16,2048,768,8,128,2,1,balanced,True",
+    "vllm,triton,bfloat16,16,2048,768,8,128,1,1,power_law_1.2,True",
+    "vllm,triton,int4_wo,1,2048,768,8,128,1,4,balanced,False",
+)
+
+
+def write(folder: Path, rows: tuple[str, ...] = ROWS, header: str = HEADER) -> Path:
+    path = folder / "moe.csv"
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def experts(**sizes: object) -> Experts:
+    given: dict[str, object] = {"tokens": 16, "hidden": 2048, "inter": 768, "experts": 128, "topk": 8,
+                                "local_experts": 128, "hit": 80.0, "rows": 128.0}  # fmt: skip
+    return Experts(name="moe", dtype="bf16", **given | sizes)  # type: ignore[arg-type]  # sizes by name
+
+
+def test_a_table_without_op_is_told_by_its_columns(tmp_path: Path) -> None:
+    groups = operators_of(read_rows(write(tmp_path)), by=("engine", "kernel"))
+    by_row = {int(index[0]): operator for index, operator in groups}
+    assert [by_row[row].form for row in range(3)] == ["fp8_block", "bf16", "int4"]
+    first, second, third = (by_row[row] for row in range(3))
+    assert isinstance(first, Experts)
+    assert isinstance(second, Experts)
+    assert isinstance(third, Experts)
+    assert (first.inter, first.hit, first.rows) == (384.0, 128.0, 128.0)  # width over tp; no overlap
+    assert second.hit == pytest.approx(128 * (1 - (1 - 8 / 128) ** 16))  # tokens that choose alone
+    assert (third.local_experts, third.hit, third.gated) == (32.0, 2.0, False)
+
+
+def test_a_union_that_is_known_is_taken(tmp_path: Path) -> None:
+    rows = tuple(f"{row},17.5,90" for row in ROWS)
+    frame = read_rows(write(tmp_path, rows, HEADER + ",local_experts_hit,local_rows"))
+    for _, operator in operators_of(frame):
+        assert isinstance(operator, Experts)
+        assert (operator.hit, operator.rows) == (17.5, 90.0)
+
+
+def test_weights_are_read_once_for_each_expert_that_is_woken() -> None:
+    few, many = experts(hit=10), experts(hit=20)
+    assert many.weight_bytes == 2 * few.weight_bytes == 2 * (2.0 * 10 * 3 * 2048 * 768)
+    assert few.flops == many.flops == 2.0 * 128 * 3 * 2048 * 768
+    assert experts(gated=False).flops == pytest.approx(2 / 3 * experts().flops)
+
+
+def test_rows_are_padded_to_whole_tiles_as_counted_and_as_expected_elsewhere() -> None:
+    counted = experts(padded16=1300.0, padded64=5200.0, padded128=10400.0)
+    assert counted.padded_rows(16) == 1300.0
+    assert 1300.0 < counted.padded_rows(32) < 5200.0
+    for tile in (8, 16, 32, 64, 128, 256):
+        lone = experts(hit=128.0).padded_rows(tile)
+        assert lone == pytest.approx(128 * tile)  # one row an expert: a tile each
+        expected = experts().padded_rows(tile)
+        assert max(128.0, 80.0 * tile) <= expected <= 128.0 + 80.0 * tile
+    assert np.all(np.diff([float(experts(rows=rows).padded_rows(64)) for rows in (80, 200, 900)]) > 0)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"topk": 200}, "column topk: given '200 with experts 128' .*at most experts"),
+        ({"ep": 3}, "column ep: given '3 with experts 128'"),
+        ({"tp": 5}, "column tp: given '5 with inter 768'"),
+        ({"tokens": -1}, "column tokens: given '-1'"),
+        ({"dtype": "fp9"}, "column dtype: unknown dtype 'fp9'"),
+        ({"inter": np.nan}, "column inter: given 'blank'"),
+    ],
+)
+def test_rows_that_contradict_themselves_are_one_line(
+    tmp_path: Path, change: dict[str, object], message: str
+) -> None:
+    frame = pd.read_csv(write(tmp_path)).assign(**{"local_experts_hit": 2.0, **change})
+    with pytest.raises(DataError, match=message) as caught:
+        check_rows(frame, "moe.csv")
+    assert "\n" not in str(caught.value)
+
+
+def test_a_missing_column_is_named(tmp_path: Path) -> None:
+    frame = pd.read_csv(write(tmp_path)).assign(op="moe").drop(columns="hidden")
+    with pytest.raises(DataError, match=r"missing column hidden, which moe\.csv, row 1 needs"):
+        check_rows(frame, "moe.csv")
