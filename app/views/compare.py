@@ -15,6 +15,7 @@ from chosen import SetUp
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import times
+from medusa_sim.step.drafter.registry import drafter_kind
 
 _MOST = 4
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
@@ -115,7 +116,7 @@ def _others(first: SetUp, count: int) -> list[SetUp]:
                 model=model,
                 engine=engine,
                 drafter=drafter,
-                draft_model="llama-68m" if drafter == "draft-model" else None,
+                draft_model="llama-68m" if drafter_kind(drafter).takes_draft_model else None,
                 acceptance=acceptance,
                 config=None,
                 dtype=dtype,

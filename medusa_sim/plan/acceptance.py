@@ -33,6 +33,7 @@ A constant rate solved at any depth of the shipped EAGLE and Medusa chains gives
 0.5 to 22 % too few accepted drafts: 13 % or less in four of five cases.
 """
 _NUMBERS = re.compile(r"[\s0-9.,eE+-]+")
+_FAMILY = re.compile(r"[a-z]+")
 
 
 def constant_rate(rate: float, positions: int = MAX_DRAFTS, name: str | None = None) -> AcceptanceProfile:
@@ -142,7 +143,28 @@ def _shipped(drafter: type[Drafter], model_name: str, data_dir: DataDir) -> Acce
         raise UsageError(f"drafter {drafter.name} needs --acceptance, since no profile of it ships: {FORMS}")
     known = acceptance_names(data_dir)
     own = (f"{prefix}{model_name}" for prefix in drafter.profiles)
-    return load_acceptance(next((name for name in own if name in known), drafter.lender), data_dir)
+    chosen = next((name for name in own if name in known), None)
+    relative = _of_the_family(drafter.profiles[0], model_name, known)
+    return load_acceptance(chosen or relative or drafter.lender, data_dir)
+
+
+def _of_the_family(prefix: str, model_name: str, known: Sequence[str]) -> str | None:
+    """The profile of the nearest model of the same family: the longest common beginning of their names.
+
+    A family is the letters that a name begins with: kimi, glm, qwen. Shorter names first, so that variants
+    (`-no-thinking`) are taken only where they are asked for.
+    """
+    letters = _FAMILY.match(model_name)
+    if letters is None:
+        return None
+    relatives = sorted((name for name in known if name.startswith(f"{prefix}{letters[0]}")), key=len)
+    return max(relatives, key=lambda name: _alike(name.removeprefix(prefix), model_name), default=None)
+
+
+def _alike(name: str, other: str) -> int:
+    """Characters with which both begin."""
+    pairs = zip(name, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(name), len(other)))
 
 
 def _named(text: str, data_dir: DataDir) -> AcceptanceProfile:

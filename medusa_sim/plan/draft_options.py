@@ -51,6 +51,10 @@ class Drafting:
         """The registered drafter."""
         return drafter_kind(self.method)
 
+    def lengths(self, longest: int) -> tuple[int, ...]:
+        """Draft lengths that it can run, up to `longest`."""
+        return self.kind.lengths(self.parts, longest)
+
     def drafter(self, depth: int, width: int = 1) -> Drafter:
         """The drafter for draft length `depth`, `width` children a level."""
         return self.kind.of(self.parts, depth, width)
@@ -162,11 +166,11 @@ def draft_options(
     depth_max = min(heads.heads, drafting.max_drafts, *trained)
     options = []
     if not chain_only and heads.ranks > 1:
-        for depth in range(1, depth_max + 1):
+        for depth in drafting.lengths(depth_max):
             options += _tree_options(drafting, profile, heads.first(depth), candidates_max)
     options += [
         _chain_option(drafting, profile, heads.first(depth))
-        for depth in range(1, min(depth_max, candidates_max - 1) + 1)
+        for depth in drafting.lengths(min(depth_max, candidates_max - 1))
     ]
     return tuple(options)
 

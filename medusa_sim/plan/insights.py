@@ -130,7 +130,7 @@ def _best(surface: Surface, grid: Grid) -> Best:
     limit = limit_of(scenario) if whole_model else None
     alone = None if limit is None else price(limit, surface.batch, surface.seq_len, surface.options)
     beside = [drafter_bytes(scenario.model, option.drafter) for option in found.options]
-    weights, kv = (at(found.by_option([pair[i] for pair in beside])) for i in (0, 1))
+    weights, kv, slots = (at(found.by_option([added[i] for added in beside])) for i in range(3))
     rate = tokens_per_s(batch, at(found.tokens_per_step), at(found.step_us))
     nothing = np.full(columns.size, np.nan)
     speedup = np.broadcast_to(found.speedup, shape).reshape(-1, width)
@@ -155,7 +155,9 @@ def _best(surface: Surface, grid: Grid) -> Best:
         "usd_per_million_tokens": usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate)
         if whole_model
         else nothing,
-        "memory_bytes": memory_bytes(scenario.model, weights, kv, batch, seq_len, found.counts[columns])
+        "memory_bytes": memory_bytes(
+            scenario.model, weights, kv, slots, batch, seq_len, found.counts[columns]
+        )
         if whole_model
         else nothing,
         "fits_memory": at(found.fits) if whole_model else nothing,

@@ -127,6 +127,7 @@ class Scenario:
                 draft=_draft(draft_model, dtype),
                 draft_runtime=None if draft_runtime is None else _runtime(draft_runtime, data_dir),
                 draft_vocab=draft_vocab,
+                modules=max(self.model.mtp_layers, 1),
             ),
             max_drafts=max_drafts,
         )

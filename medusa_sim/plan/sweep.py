@@ -182,10 +182,12 @@ def _throughput(scenario: Scenario, surface: Surface, grid: Grid) -> dict[str, n
     else:
         rate = tokens_per_s(batch, np.ones(()), served.tpot_us)
     beside = [drafter_bytes(model, option.drafter) for option in found.options]
+    weights, kv, slots = (found.by_option([added[i] for added in beside]) for i in range(3))
     needed = memory_bytes(
         model,
-        found.by_option([weights for weights, _ in beside]),
-        found.by_option([kv for _, kv in beside]),
+        weights,
+        kv,
+        slots,
         batch,
         grid.seq_len[None, :, None],
         found.counts,

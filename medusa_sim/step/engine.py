@@ -50,7 +50,7 @@ def drafting_us(engine: Engine, drafter: str, passes: int, batch: Size) -> Added
     requests = np.asarray(batch, dtype=np.float64)
     if passes == 0 and drafter in LOOKUPS:
         return _sum(((engine.lookup_us_per_request, requests),))
-    per_pass = engine.draft_us_per_eagle3_pass if drafter == "eagle3" else engine.draft_us_per_pass
+    per_pass = engine.draft_us_per_eagle3_pass if drafter in EAGLE3 else engine.draft_us_per_pass
     return _sum(
         (
             (engine.draft_us_per_step, 1.0),
@@ -60,6 +60,8 @@ def drafting_us(engine: Engine, drafter: str, passes: int, batch: Size) -> Added
     )
 
 
+EAGLE3 = ("eagle3", "p-eagle")
+"""Drafters of the method `eagle3` of engines."""
 LOOKUPS = ("ngram", "suffix")
 """Drafters that look drafts up in the text and run no network."""
 

@@ -28,17 +28,18 @@ def step_memory_bytes(
     return memory_bytes(model, *drafter_bytes(model, drafter), batch, seq_len, candidates)
 
 
-def drafter_bytes(model: Model, drafter: Drafter | None) -> tuple[float, float]:
-    """(bytes of weights, bytes of KV cache a token) that a drafter adds."""
+def drafter_bytes(model: Model, drafter: Drafter | None) -> tuple[float, float, float]:
+    """(bytes of weights, bytes of KV cache a token, tokens of KV cache a request) that a drafter adds."""
     if drafter is None:
-        return 0.0, 0.0
-    return drafter.weight_bytes(model), drafter.kv_bytes_per_token(model)
+        return 0.0, 0.0, 0.0
+    return drafter.weight_bytes(model), drafter.kv_bytes_per_token(model), float(drafter.kv_slots())
 
 
 def memory_bytes(
     model: Model,
     drafter_weights: FloatArray | float,
     drafter_kv_per_token: FloatArray | float,
+    drafter_kv_slots: FloatArray | float,
     batch: Size,
     seq_len: Size,
     candidates: Size,
@@ -46,7 +47,7 @@ def memory_bytes(
     """`step_memory_bytes` with what the drafter adds as arrays; all broadcast."""
     sequences = np.asarray(batch, dtype=np.float64)
     counts = np.asarray(candidates, dtype=np.float64)
-    cached = sequences * (np.asarray(seq_len, dtype=np.float64) + counts)
+    cached = sequences * (np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots)
     element = BYTES_PER_ELEMENT[model.activation_dtype]
     widest = (3 if model.gated else 2) * model.intermediate + 2 * model.hidden
     activations = sequences * counts * (element * widest + BYTES_PER_ELEMENT["fp32"] * model.vocab)

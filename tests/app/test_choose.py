@@ -138,7 +138,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
         assert bool(said) == (drafts != row.drafts)
 
 
-@pytest.mark.parametrize("drafter", ["ngram", "mtp", "draft-model"])
+@pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft-model"])
 @pytest.mark.parametrize("view", ["choose", "tree"])
 def test_nothing_is_assumed_of_drafts_that_nobody_measured(opened: Opened, view: str, drafter: str) -> None:
     page = opened(view, drafter=drafter)

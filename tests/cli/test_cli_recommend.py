@@ -124,7 +124,7 @@ def test_a_latency_that_only_speculation_meets() -> None:
 @pytest.mark.parametrize(
     ("args", "code", "told"),
     [
-        (("--drafter", "mtp"), 2, "needs --acceptance"),
+        (("--drafter", "mtp"), 2, "no MTP module"),
         (("--drafter", "draft-model", "--acceptance", "0.5"), 2, "--draft-model"),
         (("--draft-model", "llama-68m"), 2, "takes no --draft-model"),
         (("--acceptance", "1.5"), 2, "acceptance rate"),

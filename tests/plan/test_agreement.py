@@ -29,7 +29,7 @@ from medusa_sim.plan.recommend import Question, at_batch, recommend, scheduled_a
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import runtime_names
-from medusa_sim.step.drafter.registry import drafter_names
+from medusa_sim.step.drafter.registry import drafter_kind, drafter_names
 from medusa_sim.step.grid import Grid
 
 EXACT = 1e-9
@@ -58,7 +58,7 @@ def scenario_of(runtime: str, drafter: str, acceptance: str, **other: object) ->
             runtime=runtime,
             drafter=drafter,
             acceptance=ACCEPTANCE[acceptance],  # type: ignore[arg-type]
-            draft_model="llama-68m" if drafter == "draft-model" else None,
+            draft_model="llama-68m" if drafter_kind(drafter).takes_draft_model else None,
             **{"latency": "roofline", **other},  # type: ignore[arg-type]
         )
         scenario.options(24)

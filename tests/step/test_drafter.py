@@ -7,15 +7,23 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from medusa_sim.errors import UsageError
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.drafter.base import Parts
+from medusa_sim.step.drafter.dflash import DFlash
 from medusa_sim.step.drafter.draft_model import DraftModel
-from medusa_sim.step.drafter.layer import Eagle
+from medusa_sim.step.drafter.dspark import DSpark
+from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.drafter.medusa import MedusaHeads
-from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.mtp import Mtp
+from medusa_sim.step.drafter.ngram import NoDrafter, Suffix
+from medusa_sim.step.drafter.parallel import Pard, PEagle
+from medusa_sim.step.drafter.registry import DRAFTERS
+from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, prefill_step, work_time
 from medusa_sim.step.workload import prefill, verify
 
@@ -136,3 +144,122 @@ def test_drafting_is_a_small_share_and_grows_with_depth() -> None:
         shares.append(float(sum(np.asarray(work_time(latency, work).time_us) for work in works)) / decode)
     assert shares[0] < 0.15  # one of 32 layers, the LM head and the fusion layer
     assert shares[2] == pytest.approx(4 * shares[0], rel=0.05)
+
+
+PARTS = Parts(draft=DRAFT)
+PARALLEL = (PEagle, Pard, DFlash, DSpark)
+
+
+def drafting_us(kind: type, depth: int, batch: int = 8, seq_len: int = 1024) -> float:
+    setting = Setting(
+        latency=RooflineLatency(load_gpu("h100-sxm")),
+        model=LLAMA,
+        runtime=RUNTIME,
+        scope="model",
+        drafter=kind.of(PARTS, depth),
+        depth=depth,
+    )
+    return float(sum(np.asarray(step.time_us) for step in drafting_steps(setting, batch, seq_len, depth + 1)))
+
+
+@pytest.mark.parametrize("kind", DRAFTERS.values(), ids=DRAFTERS)
+@pytest.mark.parametrize("batch", [1, 16, 256])
+def test_a_longer_draft_never_costs_less(kind: type, batch: int) -> None:
+    found = [drafting_us(kind, depth, batch) for depth in (1, 2, 3, 5, 8, 15)]
+    assert found == sorted(found)
+    assert (found[0] == 0.0) == issubclass(kind, NoDrafter)
+
+
+@pytest.mark.parametrize("kind", PARALLEL)
+def test_parallel_drafters_pass_once(kind: type) -> None:
+    for depth in (1, 4, 15):
+        works = kind.of(PARTS, depth).work(LLAMA, verify(4, 1024, depth + 1), RUNTIME)
+        assert sum(work.of == "draft" for work in works) == 1
+    assert drafting_us(kind, 8, batch=1) < 1.3 * drafting_us(kind, 1, batch=1)
+    assert drafting_us(Eagle3, 8, batch=1) > 4.0 * drafting_us(Eagle3, 1, batch=1)
+
+
+def test_a_parallel_pass_reads_what_was_accepted_and_a_mask_for_each_further_draft() -> None:
+    depth = 5
+    for kind in (PEagle, Pard):
+        works = kind.of(PARTS, depth).work(LLAMA, verify(4, 1024, depth + 1), RUNTIME)
+        assert {int(g.m) for g in gemms(works, "down_proj")} == {4 * 2 * depth}
+    (head,) = gemms(PEagle(depth=depth).work(LLAMA, verify(4, 1024, 6), RUNTIME), "lm_head")
+    assert (int(head.m), head.n) == (4 * depth, 32_000)
+
+
+def test_dflash_projects_the_new_context_and_passes_one_block() -> None:
+    works = DFlash(depth=7).work(LLAMA, verify(4, 1024, 8), RUNTIME)
+    (fusion,), (context,), (head,) = (gemms(works, n) for n in ("draft_fusion", "draft_context", "lm_head"))
+    assert (int(fusion.m), fusion.k) == (32, 5 * LLAMA.hidden)
+    assert (int(context.m), context.n) == (32, 2 * LLAMA.kv_heads * LLAMA.head_dim)
+    assert (int(head.m), head.n) == (28, LLAMA.vocab)
+    assert {int(g.m) for g in gemms(works, "down_proj")} == {32}
+    # its cache grows with the context: five layers of the target's 32
+    assert DFlash(depth=7).kv_bytes_per_token(LLAMA) == pytest.approx(LLAMA.kv_bytes_per_token * 5 / 32)
+    assert drafting_us(DFlash, 7, batch=64, seq_len=16_000) > 1.5 * drafting_us(DFlash, 7, batch=64)
+
+
+def test_dspark_adds_a_small_head_for_each_draft() -> None:
+    works = DSpark(depth=6).work(LLAMA, verify(4, 1024, 7), RUNTIME)
+    (markov,) = gemms(works, "markov_head")
+    assert (int(markov.m), markov.n, markov.k) == (4, LLAMA.vocab, 256)
+    assert {launch.count for launch in works[-1].launches} == {6}
+    assert works[-1].of == "continued"
+    assert {int(g.m) for g in gemms(works, "down_proj")} == {24}
+    grown = DSpark(depth=6).weight_bytes(LLAMA) - DFlash(depth=6).weight_bytes(LLAMA)
+    assert grown == 2 * (2 * 256 * LLAMA.vocab + LLAMA.hidden + 256)
+    step = drafting_us(DSpark, 8, batch=1) - drafting_us(DSpark, 7, batch=1)
+    assert 0.0 < step < drafting_us(Eagle, 1, batch=1)
+
+
+def test_each_method_reserves_its_own_slots_of_the_cache() -> None:
+    # as vLLM counts them: EAGLE-3 0, draft model 1, P-EAGLE and DSpark K - 1, DFlash and PARD K
+    slots = {name: kind.of(PARTS, 7).kv_slots() for name, kind in DRAFTERS.items()}
+    none = dict.fromkeys(("medusa", "eagle", "eagle3", "mtp", "ngram", "suffix"), 0)
+    assert slots == {**none, "draft-model": 1, "p-eagle": 6, "dspark": 6, "dflash": 7, "pard": 7}
+    for kind in (DraftModel, DFlash):
+        drafter = kind.of(PARTS, 7)
+        here, without = (
+            float(step_memory_bytes(LLAMA, of, 4, seq_len, 8))
+            for of, seq_len in ((drafter, 1000), (None, 1000 + drafter.kv_slots()))
+        )
+        own = drafter.weight_bytes(LLAMA) + 4 * (1008 + drafter.kv_slots()) * drafter.kv_bytes_per_token(
+            LLAMA
+        )
+        assert here == pytest.approx(without + own)
+
+
+def test_mtp_drafts_a_multiple_of_its_modules() -> None:
+    assert Mtp.lengths(Parts(), 5) == (1, 2, 3, 4, 5)
+    assert Mtp.lengths(Parts(modules=3), 8) == (1, 2, 3, 6)
+    one, three = (Mtp.of(Parts(modules=n), 3) for n in (1, 3))
+    assert three.weight_bytes(LLAMA) == pytest.approx(3 * one.weight_bytes(LLAMA))
+    assert three.kv_bytes_per_token(LLAMA) == pytest.approx(3 * one.kv_bytes_per_token(LLAMA))
+    layer = LLAMA.layer_parameter_count + 2 * LLAMA.hidden**2 + LLAMA.hidden
+    assert one.weight_bytes(LLAMA) == pytest.approx(2 * layer)
+
+
+def test_layers_of_a_quantised_target_are_drafted_as_they_are_stored() -> None:
+    quantised = replace(LLAMA, dtype="fp8", weight_dtype="fp8")
+    for kind, dtype in ((Eagle3, "fp16"), (DFlash, "fp16"), (Mtp, "fp8")):
+        target = replace(quantised, activation_dtype="fp16")
+        (down, *_) = gemms(kind.of(PARTS, 2).work(target, STEP, RUNTIME), "down_proj")
+        assert down.dtype == dtype
+
+
+def test_look_ups_run_nothing_on_the_gpu() -> None:
+    for kind in (NoDrafter, Suffix):
+        assert kind.of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
+        assert kind.looks_up
+
+
+def test_parts_that_a_drafter_lacks_are_named() -> None:
+    with pytest.raises(UsageError, match="pard needs --draft-model"):
+        Pard.check(Parts(), LLAMA)
+    with pytest.raises(UsageError, match="such a pair cannot speculate"):
+        Pard.check(Parts(draft=DRAFT), LLAMA)
+    with pytest.raises(UsageError, match="dflash takes no --draft-model"):
+        DFlash.check(PARTS, LLAMA)
+    with pytest.raises(UsageError, match="no MTP module"):
+        Mtp.check(Parts(), LLAMA)

@@ -41,21 +41,24 @@ class PassWork:
 class Parts:
     """What a drafter is made of, before its depth is chosen.
 
-    heads: trained Medusa heads. draft: the model of `draft-model`, launched by `draft_runtime` (None: as
-    the target). draft_vocab: output tokens of an EAGLE layer's own head (None: the target's LM head).
+    heads: trained Medusa heads. draft: the model of `draft-model` and `pard`, launched by `draft_runtime`
+    (None: as the target). draft_vocab: output tokens of a layer drafter's own head (None: its default, the
+    target's LM head where it has none). modules: MTP modules that the target was trained with.
     """
 
     heads: int = 5
     draft: Model | None = None
     draft_runtime: Runtime | None = None
     draft_vocab: int | None = None
+    modules: int = 1
 
 
 class Drafter(ABC):
     """Anything that proposes candidates: its cost at one depth and width.
 
     name: as the command line takes it. title: in a sentence. unit: what is run in a row (`head`, `draft`).
-    pays_per_draft: each further draft costs a pass, so that a curve of tree sizes cannot describe it.
+    pays_per_draft: each further draft costs a pass or rows of one, so that a curve of tree sizes cannot
+    describe it.
     has_levels: drafts level by level, so many nodes each. looks_up: finds drafts in the text or none.
     takes_draft_model, takes_draft_vocab: which
     `Parts` it uses. profiles: prefixes of its shipped acceptance profiles, best first; lender: the profile
@@ -80,6 +83,12 @@ class Drafter(ABC):
     @abstractmethod
     def of(cls, parts: Parts, depth: int, width: int = 1) -> Drafter:
         """The drafter for draft length `depth`, `width` children a level."""
+
+    @classmethod
+    def lengths(cls, parts: Parts, longest: int) -> tuple[int, ...]:
+        """Draft lengths that it can run, up to `longest`."""
+        del parts
+        return tuple(range(1, longest + 1))
 
     @classmethod
     def check(cls, parts: Parts, target: Model) -> None:
@@ -115,6 +124,13 @@ class Drafter(ABC):
     @abstractmethod
     def kv_bytes_per_token(self, model: Model) -> float:
         """Bytes of KV cache that drafting keeps for each committed token."""
+
+    def kv_slots(self) -> int:
+        """Tokens of KV cache that one request holds for drafting beside its committed tokens and candidates.
+
+        As vLLM reserves them (config/speculative.py): rows that only the drafter reads, such as masks.
+        """
+        return 0
 
 
 def levels(workload: Workload, depth: int, width: int) -> tuple[Workload, ...]:

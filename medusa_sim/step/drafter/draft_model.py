@@ -80,3 +80,7 @@ class DraftModel(Drafter):
         """The draft model keeps a cache of its own."""
         del model
         return self.draft.kv_bytes_per_token
+
+    def kv_slots(self) -> int:
+        """The target's own token, which a model of its own has not seen."""
+        return 1

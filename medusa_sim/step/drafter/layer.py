@@ -1,15 +1,15 @@
-"""Drafters of one decoder layer of the target's width: EAGLE, EAGLE-3, multi-token prediction."""
+"""Drafters of decoder layers of the target's width, run once a draft: EAGLE, EAGLE-3."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from medusa_sim.errors import UsageError
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, levels
-from medusa_sim.step.workload import Workload, elementwise_launch, head_launch, model_launches
+from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch, model_launches
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 _LOGIT_OPERATORS = ("lm_head", "next_token")
@@ -42,52 +42,73 @@ class LayerDrafter(Drafter):
         """`depth` passes of the layer."""
         return cls(depth=depth, width=width, draft_vocab=parts.draft_vocab)
 
-    def _layer(self, model: Model) -> Model:
-        return model.resized(layers=self.layers, vocab=self._own_head(model) or model.vocab)
+    def _network(self, model: Model) -> Model:
+        """The draft layers as a model: stored in the dtype of the activations, as their checkpoints are."""
+        dtype = model.activation_dtype
+        return replace(
+            model.resized(layers=self.layers, vocab=self._own_head(model) or model.vocab),
+            dtype=dtype,
+            weight_dtype=dtype,
+        )
 
     def _own_head(self, model: Model) -> int | None:
         """Tokens of its own LM head; None where it uses the target's."""
         chosen = self.draft_vocab or self.own_vocab
         return None if chosen is None else min(chosen, model.vocab)
 
-    def _pass(self, model: Model, workload: Workload, runtime: Runtime, *, last_row: bool) -> PassWork:
-        layer = self._layer(model)
-        launches = as_drafting(model_launches(layer, workload, runtime))
-        if last_row:
-            launches = tuple(launch for launch in launches if launch.operator.name not in _LOGIT_OPERATORS)
-            launches += (
-                head_launch(layer, "lm_head", "drafter", workload.batch, layer.vocab, layer.hidden),
-                elementwise_launch(layer, "next_token", "next_token", "drafter", workload.batch, layer.vocab),
-            )
+    def _fusion(self, model: Model, rows: Size) -> Launch:
+        """The linear layer that fuses the target's features of so many rows."""
         inputs = self.fused_inputs * model.hidden
-        fusion = head_launch(model, "draft_fusion", "drafter", workload.tokens, model.hidden, inputs)
-        return PassWork(
-            launches=(*launches, fusion), runtime=runtime, workload=workload, of="draft", layers=self.layers
+        return head_launch(model, "draft_fusion", "drafter", rows, model.hidden, inputs)
+
+    def _layers(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
+        """The kernels of the draft layers up to their last hidden state."""
+        return tuple(
+            launch
+            for launch in as_drafting(model_launches(self._network(model), workload, runtime))
+            if launch.operator.name not in _LOGIT_OPERATORS
         )
 
+    def _logits(self, model: Model, rows: Size) -> tuple[Launch, ...]:
+        """The LM head and the choice of a token on so many rows."""
+        layer = self._network(model)
+        return (
+            head_launch(layer, "lm_head", "drafter", rows, layer.vocab, layer.hidden),
+            elementwise_launch(layer, "next_token", "next_token", "drafter", rows, layer.vocab),
+        )
+
+    def _pass(self, model: Model, workload: Workload, runtime: Runtime, *, logit_rows: Size) -> PassWork:
+        """The draft layers and the fusion of all rows; logits of `logit_rows` rows."""
+        launches = (
+            *self._layers(model, workload, runtime),
+            *self._logits(model, logit_rows),
+            self._fusion(model, workload.tokens),
+        )
+        return PassWork(launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.layers)
+
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """The draft layer's forward pass and the fusion layer, `depth` times in a row."""
+        """The draft layers' forward pass and the fusion layer, `depth` times in a row."""
         first, *later = levels(workload, self.depth, self.width)
         seen = Workload(phase="verify", batch=first.batch, seq_len=first.seq_len, query_tokens=self.depth + 1)
         return (
-            self._pass(model, seen, runtime, last_row=True),
-            *(self._pass(model, level, runtime, last_row=False) for level in later),
+            self._pass(model, seen, runtime, logit_rows=workload.batch),
+            *(self._pass(model, level, runtime, logit_rows=level.tokens) for level in later),
         )
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
-        """The layer reads the features of the prompt."""
-        return (self._pass(model, workload, runtime, last_row=False),)
+        """The layers read the features of the prompt."""
+        return (self._pass(model, workload, runtime, logit_rows=workload.batch),)
 
     def weight_bytes(self, model: Model) -> float:
         """The layers and the fusion matrix; embedding and LM head are the target's unless pruned."""
         element = BYTES_PER_ELEMENT[model.activation_dtype]
         fusion = self.fused_inputs * model.hidden * model.hidden
         own_head = (self._own_head(model) or 0) * model.hidden
-        return element * (self.layers * model.layer_parameter_count + fusion + own_head)
+        return element * (self.layers * self._network(model).layer_parameter_count + fusion + own_head)
 
     def kv_bytes_per_token(self, model: Model) -> float:
-        """One layer's share of the target's cache, per draft layer."""
-        return model.kv_bytes_per_token * self.layers / model.layers
+        """K and V of the draft layers."""
+        return self._network(model).kv_bytes_per_token
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,26 +136,3 @@ class Eagle3(LayerDrafter):
     title: ClassVar[str] = "EAGLE-3 layer"
     profiles: ClassVar[tuple[str, ...]] = ("eagle3-",)
     lender: ClassVar[str | None] = "eagle3-llama-3.1-8b"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Mtp(LayerDrafter):
-    """The multi-token-prediction module of DeepSeek-V3 (arXiv 2412.19437, section 2.2).
-
-    The shape of an EAGLE layer; the module is repeated for each further token. Only a model that was
-    trained with one has it.
-    """
-
-    name: ClassVar[str] = "mtp"
-    title: ClassVar[str] = "MTP module"
-    takes_draft_vocab: ClassVar[bool] = False
-
-    @classmethod
-    def check(cls, parts: Parts, target: Model) -> None:
-        """Raise UsageError for a target without such a module."""
-        cls.check_parts(parts)
-        if target.mtp_layers < 1:
-            raise UsageError(
-                f"{target.name} has no MTP module (num_nextn_predict_layers is 0 or missing in its config); "
-                "choose --drafter eagle, eagle3, medusa, draft-model or ngram"
-            )

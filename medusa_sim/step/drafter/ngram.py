@@ -1,4 +1,4 @@
-"""Drafts that cost the GPU nothing: n-grams looked up in the prompt, or a bare verification step."""
+"""Drafts that cost the GPU nothing: looked up in the text, or a bare verification step."""
 
 from __future__ import annotations
 
@@ -46,3 +46,15 @@ class NoDrafter(Drafter):
         """Nothing."""
         del model
         return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suffix(NoDrafter):
+    """Suffix decoding (arXiv 2411.04975): a tree of suffixes of prompt and earlier outputs, on the host.
+
+    Drafts are as long as the match promises, so their number varies by request: a count of candidates is the
+    mean of the steps that find any, and their share is the match rate.
+    """
+
+    name: ClassVar[str] = "suffix"
+    title: ClassVar[str] = "suffix drafts"

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.drafter.dflash import DFlash
 from medusa_sim.step.drafter.draft_model import DraftModel
-from medusa_sim.step.drafter.layer import Eagle, Eagle3, Mtp
+from medusa_sim.step.drafter.dspark import DSpark
+from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.drafter.medusa import MedusaHeads
-from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.mtp import Mtp
+from medusa_sim.step.drafter.ngram import NoDrafter, Suffix
+from medusa_sim.step.drafter.parallel import Pard, PEagle
 
 DRAFTERS: dict[str, type[Drafter]] = {
-    kind.name: kind for kind in (MedusaHeads, DraftModel, Eagle, Eagle3, Mtp, NoDrafter)
+    kind.name: kind
+    for kind in (MedusaHeads, DraftModel, Eagle, Eagle3, Mtp, PEagle, Pard, DFlash, DSpark, NoDrafter, Suffix)
 }
 """In the order in which they are listed to users."""
 

@@ -1,0 +1,213 @@
+"""Mean acceptance lengths by draft length -> shipped profiles by position.
+
+The lengths are not part of this project (CONTRIBUTING.md); their folder is the argument, $MEDUSA_SIM_DATA, or
+../shared/data. Rates are fitted: r_1 >= r_2 >= ... >= 0 with 1 + r_1 + ... + r_K nearest to the lengths in
+least squares, so that noise of +-0.1 in a length does not turn into a rate that rises. A profile ends at the
+last draft length whose mean is within END of the largest, and before drafts that are never accepted: beyond
+it the drafter is out of the depth that it was trained for. Prints every profile and what its fit errs;
+`--write` writes them to profiles/acceptance.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+from scipy.optimize import brentq, nnls
+
+from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile
+from medusa_sim.arrays import FloatArray
+from medusa_sim.plan.acceptance import MEAN_LENGTH_ERROR
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "profiles" / "acceptance"
+END = 0.03
+LEAST_RATE = 0.0005
+LEAST_ERROR = 0.05
+"""80 % half-width of accepted drafts that a profile has at least: another task of the same kind."""
+NORMAL_80 = 1.2816
+
+GOLDEN = {
+    ("DeepSeek-V4-Pro", "MTP"): "mtp-deepseek-v4-pro",
+    ("DeepSeek-V4-Pro-0813", "DSpark"): "dspark-deepseek-v4-pro",
+    ("GLM-5.2", "MTP"): "mtp-glm-5.2",
+    ("Kimi-K2.5", "EAGLE3"): "eagle3-kimi-k2.5",
+    ("Kimi-K3", "DSpark"): "dspark-kimi-k3",
+    ("MiniMax-M3", "EAGLE3"): "eagle3-minimax-m3",
+    ("Qwen3.5-397B-A17B", "MTP"): "mtp-qwen3.5-397b-a17b",
+    ("DeepSeek-R1", "MTP"): "mtp-deepseek-r1",
+}
+"""Model and drafter of the table -> name of the profile."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fitted:
+    """A profile and the lengths from which it was made."""
+
+    name: str
+    file: PositionFile
+    lengths: FloatArray
+
+    @property
+    def predicted(self) -> FloatArray:
+        """Mean lengths that its rates give."""
+        rates = np.array([row.rate for row in self.file.positions])
+        if self.file.rates == "conditional":
+            rates = np.cumprod(rates)
+        return 1.0 + np.cumsum(rates)
+
+
+def falling_rates(lengths: FloatArray) -> FloatArray:
+    """Never-rising unconditional rates whose sums are nearest to `lengths` - 1.
+
+    r_k = sum over j >= k of d_j with d_j >= 0, so that a length is 1 + sum_j d_j min(j, k).
+    """
+    drafts = np.arange(1.0, lengths.size + 1.0)
+    steps, _ = nnls(np.minimum.outer(drafts, drafts), lengths - 1.0)
+    return np.minimum(np.cumsum(steps[::-1])[::-1], 1.0)
+
+
+def trained_depth(lengths: FloatArray) -> int:
+    """The last draft length that gives about the most."""
+    return int(np.flatnonzero(lengths >= lengths.max() * (1.0 - END))[-1]) + 1
+
+
+def golden(folder: Path) -> Iterator[Fitted]:
+    """A profile for each model, drafter and way of thinking of the table."""
+    table = pd.read_csv(folder / "engines" / "moe_acceptance.csv", keep_default_na=False)
+    for (model, drafter, thinking), rows in table.groupby(["model", "drafter", "thinking"], sort=False):
+        if (model, drafter) not in GOLDEN:
+            continue
+        every = rows.sort_values("draft_tokens").tokens_per_step.astype(float).to_numpy()
+        lengths = every[: trained_depth(every)]
+        fitted = falling_rates(lengths)
+        rates = fitted[fitted >= LEAST_RATE]
+        lengths = lengths[: rates.size]
+        error = (1.0 + np.cumsum(rates) - lengths) / (lengths - 1.0)
+        how = {
+            "on": ", thinking, SPEED-Bench coding",
+            "off": ", not thinking, SPEED-Bench coding",
+            "": ", strict acceptance",
+        }
+        where = (
+            "InferenceX golden acceptance lengths (github SemiAnalysisAI/InferenceX, 843c6254f), vLLM, B300"
+            if thinking
+            else "published mean acceptance lengths of 1 to 5 MTP drafts, strict acceptance"
+        )
+        yield Fitted(
+            name=GOLDEN[model, drafter] + ("-no-thinking" if thinking == "off" else ""),
+            file=profile(
+                f"{drafter} on {model}{how[thinking]}",
+                f"fitted (benchmarks/depth_profiles.py) to the {where}; never-rising rates nearest to the "
+                f"lengths of 1 to {lengths.size} of {every.size} drafts, mean error {abs(error).mean():.1%} "
+                "of accepted drafts. model_error: its 80 % half-width, at least 5 %",
+                rates,
+                max(LEAST_ERROR, NORMAL_80 * float(np.sqrt(np.mean(error**2)))),
+            ),
+            lengths=lengths,
+        )
+
+
+def profile(
+    title: str, source: str, rates: FloatArray, error: float, kind: str = "unconditional"
+) -> PositionFile:
+    """A profile of rates by position."""
+    return PositionFile(
+        schema=1,
+        title=title,
+        source=source,
+        agreement="target",
+        rates=kind,  # type: ignore[arg-type]
+        model_error=round(error, 3),
+        positions=[PositionRow(rate=round(float(rate), 4)) for rate in rates],
+    )
+
+
+def constant(length: float, first: float | None, drafts: int) -> FloatArray:
+    """Conditional rates that give `length` with `drafts`: `first`, then one rate; one for all where None."""
+
+    def beyond(rate: float) -> float:
+        start = rate if first is None else first
+        return 1.0 + start * sum(rate**k for k in range(drafts)) - length
+
+    rate = float(brentq(beyond, 1e-6, 1.0))
+    return np.array([rate if first is None else first, *[rate] * (drafts - 1)])
+
+
+def single() -> Iterator[Fitted]:
+    """Profiles from one or two published figures."""
+    for name, title, source, length, first, drafts in (
+        (
+            "mtp-deepseek-v3",
+            "MTP on DeepSeek-V3, temperature 0",
+            "the module's first draft is accepted in 85 to 90 % of the steps (arXiv 2412.19437, 5.4.3); "
+            "3.2 tokens a step with 7 drafts of that module (nebius/MTP-DeepSeek-V3-0324, Hugging Face)",
+            3.2,
+            0.875,
+            7,
+        ),
+        (
+            "dflash-qwen3-8b",
+            "DFlash (block 16) on Qwen3-8B without reasoning, MT-bench, 8 drafts",
+            "2.93 tokens a step with 8 drafts (vLLM pull request 32206; SGLang gives 2.95)",
+            2.93,
+            None,
+            8,
+        ),
+        (
+            "p-eagle-gpt-oss-120b",
+            "P-EAGLE on gpt-oss-120b, MT-bench, 5 drafts",
+            "2.68 tokens a step with 5 drafts (huggingface.co/amazon/gpt-oss-120b-p-eagle: HumanEval 3.15, "
+            "GSM8K 3.55)",
+            2.68,
+            None,
+            5,
+        ),
+    ):
+        after = "behind the first " if first else ""
+        told = (
+            f"{source}; rates {after}taken as one conditional rate that gives this mean. model_error: that "
+            "of a mean length at other depths (docs/method.md)"
+        )
+        rates = constant(length, first, drafts)
+        made = profile(title, told, rates, MEAN_LENGTH_ERROR, "conditional")
+        yield Fitted(name=name, file=made, lengths=1.0 + np.cumsum(np.cumprod(rates)))
+    yield Fitted(
+        name="eagle3-gpt-oss-20b",
+        file=profile(
+            "EAGLE-3 chain on gpt-oss-20b, MT-bench",
+            "expected rates in vLLM's acceptance-length regression test (test_acceptance_length): MT-bench, "
+            "temperature 0, 3 draft tokens, greedy drafting; the test itself tolerates 5 %. model_error: "
+            "that tolerance",
+            np.array([0.7165, 0.512, 0.3337]),
+            LEAST_ERROR,
+        ),
+        lengths=1.0 + np.cumsum([0.7165, 0.512, 0.3337]),
+    )
+
+
+def main(arguments: list[str]) -> int:
+    """Print the profiles; with --write, write them."""
+    given = [word for word in arguments if word != "--write"]
+    folder = (
+        Path(given[0]) if given else Path(os.environ.get("MEDUSA_SIM_DATA", ROOT.parent / "shared" / "data"))
+    )
+    worst = 0.0
+    for found in (*golden(folder), *single()):
+        error = np.abs(found.predicted - found.lengths) / (found.lengths - 1.0)
+        worst = max(worst, float(error.max()))
+        told = " ".join(f"{length:.2f}" for length in found.predicted)
+        print(f"{found.name:42} {told:45} mean error {error.mean():.1%}, worst {error.max():.1%}")
+        if len(given) < len(arguments):
+            (FOLDER / f"{found.name}.toml").write_text(encoded_profile(found.file))
+    print(f"worst error of accepted drafts {worst:.1%}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,76 @@
+"""DFlash: a block of drafts out of one pass that attends to features of the target."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.drafter.base import PassWork
+from medusa_sim.step.drafter.layer import LayerDrafter
+from medusa_sim.step.workload import Launch, Workload, head_launch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DFlash(LayerDrafter):
+    """DFlash (arXiv 2602.06036): five layers, one non-causal pass over a block, blocks of 8 or 16.
+
+    Features of five target layers are fused, 5h -> h, and projected to the K and V of every draft layer: a
+    cache that grows with the context. The block is the target's own token and a mask for each draft; LM head
+    and embedding are the target's. Sizes: huggingface.co/z-lab/Qwen3-8B-DFlash-b16.
+    """
+
+    layers: int = 5
+    fused_inputs: int = 5
+
+    name: ClassVar[str] = "dflash"
+    title: ClassVar[str] = "DFlash layers"
+    has_levels: ClassVar[bool] = False
+    profiles: ClassVar[tuple[str, ...]] = ("dflash-",)
+    lender: ClassVar[str | None] = "dflash-qwen3-8b"
+
+    def block_tokens(self) -> int:
+        """Rows of the block: the target's token and the masks."""
+        return self.depth + 1
+
+    def _context(self, model: Model, rows: Size) -> tuple[Launch, ...]:
+        """K and V of `rows` tokens for every draft layer, from the target's features."""
+        layer = self._network(model)
+        width = 2 * layer.kv_heads * layer.head_dim
+        keys = head_launch(layer, "draft_context", "drafter", rows, width, layer.hidden, self.layers)
+        return (self._fusion(model, rows), keys)
+
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """The context of the rows that may have been accepted, the block, and logits of every draft."""
+        block = Workload(
+            phase="verify",
+            batch=workload.batch,
+            seq_len=workload.seq_len,
+            query_tokens=self.block_tokens(),
+        )
+        return (
+            PassWork(
+                launches=(
+                    *self._context(model, np.asarray(workload.batch) * (self.depth + 1)),
+                    *self._layers(model, block, runtime),
+                    *self._logits(model, self.depth * np.asarray(workload.batch)),
+                ),
+                runtime=runtime,
+                workload=block,
+                of="draft",
+                layers=self.layers,
+            ),
+        )
+
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """The context of the prompt alone: its tokens pass through no draft layer."""
+        launches = self._context(model, workload.tokens)
+        return (PassWork(launches=launches, runtime=runtime, workload=workload, of="continued"),)
+
+    def kv_slots(self) -> int:
+        """The masks of the block."""
+        return self.depth

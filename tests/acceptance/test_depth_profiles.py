@@ -1,0 +1,78 @@
+"""Shipped profiles by depth: rates never rise, nothing beyond the published depth, relatives lend theirs."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
+from medusa_sim.errors import CoverageError
+from medusa_sim.plan.acceptance import acceptance_of
+from medusa_sim.step.drafter.registry import DRAFTERS, drafter_kind
+
+sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from depth_profiles import constant, falling_rates, trained_depth
+
+CHAINS = [
+    name
+    for name in acceptance_names()
+    if name.startswith(tuple(prefix for kind in DRAFTERS.values() for prefix in kind.profiles))
+    and not name.startswith("medusa1-")
+]
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_a_further_draft_gives_less_and_none_is_invented(name: str) -> None:
+    profile = load_acceptance(name)
+    assert profile.heads is not None
+    depth = profile.heads.heads
+    tokens = profile.tokens_per_step(np.arange(1, depth + 2))
+    gains = np.diff(tokens)
+    assert (gains >= -1e-12).all()
+    assert (np.diff(gains) <= 1e-9).all()
+    assert gains[0] <= 1.0
+    with pytest.raises(CoverageError, match="covers"):
+        profile.tokens_per_step(depth + 2)
+    low, high = profile.band(depth + 1)
+    assert low < tokens[-1] < high
+
+
+@pytest.mark.parametrize(
+    ("drafter", "model", "profile"),
+    [
+        ("mtp", "deepseek-r1", "mtp-deepseek-r1"),
+        ("mtp", "deepseek-v3.2", "mtp-deepseek-v3"),
+        ("mtp", "glm-4.6", "mtp-glm-5.2"),
+        ("mtp", "qwen3-next-80b-a3b", "mtp-qwen3.5-397b-a17b"),
+        ("mtp", "minimax-m2", "mtp-deepseek-r1"),
+        ("eagle3", "kimi-k2", "eagle3-kimi-k2.5"),
+        ("eagle3", "gpt-oss-120b", "eagle3-gpt-oss-20b"),
+        ("eagle3", "llama-3.3-70b", "eagle3-llama-3.1-8b"),
+        ("eagle3", "opt-13b", "eagle3-llama-3.1-8b"),
+        ("eagle", "llama-2-7b", "eagle1-vicuna-7b"),
+        ("dflash", "qwen3-30b-a3b", "dflash-qwen3-8b"),
+        ("medusa", "zephyr-7b", "medusa1-vicuna-7b"),
+    ],
+)
+def test_the_nearest_model_of_a_family_lends_its_profile(drafter: str, model: str, profile: str) -> None:
+    assert acceptance_of(None, drafter_kind(drafter), model_name=model).name == profile
+
+
+def test_rates_are_the_nearest_that_never_rise() -> None:
+    for rates in ([0.9, 0.5, 0.2], [0.8], [0.7, 0.7, 0.0, 0.0]):
+        assert falling_rates(1.0 + np.cumsum(rates)) == pytest.approx(rates, abs=1e-9)
+    noisy = falling_rates(np.array([1.9, 2.6, 2.5, 2.7]))
+    assert (np.diff(noisy) <= 1e-12).all()
+    assert 1.0 + noisy.sum() == pytest.approx(2.65, abs=0.05)
+    assert trained_depth(np.array([1.8, 2.5, 3.77, 3.73, 3.47])) == 4
+    assert trained_depth(np.array([1.8, 2.5, 2.4, 2.6])) == 4
+
+
+def test_a_mean_length_becomes_one_rate() -> None:
+    rates = constant(2.68, None, 5)
+    assert np.ptp(rates) == 0.0
+    assert 1.0 + np.cumprod(rates).sum() == pytest.approx(2.68)
+    assert constant(3.2, 0.875, 7)[0] == 0.875
