@@ -24,7 +24,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.engine import filter_us
 from medusa_sim.step.step import Setting, processed_tokens, work_time
-from medusa_sim.step.workload import decode, model_launches, prefill
+from medusa_sim.step.workload import Workload, decode, model_launches
 
 _ATTENTION = ("qk", "pv", "softmax", "decode_attention", "verify_attention", "prefill_attention")
 _ONCE_A_PROMPT = ("lm_head", "next_token")
@@ -98,20 +98,25 @@ def carried_prompts(
     finished = batch * tokens_per_step / traffic.output_tokens
     share = -np.expm1(-finished)
     prompts = finished / share
-    linear = _linear_us(setting, tokens + prompts * traffic.prompt_tokens) - _linear_us(setting, tokens)
-    workload = prefill(1, traffic.prompt_tokens)
+    linear = linear_us(setting, tokens + prompts * traffic.prompt_tokens) - linear_us(setting, tokens)
+    attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
+    return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us)
+
+
+def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatArray:
+    """Device time of the attention of a prompt's `tokens` that end at `kv_len`, microseconds."""
+    workload = Workload(phase="prefill", batch=1, seq_len=kv_len, query_tokens=tokens)
     launches = tuple(
         launch
         for launch in model_launches(setting.model, workload, setting.runtime)
         if launch.operator.name in _ATTENTION
     )
     work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
-    attention_us = work_time(setting.latency, work).device_us
-    return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us)
+    return work_time(setting.latency, work).device_us
 
 
-def _linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
-    """Device time of everything in a step that is shared by all its tokens."""
+def linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
+    """Device time of everything in a step that is shared by all its `tokens`, microseconds."""
     workload = decode(tokens, 1)
     launches = tuple(
         launch

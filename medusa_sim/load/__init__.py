@@ -1,0 +1,1 @@
+"""Requests over time: arrivals, an engine's scheduler, policies of speculation, goodput."""

@@ -1,0 +1,127 @@
+"""Arrivals and lengths that are drawn: Poisson, bursty, ramps, closed loops."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.errors import UsageError
+from medusa_sim.load.requests import MOST_REQUESTS, Requests
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lengths:
+    """Lengths of prompts and outputs: log-normal around a mean, with a coefficient of variation (0: equal).
+
+    Drawn lengths are whole numbers from 1, and shortened where prompt and output exceed `most` tokens.
+    """
+
+    prompt_tokens: float = 512.0
+    output_tokens: float = 256.0
+    prompt_cv: float = 0.8
+    output_cv: float = 0.8
+
+    def __post_init__(self) -> None:
+        for name, mean in (("prompt tokens", self.prompt_tokens), ("output tokens", self.output_tokens)):
+            if not 1.0 <= mean <= 1e8:
+                raise UsageError(f"{name} {mean:g}: a mean from 1 to 1e8 is needed")
+        for name, cv in (("prompt", self.prompt_cv), ("output", self.output_cv)):
+            if not 0.0 <= cv <= 10.0:
+                raise UsageError(
+                    f"coefficient of variation of {name} lengths {cv:g}: from 0 (all equal) to 10 is allowed"
+                )
+
+    def drawn(self, count: int, seed: int, most: int | None = None) -> tuple[IntArray, IntArray]:
+        """(prompt_tokens, output_tokens), each (count,)."""
+        random = np.random.default_rng([seed, 1])
+        prompt = _log_normal(random, self.prompt_tokens, self.prompt_cv, count)
+        output = _log_normal(random, self.output_tokens, self.output_cv, count)
+        if most is not None:
+            prompt = np.minimum(prompt, max(most - 1, 1))
+            output = np.minimum(output, np.maximum(most - prompt, 1))
+        return prompt, output
+
+
+def _log_normal(random: np.random.Generator, mean: float, cv: float, count: int) -> IntArray:
+    variance = np.log1p(cv**2)
+    normal = random.standard_normal(count)
+    drawn = mean * np.exp(np.sqrt(variance) * normal - variance / 2.0)
+    return np.asarray(np.maximum(np.rint(drawn), 1.0), dtype=np.int64)
+
+
+def open_loop(
+    rate_per_s: float | tuple[float, float],
+    lengths: Lengths,
+    *,
+    count: int,
+    burstiness: float = 1.0,
+    seed: int = 0,
+    most: int | None = None,
+) -> Requests:
+    """Requests that come whether or not the server keeps up.
+
+    rate_per_s: mean arrivals a second, or (first, last) of a ramp, linear in time. burstiness: shape of
+    gamma-distributed gaps, 1 is Poisson, below 1 comes in bursts (as `vllm bench serve --burstiness`). The
+    gaps are those of rate 1 with time stretched, so that one seed gives the same pattern at every rate.
+    most: tokens that a request may have. Raises UsageError for rates or shapes that are none.
+    """
+    first, last = rate_per_s if isinstance(rate_per_s, tuple) else (rate_per_s, rate_per_s)
+    for rate in (first, last):
+        if not 0.0 < rate <= 1e6:
+            raise UsageError(f"rate {rate:g}: above 0 and at most 1e6 requests a second are allowed")
+    if not 0.01 <= burstiness <= 1e4:
+        raise UsageError(
+            f"burstiness {burstiness:g}: from 0.01 (bursts) to 1e4 (even) is allowed; 1 is Poisson"
+        )
+    _check_count(count)
+    random = np.random.default_rng([seed, 2])
+    unit = np.cumsum(random.gamma(burstiness, 1.0 / burstiness, count))
+    prompt, output = lengths.drawn(count, seed, most)
+    arrival = unit / first if first == last else _ramp(unit, first, last)
+    told = f"{first:g} requests/s" if first == last else f"{first:g} to {last:g} requests/s"
+    return Requests(
+        arrival_s=arrival - arrival[0],
+        prompt_tokens=prompt,
+        output_tokens=output,
+        source=f"{told}, burstiness {burstiness:g}",
+    )
+
+
+def _ramp(unit: FloatArray, first: float, last: float) -> FloatArray:
+    """Times at which a rate that goes linearly from first to last has brought `unit` arrivals.
+
+    The ramp ends with the last arrival: its length D solves (first + last) D / 2 = unit[-1].
+    """
+    length = 2.0 * unit[-1] / (first + last)
+    slope = (last - first) / length
+    return np.asarray((np.sqrt(first**2 + 2.0 * slope * unit) - first) / slope)
+
+
+def closed_loop(
+    users: int, lengths: Lengths, *, count: int, think_s: float = 0.0, seed: int = 0, most: int | None = None
+) -> Requests:
+    """`users` requests in flight: a finished one is followed by the next after think_s.
+
+    Raises UsageError for no users or a negative time.
+    """
+    _check_count(count)
+    if users < 1:
+        raise UsageError(f"users {users}: whole numbers from 1 are allowed")
+    if not 0.0 <= think_s < np.inf:
+        raise UsageError(f"think time {think_s:g} s: a finite number from 0 is needed")
+    prompt, output = lengths.drawn(count, seed, most)
+    return Requests(
+        arrival_s=np.zeros(min(users, count)),
+        prompt_tokens=prompt,
+        output_tokens=output,
+        users=users,
+        think_s=think_s,
+        source=f"{users} users",
+    )
+
+
+def _check_count(count: int) -> None:
+    if not 1 <= count <= MOST_REQUESTS:
+        raise UsageError(f"requests {count}: from 1 to {MOST_REQUESTS:,} are allowed")

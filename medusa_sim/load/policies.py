@@ -1,0 +1,265 @@
+"""Policies of speculation: how many drafts the next step carries.
+
+A policy is any object with `name` and `choose(state) -> drafts`. It is asked at least whenever a request
+comes or goes, and after `hold_steps` steps (1 where it has no such attribute), so that one that only looks at
+the number of requests can be asked seldom.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+from medusa_sim.errors import UsageError, shown
+from medusa_sim.load.step_table import StepTable
+from medusa_sim.plan.schedule import SWITCHING_GAIN, merged
+
+UNTIL_CHANGE = 1 << 30
+"""`hold_steps` of a policy that depends on the number of requests alone."""
+_CONTEXT_STEPS = 16
+"""Steps after which lengths in flight have grown enough to look again."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class State:
+    """What a policy sees before a step.
+
+    requests: that decode in it; waiting: not yet admitted; mean_length: committed tokens of a request in the
+    mean; kv_share: of the KV cache in use; drafts: of the step before; accepted: mean drafts accepted by a
+    request in each step since the policy was last asked, None where none speculated; steps: since then.
+    """
+
+    now_s: float
+    requests: int
+    waiting: int
+    mean_length: float
+    kv_share: float
+    drafts: int
+    accepted: float | None
+    steps: int
+
+
+@runtime_checkable
+class Policy(Protocol):
+    """Anything that chooses the number of drafts of the next step."""
+
+    @property
+    def name(self) -> str:
+        """What results are listed under."""
+
+    def choose(self, state: State) -> int:
+        """Drafts of the next step: from 0 to the longest draft that the scenario describes."""
+
+
+def chosen(policy: Policy, state: State, drafts_max: int) -> int:
+    """The policy's choice. Raises UsageError for what is no number of drafts."""
+    drafts = policy.choose(state)
+    if isinstance(drafts, bool) or not isinstance(drafts, int | np.integer) or not 0 <= drafts <= drafts_max:
+        raise UsageError(
+            f"policy {policy.name} chose {shown(drafts)} drafts at {state.requests} requests; whole numbers "
+            f"from 0 to {drafts_max} are allowed"
+        )
+    return int(drafts)
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """The same number of drafts in every step; 0 is no speculation, and no drafter is loaded."""
+
+    drafts: int
+    hold_steps: int = UNTIL_CHANGE
+
+    @property
+    def name(self) -> str:
+        """`none`, or `K=3`."""
+        return f"K={self.drafts}" if self.drafts else "none"
+
+    def choose(self, state: State) -> int:
+        """The same whatever the state."""
+        del state
+        return self.drafts
+
+
+@dataclass(frozen=True, slots=True)
+class BySize:
+    """Drafts by the number of requests: entries (first requests, drafts), rising from 1 (vLLM's schedule)."""
+
+    entries: tuple[tuple[int, int], ...]
+    name: str = "schedule"
+    hold_steps: int = UNTIL_CHANGE
+
+    def choose(self, state: State) -> int:
+        """The drafts of the last entry that begins at or below the number of requests."""
+        place = bisect_right(self.entries, (max(state.requests, 1), UNTIL_CHANGE)) - 1
+        return self.entries[max(place, 0)][1]
+
+
+@dataclass(frozen=True, slots=True)
+class BySizeAndLength:
+    """Drafts by requests and mean length: a schedule for each of the lengths, the nearest below counts."""
+
+    lengths: tuple[float, ...]
+    schedules: tuple[BySize, ...]
+    name: str = "schedule-context"
+    hold_steps: int = _CONTEXT_STEPS
+
+    def choose(self, state: State) -> int:
+        """The schedule of the last length at or below the mean one."""
+        return self.schedules[max(bisect_right(self.lengths, state.mean_length) - 1, 0)].choose(state)
+
+
+@dataclass(slots=True)
+class Adaptive:
+    """The tier that measured acceptance asks for, as SGLang does it (`--speculative-adaptive`).
+
+    tiers: numbers of drafts to choose from. After `warmup` steps, every `interval` steps: with e the moving
+    average of accepted drafts, the next tier up while round(e) + 1 lies above this one, the one below while
+    it lies at or below that, each with its hysteresis. Acceptance alone decides, not load.
+    """
+
+    tiers: tuple[int, ...] = (1, 3, 7)
+    alpha: float = 0.2
+    warmup: int = 10
+    interval: int = 5
+    down: float = -0.25
+    up: float = 0.0
+    name: str = "adaptive"
+    hold_steps: int = 5
+    _tier: int = 0
+    _average: float | None = None
+    _steps: int = 0
+    _since: int = 0
+
+    def __post_init__(self) -> None:
+        # SGLang starts at its configured number of steps; its example has 3
+        self._tier = int(np.argmin(np.abs(np.asarray(self.tiers) - 3)))
+
+    def choose(self, state: State) -> int:
+        """The tier for the next steps."""
+        if state.accepted is not None:
+            kept = (1.0 - self.alpha) ** state.steps
+            before = state.accepted if self._average is None else self._average
+            self._average = kept * before + (1.0 - kept) * state.accepted
+            self._steps += state.steps
+            self._since += state.steps
+        if self._average is not None and self._steps > self.warmup and self._since >= self.interval:
+            self._since = 0
+            while self._tier + 1 < len(self.tiers) and self._average > self.tiers[self._tier] - 0.5 + self.up:
+                self._tier += 1
+            while self._tier and self._average <= self.tiers[self._tier - 1] - 0.5 + self.down:
+                self._tier -= 1
+        return self.tiers[self._tier]
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The number of drafts whose step emits most tokens a second, looked up before every few steps.
+
+    best: (b, S) of the table, with the mean acceptance of the profile and what a loaded drafter costs.
+    """
+
+    table: StepTable
+    best: np.ndarray = field(repr=False)
+    name: str = "budget"
+    hold_steps: int = _CONTEXT_STEPS
+
+    @classmethod
+    def of(cls, table: StepTable) -> Budget:
+        """From the step times of a scenario."""
+        rate = table.rate_per_s.copy()
+        rate[0] /= 1.0 + table.idle_share[:, None]
+        return cls(table=table, best=np.argmax(rate, axis=0))
+
+    def choose(self, state: State) -> int:
+        """At the number of requests and the nearest length."""
+        j = self.table.place(state.mean_length)
+        lengths = self.table.lengths
+        nearer = state.mean_length - lengths[j] > lengths[j + 1] - state.mean_length
+        return int(self.best[state.requests, j + int(nearer)])
+
+
+def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:
+    """The schedule by requests that `recommend` would write at one length: few entries that lose little."""
+    j = int(np.argmin(np.abs(table.lengths - length)))
+    seconds = table.step_s[:, 1:, j].copy()
+    seconds[0] *= 1.0 + table.idle_share[1:]
+    speedup = table.tokens_per_step[:, None] * seconds[0] / seconds
+    ranges = merged(speedup.T, gain=gain)
+    return BySize(tuple((part.first + 1, part.configuration) for part in ranges))
+
+
+def schedule_by_context(table: StepTable, gain: float = SWITCHING_GAIN) -> BySizeAndLength:
+    """A schedule at every length of the table."""
+    lengths = tuple(float(length) for length in table.lengths)
+    return BySizeAndLength(lengths, tuple(schedule_of(table, length, gain) for length in lengths))
+
+
+NAMES = ("none", "K", "schedule", "schedule=1:5,32:3,96:0", "schedule-context", "adaptive", "budget")
+"""Forms of a policy's name; K is a whole number."""
+
+
+def drafts_asked(names: Sequence[str], known: int) -> int:
+    """Longest draft that policies of these names may run, of `known` that the scenario describes."""
+    fixed = [_fixed(name) for name in names]
+    if all(drafts is not None for drafts in fixed):
+        return max([drafts for drafts in fixed if drafts is not None], default=0)
+    return known
+
+
+def policy_of(name: str, table: StepTable, length: float) -> Policy:
+    """The policy of a name. length: typical committed tokens of a request, for `schedule`.
+
+    Raises UsageError for a name that means nothing or drafts that the scenario does not describe.
+    """
+    drafts = _fixed(name)
+    if drafts is not None:
+        return _within(Fixed(drafts), drafts, table.drafts_max)
+    kind, _, given = name.partition("=")
+    if kind == "schedule" and given:
+        entries = _entries(name, given)
+        return _within(BySize(entries, name=name), max(k for _, k in entries), table.drafts_max)
+    if not given:
+        match kind:
+            case "schedule":
+                return schedule_of(table, length)
+            case "schedule-context":
+                return schedule_by_context(table)
+            case "adaptive":
+                tiers = tuple(sorted({min(tier, table.drafts_max) for tier in (1, 3, 7)}))
+                return Adaptive(tiers=tiers)
+            case "budget":
+                return Budget.of(table)
+    raise UsageError(f"policy {shown(name)}: give one of {', '.join(NAMES)}")
+
+
+def _within(policy: Policy, drafts: int, known: int) -> Policy:
+    if drafts > known:
+        raise UsageError(
+            f"policy {policy.name} drafts {drafts} tokens and the acceptance describes {known}: choose "
+            "fewer, or a profile measured further out"
+        )
+    return policy
+
+
+def _fixed(name: str) -> int | None:
+    """0 for `none`, the number for `3` or `K=3`, None for another form."""
+    text = name.strip().removeprefix("K=").removeprefix("k=")
+    if text == "none":
+        return 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
+
+
+def _entries(name: str, given: str) -> tuple[tuple[int, int], ...]:
+    try:
+        pairs = [tuple(int(part) for part in entry.split(":")) for entry in given.split(",")]
+        entries = tuple((first, drafts) for first, drafts in pairs)
+    except ValueError:
+        raise UsageError(f"policy {shown(name)}: entries are REQUESTS:DRAFTS, as in 1:5,32:3,96:0") from None
+    firsts = [first for first, _ in entries]
+    if firsts[0] != 1 or firsts != sorted(set(firsts)) or min(drafts for _, drafts in entries) < 0:
+        raise UsageError(f"policy {shown(name)}: entries rise from 1 request, as in 1:5,32:3,96:0")
+    return entries

@@ -1,0 +1,175 @@
+"""What a run leaves behind: times of every request, a histogram of gaps, a timeline; bounded memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.load.requests import Requests
+
+_ROWS = 8192
+"""Spans that are held before they are added up."""
+_BINS = 512
+_FIRST_BIN_S = 0.02
+_SHORTEST_GAP_S = 1e-7
+_PER_DOUBLING = 512
+"""Classes of the histogram of gaps: 0.14 % wide."""
+_CLASSES = 44 * _PER_DOUBLING
+
+Span = tuple[float, float, int, int, int, int, float, int, float, int, float]
+"""Equal steps in a row: start_s, span_s, steps, requests, drafts, waiting, kv_tokens, tokens emitted,
+prompts_s of the span, prompt tokens computed, accepted drafts."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Timeline:
+    """Means over equal bins of time: arrays (bins,); rates a second, requests and tokens at a time."""
+
+    time_s: FloatArray
+    requests: FloatArray
+    waiting: FloatArray
+    kv_tokens: FloatArray
+    drafts: FloatArray
+    tokens_per_s: FloatArray
+    prompt_tokens_per_s: FloatArray
+    busy_share: FloatArray
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Record:
+    """One run of a scheduler.
+
+    first_token_s, finish_s: (requests,) moments. end_s: the last of them. steps_s, prompts_s: (K, b) time
+    of steps by drafts and requests, without and of the prompts that they carried. emitted, prompt_tokens:
+    totals; speculated: steps x requests that drafted, accepted: drafts accepted in them. gaps: (classes,)
+    counts of times between two chunks of a request. in_system_s: integral of the requests in the system.
+    kv_blocks_most: an upper bound of the blocks in use at any time.
+    """
+
+    requests: Requests
+    arrival_s: FloatArray
+    first_token_s: FloatArray
+    finish_s: FloatArray
+    end_s: float
+    steps: int
+    steps_s: FloatArray
+    prompts_s: FloatArray
+    emitted: int
+    prompt_tokens: int
+    speculated: int
+    accepted: float
+    preemptions: int
+    gaps: FloatArray
+    gap_sum_s: float
+    in_system_s: float
+    kv_blocks_most: int
+    timeline: Timeline
+
+    @property
+    def busy_s(self) -> float:
+        """Time in which a step ran."""
+        return float(self.steps_s.sum() + self.prompts_s.sum())
+
+    def gap_quantile_s(self, share: float) -> float:
+        """The gap between two chunks that this share of all gaps does not exceed; nan without any."""
+        total = self.gaps.sum()
+        if total == 0:
+            return float("nan")
+        place = int(np.searchsorted(np.cumsum(self.gaps), share * total))
+        return float(_SHORTEST_GAP_S * 2.0 ** ((place + 0.5) / _PER_DOUBLING))
+
+    @property
+    def gap_mean_s(self) -> float:
+        """Mean gap between two chunks of a request."""
+        total = self.gaps.sum()
+        return self.gap_sum_s / float(total) if total else float("nan")
+
+
+class Recorder:
+    """Takes spans as they come and adds them up in pieces."""
+
+    def __init__(self, drafts_max: int, requests_max: int) -> None:
+        self.steps_s = np.zeros((drafts_max + 1, requests_max + 1))
+        self.prompts_s = np.zeros_like(self.steps_s)
+        self.steps = self.emitted = self.prompt_tokens = self.speculated = 0
+        self.accepted = 0.0
+        self.gaps = np.zeros(_CLASSES)
+        self.gap_sum_s = 0.0
+        self._rows: list[Span] = []
+        self._bin_s = _FIRST_BIN_S
+        self._bins = np.zeros((7, _BINS))
+
+    def add(self, span: Span) -> None:
+        """One span of equal steps."""
+        self._rows.append(span)
+        if len(self._rows) >= _ROWS:
+            self.flush()
+
+    def gap(self, gap_s: float) -> None:
+        """A gap that is no step: of a request that was preempted."""
+        self.gaps[_class_of(np.asarray(gap_s))] += 1
+        self.gap_sum_s += gap_s
+
+    def flush(self) -> None:
+        """Add up what is held."""
+        if not self._rows:
+            return
+        columns = np.array(self._rows).T
+        self._rows.clear()
+        start, span, steps, requests, drafts, waiting, kv, emitted, prompts_s, prompted, accepted = columns
+        cells = (drafts.astype(np.int64), requests.astype(np.int64))
+        np.add.at(self.steps_s, cells, span - prompts_s)
+        np.add.at(self.prompts_s, cells, prompts_s)
+        self.steps += int(steps.sum())
+        self.emitted += int(emitted.sum())
+        self.prompt_tokens += int(prompted.sum())
+        self.speculated += int((steps * requests)[drafts > 0].sum())
+        self.accepted += float(accepted.sum())
+        weights = steps * requests
+        gap_s = span / np.maximum(steps, 1.0)
+        self.gaps += np.bincount(_class_of(gap_s), weights=weights, minlength=_CLASSES)
+        self.gap_sum_s += float((gap_s * weights).sum())
+        self._add_to_bins(
+            start,
+            span,
+            np.stack([requests, waiting, kv, drafts, emitted / span, prompted / span, np.ones_like(span)]),
+        )
+
+    def _add_to_bins(self, start: FloatArray, span: FloatArray, values: FloatArray) -> None:
+        """values: (quantities, spans) at each moment of spans in the order of time."""
+        end = float((start + span).max())
+        while end > _BINS * self._bin_s:
+            half = self._bins[:, 0::2] + self._bins[:, 1::2]
+            self._bins = np.concatenate([half, np.zeros_like(half)], axis=1)
+            self._bin_s *= 2.0
+        edges = np.arange(_BINS + 1) * self._bin_s
+        moments = np.stack([start, start + span], axis=1).ravel()
+        for place, value in enumerate(values):
+            summed = np.cumsum(np.stack([np.zeros_like(span), value * span], axis=1).ravel())
+            self._bins[place] += np.diff(np.interp(edges, moments, summed))
+
+    def timeline(self, end_s: float) -> Timeline:
+        """Means over the bins up to the end."""
+        self.flush()
+        used = max(int(np.ceil(end_s / self._bin_s)), 1)
+        width = np.full(used, self._bin_s)
+        width[-1] = max(end_s - (used - 1) * self._bin_s, 1e-12)
+        means = self._bins[:, :used] / width
+        time_s = np.asarray((np.arange(used) + 0.5) * self._bin_s, dtype=np.float64)
+        return Timeline(
+            time_s=time_s,
+            requests=means[0],
+            waiting=means[1],
+            kv_tokens=means[2],
+            drafts=means[3],
+            tokens_per_s=means[4],
+            prompt_tokens_per_s=means[5],
+            busy_share=means[6],
+        )
+
+
+def _class_of(gap_s: FloatArray) -> IntArray:
+    place = np.floor(np.log2(np.maximum(gap_s, _SHORTEST_GAP_S) / _SHORTEST_GAP_S) * _PER_DOUBLING)
+    return np.asarray(np.minimum(place, _CLASSES - 1), dtype=np.int64)

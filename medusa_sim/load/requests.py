@@ -1,0 +1,130 @@
+"""Requests: when each arrives, how long its prompt is, how many tokens it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.errors import UsageError
+from medusa_sim.load.limits import Limits
+
+MOST_REQUESTS = 20_000_000
+"""Requests of one run: some 64 bytes each are kept."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Requests:
+    """Requests in the order of their arrival: arrays (requests,).
+
+    arrival_s: seconds from the start, never falling. prompt_tokens, output_tokens: whole numbers from 1.
+    users: in a closed loop, how many are in flight; a finished request is followed by the next one after
+    think_s, and arrival_s holds only the first ones' times. source: where they come from, in words.
+    """
+
+    arrival_s: FloatArray
+    prompt_tokens: IntArray
+    output_tokens: IntArray
+    users: int | None = None
+    think_s: float = 0.0
+    source: str = "given"
+
+    @property
+    def count(self) -> int:
+        """Number of requests."""
+        return int(self.prompt_tokens.size)
+
+    @property
+    def rate_per_s(self) -> float:
+        """Mean arrivals a second over the span of the arrivals; infinite where all come at once."""
+        span_s = float(self.arrival_s[-1] - self.arrival_s[0])
+        return (self.count - 1) / span_s if span_s > 0.0 else np.inf
+
+    @property
+    def longest(self) -> int:
+        """Most committed tokens that any of the requests reaches."""
+        return int((self.prompt_tokens + self.output_tokens).max())
+
+    def at_rate(self, rate_per_s: float) -> Requests:
+        """The same requests in the same pattern at another mean rate."""
+        if self.users is not None:
+            raise UsageError("a closed loop has users and no rate; give --users, or arrivals at a --rate")
+        if not 0.0 < rate_per_s < np.inf:
+            raise UsageError(f"rate {rate_per_s:g}: a finite number of requests a second above 0 is needed")
+        if self.count < 2 or not np.isfinite(self.rate_per_s):
+            return self
+        return replace(self, arrival_s=self.arrival_s * (self.rate_per_s / rate_per_s))
+
+    def first(self, count: int) -> Requests:
+        """The first `count` of them."""
+        kept = slice(0, count)
+        return replace(
+            self,
+            arrival_s=self.arrival_s[kept],
+            prompt_tokens=self.prompt_tokens[kept],
+            output_tokens=self.output_tokens[kept],
+        )
+
+    def fitting(self, limits: Limits, drafts: int, *, drop_long: bool) -> tuple[Requests, int]:
+        """(the requests that can be served, how many were left out).
+
+        Raises UsageError naming the first that the model's positions or the card's KV cache cannot hold,
+        unless drop_long.
+        """
+        whole = self.prompt_tokens + self.output_tokens
+        most = limits.longest_request(drafts)
+        too_long = whole > most
+        if not too_long.any():
+            return self, 0
+        first = int(np.argmax(too_long))
+        if not drop_long or too_long.all():
+            why = (
+                f"the model has {limits.positions} positions"
+                if most == limits.positions
+                else f"the card's KV cache holds {limits.kv_tokens} tokens, the drafts' slots among them"
+            )
+            raise UsageError(
+                f"{int(too_long.sum())} of {self.count} requests are too long, the first is request {first} "
+                f"with {self.prompt_tokens[first]} prompt and {self.output_tokens[first]} output tokens; at "
+                f"most {most} together fit ({why}): leave them out with --drop-long, or choose another model "
+                "or card"
+            )
+        kept = ~too_long
+        left = replace(
+            self,
+            arrival_s=self.arrival_s if self.users is not None else self.arrival_s[kept],
+            prompt_tokens=self.prompt_tokens[kept],
+            output_tokens=self.output_tokens[kept],
+        )
+        return left, int(too_long.sum())
+
+
+def checked_requests(
+    arrival_s: FloatArray, prompt_tokens: IntArray, output_tokens: IntArray, source: str = "given"
+) -> Requests:
+    """Requests of an open loop. Raises UsageError for none, for unordered arrivals or sizes below 1."""
+    if arrival_s.size == 0:
+        raise UsageError(f"requests {source}: none are left; give at least one")
+    if arrival_s.size > MOST_REQUESTS:
+        raise UsageError(f"requests {source}: {arrival_s.size:,}; at most {MOST_REQUESTS:,} are simulated")
+    for name, sizes in (("prompt", prompt_tokens), ("output", output_tokens)):
+        if sizes.min() < 1:
+            place = int(np.argmin(sizes))
+            raise UsageError(
+                f"requests {source}: request {place} has {sizes[place]} {name} tokens; whole numbers from 1 "
+                "are allowed"
+            )
+    falls = np.flatnonzero(np.diff(arrival_s) < 0.0)
+    if falls.size:
+        place = int(falls[0]) + 1
+        raise UsageError(
+            f"requests {source}: request {place} arrives at {arrival_s[place]:g} s, before the one above it "
+            f"({arrival_s[place - 1]:g} s); sort them by arrival"
+        )
+    return Requests(
+        arrival_s=np.ascontiguousarray(arrival_s - arrival_s[0]),
+        prompt_tokens=prompt_tokens,
+        output_tokens=output_tokens,
+        source=source,
+    )

@@ -1,0 +1,243 @@
+"""Step times of a scenario as a table that a scheduler looks up: drafts x requests x length, and prompts.
+
+Decoding and verification steps are those of `plan.surface.price` seen through the server (`step.server`, N6),
+at every number of requests; between two lengths time is linear. A step that carries prompts takes longer by
+(N8): what its further tokens add to the linear layers, and the attention of each chunk:
+
+    (L1)  t = t(b, s, K) + linear(m + c) - linear(m) + sum attention(q_i, e_i) + drafter(c)
+          m = b (1 + z K) tokens of b requests, c = sum q_i tokens of prompts whose chunks end at e_i
+
+A step of prompts alone is the step of one request with the prompts' tokens in place of its own.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.errors import UsageError
+from medusa_sim.load.limits import Limits
+from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import Surface, price
+from medusa_sim.step.server import linear_us, prompt_attention_us, served
+from medusa_sim.step.step import work_time
+from medusa_sim.step.workload import prefill
+from medusa_sim.units import US_PER_S
+
+_LENGTH_RATIO = 1.5
+_CHUNK_RATIO = 1.4
+_DENSE_TOKENS = 1024
+"""Every number of tokens up to here; beyond, tiles are small beside the whole and every 16th is computed."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class StepTable:
+    """Seconds of steps; K drafts from 0 to `drafts_max`, b requests from 0 to `requests_max`.
+
+    lengths: (S,) mean committed tokens of the requests. step_s: (K, b, S); b = 0: what a step of prompts
+    alone takes beside its tokens. linear_s: (T,) everything that all tokens of a step share. attention_s:
+    (Q, E) of a chunk of chunk_tokens (Q,) that ends at chunk_ends (E,). drafter_prompt_s: (T,) what the
+    drafter adds for a prompt's tokens. rates: (K - 1,) probability that at least that many drafts are
+    accepted. match_rate: share of the steps in which drafts are found. drafting_share: (K, b) of a step's
+    time. idle_share: (b,) by which a plain step is longer where a drafter is loaded.
+    """
+
+    lengths: FloatArray
+    step_s: FloatArray
+    linear_s: FloatArray
+    chunk_tokens: FloatArray
+    chunk_ends: FloatArray
+    attention_s: FloatArray
+    drafter_prompt_s: FloatArray
+    rates: FloatArray
+    match_rate: float = 1.0
+    drafting_share: FloatArray
+    idle_share: FloatArray
+
+    @property
+    def drafts_max(self) -> int:
+        """Longest draft in the table."""
+        return int(self.step_s.shape[0]) - 1
+
+    @property
+    def requests_max(self) -> int:
+        """Most requests of a step in the table."""
+        return int(self.step_s.shape[1]) - 1
+
+    @cached_property
+    def tokens_per_step(self) -> FloatArray:
+        """(K,) mean tokens that a step emits for each request."""
+        return np.concatenate([[1.0], 1.0 + np.cumsum(self.rates)])
+
+    @cached_property
+    def _lengths(self) -> list[float]:
+        found: list[float] = self.lengths.tolist()
+        return found
+
+    @cached_property
+    def _step_s(self) -> list[list[list[float]]]:
+        found: list[list[list[float]]] = self.step_s.tolist()
+        return found
+
+    @cached_property
+    def _linear_s(self) -> list[float]:
+        found: list[float] = self.linear_s.tolist()
+        return found
+
+    def place(self, length: float) -> int:
+        """The interval of `lengths` that holds a length, or the nearest one."""
+        return min(max(bisect_right(self._lengths, length) - 1, 0), len(self._lengths) - 2)
+
+    def decoding_s(self, drafts: int, requests: int, length: float) -> float:
+        """Seconds of a step of `requests` requests of a mean length, without prompts."""
+        j = self.place(length)
+        row = self._step_s[drafts][requests]
+        below, above = self._lengths[j], self._lengths[j + 1]
+        return row[j] + (row[j + 1] - row[j]) * (length - below) / (above - below)
+
+    def prompts_s(self, drafts: int, requests: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """(L1): seconds that chunks (tokens, end) of prompts add to a step."""
+        own = requests + round(requests * drafts * self.match_rate)
+        tokens = sum(chunk for chunk, _ in chunks)
+        shared = self._linear_s[own + tokens] - (self._linear_s[own] if requests else 0.0)
+        attention = sum(self.chunk_attention_s(chunk, end) for chunk, end in chunks)
+        return max(shared, 0.0) + attention + float(self.drafter_prompt_s[tokens])
+
+    def chunk_attention_s(self, tokens: int, end: int) -> float:
+        """Seconds of the attention of one chunk, bilinear between those of the table."""
+        i, share = _between(self.chunk_tokens, tokens)
+        j, part = _between(self.chunk_ends, end)
+        a = self.attention_s
+        low = a[i, j] + (a[i, j + 1] - a[i, j]) * part
+        high = a[i + 1, j] + (a[i + 1, j + 1] - a[i + 1, j]) * part
+        return float(low + (high - low) * share)
+
+    @cached_property
+    def rate_per_s(self) -> FloatArray:
+        """(K, b, S) tokens a second of the whole batch in steps without prompts; 0 for no requests."""
+        requests = np.arange(self.requests_max + 1)[None, :, None]
+        return requests * self.tokens_per_step[:, None, None] / self.step_s
+
+
+def _between(nodes: FloatArray, value: float) -> tuple[int, float]:
+    i = min(max(int(np.searchsorted(nodes, value, side="right")) - 1, 0), nodes.size - 2)
+    return i, float((value - nodes[i]) / (nodes[i + 1] - nodes[i]))
+
+
+def chains(scenario: Scenario, drafts_max: int | None = None) -> tuple[DraftOption, ...]:
+    """Chains of 1, 2, ... drafts that the scenario's profile describes.
+
+    Raises UsageError for a profile that knows no positions.
+    """
+    if scenario.profile.heads is None:
+        raise UsageError(
+            f"acceptance {scenario.profile.name} is a curve of tree sizes; under load drafts are accepted by "
+            "position: give rates by position (--acceptance 0.78,0.60,0.42), one rate or a profile of heads"
+        )
+    found = sorted((option for option in scenario.options() if option.chain), key=lambda option: option.depth)
+    return tuple(option for option in found if drafts_max is None or option.depth <= drafts_max)
+
+
+def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limits, longest: int) -> StepTable:
+    """The table of a scenario for requests of at most `longest` committed tokens.
+
+    options: chains of 1, 2, ... drafts (none: plain decoding alone).
+    Raises SpecError or CoverageError where a kernel is missing.
+    """
+    batch = np.arange(1, limits.max_requests + 1)
+    lengths = _geometric(1, max(longest, 2), _LENGTH_RATIO, first=16)
+    surface = price(scenario, batch, lengths, options)
+    found = surface.by_count
+    seen = served(
+        surface.setting, found.step_us, batch[:, None, None], found.counts, found.tokens_per_step, None
+    )
+    steps_s = np.moveaxis(np.broadcast_to(seen.itl_us, found.fits.shape), -1, 0) / US_PER_S
+    tokens = np.unique(
+        np.concatenate(
+            [
+                np.arange(1, min(_DENSE_TOKENS, limits.token_budget) + 1),
+                np.arange(_DENSE_TOKENS, limits.token_budget + 16, 16),
+            ]
+        )
+    )
+    every = np.arange(limits.token_budget + 1)
+    linear = np.interp(every, tokens, linear_us(surface.setting, tokens.astype(np.float64))) / US_PER_S
+    linear[0] = 0.0
+    empty = np.zeros((len(options) + 1, 1, lengths.size))
+    empty[:] = max(float(steps_s[0, 0, 0] - linear[1]), 0.0)
+    ends = _geometric(1, max(longest, 2), _CHUNK_RATIO)
+    chunks = _geometric(1, max(min(limits.token_budget, longest), 2), _CHUNK_RATIO)
+    attention = prompt_attention_us(
+        surface.setting,
+        chunks[:, None].astype(np.float64),
+        np.maximum(ends[None, :], chunks[:, None]).astype(np.float64),
+    )
+    return StepTable(
+        lengths=lengths.astype(np.float64),
+        step_s=np.concatenate([empty, steps_s], axis=1),
+        linear_s=linear,
+        chunk_tokens=chunks.astype(np.float64),
+        chunk_ends=ends.astype(np.float64),
+        attention_s=np.broadcast_to(attention / US_PER_S, (chunks.size, ends.size)),
+        drafter_prompt_s=_drafter_prompt_s(surface, options, tokens, every),
+        rates=acceptance_rates(options),
+        match_rate=surface.setting.match_rate if options else 1.0,
+        drafting_share=_drafting_share(surface, options),
+        idle_share=_idle_share(surface, limits.max_requests),
+    )
+
+
+def acceptance_rates(options: Sequence[DraftOption]) -> FloatArray:
+    """(drafts,) probability that at least so many drafts of a step are accepted."""
+    tokens = [1.0, *(option.tokens(option.depth + 1) for option in options)]
+    return np.minimum.accumulate(np.clip(np.diff(tokens), 0.0, 1.0)) if options else np.empty(0)
+
+
+def _geometric(low: int, high: int, ratio: float, first: int | None = None) -> np.ndarray:
+    """Whole numbers from low to high, each about `ratio` times the one before; from `first` on after low."""
+    start = low if first is None else min(first, high)
+    count = 2 + int(np.ceil(np.log(high / start) / np.log(ratio))) if high > start else 2
+    return np.unique(np.rint(np.concatenate([[low], np.geomspace(start, high, count)])).astype(np.int64))
+
+
+def _drafter_prompt_s(
+    surface: Surface, options: Sequence[DraftOption], tokens: np.ndarray, every: np.ndarray
+) -> FloatArray:
+    """Seconds that the longest draft's drafter adds for reading so many tokens of prompts."""
+    if not options:
+        return np.zeros(every.size)
+    setting = surface.setting
+    workload = prefill(1, tokens.astype(np.float64))
+    works = options[-1].drafter.prompt_work(setting.model, workload, setting.runtime)
+    total = np.zeros(tokens.size)
+    for work in works:
+        total = total + work_time(setting.latency, work).device_us
+    return np.where(every > 0, np.interp(every, tokens, total), 0.0) / US_PER_S
+
+
+def _drafting_share(surface: Surface, options: Sequence[DraftOption]) -> FloatArray:
+    """(K, b) share of a step that drafts, at the middle length."""
+    requests, middle = surface.batch.size, surface.seq_len.size // 2
+    share = np.zeros((len(options) + 1, requests + 1))
+    for index, option in enumerate(options):
+        drafting = surface.drafting[index]
+        if drafting is None:
+            continue
+        whole = surface.time_of(index)
+        own = np.broadcast_to(drafting.cost.time_us, whole.shape)
+        share[option.depth, 1:] = np.minimum(own / whole, 1.0)[:, middle, 0]
+    return share
+
+
+def _idle_share(surface: Surface, max_requests: int) -> FloatArray:
+    engine = surface.setting.runtime.engine
+    if engine is None:
+        return np.zeros(max_requests + 1)
+    each = np.arange(max_requests + 1) * engine.idle_draft_share_per_request.value
+    return np.asarray(engine.idle_draft_share.value + each)

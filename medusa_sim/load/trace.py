@@ -1,0 +1,130 @@
+"""Traces: files with the arrival, the prompt and the output of each request."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.errors import DataError, UsageError, shown
+from medusa_sim.load.requests import MOST_REQUESTS, Requests, checked_requests
+from medusa_sim.reading import check_regular, csv_chunks, named
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ARRIVAL = ("arrival_s", "arrival", "arrived_at", "timestamp", "time", "time_s", "start_s", "start_time")
+PROMPT = ("prompt_tokens", "prompt", "prompt_len", "input_tokens", "input_length", "input_len",
+          "contexttokens", "context_tokens", "num_prefill_tokens", "isl")  # fmt: skip
+OUTPUT = ("output_tokens", "output", "output_len", "output_length", "generated_tokens", "generatedtokens",
+          "completion_tokens", "num_decode_tokens", "osl")  # fmt: skip
+_MILLISECONDS = ("arrival_ms", "timestamp_ms", "time_ms")
+_CHUNK = 200_000
+_WANTED = "a CSV or Parquet trace with columns arrival_s, prompt_tokens, output_tokens"
+
+
+def read_trace(path: Path) -> Requests:
+    """The requests of a trace file; column names as in public traces (Azure, Vidur, vLLM, BurstGPT-like).
+
+    Arrivals are seconds (`*_ms`: milliseconds) or dates with times; they start at 0.
+    Raises DataError for a file that is none, for missing columns, text in numbers, no rows, arrivals out of
+    order.
+    """
+    frame = _frame(path)
+    if frame.empty:
+        raise DataError(f"{named(path)}: no requests below the header; give {_WANTED}")
+    columns = {str(name).strip().lower().replace(" ", "_"): name for name in frame.columns}
+    prompt = _whole(path, frame, columns, PROMPT, "prompt tokens")
+    output = _whole(path, frame, columns, OUTPUT, "output tokens")
+    arrival = _arrival(path, frame, columns)
+    try:
+        return checked_requests(arrival, prompt, output, source=path.name)
+    except UsageError as error:
+        raise DataError(str(error)) from error
+
+
+def _frame(path: Path) -> pd.DataFrame:
+    import pandas as pd
+
+    if path.suffix.lower() == ".parquet":
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+
+        check_regular(path, _WANTED)
+        try:
+            with ParquetFile(path) as file:
+                _check_rows(path, file.metadata.num_rows)
+                frame: pd.DataFrame = file.read().to_pandas()
+        except (ArrowException, OSError) as error:
+            raise DataError(
+                f"{named(path)}: cannot be read as Parquet ({' '.join(str(error).split())[:120]}); "
+                f"give {_WANTED}"
+            ) from error
+        return frame
+    chunks = []
+    held = 0
+    for chunk in csv_chunks(path, _CHUNK):
+        held += len(chunk)
+        _check_rows(path, held)
+        chunks.append(chunk)
+    return pd.concat(chunks) if chunks else pd.DataFrame()
+
+
+def _check_rows(path: Path, rows: int) -> None:
+    if rows > MOST_REQUESTS:
+        raise DataError(f"{named(path)}: more than {MOST_REQUESTS:,} requests; give a part of it")
+
+
+def _column(
+    path: Path, frame: pd.DataFrame, columns: dict[str, Any], names: tuple[str, ...], what: str
+) -> tuple[str, pd.Series]:
+    found = [name for name in names if name in columns]
+    if not found:
+        given = ", ".join(map(str, frame.columns))[:120]
+        raise DataError(
+            f"{named(path)}: no column of {what} (known names: {', '.join(names[:6])}, ...; it has: {given}"
+            f"); give {_WANTED}"
+        )
+    return found[0], frame[columns[found[0]]]
+
+
+def _numbers(path: Path, values: pd.Series, what: str) -> FloatArray:
+    import pandas as pd
+
+    numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+    bad = ~np.isfinite(numbers)
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(
+            f"{named(path)}: {what} of request {row} is {shown(values.iloc[row])}; a finite number is needed"
+        )
+    return numbers
+
+
+def _whole(
+    path: Path, frame: pd.DataFrame, columns: dict[str, Any], names: tuple[str, ...], what: str
+) -> IntArray:
+    _, values = _column(path, frame, columns, names, what)
+    numbers = _numbers(path, values, what)
+    bad = (numbers < 1) | (numbers > 1e9) | (numbers != np.rint(numbers))
+    if bad.any():
+        row = int(np.argmax(bad))
+        raise DataError(
+            f"{named(path)}: {what} of request {row} is {numbers[row]:g}; whole numbers from 1 are needed"
+        )
+    return numbers.astype(np.int64)
+
+
+def _arrival(path: Path, frame: pd.DataFrame, columns: dict[str, Any]) -> FloatArray:
+    import pandas as pd
+
+    name, values = _column(path, frame, columns, (*ARRIVAL, *_MILLISECONDS), "arrivals")
+    if not pd.api.types.is_numeric_dtype(values):
+        moments = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
+        if moments.notna().all():
+            seconds = (moments - moments.iloc[0]).dt.total_seconds()
+            return np.asarray(seconds.to_numpy(dtype=np.float64))
+    numbers = _numbers(path, values, "arrival")
+    return numbers / 1e3 if name in _MILLISECONDS else numbers

@@ -1,0 +1,333 @@
+"""The scheduler against closed forms, and what must hold for any requests, policy and limits."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from load_tables import constant_table, limits, requests
+
+from medusa_sim.errors import UsageError
+from medusa_sim.load import scheduler
+from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
+from medusa_sim.load.limits import Limits
+from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, State, schedule_of
+from medusa_sim.load.record import Record
+from medusa_sim.load.requests import Requests
+from medusa_sim.load.scheduler import run
+from medusa_sim.load.step_table import StepTable
+
+STEP_S = 0.01
+
+
+def latencies(record: Record) -> np.ndarray:
+    return record.finish_s - record.arrival_s
+
+
+@pytest.mark.parametrize("load", [0.3, 0.6, 0.8])
+def test_one_slot_with_constant_steps_is_an_md1_queue(load: float) -> None:
+    # a request of one prompt token and 20 output tokens takes 20 steps, the first of which reads the prompt
+    tokens, count = 20, 12_000
+    service_s = tokens * STEP_S
+    arriving = open_loop(
+        load / service_s,
+        Lengths(prompt_tokens=1, output_tokens=tokens, prompt_cv=0, output_cv=0),
+        count=count,
+    )
+    found = run(arriving, constant_table(STEP_S), limits(max_requests=1), Fixed(0))
+    waited = latencies(found) - service_s
+    # request by request: Lindley's recursion
+    expected = np.zeros(count)
+    for i, gap in enumerate(np.diff(arriving.arrival_s)):
+        expected[i + 1] = max(expected[i] + service_s - gap, 0.0)
+    np.testing.assert_allclose(waited, expected, atol=1e-6)
+    # in the mean: rho S / 2 (1 - rho), as far as 12,000 correlated waits tell it
+    assert waited.mean() == pytest.approx(load * service_s / (2.0 * (1.0 - load)), rel=0.1)
+
+
+def test_two_arrivals_are_served_one_after_the_other_to_the_step() -> None:
+    arriving = requests([0.0, 0.003], prompt=[4, 4], output=[3, 2])
+    one = run(arriving, constant_table(STEP_S), limits(max_requests=1), Fixed(0))
+    assert one.first_token_s.tolist() == pytest.approx([0.01, 0.04])
+    assert one.finish_s.tolist() == pytest.approx([0.03, 0.05])
+    both = run(arriving, constant_table(STEP_S), limits(max_requests=2), Fixed(0))
+    assert both.first_token_s.tolist() == pytest.approx([0.01, 0.02])  # admitted at the next step
+    assert both.finish_s.tolist() == pytest.approx([0.03, 0.03])
+    assert both.gap_mean_s == pytest.approx(STEP_S)
+
+
+def test_prompts_are_read_in_chunks_within_the_budget() -> None:
+    arriving = requests([0.0], prompt=[100], output=[1])
+    found = run(arriving, constant_table(STEP_S), limits(max_requests=8, token_budget=32), Fixed(0))
+    assert found.steps == 4
+    assert found.prompt_tokens == 100
+    hit = run(
+        arriving,
+        constant_table(STEP_S),
+        limits(max_requests=8, token_budget=32, prefix_hit_rate=0.5),
+        Fixed(0),
+    )
+    assert hit.prompt_tokens == 50
+
+
+def test_a_full_closed_loop_emits_what_the_table_says() -> None:
+    table = constant_table(STEP_S, rates=(0.8, 0.5, 0.3))
+    users = 16
+    asked = closed_loop(
+        users, Lengths(prompt_tokens=1, output_tokens=4000, prompt_cv=0, output_cv=0), count=users
+    )
+    for drafts in (0, 1, 3):
+        found = run(asked, table, limits(max_requests=users), Fixed(drafts))
+        rate = found.emitted / found.end_s
+        # requests end at different steps, so the last steps are not full
+        full = users * table.tokens_per_step[drafts] / STEP_S
+        assert rate == pytest.approx(full, rel=0.03)
+        if drafts:
+            assert found.accepted / found.speculated == pytest.approx(sum((0.8, 0.5, 0.3)[:drafts]), rel=0.02)
+
+
+def test_the_same_seed_gives_the_same_record_and_another_another() -> None:
+    asked = open_loop(20.0, Lengths(), count=300, seed=3)
+    table = constant_table(STEP_S, rates=(0.7, 0.4))
+    first, again, other = (run(asked, table, limits(), Fixed(2), seed=seed) for seed in (0, 0, 1))
+    np.testing.assert_array_equal(first.finish_s, again.finish_s)
+    assert (first.finish_s != other.finish_s).any()
+
+
+class Unsure:
+    """A policy that chooses anything allowed, by the state alone."""
+
+    name = "unsure"
+
+    def choose(self, state: State) -> int:
+        return (state.requests + state.steps) % 3
+
+
+class Checked(scheduler._Run):
+    """Checks the engine's own limits before every step."""
+
+    def _mixed(self, drafts: int, chunks: list[tuple[int, int]]) -> None:
+        assert self._blocks(drafts) <= self.limits.kv_blocks
+        assert self.b * (drafts + 1) + sum(tokens for tokens, _ in chunks) <= self.limits.token_budget
+        super()._mixed(drafts, chunks)
+
+    def _decode(self, drafts: int) -> None:
+        assert self._blocks(drafts) <= self.limits.kv_blocks
+        super()._decode(drafts)
+
+    def _step(self) -> None:
+        super()._step()
+        limits = self.limits
+        assert self._blocks(-1) <= limits.kv_blocks  # committed tokens, after one step or many
+        assert self.b + len(self.prompts) <= limits.max_requests
+        assert self.length_sum == int(self.length[: self.b].sum())
+        assert self.reserved == sum(prompt.blocks for prompt in self.prompts)
+        assert (self.remaining[: self.b] > 0).all()
+
+
+POLICIES = {
+    "none": lambda table: Fixed(0),
+    "fixed": lambda table: Fixed(2),
+    "schedule": lambda table: BySize(((1, 2), (4, 1), (8, 0))),
+    "computed": lambda table: schedule_of(table, 64),
+    "adaptive": lambda table: Adaptive(tiers=(1, 2)),
+    "budget": Budget.of,
+    "unsure": lambda table: Unsure(),
+}
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 1000),
+    count=st.integers(1, 60),
+    rate=st.floats(0.5, 500.0),
+    burstiness=st.floats(0.1, 4.0),
+    most=st.integers(1, 12),
+    budget=st.integers(12, 80),
+    blocks=st.integers(10, 40),
+    hit=st.sampled_from([0.0, 0.5]),
+    policy=st.sampled_from(sorted(POLICIES)),
+    users=st.one_of(st.none(), st.integers(1, 20)),
+)
+def test_every_request_is_served_once_within_the_limits(
+    seed: int,
+    count: int,
+    rate: float,
+    burstiness: float,
+    most: int,
+    budget: int,
+    blocks: int,
+    hit: float,
+    policy: str,
+    users: int | None,
+) -> None:
+    lengths = Lengths(prompt_tokens=40, output_tokens=30, prompt_cv=1.0, output_cv=1.0)
+    table = constant_table(STEP_S, rates=(0.7, 0.4), requests_max=12)
+    within = limits(max_requests=most, token_budget=budget, kv_blocks=blocks, prefix_hit_rate=hit)
+    longest = within.longest_request(table.drafts_max)
+    asked: Requests = (
+        open_loop(rate, lengths, count=count, burstiness=burstiness, seed=seed, most=longest)
+        if users is None
+        else closed_loop(users, lengths, count=count, seed=seed, most=longest, think_s=0.01)
+    )
+    chosen: Policy = POLICIES[policy](table)
+    found = Checked(asked, table, within, chosen, seed, None).run()
+    assert found.emitted == asked.output_tokens.sum()
+    assert np.isfinite(found.finish_s).all()
+    assert (found.first_token_s > found.arrival_s).all()
+    assert (found.finish_s >= found.first_token_s).all()
+    # preempted prompts are computed again, never less than once; hits are not computed
+    once = asked.prompt_tokens.sum() - np.floor(hit * asked.prompt_tokens).sum()
+    assert found.prompt_tokens >= once
+    if not found.preemptions:
+        assert found.prompt_tokens == pytest.approx(once, abs=count)
+    assert found.kv_blocks_most <= within.kv_blocks
+    # every token but the first of each request ends a gap or came with others of its step
+    assert found.gaps.sum() <= found.emitted - count
+    # Little's law: requests in the system = rate x time in it
+    assert found.in_system_s == pytest.approx(latencies(found).sum(), rel=1e-9)
+    assert found.busy_s <= found.end_s * (1 + 1e-9)
+    if users is None:
+        line = found.timeline
+        width = found.end_s / max(line.time_s.size - 0.5, 0.5)
+        assert line.tokens_per_s.min() >= 0.0
+        assert width > 0.0
+
+
+def test_the_timeline_adds_up() -> None:
+    asked = open_loop(30.0, Lengths(), count=500)
+    found = run(asked, constant_table(STEP_S), limits(), Fixed(0))
+    line = found.timeline
+    width = np.full(line.time_s.size, 2.0 * line.time_s[0])
+    width[-1] = found.end_s - (line.time_s.size - 1) * width[0]
+    assert (line.tokens_per_s * width).sum() == pytest.approx(found.emitted)
+    assert (line.busy_share * width).sum() == pytest.approx(found.busy_s, rel=1e-6)
+    assert (line.prompt_tokens_per_s * width).sum() == pytest.approx(asked.prompt_tokens.sum())
+
+
+def test_a_card_that_is_too_small_preempts_and_still_finishes() -> None:
+    asked = open_loop(
+        1000.0, Lengths(prompt_tokens=20, output_tokens=100, prompt_cv=0, output_cv=0), count=40
+    )
+    found = run(asked, constant_table(STEP_S), limits(kv_blocks=16, max_requests=32), Fixed(0))
+    assert found.preemptions > 0
+    assert found.emitted == asked.output_tokens.sum()
+    roomy = run(asked, constant_table(STEP_S), limits(max_requests=32), Fixed(0))
+    assert roomy.preemptions == 0
+    assert roomy.end_s < found.end_s
+
+
+def test_a_request_that_never_fits_is_refused() -> None:
+    with pytest.raises(UsageError, match="does not fit into 160 tokens"):
+        run(
+            requests([0.0], prompt=[150], output=[100]),
+            constant_table(STEP_S),
+            limits(kv_blocks=10),
+            Fixed(0),
+        )
+
+
+@pytest.mark.parametrize("nonsense", [-1, 9, 1.5, None, True, "three"])
+def test_a_policy_that_returns_nonsense_is_refused_in_one_line(nonsense: object) -> None:
+    class Broken:
+        name = "broken"
+
+        def choose(self, state: State) -> object:
+            return nonsense
+
+    table = constant_table(STEP_S, rates=(0.5,))
+    with pytest.raises(UsageError, match=r"policy broken chose .* whole numbers from 0 to 1"):
+        run(requests([0.0], prompt=[5], output=[9]), table, limits(), Broken())  # type: ignore[arg-type]
+
+
+def test_the_budget_is_cut_for_drafts_of_many_requests() -> None:
+    table = constant_table(STEP_S, rates=(0.9, 0.9, 0.9))
+    asked = closed_loop(8, Lengths(prompt_tokens=2, output_tokens=50, prompt_cv=0, output_cv=0), count=32)
+    found = run(asked, table, limits(max_requests=8, token_budget=20), Fixed(3))
+    assert found.emitted == asked.output_tokens.sum()
+    drafted = np.flatnonzero(found.steps_s.sum(axis=1))
+    assert 3 in drafted  # few requests
+    assert found.steps_s[3, 8] == 0.0  # eight requests leave room for one draft each
+
+
+def table_with_growth() -> StepTable:
+    """Steps that take longer with every request, so that drafts lose in large batches."""
+    plain = constant_table(STEP_S, rates=(0.6, 0.4), requests_max=64)
+    b = np.arange(65)[None, :, None]
+    drafts = np.arange(3)[:, None, None]
+    step = STEP_S * (1.0 + 0.1 * b * (drafts + 1)) * np.ones_like(plain.step_s)
+    return constant_table(STEP_S, rates=(0.6, 0.4), requests_max=64, step_s=step)
+
+
+def test_budget_and_schedule_choose_less_at_larger_batches() -> None:
+    table = table_with_growth()
+    budget, schedule = Budget.of(table), schedule_of(table, 64)
+
+    def state(requests: int) -> State:
+        return State(
+            now_s=0.0, requests=requests, waiting=0, mean_length=64.0, kv_share=0.1, drafts=0, accepted=None,
+            steps=0,
+        )  # fmt: skip
+
+    for policy in (budget, schedule):
+        chosen = [policy.choose(state(b)) for b in (1, 8, 64)]
+        assert chosen == sorted(chosen, reverse=True)
+        assert chosen[0] == 2
+        assert chosen[-1] == 0
+    rate = table.rate_per_s[:, 1:, 0]
+    taken = [budget.choose(state(b)) for b in range(1, 65)]
+    np.testing.assert_array_equal(taken, np.argmax(rate, axis=0))
+
+
+def test_adaptive_follows_acceptance() -> None:
+    tiers = (1, 3, 7)
+    for rate, expected in ((0.95, 7), (0.2, 1)):
+        policy = Adaptive(tiers=tiers)
+        table = constant_table(STEP_S, rates=tuple(rate**i for i in range(1, 8)))
+        asked = closed_loop(4, Lengths(prompt_tokens=4, output_tokens=400, prompt_cv=0, output_cv=0), count=8)
+        found = run(asked, table, limits(), policy)
+        by_drafts = found.steps_s.sum(axis=1)
+        assert int(np.argmax(by_drafts[1:])) + 1 == expected
+
+
+def test_arrivals_have_the_rate_and_the_burstiness() -> None:
+    for burstiness in (0.25, 1.0, 4.0):
+        asked = open_loop(7.0, Lengths(), count=20_000, burstiness=burstiness, seed=1)
+        gaps = np.diff(asked.arrival_s)
+        assert gaps.mean() == pytest.approx(1 / 7.0, rel=0.05)
+        assert gaps.std() / gaps.mean() == pytest.approx(burstiness**-0.5, rel=0.05)
+    ramp = open_loop((2.0, 10.0), Lengths(), count=20_000)
+    half = np.searchsorted(ramp.arrival_s, ramp.arrival_s[-1] / 2)
+    # a rate from 2 to 10 brings 4 of 12 parts in its first half
+    assert half / ramp.count == pytest.approx(1 / 3, abs=0.02)
+    assert ramp.rate_per_s == pytest.approx(6.0, rel=0.02)
+
+
+def test_lengths_have_their_means_and_stay_within_the_context() -> None:
+    prompt, output = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0)
+    assert prompt.mean() == pytest.approx(300, rel=0.02)
+    assert output.mean() == pytest.approx(120, rel=0.02)
+    assert prompt.std() / prompt.mean() == pytest.approx(0.8, rel=0.05)
+    short, rest = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0, most=256)
+    assert (short + rest).max() <= 256
+    assert rest.min() >= 1
+
+
+def test_rates_are_scaled_in_time_alone() -> None:
+    asked = open_loop(2.0, Lengths(), count=500)
+    faster = asked.at_rate(8.0)
+    assert faster.rate_per_s == pytest.approx(8.0)
+    np.testing.assert_array_equal(faster.prompt_tokens, asked.prompt_tokens)
+    with pytest.raises(UsageError, match="rate 0"):
+        asked.at_rate(0.0)
+
+
+def test_limits_say_what_is_wrong() -> None:
+    for arguments, told in (
+        ({"max_requests": 0}, "max-num-seqs 0"),
+        ({"token_budget": 4, "max_requests": 8}, "below max-num-seqs 8"),
+        ({"prefix_hit_rate": 1.0}, "prefix hit rate 1"),
+    ):
+        with pytest.raises(UsageError, match=told):
+            Limits(kv_blocks=10, positions=100, **arguments)  # type: ignore[arg-type]

@@ -1,0 +1,116 @@
+"""The table that the scheduler looks up is the surface's, and steps with prompts are the server's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medusa_sim.errors import UsageError
+from medusa_sim.load.arrivals import Lengths, closed_loop
+from medusa_sim.load.limits import limits_of
+from medusa_sim.load.policies import Fixed
+from medusa_sim.load.scheduler import run
+from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
+from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.server import Traffic, carried_prompts
+from medusa_sim.step.step import prefill_step
+
+SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3", max_drafts=3)
+CHAINS = chains(SCENARIO)
+LIMITS = limits_of(SCENARIO, CHAINS[-1], max_requests=96)
+
+
+@pytest.fixture(scope="module")
+def table() -> StepTable:
+    return step_table(SCENARIO, CHAINS, LIMITS, longest=4096)
+
+
+def test_steps_are_the_surfaces_at_every_batch_and_any_length(table: StepTable) -> None:
+    batch, length = np.array([1, 7, 33, 96]), np.array([90, 1000, 3333])
+    surface = price(SCENARIO, batch, length, CHAINS)
+    seen = surface.served.itl_us
+    for i, b in enumerate(batch.tolist()):
+        for j, s in enumerate(length.tolist()):
+            for drafts in range(len(CHAINS) + 1):
+                found = 1e6 * table.decoding_s(drafts, b, s)
+                assert found == pytest.approx(float(seen[i, j, drafts]), rel=0.01)
+
+
+def test_acceptance_by_position_is_the_profiles(table: StepTable) -> None:
+    # the shipped profile of EAGLE-3 on Llama-3.1-8B
+    np.testing.assert_allclose(table.rates, [0.7296, 0.5208, 0.3545])
+    assert table.tokens_per_step.tolist() == pytest.approx([1.0, *(o.tokens(o.depth + 1) for o in CHAINS)])
+    assert acceptance_rates(()).size == 0
+
+
+def test_prompts_ride_as_in_the_server(table: StepTable) -> None:
+    # (N8) with one prompt a step: tokens that are shared, and the attention of the prompt
+    setting, prompt = SCENARIO.setting, 512
+    few = Traffic(prompt_tokens=prompt, output_tokens=1e9)
+    _, carried = carried_prompts(setting, np.asarray(32.0), np.asarray(32.0), np.ones(()), few)
+    drafter = float(table.drafter_prompt_s[prompt])
+    assert table.prompts_s(0, 32, [(prompt, prompt)]) - drafter == pytest.approx(
+        1e-6 * float(carried), rel=0.03
+    )
+
+
+def test_a_step_of_prompts_alone_is_a_prefill(table: StepTable) -> None:
+    for tokens in (64, 512, 4096):
+        alone = table.decoding_s(0, 0, 0.0) + table.prompts_s(0, 0, [(tokens, tokens)])
+        without = alone - float(table.drafter_prompt_s[tokens])
+        # the server's filters of one row are in the one and not in the other
+        assert 1e6 * without == pytest.approx(
+            float(prefill_step(SCENARIO.setting, 1, tokens).time_us), rel=0.06
+        )
+
+
+def test_a_prompt_in_chunks_takes_no_less_than_at_once(table: StepTable) -> None:
+    whole = table.prompts_s(0, 0, [(4096, 4096)])
+    parts = sum(table.prompts_s(0, 0, [(1024, end)]) for end in (1024, 2048, 3072, 4096))
+    assert parts > 0.98 * whole
+
+
+@pytest.mark.parametrize("drafts", [0, 3])
+def test_a_saturated_server_emits_the_surfaces_tokens(table: StepTable, drafts: int) -> None:
+    users, prompt, output = 64, 128, 2048
+    lengths = Lengths(prompt_tokens=prompt, output_tokens=output, prompt_cv=0, output_cv=0)
+    found = run(closed_loop(users, lengths, count=users), table, LIMITS, Fixed(drafts))
+    line = found.timeline
+    middle = line.time_s < 0.8 * found.end_s
+    middle &= line.requests > users - 0.01
+    assert middle.sum() > 20
+    mean = float(line.kv_tokens[middle].mean()) / users
+    surface = price(SCENARIO, [users], [round(mean)], CHAINS)
+    seen_us = float(surface.served.itl_us[0, 0, drafts])
+    expected = users * float(table.tokens_per_step[drafts]) / seen_us * 1e6
+    assert float(line.tokens_per_s[middle].mean()) == pytest.approx(
+        expected, rel=0.02
+    )  # the mean of rates over lengths
+
+
+def test_the_cache_is_what_weights_leave(table: StepTable) -> None:
+    # a full cache with its requests fits on the card, and one request's block more does not
+    tokens = LIMITS.kv_tokens / LIMITS.max_requests
+    drafter, candidates = CHAINS[-1].drafter, CHAINS[-1].depth + 1
+    room = usable_memory_bytes(SCENARIO.gpu)
+    for more, fits in ((0, True), (LIMITS.block_tokens, False)):
+        needed = step_memory_bytes(
+            SCENARIO.model, drafter, LIMITS.max_requests, tokens - candidates + more, candidates
+        )
+        assert bool(needed <= room) is fits
+    plain = limits_of(SCENARIO, None, max_requests=96)
+    assert plain.kv_blocks > LIMITS.kv_blocks
+    assert table.requests_max == 96
+
+
+def test_a_curve_knows_no_positions() -> None:
+    scenario = Scenario(model="vicuna-7b", runtime="cuda-graph", acceptance="paper-fig21")
+    with pytest.raises(UsageError, match="accepted by position"):
+        chains(scenario)
+
+
+def test_a_card_without_room_says_so() -> None:
+    with pytest.raises(UsageError, match="leaves no room for a KV cache"):
+        limits_of(Scenario(gpu="a40", model="llama-2-70b", runtime="cuda-graph"), None)

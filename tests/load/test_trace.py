@@ -1,0 +1,95 @@
+"""Trace files: public column names, and one line for what is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from medusa_sim.errors import DataError, UsageError
+from medusa_sim.load.limits import Limits
+from medusa_sim.load.trace import read_trace
+
+GOOD = "arrival_s,prompt_tokens,output_tokens\n1.5,10,3\n1.5,20,4\n4.0,5,1\n"
+
+
+def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
+    path = folder / name
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("header", "rows"),
+    [
+        ("arrival_s,prompt_tokens,output_tokens", "{},{},{}"),
+        ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:17:0{}.0,{},{}"),
+        ("arrived_at,num_prefill_tokens,num_decode_tokens", "{},{},{}"),
+        ("timestamp_ms,input_length,output_length", "{}000,{},{}"),
+    ],
+)
+def test_public_names_are_read(tmp_path: Path, header: str, rows: str) -> None:
+    lines = [rows.format(*values) for values in ((1, 10, 3), (1, 20, 4), (4, 5, 1))]
+    found = read_trace(written(tmp_path, "\n".join([header, *lines]) + "\n"))
+    assert found.arrival_s.tolist() == [0.0, 0.0, 3.0]
+    assert found.prompt_tokens.tolist() == [10, 20, 5]
+    assert found.output_tokens.tolist() == [3, 4, 1]
+
+
+def test_parquet_and_csv_are_the_same(tmp_path: Path) -> None:
+    csv = read_trace(written(tmp_path, GOOD))
+    path = tmp_path / "trace.parquet"
+    pd.read_csv(tmp_path / "trace.csv").to_parquet(path)
+    other = read_trace(path)
+    np.testing.assert_array_equal(csv.arrival_s, other.arrival_s)
+    np.testing.assert_array_equal(csv.prompt_tokens, other.prompt_tokens)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("arrival_s,prompt_tokens,output_tokens\n", "no rows|no requests"),
+        ("", "cannot be read"),
+        ("prompt_tokens,output_tokens\n1,2\n", "no column of arrivals"),
+        ("arrival_s,output_tokens\n1,2\n", "no column of prompt tokens"),
+        (GOOD.replace("20", "twenty"), "prompt tokens of request 1 is 'twenty'"),
+        (GOOD.replace("20", "-2"), "prompt tokens of request 1 is -2"),
+        (GOOD.replace("20", "2.5"), "prompt tokens of request 1 is 2.5"),
+        (GOOD.replace("4.0", "soon"), "arrival of request 2 is 'soon'"),
+        (GOOD.replace("4.0", "nan"), "arrival of request 2"),
+        (GOOD.replace("4.0", "1.0"), "request 2 arrives at 1 s, before"),
+    ],
+)
+def test_what_is_no_trace_is_one_line(tmp_path: Path, text: str, told: str) -> None:
+    with pytest.raises(DataError, match=told) as caught:
+        read_trace(written(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_no_parquet_is_one_line(tmp_path: Path) -> None:
+    for path in (written(tmp_path, "no parquet", "trace.parquet"), tmp_path / "none.parquet", tmp_path):
+        with pytest.raises(DataError):
+            read_trace(path)
+
+
+def test_long_requests_are_refused_or_left_out(tmp_path: Path) -> None:
+    asked = read_trace(written(tmp_path, GOOD))
+    model, card = Limits(kv_blocks=100, positions=16), Limits(kv_blocks=1, positions=100)
+    with pytest.raises(UsageError, match=r"1 of 3 requests .* request 1 with 20 prompt .* 16 positions"):
+        asked.fitting(model, 0, drop_long=False)
+    with pytest.raises(UsageError, match="KV cache holds 16 tokens"):
+        asked.fitting(card, 2, drop_long=False)
+    left, dropped = asked.fitting(model, 0, drop_long=True)
+    assert dropped == 1
+    assert left.prompt_tokens.tolist() == [10, 5]
+    with pytest.raises(UsageError, match="3 of 3"):
+        asked.fitting(Limits(kv_blocks=100, positions=2), 0, drop_long=True)
+
+
+def test_the_azure_hours_are_read(shared_data: Path) -> None:
+    found = read_trace(shared_data / "traces" / "azure_2023_conv.parquet")
+    assert found.count == 19_366
+    assert found.arrival_s[0] == 0.0
+    assert found.rate_per_s == pytest.approx(5.53, rel=0.01)
