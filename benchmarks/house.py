@@ -31,6 +31,7 @@ HOUSE = (
         ("step",),
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         (
+            "union",
             "workload",
             "engine",
             "grid",
