@@ -129,7 +129,7 @@ def _speculative(
     assert plan is not None  # noqa: S101  # ab_script has refused trees
     whole = acceptance_length(plan, int(plan.grid.batch[0]))
     if engine == "vllm":
-        config = vllm.speculative_config(answer, plan, draft_path)
+        config = vllm.speculative_config(answer, plan, settings.version, draft_path)
         rates = [round(rate, _DIGITS) for rate in plan.rates]
         synthetic = msgspec.structs.replace(
             config, rejection_sample_method="synthetic", synthetic_acceptance_rates=rates

@@ -29,7 +29,7 @@ VERSIONS = Versions(ENGINE, ("b9235", "b10532"), "b10532", ahead=None)
 def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
     """Flags for llama-server. Raises UsageError for Medusa, an unknown build or a missing checkpoint."""
     known, nearest = VERSIONS.chosen(version)
-    method = engine_method(ENGINE, answer.drafting.method)
+    method = engine_method(ENGINE, answer.drafting.method, known)
     plan = chain_plan(answer, (), scheduled=False, margin=0.0)
     flags = ["--spec-type", method.name]
     if method.checkpoint:

@@ -18,17 +18,21 @@ class EngineMethod:
 
     name: what the engine calls it. checkpoint: whether the settings name the drafter's weights.
     scheduled: versions in which a schedule by batch is both read and tested for this method; elsewhere the
-    engine ignores it, refuses it or is not known to run it. untested: why not, for the reader.
+    engine ignores it, refuses it or is not known to run it. untested: why not, for the reader. parallel: all
+    drafts come out of one pass, which the engine has to be told. versions: those that have it (empty: all).
     """
 
     name: str
     checkpoint: bool
     scheduled: tuple[str, ...] = ()
     untested: str = ""
+    parallel: bool = False
+    versions: tuple[str, ...] = ()
 
 
 _VLLM_SCHEDULED = ("0.24", "0.26", "0.32", "0.33")
 _VLLM_UNTESTED = "vLLM's documentation tests schedules by batch with EAGLE, EAGLE-3 and DFlash only"
+_SGLANG_UNTESTED = "SGLang adapts the steps of EAGLE and EAGLE3 only"
 _TENSORRT_UNREAD = "TensorRT-LLM reads no schedule for this method in this version"
 
 METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
@@ -44,23 +48,32 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
             untested=f"{_VLLM_UNTESTED}; with MTP the V2 model runner stops at start (vllm#48494)",
         ),
         "draft-model": EngineMethod(name="draft_model", checkpoint=True, untested=_VLLM_UNTESTED),
+        "p-eagle": EngineMethod(name="eagle3", checkpoint=True, untested=_VLLM_UNTESTED, parallel=True),
+        "pard": EngineMethod(name="draft_model", checkpoint=True, untested=_VLLM_UNTESTED, parallel=True),
+        "dflash": EngineMethod(name="dflash", checkpoint=True, scheduled=_VLLM_SCHEDULED),
+        "dspark": EngineMethod(
+            name="dspark", checkpoint=True, untested=_VLLM_UNTESTED, versions=("0.32", "0.33")
+        ),
         "ngram": EngineMethod(name="ngram", checkpoint=False, untested=_VLLM_UNTESTED),
+        "suffix": EngineMethod(name="suffix", checkpoint=False, untested=_VLLM_UNTESTED),
     },
     # docs_new/docs/advanced_features/{speculative_decoding,adaptive_speculative_decoding}.mdx.
     "sglang": {
         "eagle": EngineMethod(name="EAGLE", checkpoint=True, scheduled=("0.5.23",)),
         "eagle3": EngineMethod(name="EAGLE3", checkpoint=True, scheduled=("0.5.23",)),
         "mtp": EngineMethod(name="EAGLE", checkpoint=False, scheduled=("0.5.23",)),
-        "draft-model": EngineMethod(
-            name="STANDALONE", checkpoint=True, untested="SGLang adapts the steps of EAGLE and EAGLE3 only"
+        "draft-model": EngineMethod(name="STANDALONE", checkpoint=True, untested=_SGLANG_UNTESTED),
+        "ngram": EngineMethod(name="NGRAM", checkpoint=False, untested=_SGLANG_UNTESTED),
+        "dflash": EngineMethod(
+            name="DFLASH", checkpoint=True, untested=_SGLANG_UNTESTED, versions=("0.5.23",)
         ),
-        "ngram": EngineMethod(
-            name="NGRAM", checkpoint=False, untested="SGLang adapts the steps of EAGLE and EAGLE3 only"
+        "dspark": EngineMethod(
+            name="DSPARK", checkpoint=True, untested=_SGLANG_UNTESTED, versions=("0.5.23",)
         ),
     },
     # tensorrt_llm/llmapi/llm_args.py (decoding_type); _torch/speculative: in 1.2 only the drafters that are
     # models of their own and the n-gram pool read a schedule, from 1.3 only one-model drafting does
-    # (support_dynamic_draft_len: Eagle3 first, pull request 12262 adds MTP and draft target).
+    # (support_dynamic_draft_len: Eagle3 first, pull request 12262 adds MTP, draft target, PARD, DFlash, SA).
     "tensorrt-llm": {
         "eagle3": EngineMethod(
             name="Eagle3", checkpoint=True, scheduled=("1.3", "1.4"), untested=_TENSORRT_UNREAD
@@ -70,6 +83,10 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
             name="Draft_Target", checkpoint=True, scheduled=("1.2", "1.4"), untested=_TENSORRT_UNREAD
         ),
         "ngram": EngineMethod(name="NGram", checkpoint=False, scheduled=("1.2",), untested=_TENSORRT_UNREAD),
+        "pard": EngineMethod(name="PARD", checkpoint=True, scheduled=("1.4",), versions=("1.4",)),
+        "dflash": EngineMethod(name="DFlash", checkpoint=True, scheduled=("1.4",), versions=("1.4",)),
+        "dspark": EngineMethod(name="DSpark", checkpoint=True, untested=_TENSORRT_UNREAD, versions=("1.4",)),
+        "suffix": EngineMethod(name="SA", checkpoint=False, scheduled=("1.4",), versions=("1.4",)),
     },
     # huggingface.co/docs/text-generation-inference, conceptual/speculation, 3.3.
     "tgi": {
@@ -82,6 +99,7 @@ METHODS: Mapping[str, Mapping[str, EngineMethod]] = {
         "mtp": EngineMethod(name="draft-mtp", checkpoint=False),
         "draft-model": EngineMethod(name="draft-simple", checkpoint=True),
         "ngram": EngineMethod(name="ngram-simple", checkpoint=False),
+        "dflash": EngineMethod(name="draft-dflash", checkpoint=True, versions=("b10532",)),
     },
 }
 
@@ -94,8 +112,11 @@ _WITHOUT = {
 }
 
 
-def engine_method(engine: str, method: str) -> EngineMethod:
-    """What the engine calls a drafting method. Raises UsageError where it has none, and says what to do."""
+def engine_method(engine: str, method: str, version: str) -> EngineMethod:
+    """What a version of the engine calls a drafting method.
+
+    Raises UsageError where it has none, and says what to do.
+    """
     known = METHODS[engine]
     if method not in known:
         why = _WITHOUT.get((engine, method), "its documentation has none")
@@ -106,4 +127,10 @@ def engine_method(engine: str, method: str) -> EngineMethod:
         if method == "medusa":
             advice = "train an EAGLE-3 or DFlash drafter, which engines serve (vllm still loads Medusa heads)"
         raise UsageError(f"{engine} has no {method} speculation ({why}; it has {', '.join(known)}); {advice}")
-    return known[method]
+    found = known[method]
+    if found.versions and version not in found.versions:
+        raise UsageError(
+            f"{engine} {version} has no {method} speculation; give --engine-version {found.versions[0]}, "
+            "which has"
+        )
+    return found

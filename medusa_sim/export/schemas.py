@@ -15,7 +15,11 @@ VllmMethod: TypeAlias = Literal[
     "dflash", "dspark",
 ]  # fmt: skip
 SglangAlgorithm: TypeAlias = Literal["EAGLE", "EAGLE3", "NEXTN", "STANDALONE", "NGRAM", "DFLASH", "DSPARK"]
-TensorrtDecoding: TypeAlias = Literal["Eagle3", "MTP", "Draft_Target", "NGram"]
+BLOCKS: tuple[SglangAlgorithm, ...] = ("DFLASH", "DSPARK")
+"""Algorithms that draft a block in one pass."""
+TensorrtDecoding: TypeAlias = Literal[
+    "Eagle3", "MTP", "Draft_Target", "NGram", "PARD", "DFlash", "DSpark", "SA"
+]
 
 
 def _require(condition: bool, message: str) -> None:
@@ -48,6 +52,10 @@ class VllmSpeculativeConfig(
         _require(
             self.model is not None or self.method in ("ngram", "ngram_gpu", "suffix", "mtp", "dspark"),
             f"method {self.method} needs a model",
+        )
+        _require(
+            not self.parallel_drafting or self.method in ("eagle3", "draft_model"),
+            "parallel_drafting is of eagle3 (P-EAGLE) and draft_model (PARD)",
         )
         if self.prompt_lookup_min is not None and self.prompt_lookup_max is not None:
             _require(1 <= self.prompt_lookup_min <= self.prompt_lookup_max, "prompt_lookup_min above max")
@@ -103,6 +111,7 @@ class SglangFlags(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
     eagle_topk: int | None = None
     num_draft_tokens: int | None = None
     ngram_max_bfs_breadth: int | None = None
+    block_size: int | None = None
     page_size: int | None = None
     disable_overlap_schedule: bool = False
     adaptive_slots: dict[int, SglangSlot] | None = None
@@ -112,6 +121,9 @@ class SglangFlags(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True,
             _require(
                 self.num_draft_tokens is not None and self.num_draft_tokens >= 2, "NGRAM needs draft tokens"
             )
+            return
+        if self.algorithm in BLOCKS:
+            _require((self.block_size or 0) >= 1 and self.num_steps is None, "a block size, and no steps")
             return
         given = (self.num_steps, self.eagle_topk, self.num_draft_tokens)
         _require(
@@ -156,8 +168,12 @@ class TensorrtSpeculativeConfig(
         drafts = self.num_nextn_predict_layers if old_mtp else self.max_draft_len
         _require(drafts is not None and drafts > 0, "the number of drafts must be above 0")
         _require(
-            self.speculative_model is not None or self.decoding_type in ("MTP", "NGram"),
+            self.speculative_model is not None or self.decoding_type in ("MTP", "NGram", "SA"),
             f"{self.decoding_type} needs speculative_model",
+        )
+        _require(
+            self.version == "1.4" or self.decoding_type not in ("PARD", "DFlash", "DSpark", "SA"),
+            f"{self.decoding_type} is read from 1.4 on",
         )
         self._check_schedule(drafts or 0)
         self._check_tree(drafts or 0)

@@ -3,8 +3,9 @@
 Read in docs_new/docs/advanced_features/{speculative_decoding,adaptive_speculative_decoding}.mdx (0.5.23):
 num-draft-tokens counts the root, eagle-topk 1 forces num-draft-tokens = num-steps + 1, all three are given or
 none. The overlap scheduler (default) takes topk above 1 with page size 1 only (pull request 26997). N-gram
-drafting grows a tree of breadth 10 by default. `--speculative-adaptive-config` names steps by the smallest
-batch of a slot, never 0. Medusa was never merged.
+drafting grows a tree of breadth 10 by default. DFLASH counts the target's token in its block, DSPARK does
+not. `--speculative-adaptive-config` names steps by the smallest batch of a slot, never 0. Medusa was never
+merged.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import msgspec
 
 from medusa_sim.export.chains import ChainPlan, chain_plan, graph_sizes
 from medusa_sim.export.names import engine_method
-from medusa_sim.export.schemas import SglangAlgorithm, SglangFlags, SglangSlot
+from medusa_sim.export.schemas import BLOCKS, SglangAlgorithm, SglangFlags, SglangSlot
 from medusa_sim.export.settings import (
     EngineSettings,
     length_note,
@@ -39,10 +40,13 @@ ADAPTIVE_FILE = "speculative_adaptive.json"
 
 def flags_of(answer: Recommendation, plan: ChainPlan, tree: TreeShape | None, version: str) -> SglangFlags:
     """The flags without the checkpoint."""
-    method = engine_method(ENGINE, answer.drafting.method)
+    method = engine_method(ENGINE, answer.drafting.method, version)
     algorithm = cast("SglangAlgorithm", method.name)
     if algorithm == "NGRAM":
         return SglangFlags(algorithm=algorithm, num_draft_tokens=plan.drafts + 1, ngram_max_bfs_breadth=1)
+    if algorithm in BLOCKS:
+        rows = plan.drafts + (algorithm == "DFLASH")
+        return SglangFlags(algorithm=algorithm, block_size=rows)
     if tree is not None:
         return SglangFlags(
             algorithm=algorithm,
@@ -77,6 +81,7 @@ def words(flags: SglangFlags, draft_path: str | None) -> Iterator[str]:
         "--speculative-eagle-topk": flags.eagle_topk,
         "--speculative-num-draft-tokens": flags.num_draft_tokens,
         "--speculative-ngram-max-bfs-breadth": flags.ngram_max_bfs_breadth,
+        f"--speculative-{flags.algorithm.lower()}-block-size": flags.block_size,
         "--page-size": flags.page_size,
     }
     for name, value in values.items():
@@ -102,11 +107,12 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
     Raises UsageError for Medusa, an unknown version or a missing checkpoint.
     """
     known, nearest = VERSIONS.chosen(version)
-    method = engine_method(ENGINE, answer.drafting.method)
+    method = engine_method(ENGINE, answer.drafting.method, known)
     margin = answer.question.switching_gain
     plan = chain_plan(answer, graph_sizes(ENGINE), scheduled=known in method.scheduled, margin=margin)
     ngram = answer.drafting.method == "ngram"
-    tree = None if ngram else best_tree(answer, plan, lambda _: True)
+    shaped = ngram or method.name in BLOCKS
+    tree = None if shaped else best_tree(answer, plan, lambda _: True)
     path = needed_draft(answer, ENGINE, draft_path) if method.checkpoint else None
     flags = flags_of(answer, plan, tree, known)
     notes = [f"written for SGLang {known}", nearest]

@@ -54,7 +54,7 @@ def speculative_config(
     answer: Recommendation, plan: ChainPlan, tree: TreeShape | None, version: str, draft_path: str | None
 ) -> TensorrtSpeculativeConfig:
     """The value of `speculative_config`. Raises UsageError for a missing checkpoint."""
-    method = engine_method(ENGINE, answer.drafting.method)
+    method = engine_method(ENGINE, answer.drafting.method, version)
     old_mtp = method.name == "MTP" and version == "1.2"
     drafts = plan.drafts if tree is None else tree.depth
     return TensorrtSpeculativeConfig(
@@ -102,7 +102,7 @@ def _within_top_k(shape: TreeShape) -> bool:
 def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
     """A YAML file. Raises UsageError for Medusa, an unknown version or a missing checkpoint."""
     known, nearest = VERSIONS.chosen(version)
-    method = engine_method(ENGINE, answer.drafting.method)
+    method = engine_method(ENGINE, answer.drafting.method, known)
     margin = answer.question.switching_gain
     scheduled = known in method.scheduled
     plan = chain_plan(
@@ -128,6 +128,11 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
         notes.append(
             "after a time at 0 drafts the drafter's own cache is stale and acceptance recovers late "
             "(NVIDIA/TensorRT-LLM#16888, open)"
+        )
+    if method.name == "PARD":
+        notes.append(
+            "TensorRT-LLM runs 2 K tokens a request with PARD, not K + 1 (pull request 12262): verification "
+            "costs more than priced here where it is not free"
         )
     notes += [*range_notes(plan, "max_batch_size"), length_note(answer)]
     return EngineSettings(

@@ -30,7 +30,7 @@ VERSIONS = Versions(ENGINE, ("3.3",), "3.3")
 def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
     """Flags for the launcher. Raises UsageError for other drafters, versions, or a missing checkpoint."""
     known, nearest = VERSIONS.chosen(version)
-    method = engine_method(ENGINE, answer.drafting.method)
+    method = engine_method(ENGINE, answer.drafting.method, known)
     plan = chain_plan(answer, (), scheduled=False, margin=0.0)
     flags = ["--speculate", str(plan.drafts)]
     if method.checkpoint:

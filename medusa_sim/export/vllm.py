@@ -31,14 +31,14 @@ from medusa_sim.plan.recommend import Recommendation
 
 ENGINE = "vllm"
 VERSIONS = Versions(ENGINE, ("0.24", "0.26", "0.32", "0.33"), "0.33")
-_ADAPTIVE = ("eagle", "eagle3", "mtp", "draft-model")
+_ADAPTIVE = ("eagle", "eagle3", "mtp", "draft-model", "dflash", "dspark", "suffix")
 
 
 def speculative_config(
-    answer: Recommendation, plan: ChainPlan, draft_path: str | None
+    answer: Recommendation, plan: ChainPlan, version: str, draft_path: str | None
 ) -> VllmSpeculativeConfig:
     """The value of `--speculative-config`. Raises UsageError for a missing checkpoint."""
-    method = engine_method(ENGINE, answer.drafting.method)
+    method = engine_method(ENGINE, answer.drafting.method, version)
     ngram = answer.drafting.method == "ngram"
     starts = [1, *(tier.batch_min for tier in plan.tiers[1:])]
     schedule = [(start, tier.batch_max, tier.drafts) for start, tier in zip(starts, plan.tiers, strict=True)]
@@ -48,6 +48,7 @@ def speculative_config(
         model=needed_draft(answer, ENGINE, draft_path) if method.checkpoint else None,
         prompt_lookup_min=2 if ngram else None,
         prompt_lookup_max=5 if ngram else None,
+        parallel_drafting=method.parallel,
         num_speculative_tokens_per_batch_size=schedule if plan.dynamic else None,
     )
 
@@ -60,7 +61,7 @@ def flag(config: VllmSpeculativeConfig) -> str:
 def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
     """One line for `vllm serve`. Raises UsageError for an unknown version or a missing checkpoint."""
     known, nearest = VERSIONS.chosen(version)
-    method = engine_method(ENGINE, answer.drafting.method)
+    method = engine_method(ENGINE, answer.drafting.method, known)
     margin = idle_cost(ENGINE)(
         1
     )  # a schedule must gain at least the least that schedules were measured to cost
@@ -71,7 +72,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
         margin=margin,
         idle_cost=idle_cost(ENGINE),
     )
-    config = speculative_config(answer, plan, draft_path)
+    config = speculative_config(answer, plan, known, draft_path)
     why = too_small(plan, margin) if known in method.scheduled else method.untested
     notes = [f"written for vLLM {known}", nearest, *tree_note(answer), *tier_notes(plan, why)]
     if plan.dynamic:
@@ -102,6 +103,13 @@ def _method_notes(answer: Recommendation, plan: ChainPlan, version: str) -> tupl
             "vLLM still loads Medusa heads, but its documentation lists them no more: EAGLE-3 or DFlash "
             "drafters are what it is tested with"
         )
-    if method == "ngram":
+    if engine_method(ENGINE, method, version).parallel:
+        notes.append("parallel drafting runs in the V1 model runner (the V2 runner refuses it: vllm#43010)")
+    if method == "suffix":
+        notes.append(
+            "suffix decoding needs `pip install arctic-inference`; num_speculative_tokens is the most that a "
+            "match may draft"
+        )
+    if answer.drafting.kind.looks_up:
         notes.append("a step is wider only where the prompt matches; --acceptance is the rate where it does")
     return tuple(notes)

@@ -17,6 +17,7 @@ from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.recommend import Question, Recommendation, recommend
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.models import load_model
+from medusa_sim.step.drafter.registry import drafter_kind
 
 BASE = Scenario(
     gpu="h100-sxm",
@@ -42,7 +43,7 @@ def answered(
         drafter=method,
         model=replace(target, mtp_layers=1) if method == "mtp" else target,
         heads=3 if method == "medusa" else None,
-        draft_model="llama-3.2-1b" if method == "draft-model" else None,
+        draft_model="llama-3.2-1b" if drafter_kind(method).takes_draft_model else None,
         acceptance=profile or constant_rate(0.55),
         chain_only=chain_only,
     )

@@ -17,6 +17,7 @@ from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.names import METHODS
 from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.step.drafter.registry import DRAFTERS
 
 
 @pytest.fixture(scope="module")
@@ -139,6 +140,42 @@ def test_vllm_ngram_and_mtp_name_no_checkpoint() -> None:
     mtp = json.loads(flags(exported(answered("mtp", batch_max=8), "vllm").text)["--speculative-config"])
     assert mtp["method"] == "mtp"
     assert "model" not in mtp
+
+
+EVERY = [(engine, method) for engine, methods in METHODS.items() for method in methods]
+
+
+@pytest.mark.parametrize(("engine", "method"), EVERY)
+def test_every_method_of_the_map_is_a_drafter_and_is_written(engine: str, method: str) -> None:
+    assert method in DRAFTERS
+    row = METHODS[engine][method]
+    version = row.versions[-1] if row.versions else None
+    profile = heads_profile() if method == "medusa" else None
+    settings = exported(answered(method, profile, batch_max=8), engine, version=version, draft_path="d")
+    # TGI knows Medusa by the checkpoint and n-grams by its absence; P-EAGLE and PARD go by another's name
+    assert row.name in settings.text or engine == "tgi"
+    assert ("parallel_drafting" in settings.text) == row.parallel
+    assert not row.versions or settings.version in row.versions
+
+
+def test_parallel_drafters_go_by_the_name_of_what_they_grew_from() -> None:
+    for method, name in (("p-eagle", "eagle3"), ("pard", "draft_model")):
+        text = exported(answered(method, batch_max=8), "vllm", draft_path="d").text
+        config = json.loads(flags(text)["--speculative-config"])
+        assert (config["method"], config["parallel_drafting"]) == (name, True)
+    for method, more in (("dflash", 1), ("dspark", 0)):
+        settings = exported(answered(method, batch_max=8), "sglang", draft_path="d")
+        block = flags(settings.text)[f"--speculative-{method}-block-size"]
+        assert int(block) == plan_of(settings).drafts + more
+        assert "--speculative-num-steps" not in settings.text
+
+
+def test_a_method_that_a_version_lacks_names_one_that_has_it() -> None:
+    with pytest.raises(UsageError, match=r"1\.2 has no pard.*--engine-version 1\.4"):
+        exported(answered("pard", batch_max=4), "tensorrt-llm", draft_path="d")
+    text = exported(answered("pard", batch_max=4), "tensorrt-llm", version="1.4", draft_path="d")
+    assert speculative(text.text)["decoding_type"] == "PARD"
+    assert any("2 K tokens" in note for note in text.notes)
 
 
 def test_sglang_counts_the_root_and_forces_a_chain_with_topk_one(eagle: Recommendation) -> None:

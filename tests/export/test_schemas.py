@@ -33,6 +33,7 @@ SGL: dict[str, Any] = {"algorithm": "EAGLE3", "num_steps": 3, "eagle_topk": 1, "
     [
         {"num_speculative_tokens": 0},
         {"model": None},
+        {"method": "dflash", "parallel_drafting": True},
         {"num_speculative_tokens_per_batch_size": [(2, 8, 3)]},
         {"num_speculative_tokens_per_batch_size": [(1, 8, 3), (8, 16, 1)]},
         {"num_speculative_tokens_per_batch_size": [(1, 8, 4)]},
@@ -56,6 +57,7 @@ def test_vllm_refuses(change: dict[str, Any]) -> None:
         {"use_dynamic_tree": True, "dynamic_tree_max_topK": 2, "max_total_draft_tokens": 8},
         {"speculative_model": None},
         {"decoding_type": "MTP", "version": "1.2"},
+        {"decoding_type": "PARD"},
     ],
 )
 def test_tensorrt_llm_refuses(change: dict[str, Any]) -> None:
@@ -70,6 +72,7 @@ def test_tensorrt_llm_refuses(change: dict[str, Any]) -> None:
         {"num_draft_tokens": 3},
         {"eagle_topk": 4, "num_draft_tokens": 12},
         {"num_steps": None},
+        {"algorithm": "DFLASH"},
         {"algorithm": "STANDALONE", "adaptive_slots": {1: SglangSlot(candidate_steps=[3])}},
         {"adaptive_slots": {2: SglangSlot(candidate_steps=[3])}},
     ],
