@@ -24,8 +24,8 @@ from medusa_sim.calibrate.fit import (
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators.operator import Attention
+from medusa_sim.specs.attention_kernels import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import AttentionKernel, AttentionPath
 
 RANGES_OF_SIZE: tuple[int, ...] = (1, 8, 64, 512, 4096, 65536, 4194304)
 """Upper ends of the ranges of q_len x batch for which residual bands are kept."""

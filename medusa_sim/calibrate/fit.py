@@ -19,29 +19,13 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.calibrate.scores import mape
 from medusa_sim.errors import DataError
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm
+from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit, Residual
-from medusa_sim.specs.kernels import (
-    AttentionKernel,
-    AttentionPath,
-    ElementwiseKernel,
-    GemmKernel,
-    SerialAttention,
-    SerialGemm,
-    UnfusedKernel,
-)
+from medusa_sim.specs.kernels import Kernel
 
-OperatorT = TypeVar("OperatorT", Gemm, Attention, Elementwise)
-KernelT = TypeVar(
-    "KernelT",
-    GemmKernel,
-    AttentionKernel,
-    ElementwiseKernel,
-    UnfusedKernel,
-    SerialGemm,
-    SerialAttention,
-)
-Parameters = TypeVar("Parameters", GemmKernel, AttentionPath, ElementwiseKernel, UnfusedKernel)
+OperatorT = TypeVar("OperatorT", bound=Operator)
+KernelT = TypeVar("KernelT", bound=Kernel)
+Parameters = TypeVar("Parameters", bound=msgspec.Struct)
 Bounds = Mapping[str, tuple[float, float, float]]
 """Start, lowest and highest value of each parameter that least squares finds."""
 Limits = Mapping[str, tuple[float, float]]

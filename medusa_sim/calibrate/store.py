@@ -15,7 +15,18 @@ from medusa_sim.writing import write_text
 if TYPE_CHECKING:
     from tomlkit.items import Array, InlineTable, Table
 
-Section = Literal["gemm", "attention", "elementwise", "unfused", "serial_gemm", "serial_attention", "moe"]
+Section = Literal[
+    "gemm",
+    "attention",
+    "elementwise",
+    "unfused",
+    "serial_gemm",
+    "serial_attention",
+    "moe",
+    "mla",
+    "collective",
+    "dispatch",
+]
 _SIGNIFICANT_DIGITS = 6
 
 

@@ -53,10 +53,11 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
+from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Operator
+from medusa_sim.specs.attention_kernels import AttentionKernel, AttentionPath, LatentKernel
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import AttentionKernel, AttentionPath
 from medusa_sim.units import US_PER_S
 
 _SPLIT_MARGIN = 1.1
@@ -64,7 +65,7 @@ _SPLIT_MARGIN = 1.1
 
 
 @dataclass(frozen=True, slots=True)
-class _Parts:
+class Parts:
     """Microseconds: the whole, and what decides its bound."""
 
     time_us: FloatArray
@@ -82,7 +83,7 @@ def attention_time(
     low and high are the 80 % band of held-out residuals for the range of q_len x batch.
     Raises SpecError where the GPU has no peak for the operator's dtype.
     """
-    parts = _parts(gpu, kernel, operator, cold=cold)
+    parts = kernel_parts(gpu, kernel, operator, cold=cold)
     return _parts_time(gpu, [(kernel.fit, operator)], operator, parts, cold=cold)
 
 
@@ -95,11 +96,11 @@ def verify_attention_time(
     bands, since nobody measured what lies between them. Raises SpecError as `attention_time` does.
     """
     one_row = operator.with_columns(q_len=1)
-    base = _parts(gpu, decode, one_row, cold=cold)
+    base = kernel_parts(gpu, decode, one_row, cold=cold)
     many = _path_parts(gpu, _over_memory_of(decode.wide, prefill.wide), operator, cold=cold)
     q_len = as_float(operator.q_len)
     weight = 1.0 - 1.0 / q_len
-    parts = _Parts(
+    parts = Parts(
         time_us=base.time_us + weight * np.maximum(many.time_us - base.time_us, 0.0),
         memory_us=np.maximum(base.memory_us, many.memory_us),
         walk_us=np.maximum(base.walk_us, many.walk_us),
@@ -120,7 +121,7 @@ def _over_memory_of(decode: AttentionPath, prefill: AttentionPath) -> AttentionP
 
 
 def _parts_time(
-    gpu: Gpu, fits: list[tuple[Fit, Operator]], operator: Attention, parts: _Parts, *, cold: bool
+    gpu: Gpu, fits: list[tuple[Fit, Operator]], operator: Attention, parts: Parts, *, cold: bool
 ) -> OperatorTime:
     """Nothing that reads from HBM is faster than the roofline; rows measured in L2 may be."""
     time_us = np.maximum(parts.time_us, roofline_time_us(gpu, operator)) if cold else parts.time_us
@@ -129,7 +130,9 @@ def _parts_time(
     )
 
 
-def _parts(gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool) -> _Parts:
+def kernel_parts(
+    gpu: Gpu, kernel: AttentionKernel | LatentKernel, operator: Attention | LatentAttention, *, cold: bool
+) -> Parts:
     """The path for wide rows, and for narrow ones where the library has its own."""
     wide = _path_parts(gpu, kernel.wide, operator, cold=cold)
     if kernel.narrow is None:
@@ -137,12 +140,12 @@ def _parts(gpu: Gpu, kernel: AttentionKernel, operator: Attention, *, cold: bool
     narrow = _path_parts(gpu, kernel.narrow, operator, cold=cold)
     rows = as_float(operator.q_len) * as_float(operator.heads) / as_float(operator.kv_heads)
     is_narrow = rows <= kernel.narrow_rows
-    names = [field.name for field in dataclasses.fields(_Parts)]
+    names = [field.name for field in dataclasses.fields(Parts)]
     chosen = {name: np.where(is_narrow, getattr(narrow, name), getattr(wide, name)) for name in names}
-    return _Parts(**chosen)
+    return Parts(**chosen)
 
 
-def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: bool) -> _Parts:
+def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention, *, cold: bool) -> Parts:
     kv_len, q_len = as_float(operator.kv_len), as_float(operator.q_len)
     may_split = kv_len > path.split_above
     rows, tiles, tokens_per_tile = _tiles(path, operator)
@@ -161,7 +164,7 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: boo
     one_byte_us = byte_us(gpu, path, moved, cold=cold)
     memory = moved * one_byte_us
     tail_us: FloatArray | float = 0.0
-    if operator.kind == "prefill_attention":
+    if operator.is_causal:
         new_keys = 0.5 * (q_len + tokens_per_tile + path.tile_keys)
         keys = kv_len - q_len + new_keys * (1.0 + path.append_ratio)
         mean_us = np.maximum(keys - path.tile_keys, 0.0) / splits * key_us
@@ -172,7 +175,7 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: boo
     combine = np.where(may_split, path.split_us + path.split_step_us * np.log2(splits), 0.0)
     fixed = path.ramp_us + combine
     time_us = fixed + body + tail_us + path.store_passes * new_bytes * one_byte_us
-    return _Parts(
+    return Parts(
         time_us=time_us,
         memory_us=np.broadcast_to(memory, time_us.shape),
         walk_us=np.broadcast_to(walk + tail_us, time_us.shape),
@@ -180,7 +183,9 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention, *, cold: boo
     )
 
 
-def _tiles(path: AttentionPath, operator: Attention) -> tuple[FloatArray, FloatArray, FloatArray]:
+def _tiles(
+    path: AttentionPath, operator: Attention | LatentAttention
+) -> tuple[FloatArray, FloatArray, FloatArray]:
     """Query rows that share one walk over keys, number of row tiles, and tokens of one tile."""
     batch, q_len = as_float(operator.batch), as_float(operator.q_len)
     heads, kv_heads = as_float(operator.heads), as_float(operator.kv_heads)
@@ -192,7 +197,7 @@ def _tiles(path: AttentionPath, operator: Attention) -> tuple[FloatArray, FloatA
     return rows, tiles, np.minimum(q_len, path.tile_rows / group)
 
 
-def _key_us(gpu: Gpu, path: AttentionPath, operator: Attention) -> FloatArray:
+def _key_us(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAttention) -> FloatArray:
     """Both products of a full tile of rows with one key, at the whole peak of one SM (A2)."""
     sm_flops_per_us = gpu.peak(operator.dtype) / gpu.sms / US_PER_S
     return 4.0 * as_float(operator.head_dim) * path.tile_rows / sm_flops_per_us

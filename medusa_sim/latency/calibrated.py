@@ -9,12 +9,17 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time, verify_attention_time
 from medusa_sim.latency.base import OperatorTime
 from medusa_sim.latency.choice import Asked, choose, said
+from medusa_sim.latency.collective import collective_time
+from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.latency.unfused import unfused_attention_time
+from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,
     ELEMENTWISE_KINDS,
@@ -82,6 +87,34 @@ def _experts_time(model: CalibratedLatency, operator: Experts) -> OperatorTime:
     return said(choice, experts_time(model.gpu, choice.kernel, operator, cold=model.cold, form=choice.form))
 
 
+def _latent_time(model: CalibratedLatency, operator: LatentAttention) -> OperatorTime:
+    """Of the set that was asked for, else of any that was fitted to latent attention on this GPU."""
+    choice = choose(model.gpu, "mla", operator, model.asked, lambda held: held.mla, forms=operator.forms)
+    found = latent_time(model.gpu, choice.kernel, operator, cold=model.cold)
+    return said(choice.of_form(operator.form), found)
+
+
+def _collective_time(model: CalibratedLatency, operator: Collective) -> OperatorTime:
+    """Of the set that was asked for, else of any that was fitted to collectives of this GPU's link."""
+    choice = choose(
+        model.gpu,
+        "collective",
+        operator,
+        model.asked,
+        lambda held: held.collective,
+        forms=operator.forms,
+    )
+    return said(choice, collective_time(model.gpu, choice.kernel, operator))
+
+
+def _dispatch_time(model: CalibratedLatency, operator: Dispatch) -> OperatorTime:
+    """Of the set that was asked for, else of any that was fitted to dispatch over this GPU's link."""
+    choice = choose(
+        model.gpu, "dispatch", operator, model.asked, lambda held: held.dispatch, forms=operator.forms
+    )
+    return said(choice.of_form(operator.form), dispatch_time(model.gpu, choice.kernel, operator))
+
+
 def _unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     unfused = model.held.unfused
     known = {} if unfused is None else {"qk": unfused, "pv": unfused}
@@ -116,5 +149,8 @@ TIMES: dict[str, Callable[[CalibratedLatency, Any], OperatorTime]] = {
     **dict.fromkeys(("qk", "pv"), _unfused_time),
     **dict.fromkeys(ELEMENTWISE_KINDS, _elementwise_time),
     "moe": _experts_time,
+    **dict.fromkeys(LATENT_KINDS, _latent_time),
+    **dict.fromkeys(COLLECTIVE_KINDS, _collective_time),
+    **dict.fromkeys(DISPATCH_KINDS, _dispatch_time),
 }
 """How each kind of operator is timed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, TypeVar
+from typing import Generic, Self, TypeVar
 
 import numpy as np
 
@@ -50,6 +50,10 @@ class Choice(Generic[KernelT]):
     form: str
     kernel: KernelT
     is_asked: bool
+
+    def of_form(self, form: str) -> Self:
+        """The same, and not what was asked for where its form is another."""
+        return replace(self, is_asked=self.is_asked and self.form == form)
 
 
 def choose(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.specs.attention_kernels import AttentionPath
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import AttentionPath, ElementwiseKernel
+from medusa_sim.specs.kernels import ElementwiseKernel
 from medusa_sim.units import US_PER_S
 
 _TINY = 1e-9

@@ -261,6 +261,11 @@ class Attention(Operator):
         return self.kind not in ("qk", "pv")
 
     @property
+    def is_causal(self) -> bool:
+        """Whether the upper triangle of new tokens is skipped; a verification step masks it instead."""
+        return self.kind == "prefill_attention"
+
+    @property
     def attended_pairs(self) -> FloatArray:
         """(query, key) pairs of one head of one sequence.
 
@@ -268,7 +273,7 @@ class Attention(Operator):
         A verification step computes the whole q x q corner and masks it (tree mask).
         """
         queries, keys = as_float(self.q_len), as_float(self.kv_len)
-        if self.kind == "prefill_attention":
+        if self.is_causal:
             return queries * (keys - (queries - 1.0) / 2.0)
         return queries * keys
 

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import pandas as pd
 
-KIND_ALIASES: dict[str, str] = {"fused_moe": "moe"}
+KIND_ALIASES: dict[str, str] = {"fused_moe": "moe", "alltoall": "all_to_all"}
 """Further names in the column `op` -> kind."""
+
+_COMBINES = {True: "combine", False: "dispatch"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,18 +23,34 @@ class Recorded:
     """A table that leaves out `op` or `dtype`.
 
     tells, lacks: columns that it has and has not. op: the operator of every row where the column is missing,
-    a name or made from the rows. dtype: the column that holds it instead.
+    a name or made from the rows. dtype: the column that holds it instead. kernel: the column that holds the
+    name of the kernel instead. no_dtype: words in `dtype` that say nothing.
     """
 
     tells: frozenset[str]
     lacks: frozenset[str]
     op: str | Callable[[pd.DataFrame], pd.Series[Any]]
     dtype: str = "dtype"
+    kernel: str = "kernel"
+    no_dtype: frozenset[str] = frozenset()
 
 
 RECORDED: tuple[Recorded, ...] = (
     Recorded(tells=frozenset({"tokens", "inter", "experts", "topk"}), lacks=frozenset({"m"}), op="moe"),
     Recorded(tells=frozenset({"m", "n", "k"}), lacks=frozenset({"batch", "heads", "topk"}), op="gemm"),
+    Recorded(
+        tells=frozenset({"mla_dtype", "heads", "kv_len", "phase"}),
+        lacks=frozenset(),
+        op=lambda frame: "mla_" + frame["phase"].astype(str),
+        dtype="mla_dtype",
+    ),
+    Recorded(
+        tells=frozenset({"ep", "hidden", "topk", "phase", "backend"}),
+        lacks=frozenset({"inter"}),
+        op=lambda frame: frame["phase"].astype(str).str.contains("combine").map(_COMBINES),
+        kernel="backend",
+        no_dtype=frozenset({"default"}),
+    ),
 )
 
 
@@ -54,4 +72,10 @@ def with_names(frame: pd.DataFrame) -> pd.DataFrame:
             filled = told if given is None else given.where(given.str.strip().fillna("") != "", told)
             frame = frame.assign(dtype=filled)
             columns.add("dtype")
+        if kind.no_dtype and "dtype" in columns:
+            told = frame["dtype"].astype("string").str.strip()
+            frame = frame.assign(dtype=told.mask(told.isin(list(kind.no_dtype)), ""))
+        if "kernel" not in columns and kind.kernel in columns:
+            frame = frame.assign(kernel=frame[kind.kernel])
+            columns.add("kernel")
     return frame

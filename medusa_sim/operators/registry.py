@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,
     ELEMENTWISE_KINDS,
@@ -20,6 +22,9 @@ OPERATORS: dict[str, type[Operator]] = {
     **dict.fromkeys(ATTENTION_KINDS, Attention),
     **dict.fromkeys(ELEMENTWISE_KINDS, Elementwise),
     "moe": Experts,
+    **dict.fromkeys(LATENT_KINDS, LatentAttention),
+    **dict.fromkeys(COLLECTIVE_KINDS, Collective),
+    **dict.fromkeys(DISPATCH_KINDS, Dispatch),
 }
 """Every operator by kind."""
 

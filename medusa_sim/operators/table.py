@@ -57,6 +57,8 @@ CHOICE_COLUMNS = ("engine", "kernel")
 NAME_COLUMNS = ("op", "dtype")
 REQUIRED_COLUMNS = ("op", *SIZE_COLUMNS, "dtype")
 TIME_COLUMN = "time_us"
+BYTES_COLUMN = "bytes"
+LARGEST_BYTES = 1e15
 LARGEST_SIZE = 1e9
 """Far above any real tensor extent; a larger number is a slip (a byte count, a time in ns)."""
 
@@ -151,7 +153,8 @@ def check_rows(
             checked[column] = _numbers(checked[column], column, at, whole=True)
     for column, blank in OPTIONAL_COLUMNS.items():
         if column in checked:
-            checked[column] = _numbers(checked[column], column, at, whole=not np.isnan(blank), lowest=0.0)
+            lowest = None if blank > 0.0 else 0.0
+            checked[column] = _numbers(checked[column], column, at, whole=not np.isnan(blank), lowest=lowest)
     if TIME_COLUMN in checked:
         checked[TIME_COLUMN] = _numbers(checked[TIME_COLUMN], TIME_COLUMN, at, whole=False)
     checked["op"] = _filled(checked["op"], "op", at)
@@ -268,9 +271,12 @@ def _numbers(
 ) -> FloatArray:
     """Blank -> NaN; anything else must be a positive finite number (a whole one for a size).
 
-    lowest: the smallest number that is allowed, 0 for measurements beside the shape.
+    lowest: the smallest number that is allowed, 0 for measurements beside the shape and counts that may be
+    none.
     """
     import pandas as pd
+
+    largest = LARGEST_SIZE if name != BYTES_COLUMN else LARGEST_BYTES
 
     blank = column.isna().to_numpy(dtype=bool)
     if not pd.api.types.is_numeric_dtype(column.dtype):
@@ -280,10 +286,11 @@ def _numbers(
     values = pd.to_numeric(column, errors="coerce")
     number = np.where(blank, np.nan, values.to_numpy(dtype=np.float64, na_value=np.nan))
     allowed = "a whole number from 1" if whole else "a number of microseconds above 0"
-    allowed = "a number from 0" if lowest is not None and not whole else allowed
-    allowed += f" to {LARGEST_SIZE:.0e}"
-    inside = (number >= lowest) if lowest is not None and not whole else (number > 0.0)
-    wrong = ~blank & ~(inside & (number <= LARGEST_SIZE))
+    if lowest is not None:
+        allowed = f"a {'whole ' if whole else ''}number from {lowest:g}"
+    allowed += f" to {largest:.0e}"
+    inside = (number >= lowest) if lowest is not None else (number > 0.0)
+    wrong = ~blank & ~(inside & (number <= largest))
     if whole:
         wrong |= ~blank & (number != np.floor(number))
     if wrong.any():

@@ -8,8 +8,8 @@
     widen = 1.5                          # optional: stretches bands borrowed from another GPU further
 
 A section takes one reference for every entry, or a table by entry:
-`gemm = { bf16 = "h100-sxm:sglang:bf16" }`, and `moe` likewise; `unfused` is a single kernel and takes "gpu"
-or "gpu:set".
+`gemm = { bf16 = "h100-sxm:sglang:bf16" }`, and `moe`, `mla`, `collective`, `dispatch` likewise; `unfused` is
+a single kernel and takes "gpu" or "gpu:set".
 "gpu" alone means the set of the same name; an entry may be renamed (fp16 from a measured bf16).
 What the GPU has of its own always wins, so a later calibration simply replaces what was borrowed.
 Only parameters that were fitted on the named GPU itself are borrowed, never borrowed ones again.
@@ -32,7 +32,7 @@ from medusa_sim.specs.strict import Text
 if TYPE_CHECKING:
     from medusa_sim.specs.gpu import Gpu
 
-SECTIONS = ("gemm", "attention", "elementwise", "moe", "unfused")
+SECTIONS = ("gemm", "attention", "elementwise", "moe", "mla", "collective", "dispatch", "unfused")
 UNFUSED = "unfused"
 """The one section that is a kernel itself and no table of them."""
 MAX_WIDEN = 10.0
@@ -71,6 +71,9 @@ class InheritFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     attention: str | dict[str, str] | None = None
     elementwise: str | dict[str, str] | None = None
     moe: str | dict[str, str] | None = None
+    mla: str | dict[str, str] | None = None
+    collective: str | dict[str, str] | None = None
+    dispatch: str | dict[str, str] | None = None
     unfused: str | None = None
 
 

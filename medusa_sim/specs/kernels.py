@@ -12,8 +12,10 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from medusa_sim.specs.attention_kernels import AttentionKernel, LatentKernel
 from medusa_sim.specs.expert_kernel import ExpertKernel
 from medusa_sim.specs.fitted import Count, Fit, Norm, Rate, Ratio, Share, Size
+from medusa_sim.specs.link_kernels import CollectiveKernel, DispatchKernel
 from medusa_sim.specs.strict import Us
 
 
@@ -86,58 +88,6 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     resident_share: Ratio = 0.0
     hot_share: Ratio = 0.0
     hot_ratio: Ratio = 0.0
-
-
-class AttentionPath(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One code path of a fused attention kernel (see `medusa_sim.latency.attention` for the equations).
-
-    ramp_us: start and drain of the launch. tile_rows, tile_keys: query rows and keys of one tile.
-    packs_gqa: several query rows of all heads that share a K/V head fill one tile together (one query
-    row per sequence always does). ctas_per_sm: blocks resident on an SM; sharing: how much slower each
-    runs for every further one (0 not at all, 1 they take turns).
-    cta_us, row_us: fixed time of a block, and of each query row it loads and stores.
-    whole_fraction, split_fraction: share of an SM's peak at which a block works through its keys, padded
-    rows included, when it has all keys or a split of them. split_above: kv_len above which keys may be
-    split; split_us, split_step_us: cost of combining splits, and for every doubling of their number.
-    bandwidth_fraction: share of the datasheet's bandwidth. l2_ratio: rate of reading from L2, in units of
-    that; l2_fill, l2_sharpness: footprint / L2 size at which half is still read from L2, and how suddenly.
-    store_passes: passes over the new K and V (writing them to the cache) that the rows include.
-    append_ratio: extra walk for every new key where each block appends K and V itself, as FlashAttention-2
-    does with a cache.
-    """
-
-    ramp_us: Us
-    tile_rows: Size
-    tile_keys: Size
-    packs_gqa: bool
-    ctas_per_sm: Size
-    sharing: Ratio
-    cta_us: Us
-    row_us: Us
-    whole_fraction: Share
-    split_fraction: Share
-    split_above: Count
-    split_us: Us
-    split_step_us: Us
-    bandwidth_fraction: Share
-    l2_ratio: Ratio
-    l2_fill: Rate
-    l2_sharpness: Rate
-    store_passes: Ratio
-    append_ratio: Ratio
-
-
-class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A fused attention kernel (see `medusa_sim.latency.attention`).
-
-    wide: the tensor-core path. narrow: where the library has another path for up to `narrow_rows` query
-    rows per K/V head.
-    """
-
-    wide: AttentionPath
-    narrow: AttentionPath | None = None
-    narrow_rows: Count = 0
-    fit: Fit
 
 
 class SerialLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -238,6 +188,9 @@ Kernel: TypeAlias = (
     | SerialGemm
     | SerialAttention
     | ExpertKernel
+    | LatentKernel
+    | CollectiveKernel
+    | DispatchKernel
 )
 
 
@@ -247,6 +200,9 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     gemm by dtype; attention by fused operator kind (`decode_attention`, ...); unfused: both products, QK^T
     and PV; elementwise by operator kind (`rms_norm`, `rope`, ...). serial_gemm, serial_attention: the same
     for a device that overlaps nothing, and first where both are there. moe: fused layers of experts.
+    mla: latent attention by phase and dtypes (`LatentAttention.form`); collective, dispatch: by what is
+    done and dtype (`Collective.form`), with `-<version>` where a release of the library has another
+    algorithm.
 
     gemm and moe are keyed by numeric format (`specs.formats`); where a library has several kernels for one,
     `<format>` is the one that it takes by itself and `<format>@<name>` another (`latency.choice`).
@@ -259,6 +215,9 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     serial_gemm: dict[str, SerialGemm] = {}
     serial_attention: dict[str, SerialAttention] = {}
     moe: dict[str, ExpertKernel] = {}
+    mla: dict[str, LatentKernel] = {}
+    collective: dict[str, CollectiveKernel] = {}
+    dispatch: dict[str, DispatchKernel] = {}
 
     @property
     def linear(self) -> dict[str, GemmKernel | SerialGemm]:

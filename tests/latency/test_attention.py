@@ -18,8 +18,8 @@ from medusa_sim.latency.base import Bound, OperatorTime
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.operator import Attention, AttentionKind, Size
 from medusa_sim.operators.table import operators_of, read_rows
+from medusa_sim.specs.attention_kernels import AttentionKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.kernels import AttentionKernel
 
 SETS = [
     ("a100-80gb-pcie", "torch"),

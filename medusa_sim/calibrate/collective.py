@@ -1,0 +1,162 @@
+"""Fits the regimes of collectives (`medusa_sim.latency.collective`) to measured rows of one GPU and kernel.
+
+Where a library changes its algorithm is a property of the library: the ranges are found by dynamic
+programming over the sizes that were measured at the fewest and at the most ranks, the times within a range
+by least squares of relative errors with non-negative coefficients, all exactly. Held-out errors leave out
+sizes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import BoolArray, FloatArray, as_float
+from medusa_sim.calibrate.fit import UNFITTED, Rows, require_rows, with_fit
+from medusa_sim.latency.collective import FEWEST_RANKS, collective_time, sent_bytes
+from medusa_sim.operators.collective import Collective
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.link_kernels import CollectiveKernel, CollectiveRegime
+from medusa_sim.units import US_PER_S
+
+RANGES_OF_MESSAGE: tuple[int, ...] = (2**14, 2**18, 2**22, 2**26, 2**31)
+"""Upper ends of the ranges of message bytes for which residual bands are kept."""
+ONE_SHOT_BYTES = 2**20
+"""Custom all-reduce kernels send whole messages in one step up to some such size (vLLM's
+custom_all_reduce.cuh: 512 KiB of up to four ranks, 256 KiB of eight, any size of two)."""
+RINGS = ("nccl", "rccl")
+"""Libraries whose small messages go through rings and trees as well."""
+
+_REGIME_COST = 0.1
+"""Relative error, summed over rows, that a further regime must save."""
+_LEAST_SIZES = 2
+_FARTHEST = 2.0
+"""How many powers of two the ends of a range may be apart at the fewest and at the most ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A regime of some rows, and the sum of their relative errors."""
+
+    regime: CollectiveRegime
+    error: float
+
+
+def fit_collective(rows: Rows[Collective], gpu: Gpu, *, source: str, name: str = "") -> CollectiveKernel:
+    """Kernel parameters of measured rows, with `fit` filled in.
+
+    name: of the kernel in its library. Deterministic, a few seconds. Raises DataError for fewer than 20 rows.
+    """
+    require_rows(rows, source)
+    kernel = msgspec.structs.replace(_fitted(rows, gpu, name), name=name)
+    return with_fit(
+        kernel,
+        rows,
+        lambda each, part: collective_time(gpu, each, part.operator).time_us,
+        lambda part: _fitted(part, gpu, name),
+        source=source,
+        groups=rows.labels("message_bytes"),
+        ends=RANGES_OF_MESSAGE,
+        folds=3,
+    )
+
+
+def _fitted(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
+    """The regimes of the least error, a further one costing _REGIME_COST."""
+    message, ranks = as_float(rows.operator.message_bytes), as_float(rows.operator.ranks)
+    fewest, most = float(ranks.min()), float(ranks.max())
+    sizes = [np.unique(message[ranks == count]) for count in (fewest, most)]
+    may_be_one_shot = rows.operator.kind == "all_reduce" and not name.lower().startswith(RINGS)
+
+    found: dict[tuple[int, int, int, int], _Part] = {}
+
+    def part(low: int, high: int, low_most: int, high_most: int) -> _Part:
+        """Sizes low..high - 1 at the fewest ranks, and at the most."""
+        key = (low, high, low_most, high_most)
+        if key not in found:
+            keep = (ranks == fewest) & (message >= sizes[0][low]) & (message <= sizes[0][high - 1])
+            keep |= (ranks == most) & (message >= sizes[1][low_most]) & (message <= sizes[1][high_most - 1])
+            one_shot = may_be_one_shot and sizes[0][high - 1] <= ONE_SHOT_BYTES
+            found[key] = _regime(rows.where(keep), gpu, one_shot=one_shot)
+        return found[key]
+
+    ways = _cheapest(sizes, lambda *ends: part(*ends).error + _REGIME_COST)
+    regimes = []
+    for low, high, low_most, high_most in ways:
+        regime = part(low, high, low_most, high_most).regime
+        if high < len(sizes[0]):
+            ends = [np.sqrt(of[end - 1] * of[end]) for of, end in zip(sizes, (high, high_most), strict=True)]
+            growth = np.log(ends[1] / ends[0]) / np.log(most / fewest) if most > fewest else 0.0
+            largest = ends[0] / (fewest / FEWEST_RANKS) ** growth
+            regime = msgspec.structs.replace(regime, bytes_max=float(largest), growth=float(growth))
+        regimes.append(regime)
+    return CollectiveKernel(regimes=tuple(regimes), fit=UNFITTED, name=name)
+
+
+def _cheapest(
+    sizes: list[FloatArray], cost: Callable[[int, int, int, int], float]
+) -> list[tuple[int, int, int, int]]:
+    """The cut of both rows of sizes into the same number of ranges that has the least cost."""
+    last = (len(sizes[0]), len(sizes[1]))
+    best: dict[tuple[int, int], tuple[float, tuple[int, int]]] = {(0, 0): (0.0, (0, 0))}
+    for low, low_most in itertools.product(range(last[0]), range(last[1])):
+        if (low, low_most) not in best:
+            continue
+        before = best[low, low_most][0]
+        for high in range(low + _LEAST_SIZES, last[0] + 1):
+            for high_most in range(low_most + _LEAST_SIZES, last[1] + 1):
+                if not _may_end(sizes, high, high_most):
+                    continue
+                total = before + cost(low, high, low_most, high_most)
+                if (high, high_most) not in best or total < best[high, high_most][0]:
+                    best[high, high_most] = (total, (low, low_most))
+    ways, end = [], last
+    while end != (0, 0):
+        start = best[end][1]
+        ways.append((start[0], end[0], start[1], end[1]))
+        end = start
+    return ways[::-1]
+
+
+def _may_end(sizes: list[FloatArray], high: int, high_most: int) -> bool:
+    """Whether a range may end there: both or neither at their last size, and not far apart."""
+    lasts = (high == len(sizes[0]), high_most == len(sizes[1]))
+    if any(lasts):
+        return all(lasts)
+    left = (len(sizes[0]) - high, len(sizes[1]) - high_most)
+    apart = abs(float(np.log2(sizes[0][high - 1] / sizes[1][high_most - 1])))
+    return min(left) >= _LEAST_SIZES and apart <= _FARTHEST
+
+
+def _regime(rows: Rows[Collective], gpu: Gpu, *, one_shot: bool) -> _Part:
+    """Coefficients that are not negative and bring the squares of the relative errors to the least (C2)."""
+    from scipy.optimize import nnls
+
+    ranks = as_float(rows.operator.ranks)
+    line_us = US_PER_S / gpu.link_bandwidth_bytes_per_s
+    columns = np.stack(
+        [
+            np.ones_like(ranks),
+            ranks - FEWEST_RANKS,
+            rows.operator.size * line_us,
+            sent_bytes(rows.operator, one_shot=one_shot) * line_us,
+        ],
+        axis=1,
+    )
+    told: BoolArray = np.asarray([True, ranks.max() > ranks.min(), ranks.max() > ranks.min(), True])
+    relative = columns / rows.time_us[:, None]
+    values = np.zeros(len(told))
+    values[told] = nnls(relative[:, told], np.ones(len(ranks)))[0]
+    start_us, rank_us, copy_passes, link_passes = values.tolist()
+    regime = CollectiveRegime(
+        start_us=start_us,
+        rank_us=rank_us,
+        copy_passes=copy_passes,
+        link_passes=link_passes,
+        one_shot=one_shot,
+    )
+    return _Part(regime, float(np.sum(np.abs(relative @ values - 1.0))))

@@ -1,0 +1,106 @@
+"""Fits dispatch and combination of tokens (`medusa_sim.latency.dispatch`) to measured rows of one GPU and
+backend.
+
+Whether a copy goes to each rank or to each expert is tried, the rest found by least squares. Held-out errors
+leave out whole groups of the ranks and the width of a token, or of tokens where there is one group.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.calibrate.fit import (
+    UNFITTED,
+    Bounds,
+    Rows,
+    limits_of,
+    refined,
+    require_rows,
+    soft_cost,
+    starts_of,
+    with_fit,
+)
+from medusa_sim.latency.dispatch import dispatch_time
+from medusa_sim.operators.collective import ONE_NODE, Dispatch
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.link_kernels import DispatchKernel
+
+RANGES_OF_TOKENS: tuple[int, ...] = (8, 64, 512, 4096, 65536)
+"""Upper ends of the ranges of tokens for which residual bands are kept."""
+
+_BOUNDS: Bounds = {
+    "start_us": (15.0, 0.1, 600.0),
+    "width_us": (1.0, 1e-3, 60.0),
+    "rank_us": (1.0, 1e-3, 60.0),
+    "token_us": (0.1, 1e-4, 20.0),
+    "own_us": (0.1, 1e-4, 20.0),
+    "copy_us": (0.1, 1e-4, 20.0),
+    "link_fraction": (0.5, 0.02, 2.0),
+    "norm": (3.0, 1.0, 20.0),
+    "far_us": (10.0, 0.1, 200.0),
+    "far_fraction": (0.1, 0.005, 1.0),
+}
+_BAND_ROWS = 10
+_FIT_ROWS = 1500
+_EVALUATIONS = 60
+
+
+def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "") -> DispatchKernel:
+    """Kernel parameters of measured rows, with `fit` filled in.
+
+    name: of the library's backend. Deterministic, seconds. Raises DataError for fewer than 20 rows.
+    """
+    require_rows(rows, source)
+    started = [_refined(_start(rows, name, per_expert=each), rows, gpu) for each in (False, True)]
+    kernel = min(started, key=lambda each: soft_cost(np.log(_time_us(each, rows, gpu) / rows.time_us)))
+    return with_fit(
+        kernel,
+        rows,
+        lambda each, part: _time_us(each, part, gpu),
+        lambda part: _refined(kernel, part, gpu),
+        source=source,
+        groups=_heldout_groups(rows),
+        ends=RANGES_OF_TOKENS,
+        least_rows=_BAND_ROWS,
+    )
+
+
+def _heldout_groups(rows: Rows[Dispatch]) -> IntArray:
+    """A label per (ranks, hidden); per number of tokens where there is one of these."""
+    groups = rows.labels("ranks", "hidden")
+    return groups if groups.max() > 0 else rows.labels("tokens")
+
+
+def _start(rows: Rows[Dispatch], name: str, *, per_expert: bool) -> DispatchKernel:
+    starts = starts_of(_BOUNDS)
+    if not _is_far(rows):
+        starts |= {"far_us": 0.0, "far_fraction": 0.0}
+    return DispatchKernel(**starts, per_expert=per_expert, fit=UNFITTED, name=name)
+
+
+def _is_far(rows: Rows[Dispatch]) -> bool:
+    return bool(np.max(as_float(rows.operator.nodes)) > ONE_NODE)
+
+
+def _refined(kernel: DispatchKernel, rows: Rows[Dispatch], gpu: Gpu) -> DispatchKernel:
+    """Least squares on log time over the parameters that the rows can tell apart."""
+    part = rows.thinned(_FIT_ROWS, "tokens", "sms", "hidden")
+    log_time = np.log(part.time_us)
+    unseen = set() if _is_far(part) else {"far_us", "far_fraction"}
+    for size, names in (("ranks", {"rank_us"}), ("hidden", {"width_us"})):
+        if part.labels(size).max() == 0:
+            unseen |= names
+            kernel = msgspec.structs.replace(kernel, **dict.fromkeys(names, 0.0))
+    limits = {name: limit for name, limit in limits_of(_BOUNDS).items() if name not in unseen}
+    return refined(
+        kernel,
+        limits,
+        lambda trial: np.log(_time_us(trial, part, gpu)) - log_time,
+        max_nfev=_EVALUATIONS,
+    )
+
+
+def _time_us(kernel: DispatchKernel, rows: Rows[Dispatch], gpu: Gpu) -> FloatArray:
+    return dispatch_time(gpu, kernel, rows.operator).time_us

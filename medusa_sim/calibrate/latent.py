@@ -1,0 +1,195 @@
+"""Fits the model of latent attention (`medusa_sim.latency.latent`) to measured rows of one GPU and kernel.
+
+Tile sizes and other whole numbers are found by coordinate search, the rest by least squares. Held-out errors
+leave out whole numbers of heads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.calibrate.fit import (
+    UNFITTED,
+    Bounds,
+    Rows,
+    least_log_errors,
+    limits_of,
+    require_rows,
+    soft_cost,
+    starts_of,
+    with_fit,
+)
+from medusa_sim.latency.latent import latent_time
+from medusa_sim.operators.latent import LatentAttention
+from medusa_sim.specs.attention_kernels import AttentionPath, LatentKernel, Projections
+from medusa_sim.specs.gpu import Gpu
+
+RANGES_OF_SIZE: tuple[int, ...] = (1, 8, 64, 512, 4096, 65536, 4194304)
+"""Upper ends of the ranges of q_len x batch for which residual bands are kept."""
+
+_PATH: Bounds = {
+    "ramp_us": (8.0, 0.1, 60.0),
+    "cta_us": (3.0, 0.02, 60.0),
+    "row_us": (3e-3, 1e-5, 0.5),
+    "whole_fraction": (0.5, 0.02, 3.0),
+    "split_fraction": (0.5, 0.02, 3.0),
+    "split_us": (3.0, 0.01, 30.0),
+    "split_step_us": (0.5, 1e-3, 5.0),
+    "bandwidth_fraction": (0.85, 0.3, 1.0),
+    "l2_ratio": (3.0, 1.0, 12.0),
+    "l2_fill": (0.8, 0.3, 3.0),
+    "l2_sharpness": (6.0, 1.0, 30.0),
+    "sharing": (0.5, 0.01, 1.0),
+}
+_PROJECTIONS: Bounds = {
+    "launch_us": (20.0, 0.1, 500.0),
+    "token_us": (1e-3, 1e-6, 1.0),
+    "head_us": (1e-5, 1e-8, 0.1),
+    "bandwidth_fraction": (0.7, 0.1, 1.0),
+    "peak_fraction": (0.6, 0.03, 1.0),
+}
+_NEVER = 1_000_000_000
+"""A `split_above` that no length reaches: libraries that never split keys."""
+_CHOICES: dict[str, tuple[object, ...]] = {
+    "tile_rows": (16, 32, 64, 128),
+    "split_above": (64, 128, 256, _NEVER),
+    "ctas_per_sm": (1, 2),
+    "tile_keys": (32, 64, 128),
+}
+"""What coordinate search tries, in this order."""
+_START: dict[str, object] = {
+    "tile_rows": 64,
+    "tile_keys": 64,
+    "split_above": 128,
+    "ctas_per_sm": 1,
+    "packs_gqa": True,
+    "store_passes": 0.0,
+    "append_ratio": 0.0,
+}
+_NARROW_ROWS = 1
+"""Triton has another kernel for one head, as for attention in which no heads share K and V."""
+_NARROW_GAIN = 0.6
+_CHANGE_GAIN = 0.99
+"""What a change must bring to be kept: a path for one head two fifths, another whole number a hundredth."""
+_BAND_ROWS = 20
+_SEARCH_ROWS = 400
+_FIT_ROWS = 1000
+_EVALUATIONS = 20
+_ORDER = ("batch", "q_len", "kv_len", "heads")
+
+
+def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str = "") -> LatentKernel:
+    """Kernel parameters of measured rows, with `fit` filled in; with projections where they are of a module.
+
+    name: of the kernel in its library. Deterministic, some seconds for 1000 rows. Raises DataError for fewer
+    than 20 rows.
+    """
+    require_rows(rows, source)
+    kernel = msgspec.structs.replace(_searched(rows, gpu), name=name)
+    return with_fit(
+        kernel,
+        rows,
+        lambda each, part: _time_us(each, part, gpu),
+        lambda part: _refined(kernel, part, gpu),
+        source=source,
+        groups=rows.labels("heads"),
+        ends=RANGES_OF_SIZE,
+        least_rows=_BAND_ROWS,
+    )
+
+
+def _searched(rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:
+    """One pass over the whole numbers, keeping what lowers the objective; perhaps a path for one head."""
+    subset = rows.thinned(_SEARCH_ROWS, *_ORDER)
+    projections = Projections(**starts_of(_PROJECTIONS)) if rows.operator.projections else None
+    path = msgspec.convert(starts_of(_PATH) | _START, AttentionPath)
+    best = _refined(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, gpu)
+    lowest = _cost(best, subset, gpu)
+    for name, options in _CHOICES.items():
+        for option in options:
+            if option == getattr(best.wide, name):
+                continue
+            changed = msgspec.structs.replace(best.wide, **{name: option})
+            kernel = _refined(msgspec.structs.replace(best, wide=changed), subset, gpu)
+            cost = _cost(kernel, subset, gpu)
+            if cost < _CHANGE_GAIN * lowest:
+                best, lowest = kernel, cost
+    alone = as_float(subset.operator.q_len) * subset.operator.heads <= _NARROW_ROWS
+    if rows.operator.is_absorbed and projections is None and min(alone.sum(), (~alone).sum()) >= _BAND_ROWS:
+        two = msgspec.structs.replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)
+        two = _refined(two, subset, gpu)
+        if _cost(two, subset, gpu) < _NARROW_GAIN * lowest:
+            best = two
+    return _refined(best, rows, gpu)
+
+
+def _refined(kernel: LatentKernel, rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:
+    """Every path fitted to the rows that it serves, with the projections of a module."""
+    if kernel.narrow is None:
+        return _fitted(kernel, "wide", rows, gpu)
+    alone = as_float(rows.operator.q_len) * rows.operator.heads <= kernel.narrow_rows
+    kernel = _fitted(kernel, "wide", rows.where(~alone), gpu) if (~alone).any() else kernel
+    return _fitted(kernel, "narrow", rows.where(alone), gpu) if alone.any() else kernel
+
+
+def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:
+    """Least squares on log time over the parameters that the rows can tell apart."""
+    part = rows.thinned(_FIT_ROWS, *_ORDER)
+    log_time = np.log(part.time_us)
+    path: AttentionPath = getattr(kernel, place)
+    paths = {
+        name: limit for name, limit in limits_of(_PATH).items() if _is_seen(name, kernel, path, part, gpu)
+    }
+    around = limits_of(_PROJECTIONS) if kernel.projections is not None else {}
+
+    def replaced(values: Sequence[float]) -> LatentKernel:
+        made: dict[str, object] = {
+            place: msgspec.structs.replace(path, **dict(zip(paths, values, strict=False)))
+        }
+        if kernel.projections is not None:
+            made["projections"] = Projections(**dict(zip(around, values[len(paths) :], strict=True)))
+        return msgspec.structs.replace(kernel, **made)
+
+    start = [getattr(path, name) for name in paths]
+    start += [getattr(kernel.projections, name) for name in around]
+    found = least_log_errors(
+        start,
+        (*paths.values(), *around.values()),
+        lambda values: np.log(_time_us(replaced(values), part, gpu)) - log_time,
+        max_nfev=_EVALUATIONS,
+    )
+    return replaced(found)
+
+
+def _is_seen(
+    name: str, kernel: LatentKernel, path: AttentionPath, rows: Rows[LatentAttention], gpu: Gpu
+) -> bool:
+    """Whether the rows can tell a parameter; if not, it keeps its start.
+
+    One CTA on an SM shares with none; launches of a module hide the ramp of its kernel; keys that are never
+    split have no splits; rows that all fit in L2 never show HBM.
+    """
+    operator = rows.operator.kernel_alone
+    if name == "ramp_us":
+        return kernel.projections is None
+    if name == "sharing":
+        return path.ctas_per_sm > 1
+    if name in ("split_us", "split_step_us", "split_fraction"):
+        return bool(np.max(as_float(operator.kv_len)) > path.split_above)
+    if name == "whole_fraction":
+        return bool(np.min(as_float(operator.kv_len)) <= path.split_above)
+    if name in ("bandwidth_fraction", "l2_fill", "l2_sharpness"):
+        return bool(np.max(operator.bytes) > gpu.l2_bytes)
+    return True
+
+
+def _time_us(kernel: LatentKernel, rows: Rows[LatentAttention], gpu: Gpu) -> FloatArray:
+    return latent_time(gpu, kernel, rows.operator, cold=False).time_us
+
+
+def _cost(kernel: LatentKernel, rows: Rows[LatentAttention], gpu: Gpu) -> float:
+    return soft_cost(np.log(_time_us(kernel, rows, gpu) / rows.time_us))

@@ -1,0 +1,73 @@
+"""Calibrated time of collectives between the GPUs of one node.
+
+A library changes its algorithm and protocol with the size of the message: one-shot for the smallest, then
+two-shot or rings with ever larger packets. Each is a regime, and its time is linear. With n ranks, a message
+of B bytes, w the bytes that a rank must send (`Collective.link_bytes`; B (n - 1) where one-shot) and L the
+link's datasheet bandwidth in one direction (`CollectiveRegime` has the other names):
+
+    served   = B <= bytes_max (n / 2)^growth                               the first regime that serves B (C1)
+    time     = start_us + rank_us (n - 2) + (copy_passes B + link_passes w) / L                          (C2)
+    time     = 0 where n = 1                                               nobody to talk to             (C3)
+
+copy_passes is what does not depend on the number of ranks, such as bringing a rank's own part into place.
+Steps of a ring take their time one after another, so the start grows with n; the share (n - 1) / n that
+crosses the link hardly does. With time measured at two numbers of ranks this tells the ones between.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time
+from medusa_sim.operators.collective import Collective
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.link_kernels import CollectiveKernel, CollectiveRegime
+from medusa_sim.units import US_PER_S
+
+FEWEST_RANKS = 2.0
+"""Ranks at which a regime's range and start are stated."""
+
+
+def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective) -> OperatorTime:
+    """Time of one collective for every message and number of ranks that `operator` holds (C1 to C3).
+
+    low and high are the 80 % band of held-out residuals for the range of the message.
+    """
+    message, ranks = np.broadcast_arrays(as_float(operator.message_bytes), as_float(operator.ranks))
+    start_us, travel_us = np.zeros(message.shape), np.zeros(message.shape)
+    for regime in reversed(kernel.regimes):
+        served = message <= largest_message(regime, ranks)
+        start_us = np.where(served, regime.start_us + regime.rank_us * (ranks - FEWEST_RANKS), start_us)
+        travel_us = np.where(served, _travel_us(gpu, regime, operator), travel_us)
+    several = ranks > 1.0
+    start_us, travel_us = (np.where(several, part, 0.0) for part in (start_us, travel_us))
+    return calibrated_time(
+        gpu,
+        [(kernel.fit, operator)],
+        start_us + travel_us,
+        fixed_us=start_us,
+        memory_us=travel_us,
+        work_us=np.zeros(message.shape),
+        work=Bound.LATENCY,
+    )
+
+
+def largest_message(regime: CollectiveRegime, ranks: FloatArray) -> FloatArray:
+    """Bytes of the largest message that a regime serves (C1); infinity where it is open."""
+    if regime.bytes_max == 0.0:
+        return np.full(np.shape(ranks), np.inf)
+    return regime.bytes_max * (ranks / FEWEST_RANKS) ** regime.growth
+
+
+def sent_bytes(operator: Collective, *, one_shot: bool) -> FloatArray:
+    """Bytes that a rank sends: to each other the whole message, or what the best algorithms must."""
+    if one_shot:
+        return as_float(operator.message_bytes) * (as_float(operator.ranks) - 1.0)
+    return operator.link_bytes
+
+
+def _travel_us(gpu: Gpu, regime: CollectiveRegime, operator: Collective) -> FloatArray:
+    passed = regime.copy_passes * operator.size
+    passed = passed + regime.link_passes * sent_bytes(operator, one_shot=regime.one_shot)
+    return passed / gpu.link_bandwidth_bytes_per_s * US_PER_S

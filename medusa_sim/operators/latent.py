@@ -1,0 +1,246 @@
+"""Multi-head latent attention (MLA): all heads share one cached vector a token.
+
+DeepSeek-V2 (arXiv 2405.04434, section 2.1) compresses K and V of all heads into a latent of `latent_dim`
+values and one rotary key of `rope_dim`. Decoding *absorbs* the up-projections of K and V into the queries and
+the output, so that every query row of every head walks over the same cached rows of latent_dim + rope_dim
+values; prefill expands K and V of each head. DeepSeek-V3 (arXiv 2412.19437) has the same sizes: 512, 64, 128
+(a head's part without rotation) and 128 (a head's value).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, Self, get_args
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.operators.operator import Fault, Gemm, Numbers, Operator, Size, TextArray, Words
+from medusa_sim.specs.formats import HALVES, Format, format_of
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+LatentKind = Literal["mla_decode", "mla_prefill"]
+LATENT_KINDS: tuple[str, ...] = get_args(LatentKind)
+KERNEL_SCOPE = "kernel"
+"""The scope of rows that time the attention kernel alone; of others the projections around it are part."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatentAttention(Operator):
+    """Latent attention of `batch` sequences, each with `q_len` queries over `kv_len` cached tokens.
+
+    `mla_decode` is absorbed: also a verification step, with q_len candidates; the latent is read once per
+    sequence, for all its heads and candidates. `mla_prefill` is causal and works on expanded K and V.
+    `kv_len` includes the `q_len` new tokens. heads: on this GPU. kv_dtype: of the cache (None: `dtype`).
+
+    scope: `kernel`, or a module's name: then the projections around the kernel, of weights of `gemm_dtype`,
+    with queries of `q_rank` compressed values and a model of width `hidden`, are part of it.
+    """
+
+    FAMILY = "latent"
+    COLUMNS = ("batch", "q_len", "kv_len", "heads")
+    AXES = ("batch", "q_len", "kv_len")
+    LABELS = (
+        "scope",
+        "gemm_dtype",
+        "latent_dim",
+        "rope_dim",
+        "nope_dim",
+        "v_dim",
+        "hidden",
+        "q_rank",
+    )
+    WORDS: ClassVar[Mapping[str, str]] = {"scope": KERNEL_SCOPE, "kv_dtype": "", "gemm_dtype": ""}
+    SPLITS = ("scope", "kv_dtype", "gemm_dtype")
+
+    kind: LatentKind
+    batch: Size
+    q_len: Size
+    kv_len: Size
+    heads: Size
+    latent_dim: int = 512
+    rope_dim: int = 64
+    nope_dim: int = 128
+    v_dim: int = 128
+    kv_dtype: str | None = None
+    scope: str = KERNEL_SCOPE
+    gemm_dtype: str | None = None
+    hidden: int = 7168
+    q_rank: int = 1536
+
+    @classmethod
+    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
+        """Rows of a table, which are of DeepSeek-V3's sizes.
+
+        Raises ValueError for a `kv_dtype` or `gemm_dtype` that is no numeric format.
+        """
+        kv_dtype, gemm_dtype = (_format_word(words[name]) for name in ("kv_dtype", "gemm_dtype"))
+        return cls(
+            name=kind,
+            kind=kind,  # type: ignore[arg-type]  # a key of OPERATORS
+            dtype=form.dtype,
+            kv_dtype=None if kv_dtype is None else format_of(kv_dtype).dtype,
+            gemm_dtype=None if gemm_dtype is None else format_of(gemm_dtype).key,
+            scope=str(words["scope"][0]),
+            batch=numbers["batch"],
+            q_len=numbers["q_len"],
+            kv_len=numbers["kv_len"],
+            heads=numbers["heads"],
+        )
+
+    @classmethod
+    def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:
+        """kv_len includes the new tokens."""
+        del kinds
+        short = as_float(numbers["kv_len"]) < as_float(numbers["q_len"])
+        yield Fault(short, "kv_len", "at least q_len (kv_len includes the q_len new tokens)", "q_len")
+
+    @property
+    def is_absorbed(self) -> bool:
+        """Whether queries meet the latent itself."""
+        return self.kind == "mla_decode"
+
+    @property
+    def is_causal(self) -> bool:
+        """Whether the upper triangle of new tokens is skipped; a verification step masks it instead."""
+        return not self.is_absorbed
+
+    @property
+    def stored_dtype(self) -> str:
+        """Of the cache."""
+        return self.kv_dtype or self.dtype
+
+    @property
+    def unpacks(self) -> bool:
+        """Never told apart: kernels are fitted for each dtype of the cache."""
+        return False
+
+    @property
+    def form(self) -> str:
+        """Key of its kernels: phase, arithmetic, dtype of the cache, and what of a module."""
+        words = [self.kind.removeprefix("mla_"), self.dtype]
+        words += [self.stored_dtype] if self.stored_dtype != self.dtype else []
+        words += [] if self.scope == KERNEL_SCOPE else [self.scope, self.gemm_dtype or self.dtype]
+        return "_".join(words)
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Keys of kernels that may serve, best first: its own, other projections, a plain cache."""
+        halves = ("bf16", "fp16") if self.dtype in HALVES else (self.dtype,)
+        caches = dict.fromkeys((self.stored_dtype, self.dtype))
+        scopes = dict.fromkeys((self.scope, "module")) if self.scope != KERNEL_SCOPE else (self.scope,)
+        weights = dict.fromkeys((self.gemm_dtype or self.dtype, "bf16", "fp8_block", "nvfp4"))
+        found = [self.form]
+        for scope, cache, dtype in itertools.product(scopes, caches, halves):
+            for gemm_dtype in weights if scope != KERNEL_SCOPE else (None,):
+                kv_dtype = None if cache == self.dtype else cache
+                other = replace(self, dtype=dtype, kv_dtype=kv_dtype, scope=scope, gemm_dtype=gemm_dtype)
+                found.append(other.form)
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def size(self) -> FloatArray:
+        """The queries of all sequences, batch x q_len."""
+        return as_float(self.batch) * as_float(self.q_len)
+
+    @property
+    def kv_heads(self) -> Size:
+        """Heads of K and V: one when absorbed, else as many as query heads."""
+        return 1 if self.is_absorbed else self.heads
+
+    @property
+    def qk_dim(self) -> int:
+        """Length of the first product: latent + rope when absorbed, else nope + rope."""
+        return (self.latent_dim if self.is_absorbed else self.nope_dim) + self.rope_dim
+
+    @property
+    def out_dim(self) -> int:
+        """Width of the second product's rows: the latent when absorbed, else a head's value."""
+        return self.latent_dim if self.is_absorbed else self.v_dim
+
+    @property
+    def head_dim(self) -> float:
+        """Mean of both products' lengths: 4 head_dim FLOPs for each (query row, key)."""
+        return (self.qk_dim + self.out_dim) / 2.0
+
+    @property
+    def attended_pairs(self) -> FloatArray:
+        """(query, key) pairs of one head of one sequence; causal prefill skips half of the new corner."""
+        queries, keys = as_float(self.q_len), as_float(self.kv_len)
+        if self.is_causal:
+            return queries * (keys - (queries - 1.0) / 2.0)
+        return queries * keys
+
+    @property
+    def flops(self) -> FloatArray:
+        """2 b h pairs (qk_dim + out_dim), and those of the projections of a module."""
+        rows = as_float(self.batch) * as_float(self.heads) * self.attended_pairs
+        products = 2.0 * rows * (self.qk_dim + self.out_dim)
+        for projection in self.projections:
+            products = products + projection.flops
+        return products
+
+    @property
+    def kv_bytes(self) -> FloatArray:
+        """Bytes of the cached rows, read once for all heads and queries of a sequence.
+
+        Absorbed: b s (latent_dim + rope_dim), whatever the number of heads; V is a part of K. Not absorbed:
+        b h s (qk_dim + v_dim), expanded.
+        """
+        keys = BYTES_PER_ELEMENT[self.stored_dtype] * as_float(self.batch) * as_float(self.kv_len)
+        if self.is_absorbed:
+            return keys * self.qk_dim
+        return keys * as_float(self.heads) * (self.qk_dim + self.v_dim)
+
+    @property
+    def activation_bytes(self) -> FloatArray:
+        """Bytes of queries in and results out: b h q (qk_dim + out_dim)."""
+        rows = self.size * as_float(self.heads)
+        return BYTES_PER_ELEMENT[self.dtype] * rows * (self.qk_dim + self.out_dim)
+
+    @property
+    def bytes(self) -> FloatArray:
+        """Bytes that must cross the memory bus, with the projections of a module."""
+        moved = self.kv_bytes + self.activation_bytes
+        for projection in self.projections:
+            moved = moved + projection.bytes
+        return moved
+
+    @property
+    def kernel_alone(self) -> Self:
+        """The attention kernel of a module, without its projections."""
+        return replace(self, scope=KERNEL_SCOPE, gemm_dtype=None)
+
+    @property
+    def projections(self) -> tuple[Gemm, ...]:
+        """The linear layers of a module, none for the kernel alone.
+
+        Down (queries and latent in one), up of the queries, up of K and V (absorbed: each head's part of it
+        before and behind the kernel), output.
+        """
+        if self.scope == KERNEL_SCOPE:
+            return ()
+        heads = as_float(self.heads)
+        inside: dict[str, tuple[Size, Size]] = {
+            "k_absorb": (heads * self.latent_dim, self.nope_dim),
+            "v_absorb": (heads * self.v_dim, self.latent_dim),
+        }
+        if not self.is_absorbed:
+            inside = {"kv_b_proj": (heads * (self.nope_dim + self.v_dim), self.latent_dim)}
+        layers: dict[str, tuple[Size, Size]] = {
+            "qkv_a_proj": (self.q_rank + self.latent_dim + self.rope_dim, self.hidden),
+            "q_b_proj": (heads * (self.nope_dim + self.rope_dim), self.q_rank),
+            **inside,
+            "o_proj": (self.hidden, heads * self.v_dim),
+        }
+        form = format_of(self.gemm_dtype or self.dtype)
+        return tuple(
+            Gemm(name=name, dtype=form.dtype, weight_dtype=form.weight_dtype, m=self.size, n=n, k=k)
+            for name, (n, k) in layers.items()
+        )
+
+
+def _format_word(words: TextArray) -> str | None:
+    """The word that rows share; None where they say nothing."""
+    word = str(words[0]).lower()
+    return None if word in ("", "none") else word

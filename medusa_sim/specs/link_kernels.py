@@ -1,0 +1,71 @@
+"""Fitted parameters of communication between GPUs, as stored in `hardware/<gpu>.toml`.
+
+Rates are shares of the datasheet's link (`link_bandwidth_bytes_per_s`) or of a streaming multiprocessor's
+even share of it; `medusa_sim.latency.collective` and `medusa_sim.latency.dispatch` have the equations.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from medusa_sim.specs.fitted import Fit, Norm, Rate, Ratio
+from medusa_sim.specs.strict import Us
+
+
+class CollectiveRegime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One algorithm and protocol of a library, which serves a range of message sizes.
+
+    bytes_max: the largest message that it serves at two ranks (0: any); it grows as (ranks / 2) ^ growth.
+    start_us, rank_us: time of an empty message at two ranks, and for every further rank. copy_passes: how
+    often the whole message passes at the link's datasheet bandwidth whatever the number of ranks;
+    link_passes: how often what an algorithm must send does. one_shot: each rank sends its whole message to
+    every other.
+    """
+
+    start_us: Us
+    rank_us: Us
+    copy_passes: Ratio
+    link_passes: Ratio
+    bytes_max: Annotated[float, Meta(ge=0.0, le=1e15)] = 0.0
+    growth: Annotated[float, Meta(ge=-8.0, le=8.0)] = 0.0
+    one_shot: bool = False
+
+
+class CollectiveKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One collective of a library: its regimes by ascending message, the last open.
+
+    name: of the kernel in its library, by which rows ask for it; empty: any.
+    """
+
+    regimes: Annotated[tuple[CollectiveRegime, ...], Meta(min_length=1)]
+    fit: Fit
+    name: str = ""
+
+
+class DispatchKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Dispatch or combination of tokens under expert parallelism.
+
+    start_us, width_us, rank_us: time without tokens, for every 1,024 values of a token's width, and for every
+    doubling of the ranks beyond two. token_us, own_us, copy_us: time of one multiprocessor for a token, for
+    every 1,024 values of it, and for every 1,024 values of each copy that travels. link_fraction: share of
+    the link's bandwidth. norm: exponent of the smooth maximum of both. per_expert: a copy for each expert
+    instead of each rank. far_us, far_fraction: the same as start and link of copies between nodes, 0 where
+    no rows tell. name: of the library's backend; empty: any.
+    """
+
+    start_us: Us
+    width_us: Us
+    rank_us: Us
+    token_us: Us
+    own_us: Us
+    copy_us: Us
+    link_fraction: Rate
+    norm: Norm
+    per_expert: bool
+    fit: Fit
+    far_us: Us = 0.0
+    far_fraction: Ratio = 0.0
+    name: str = ""
