@@ -39,6 +39,7 @@ HOUSE = (
             "drafter",
             "step",
             "server",
+            "power",
             "memory",
             "rows",
             "roofline",
@@ -51,7 +52,6 @@ HOUSE = (
         (
             "defaults",
             "speedup",
-            "cost",
             "curve",
             "schedule",
             "draft_options",
@@ -60,6 +60,7 @@ HOUSE = (
             "limit",
             "best_by_count",
             "surface",
+            "cost",
             "sweep",
             "by_count",
             "tree_speedup",

@@ -1,4 +1,4 @@
-"""Writes one fitted kernel into a hardware TOML, and leaves everything else in the file as it is."""
+"""Writes a fitted kernel or the fitted watts into a hardware TOML, and leaves everything else as it is."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import msgspec
 from medusa_sim.errors import SpecError
 from medusa_sim.reading import SPEC_BYTES, read_text
 from medusa_sim.specs.kernels import Kernel
+from medusa_sim.specs.power import PowerFit
 from medusa_sim.writing import write_text
 
 if TYPE_CHECKING:
@@ -38,6 +39,16 @@ def write_kernel(path: Path, kernel_set: str, section: Section, key: str, kernel
     replaced in one step, so a reader sees the old or the new one. Raises SpecError where the file is
     missing or is no TOML, OutputError where it cannot be written.
     """
+    places = [name for name in ("kernels", kernel_set, section, key) if name]
+    _write(path, places, msgspec.to_builtins(kernel))
+
+
+def write_power(path: Path, fit: PowerFit) -> None:
+    """Put `fit` at `[power.fit]` of the hardware TOML at `path`, as `write_kernel` does; same errors."""
+    _write(path, ["power", "fit"], msgspec.to_builtins(fit))
+
+
+def _write(path: Path, places: list[str], fields: dict[str, object]) -> None:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -46,9 +57,8 @@ def write_kernel(path: Path, kernel_set: str, section: Section, key: str, kernel
         document = tomlkit.parse(text)
     except TOMLKitError as error:
         raise SpecError(f"{path}: cannot be read as a hardware file ({error}); give a TOML") from error
-    fields = msgspec.to_builtins(kernel)
     table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
-    *parents, last = [name for name in ("kernels", kernel_set, section, key) if name]
+    *parents, last = places
     for name in parents:
         if name not in table:
             table.add(name, tomlkit.table(is_super_table=True))

@@ -12,7 +12,10 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.speedup import band
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.power import Power
 from medusa_sim.step.compose import Cost, overhead_halves
+from medusa_sim.step.power import work_joules
 from medusa_sim.step.step import StepTime, bound_codes
 from medusa_sim.step.workload import PARTS, Part
 
@@ -135,6 +138,12 @@ class ByCount:
         """(B, S, 1 + C) gaps between kernels."""
         drafted = self._drafting(lambda step: np.asarray(step.launch_us))
         return self._with_plain(np.asarray(self.decode.launch_us), self.verify.launch_us + drafted)
+
+    def joules(self, gpu: Gpu, power: Power) -> FloatArray:
+        """(B, S, 1 + C) joules above idle of one GPU in the whole step."""
+        drafted = self._drafting(lambda step: work_joules(gpu, power, step.works))
+        verified = work_joules(gpu, power, self.verify.works) + drafted
+        return self._with_plain(work_joules(gpu, power, self.decode.works), verified)
 
     def option_at(self, at: int, s: int, column: int) -> DraftOption | None:
         """How a cell drafts; None for plain decoding (column 0)."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
-from medusa_sim.plan.cost import usd_per_million_tokens
+from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.defaults import CANDIDATES_MAX
 from medusa_sim.plan.limit import limit_of
@@ -29,8 +29,8 @@ class Best:
 
     columns: its numbers by the names of a sweep's columns. near: (cases, 2) smallest and largest count
     around it within 1 % of its speedup. of_grid, of_grid_speedup: the best among the counts of the grid.
-    bound: `Bound` code. plain_tokens_per_s: throughput of plain decoding. kernels_speedup: of the same count
-    with kernels alone; nan where the runtime is no engine.
+    bound: `Bound` code. plain_tokens_per_s, plain_joule_per_token: of plain decoding. kernels_speedup: of the
+    same count with kernels alone; nan where the runtime is no engine.
     """
 
     columns: dict[str, npt.NDArray[np.generic]]
@@ -39,6 +39,7 @@ class Best:
     of_grid_speedup: FloatArray
     bound: npt.NDArray[np.int8]
     plain_tokens_per_s: FloatArray
+    plain_joule_per_token: FloatArray
     kernels_speedup: FloatArray
 
 
@@ -133,6 +134,9 @@ def _best(surface: Surface, grid: Grid) -> Best:
     weights, kv, slots = (at(found.by_option([added[i] for added in beside])) for i in range(3))
     rate = tokens_per_s(batch, at(found.tokens_per_step), at(found.step_us))
     nothing = np.full(columns.size, np.nan)
+    every = np.broadcast_to(step_watts(surface), shape)
+    drawn = at(every)
+    plain_rate = tokens_per_s(batch, np.ones(()), at(found.decode_us)) if whole_model else nothing
     speedup = np.broadcast_to(found.speedup, shape).reshape(-1, width)
     fits = found.fits.reshape(-1, width)
     on_grid = np.isin(found.counts, grid.candidates)
@@ -155,6 +159,8 @@ def _best(surface: Surface, grid: Grid) -> Best:
         "usd_per_million_tokens": usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate)
         if whole_model
         else nothing,
+        "watts": drawn,
+        "joule_per_token": joule_per_token(drawn, rate),
         "memory_bytes": memory_bytes(
             scenario.model, weights, kv, slots, batch, seq_len, found.counts[columns]
         )
@@ -168,7 +174,8 @@ def _best(surface: Surface, grid: Grid) -> Best:
         of_grid=found.counts[of_grid],
         of_grid_speedup=speedup[rows, of_grid],
         bound=at(found.bound).astype(np.int8),
-        plain_tokens_per_s=tokens_per_s(batch, np.ones(()), at(found.decode_us)) if whole_model else nothing,
+        plain_tokens_per_s=plain_rate,
+        plain_joule_per_token=joule_per_token(every[..., 0].ravel(), plain_rate),
         kernels_speedup=nothing if alone is None else at(alone.by_count.speedup),
     )
 

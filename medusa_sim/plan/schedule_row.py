@@ -8,7 +8,7 @@ import numpy as np
 
 from medusa_sim.acceptance.tree import Path
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.plan.cost import usd_per_million_tokens
+from medusa_sim.plan.cost import joule_per_token, usd_per_million_tokens, watts_at
 from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.limit import kernels_speedup
@@ -53,6 +53,7 @@ class ScheduleRow:
     kernels_speedup: of the same configuration with kernels alone (for a plain row: of the best that does
     speculate); None where the runtime is no engine. itl_us, tpot_us: between two chunks of a request and per
     token, in a server whose steps carry no prompts. usd_per_million_tokens: None without a price.
+    watts: of all GPUs together, None where their power is not known.
     chain_*: the best chain; None where shapes are unknown. speedup_heads_on_accepted_row: if the same
     Medusa heads ran after acceptance, on one row a sequence; None where they do so already.
     """
@@ -84,6 +85,10 @@ class ScheduleRow:
     plain_tokens_per_s_per_user: float
     usd_per_million_tokens: float | None
     plain_usd_per_million_tokens: float | None
+    watts: float | None
+    plain_watts: float | None
+    joule_per_token: float | None
+    plain_joule_per_token: float | None
     best_candidates: int
     best_speedup: float
     near_best: tuple[int, int]
@@ -121,6 +126,7 @@ def schedule_row(
     rate, plain_rate = (
         float(tokens_per_s(batch, surface.tokens_per_step[c], step_us[c])) for c in (j, PLAIN)
     )
+    drawn, plain_drawn = (watts_at(surface, at, s, configuration) for configuration in (j, PLAIN))
     low, high = surface.band_at(at, s, j)
     own = _own_best(surface, at, s)
     chain = _best_chain(surface, speedup)
@@ -159,6 +165,12 @@ def schedule_row(
         plain_tokens_per_s_per_user=US_PER_S / decode_us,
         usd_per_million_tokens=_usd(surface, rate),
         plain_usd_per_million_tokens=_usd(surface, plain_rate),
+        watts=drawn,
+        plain_watts=plain_drawn,
+        joule_per_token=None if drawn is None else float(joule_per_token(drawn, rate)),
+        plain_joule_per_token=None
+        if plain_drawn is None
+        else float(joule_per_token(plain_drawn, plain_rate)),
         best_candidates=own.candidates,
         best_speedup=own.speedup,
         near_best=own.near,

@@ -142,13 +142,13 @@ class Surface:
     @cached_property
     def served(self) -> Served:
         """Inter-token latency and time per token by count, (B, S, 1 + C), for the scenario's traffic."""
-        found = self._in_flight
+        found = self.in_flight
         batch = self.batch[:, None, None]
         traffic = self.scenario.traffic
         return served(self.setting, found.step_us, batch, found.counts, found.tokens_per_step, traffic)
 
     @cached_property
-    def _in_flight(self) -> ByCount:
+    def in_flight(self) -> ByCount:
         """`by_count` with the steps of the requests that one meets in flight around each length."""
         traffic = self.scenario.traffic
         lengths = np.rint(served_length(self.setting, self.seq_len, traffic)).astype(np.int64)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, Source
-from medusa_sim.plan.cost import usd_per_million_tokens
+from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, tokens_per_s
 from medusa_sim.plan.surface import Surface, at_counts, price
@@ -39,8 +39,8 @@ class SweepTable:
         "gpu", "model", "runtime", "kernels", "scope", "latency_model", "drafter", "acceptance", "baseline",
         "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
         "verify_low_us", "verify_high_us", "overhead", "speedup", "speedup_low", "speedup_high",
-        "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "bound",
-        "source", "memory_bytes", "fits_memory",
+        "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts",
+        "joule_per_token", "bound", "source", "memory_bytes", "fits_memory",
     )  # fmt: skip
     LABELS: ClassVar[dict[str, tuple[str, ...]]] = {
         "bound": tuple(code.name.lower() for code in Bound),
@@ -166,8 +166,8 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
 
 
 _OF_A_MODEL = (
-    "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "memory_bytes",
-    "fits_memory",
+    "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts",
+    "joule_per_token", "memory_bytes", "fits_memory",
 )  # fmt: skip
 
 
@@ -181,6 +181,7 @@ def _throughput(scenario: Scenario, surface: Surface, grid: Grid) -> dict[str, n
         rate = tokens_per_s(batch, found.tokens_per_step, found.step_us)
     else:
         rate = tokens_per_s(batch, np.ones(()), served.tpot_us)
+    drawn = step_watts(surface)
     beside = [drafter_bytes(model, option.drafter) for option in found.options]
     weights, kv, slots = (found.by_option([added[i] for added in beside]) for i in range(3))
     needed = memory_bytes(
@@ -198,6 +199,8 @@ def _throughput(scenario: Scenario, surface: Surface, grid: Grid) -> dict[str, n
         "tokens_per_s": rate,
         "tokens_per_s_per_user": rate / batch,
         "usd_per_million_tokens": usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate),
+        "watts": drawn,
+        "joule_per_token": joule_per_token(drawn, rate),
         "memory_bytes": needed,
         "fits_memory": needed <= usable_memory_bytes(scenario.gpu),
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from medusa_sim.plan.recommend import Recommendation
@@ -27,11 +28,13 @@ _HEADERS = (
     "tokens/s",
     "plain tokens/s",
     "$/M tokens",
+    "J/token",
     "free to",
     "max batch",
 )
 _EXPENDABLE = (
-    "$/M tokens", "plain per user", "free to", "-10 % acceptance", "plain tokens/s", "step", "max batch",
+    "J/token", "$/M tokens", "plain per user", "free to", "-10 % acceptance", "plain tokens/s", "step",
+    "max batch",
 )  # fmt: skip
 """Columns that a narrow table leaves out, the first one first."""
 _MOST_HINTS = 4
@@ -92,16 +95,17 @@ def _cells(row: ScheduleRow) -> tuple[str, ...]:
 
 
 def _rates(row: ScheduleRow) -> tuple[str, ...]:
-    """Step, tokens/s per user and of the card, price, free count; nothing for a batch that cannot be run."""
+    """Step, tokens/s per user and of the card, cost, free count; nothing for a batch that cannot be run."""
     if not row.fits_memory:
-        return (NOTHING,) * 7
+        return (NOTHING,) * 8
     return (
         duration(row.verify_step_us),
         f"{row.tokens_per_s_per_user:,.0f}",
         f"{row.plain_tokens_per_s_per_user:,.0f}",
         f"{row.tokens_per_s:,.0f}",
         f"{row.plain_tokens_per_s:,.0f}",
-        NOTHING if row.usd_per_million_tokens is None else significant(row.usd_per_million_tokens, 3),
+        significant(_known(row.usd_per_million_tokens), 3),
+        significant(_known(row.joule_per_token), 3),
         str(row.free_candidates),
     )
 
@@ -221,20 +225,25 @@ def _memory(answer: Recommendation) -> list[str]:
 
 
 def _cost(answer: Recommendation) -> list[str]:
-    rows = [row for row in answer.schedule if row.fits_memory]
     several = len(answer.question.seq_len) > 1
     return cost_sentences(
         answer.scenario,
         [
             Costs(
                 f"batch {row.batch_max}" + (f", length {row.seq_len}" if several else ""),
-                row.usd_per_million_tokens,
-                row.plain_usd_per_million_tokens,
+                _known(row.usd_per_million_tokens),
+                _known(row.plain_usd_per_million_tokens),
+                _known(row.joule_per_token),
+                _known(row.plain_joule_per_token),
             )
-            for row in rows
-            if row.usd_per_million_tokens is not None and row.plain_usd_per_million_tokens is not None
+            for row in answer.schedule
+            if row.fits_memory
         ],
     )
+
+
+def _known(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _requests(answer: Recommendation) -> list[str]:

@@ -14,6 +14,7 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import Kernel
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.power import Power
 from medusa_sim.specs.prices import STALE_DAYS, Price
 from medusa_sim.specs.runtime import Runtime
 
@@ -22,6 +23,7 @@ _UNITS_BY_SUFFIX = (
     ("_bytes_per_s", "bytes/s"),
     ("_bytes", "bytes"),
     ("_us", "us"),
+    ("_watts", "W"),
 )
 
 
@@ -54,9 +56,31 @@ def gpu_rows(gpu: Gpu) -> list[SpecRow]:
     }
     peaks = {f"peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.peak_flops_per_s.items()}
     paper = {f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.paper_peak_flops_per_s.items()}
-    return [
+    power = {} if gpu.power is None else {"power.limit_watts": gpu.power.limit_watts}
+    rows = [
         SpecRow(key=key, value=value, unit=_unit(key), source=gpu.sources[key], note=gpu.notes.get(key, ""))
-        for key, value in {**plain, **peaks, **paper}.items()
+        for key, value in {**plain, **peaks, **paper, **power}.items()
+    ]
+    return rows if gpu.power is None else rows + _power_rows(gpu.power)
+
+
+def _power_rows(power: Power) -> list[SpecRow]:
+    """Parameters of the watts with their half-width, and from which card they come."""
+    fit = power.fit
+    origin = f"scaled from {power.lender} by the power limit" if power.lender else ""
+    note = "; ".join(part for part in (f"+-{fit.error:.0%} of the watts", origin) if part)
+    values = {
+        "idle_watts": (fit.idle_watts, "W"),
+        "joule_per_byte": (fit.joule_per_byte, "J/byte"),
+        f"joule_per_flop.{fit.dtype}": (fit.joule_per_flop, "J/FLOP"),
+        "sampling_watts": (fit.sampling_watts, "W"),
+        "rows": (fit.rows, ""),
+        "fit_error": (fit.fit_error, ""),
+        "heldout_error": (fit.heldout_error, ""),
+    }
+    return [
+        SpecRow(key=f"power.fit.{key}", value=value, unit=unit, source=fit.source, note=note)
+        for key, (value, unit) in values.items()
     ]
 
 

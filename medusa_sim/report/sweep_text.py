@@ -16,7 +16,8 @@ from medusa_sim.report.numbers import NOTHING, duration, percent, significant, s
 from medusa_sim.report.text import TextTable
 
 _EXPENDABLE = (
-    "$/M tokens", "plain step", "verify step", "plain", "waits for", "of the grid", "tokens/step", "tokens/s",
+    "J/token", "$/M tokens", "plain step", "verify step", "plain", "waits for", "of the grid", "tokens/step",
+    "tokens/s",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, the first one first."""
 
@@ -76,6 +77,7 @@ def best_table(found: Answer) -> TextTable:
         "tokens/s": [_rate(value) for value in column["tokens_per_s"]],
         "plain": [_rate(float(value)) for value in best.plain_tokens_per_s],
         "$/M tokens": [significant(value, 3) for value in column["usd_per_million_tokens"]],
+        "J/token": [significant(value, 3) for value in column["joule_per_token"]],
         "of the grid": [
             NOTHING if count == chosen else f"{count}: {times(gain)}"
             for count, gain, chosen in zip(
@@ -146,13 +148,23 @@ def _cost(found: Answer) -> list[str]:
     """What tokens cost at the first and the last batch and length."""
     scenario, best = found.scenario, found.best
     batch, seq_len = best.columns["batch"].tolist(), best.columns["seq_len"].tolist()
-    usd = best.columns["usd_per_million_tokens"].tolist()
-    plain = usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, best.plain_tokens_per_s).tolist()
+    plain_usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, best.plain_tokens_per_s)
     several = found.grid.seq_len.size > 1
-    places = [
-        f"batch {b}" + (f", length {s}" if several else "") for b, s in zip(batch, seq_len, strict=True)
-    ]
-    return cost_sentences(scenario, list(map(Costs, places, usd, plain)))
+    return cost_sentences(
+        scenario,
+        [
+            Costs(f"batch {size}" + (f", length {length}" if several else ""), *cost)
+            for size, length, *cost in zip(
+                batch,
+                seq_len,
+                best.columns["usd_per_million_tokens"].tolist(),
+                plain_usd.tolist(),
+                best.columns["joule_per_token"].tolist(),
+                best.plain_joule_per_token.tolist(),
+                strict=True,
+            )
+        ],
+    )
 
 
 def _at_length(found: Answer, case: int) -> str:

@@ -28,6 +28,7 @@ from medusa_sim.specs.inheritance import (
     missing,
 )
 from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.power import Power, PowerToml, check_power, resolved
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, converted
 from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES
 
@@ -57,6 +58,7 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     ]
     peak_flops_per_s: _Peaks
     paper_peak_flops_per_s: _Peaks = {}
+    power: PowerToml | None = None
     kernels: dict[str, _KernelSetFile] = {}
 
 
@@ -67,6 +69,7 @@ class Gpu:
     sources, notes: by dotted key (`peak_flops_per_s.fp16`) the document of each number and how it was read.
     kernels: fitted parameters by set (`torch`, `sglang`, `paper`), with what is borrowed from relatives.
     paper_peak_flops_per_s: peaks that a paper used where they differ, only for reproducing it.
+    power: limit and parameters of its watts; None where the file gives none.
     Loads of unchanged files return the same object, so a Gpu can be a cache key.
     """
 
@@ -83,6 +86,7 @@ class Gpu:
     sources: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, KernelSet] = field(default_factory=dict)
+    power: Power | None = None
     path: str = ""
 
     def peak(self, dtype: str) -> float:
@@ -116,6 +120,7 @@ class _GpuFile:
 
     gpu: Gpu
     borrowed: dict[str, Inheritance]
+    power: PowerToml | None
 
 
 def gpu_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[str, ...]:
@@ -151,10 +156,12 @@ def _relatives(file: _GpuFile, data_dir: str | os.PathLike[str] | None) -> tuple
     names = dict.fromkeys(
         reference.gpu for borrowed in file.borrowed.values() for _, _, reference in borrowed.references
     )
+    if file.power is not None and file.power.inherit is not None:
+        names[file.power.inherit] = None
     try:
         relatives = tuple(_gpu_file(name, data_dir) for name in names)
     except SpecError as error:
-        raise SpecError(f"{file.gpu.path}: kernels: inherit: {error}") from error
+        raise SpecError(f"{file.gpu.path}: inherit: {error}") from error
     _refuse_chains(file, relatives)
     return relatives
 
@@ -190,7 +197,19 @@ def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
             alike.__contains__,
         )
     present = {name: held for name, held in kernels.items() if held != KernelSet()}
-    return dataclasses.replace(file.gpu, kernels=present)
+    return dataclasses.replace(file.gpu, kernels=present, power=_power(file, relatives))
+
+
+def _power(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Power | None:
+    if file.power is None:
+        return None
+    lender = next((other for other in relatives if other.gpu.name == file.power.inherit), None)
+    return resolved(
+        file.power,
+        file.gpu,
+        None if lender is None else lender.gpu,
+        None if lender is None else lender.power,
+    )
 
 
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
@@ -219,9 +238,13 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
         )
     for key in ("peak_flops_per_s", "paper_peak_flops_per_s"):
         check_dtypes(getattr(file, key), path, key)
+    if file.power is not None:
+        check_power(file.power, str(path))
     numbers: dict[str, Sourced[Any]] = {
         name: value for name in file.__struct_fields__ if isinstance(value := getattr(file, name), Sourced)
     }
+    if file.power is not None:
+        numbers["power.limit_watts"] = file.power.limit_watts
     numbers |= {f"peak_flops_per_s.{dtype}": peak for dtype, peak in file.peak_flops_per_s.items()}
     numbers |= {
         f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in file.paper_peak_flops_per_s.items()
@@ -250,4 +273,4 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
         for name, held in file.kernels.items()
         if held.inherit is not None
     }
-    return _GpuFile(gpu, borrowed)
+    return _GpuFile(gpu, borrowed, file.power)

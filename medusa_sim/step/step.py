@@ -51,7 +51,8 @@ class StepTime:
 
     cost: device, host and engine (`compose.Cost`), which give the time and its 80 % band. parts_us: kernel
     time by slice, each in the smallest shape that holds it. waits_us: device time by what it waits for.
-    source: worst `Source` code among the kernels.
+    source: worst `Source` code among the kernels. works: the passes that were timed, for what
+    else follows from their kernels (`step/power.py`).
     """
 
     cost: Cost
@@ -59,6 +60,7 @@ class StepTime:
     launch_us: float
     waits_us: dict[Bound, FloatArray]
     source: CodeArray
+    works: tuple[PassWork, ...] = ()
 
     @property
     def device_us(self) -> FloatArray:
@@ -106,6 +108,7 @@ class StepTime:
             launch_us=self.launch_us + other.launch_us,
             waits_us={code: self.waits_us[code] + other.waits_us[code] for code in self.waits_us},
             source=np.maximum(self.source, other.source),
+            works=self.works + other.works,
         )
 
 
@@ -184,6 +187,7 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
         launch_us=launch_us,
         waits_us={code: waited.total() for code, waited in waits.items()},
         source=source,
+        works=(work,),
     )
 
 

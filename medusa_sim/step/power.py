@@ -1,0 +1,88 @@
+"""Watts of a step and what they cost a token (docs/method.md, cost).
+
+    (W2)  load  = idle + (J_byte bytes + J_flop flops + sampling t_filter) / t
+    (W3)  watts = load (1 + (load / limit)^4)^(-1/4)
+
+of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: cards lower their
+clocks before they reach the limit. The parameters are a card's (`specs/power.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.power import Power
+from medusa_sim.step.drafter.base import PassWork
+from medusa_sim.step.engine import filter_us
+from medusa_sim.step.server import Traffic
+from medusa_sim.step.step import Setting
+from medusa_sim.step.workload import Launch, model_launches, prefill
+from medusa_sim.units import US_PER_S
+
+
+def work_joules(gpu: Gpu, power: Power, works: Iterable[PassWork]) -> FloatArray:
+    """Joules above idle of the kernels of a step on one GPU; the shapes broadcast."""
+    return _joules(gpu, power, (launch for work in works for launch in work.launches))
+
+
+def _joules(gpu: Gpu, power: Power, launches: Iterable[Launch], *, with_bytes: bool = True) -> FloatArray:
+    by_shape: dict[tuple[int, ...], FloatArray] = {}
+    for launch in launches:
+        operator, times = launch.operator, launch.count * launch.share
+        per_flop = times * joule_per_flop(gpu, power, operator.dtype)
+        joules = per_flop * operator.flops
+        if with_bytes:
+            joules = joules + times * power.fit.joule_per_byte * operator.bytes
+        held = by_shape.get(joules.shape)
+        by_shape[joules.shape] = joules if held is None else held + joules
+    total = np.zeros(())
+    for joules in sorted(by_shape.values(), key=lambda array: array.size):
+        total = total + joules
+    return total
+
+
+def joule_per_flop(gpu: Gpu, power: Power, dtype: str) -> float:
+    """Of arithmetic in a dtype: the same watts at the same share of its peak; as fitted where it has none."""
+    peaks = gpu.peak_flops_per_s
+    return power.fit.joule_per_flop * peaks[power.fit.dtype] / peaks.get(dtype, peaks[power.fit.dtype])
+
+
+def served_joules(
+    gpu: Gpu, power: Power, setting: Setting, batch: Size, rows: Size, tokens_per_step: Size, traffic: Traffic
+) -> FloatArray:
+    """Joules above idle that a server adds to a step: filtered logits, and prompts that ride on it.
+
+    rows: of logits. A prompt that rides on a step shares its weights, so that its FLOPs alone are counted.
+    """
+    requests = np.asarray(batch, dtype=np.float64)
+    finished = requests * np.asarray(tokens_per_step) / traffic.output_tokens
+    workload = prefill(1, traffic.prompt_tokens)
+    prompt = _joules(gpu, power, model_launches(setting.model, workload, setting.runtime), with_bytes=False)
+    engine = setting.runtime.engine
+    if engine is None:
+        return np.asarray(finished * prompt)
+    model = setting.model
+    filtered_us = filter_us(engine, gpu, rows, model.vocab, top_k=model.samples_top_k)
+    return np.asarray(finished * prompt + power.fit.sampling_watts * filtered_us / US_PER_S)
+
+
+def watts(power: Power, joules: FloatArray, time_us: FloatArray) -> FloatArray:
+    """Mean watts of one GPU over steps that take so long and so many joules above idle."""
+    load = load_watts(power.fit.idle_watts, joules / time_us * US_PER_S)
+    return under_limit(load, power.limit_watts)
+
+
+def load_watts(idle_watts: float, above_watts: FloatArray) -> FloatArray:
+    """(W2): what the work would draw without a limit."""
+    return np.asarray(idle_watts + above_watts)
+
+
+def under_limit(load: FloatArray, limit_watts: float) -> FloatArray:
+    """(W3): never above the limit, and below it the lower the closer the load comes."""
+    square = (load / limit_watts) ** 2
+    return np.asarray(load / np.sqrt(np.sqrt(1.0 + square * square)))

@@ -1,0 +1,155 @@
+"""Watts: physics of the law, parameters that scale with a card, the same numbers wherever they are named."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import power_fit
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim import data
+from medusa_sim.api import Scenario
+from medusa_sim.errors import SpecError
+from medusa_sim.plan.surface import price
+from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
+from medusa_sim.specs.power import Power
+from medusa_sim.step.power import joule_per_flop, under_limit, watts, work_joules
+from medusa_sim.step.step import decode_step
+
+H100 = load_gpu("h100-sxm")
+EAGLE = {"model": "llama-3.1-8b", "drafter": "eagle3", "acceptance": "0.8,0.6,0.4"}
+
+
+def power_of(gpu: Gpu) -> Power:
+    assert gpu.power is not None
+    return gpu.power
+
+
+@given(st.floats(1.0, 1e5), st.floats(10.0, 2000.0))
+def test_a_card_stays_under_its_limit_and_draws_what_a_small_load_asks(load: float, limit: float) -> None:
+    drawn = float(under_limit(np.asarray(load), limit))
+    assert drawn < limit * (1.0 + 1e-12)
+    assert drawn <= load
+    assert float(under_limit(np.asarray(1.01 * load), limit)) >= drawn * (1.0 - 1e-12)
+    if load < 0.2 * limit:
+        assert drawn == pytest.approx(load, rel=1e-3)
+
+
+def test_a_plain_step_by_hand() -> None:
+    scenario = Scenario(
+        gpu="h100-sxm", runtime="cuda-graph", model="llama-3.1-8b", drafter="ngram", acceptance=0.6
+    )
+    step = decode_step(scenario.setting, 1, 1024)
+    power, fit = power_of(H100), power_of(H100).fit
+    launches = [launch for work in step.works for launch in work.launches]
+    moved = sum(launch.count * float(launch.operator.bytes) for launch in launches)
+    computed = sum(launch.count * float(launch.operator.flops) for launch in launches)
+    assert moved == pytest.approx(scenario.model.weight_bytes, rel=0.1)  # weights are nearly all of it
+    joules = float(work_joules(H100, power, step.works))
+    assert joules == pytest.approx(fit.joule_per_byte * moved + fit.joule_per_flop * computed)
+    load = fit.idle_watts + joules / float(step.time_us) * 1e6
+    assert float(watts(power, np.asarray(joules), step.time_us)) == pytest.approx(
+        load / (1.0 + (load / 700.0) ** 4) ** 0.25
+    )
+
+
+@pytest.mark.parametrize("name", [name for name in gpu_names() if not name.startswith("cpu-")])
+def test_the_same_shares_draw_the_same_share_of_the_limit(name: str) -> None:
+    gpu = load_gpu(name)
+    power, own = power_of(gpu), power_of(H100)
+    assert "power.limit_watts" in gpu.sources
+
+    def share(card: Gpu, drawn: Power, bandwidth: float, peak: float) -> float:
+        fit = drawn.fit
+        moved = fit.joule_per_byte * bandwidth * card.bandwidth_bytes_per_s
+        computed = fit.joule_per_flop * peak * card.peak(fit.dtype)
+        joules = np.asarray(moved + computed)
+        return float(watts(drawn, joules, np.asarray(1e6))) / drawn.limit_watts
+
+    for shares in ((0.0, 0.0), (0.7, 0.05), (0.3, 0.5)):
+        assert share(gpu, power, *shares) == pytest.approx(share(H100, own, *shares))
+    if name != "h100-sxm":
+        assert power.lender == "h100-sxm"
+        assert power.fit.error >= 0.3
+
+
+def test_another_dtype_draws_the_same_at_the_same_share_of_its_peak() -> None:
+    power = power_of(H100)
+    ratio = joule_per_flop(H100, power, "fp8") / joule_per_flop(H100, power, "bf16")
+    assert ratio == pytest.approx(H100.peak("bf16") / H100.peak("fp8"))
+    assert joule_per_flop(H100, power, "fp64") == power.fit.joule_per_flop  # no peak is given
+
+
+def test_sweep_recommend_and_surface_name_the_same_watts() -> None:
+    scenario = Scenario(gpu="h100-sxm", **EAGLE)  # type: ignore[arg-type]
+    rows = scenario.sweep(batch=[4, 64], candidates=[1, 2, 3, 4])
+    answer = scenario.recommend(batch=[4, 64])
+    for row in (answer.recommendation.schedule[0], answer.recommendation.schedule[-1]):
+        at = rows[rows.batch == row.batch_max]
+        if at.empty:
+            continue
+        swept, plain = at[at.candidates == row.candidates].iloc[0], at[at.candidates == 1].iloc[0]
+        assert row.watts == pytest.approx(swept.watts, rel=1e-9)
+        assert row.joule_per_token == pytest.approx(swept.joule_per_token, rel=1e-9)
+        assert row.plain_watts == pytest.approx(plain.watts, rel=1e-9)
+        assert row.plain_joule_per_token == pytest.approx(plain.joule_per_token, rel=1e-9)
+    np.testing.assert_allclose(rows.joule_per_token, rows.watts / rows.tokens_per_s, rtol=1e-12)
+    assert rows.watts.between(150, 700).all()
+
+
+def test_a_server_draws_more_for_its_prompts_and_filters() -> None:
+    alone = Scenario(gpu="h100-sxm", runtime="vllm-0.11", **EAGLE)  # type: ignore[arg-type]
+    busy = alone.but(prompt_tokens=125.0, output_tokens=400.0)
+    spent = [item.sweep(batch=[64], candidates=[1]).joule_per_token[0] for item in (alone, busy)]
+    assert spent[1] > spent[0]
+
+
+def test_a_cpu_and_a_block_have_no_watts() -> None:
+    cpu = Scenario(gpu="cpu-emerald-rapids-50m", runtime="cuda-graph", latency="roofline", dtype="fp32")
+    assert cpu.sweep().watts.isna().all()
+    block = Scenario(gpu="h100-sxm", scope="block", runtime="cuda-graph")
+    assert block.sweep().joule_per_token.isna().all()
+
+
+def test_the_best_of_a_surface_counts_the_drafter() -> None:
+    scenario = Scenario(gpu="h100-sxm", **EAGLE)  # type: ignore[arg-type]
+    found = price(scenario, [8], [1024]).by_count
+    joules = found.joules(H100, power_of(H100))[0, 0]
+    verified = float(np.max(work_joules(H100, power_of(H100), price(scenario, [8], [1024]).verify.works)))
+    assert joules[-1] > verified
+    assert (np.diff(joules) > 0).all()
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        ('inherit = "h100-sxm"', 'inherit = "a40"', "no \\[power.fit\\] of its own"),
+        ('inherit = "h100-sxm"', "", "give either"),
+        ('inherit = "h100-sxm"', 'inherit = "nothing"', "unknown GPU"),
+        ("value = 350", "value = -350", "watts"),
+    ],
+)
+def test_a_power_that_says_nothing_is_refused(old: str, new: str, told: str, tmp_path: Path) -> None:
+    folder = tmp_path / "hardware"
+    folder.mkdir()
+    shutil.copy(data.shipped_dir() / "hardware" / "l40s.toml", folder)
+    path = folder / "l40s.toml"
+    path.write_text(path.read_text().replace(old, new))
+    with pytest.raises(SpecError, match=told) as caught:
+        load_gpu("l40s", tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_stored_parameters_are_those_of_the_rows(shared_data: Path) -> None:
+    power = power_of(H100)
+    rows = power_fit.rows_of(shared_data)
+    left = power_fit.left_out(rows, power.limit_watts)
+    assert power_fit.power_fit(rows, left, power.limit_watts) == power.fit
+    errors = [float(np.mean(np.abs(part.predicted))) for part in left]
+    assert np.mean(errors) < 0.08  # leave one model out
+    assert max(errors) < 0.10
+    assert np.mean(power_fit.inside(left, power.fit.error)) == pytest.approx(0.8, abs=0.05)
