@@ -37,6 +37,14 @@ def published_table() -> Path:
     return path
 
 
+def own_pair_table() -> Path:
+    """The same of the shipped checkpoints (`benchmarks/own_pair.py`). SpecError where it is missing."""
+    path = find("profiles/acceptance/rsd", "own_pair.csv")
+    if path is None:
+        raise SpecError("profiles/acceptance/rsd/own_pair.csv is missing; install medusa-sim again")
+    return path
+
+
 def read_block_efficiencies(path: Path) -> pd.DataFrame:
     """The table with one row per (target, draft, task, decoder, spec), autoregressive rows left out.
 
@@ -66,8 +74,12 @@ def mbsu(efficiency: float, draft_length: int, draft_ratio: float) -> float:
     return efficiency / (draft_length * draft_ratio + 1.0)
 
 
-def pair_comparison(path: Path, family: ContextFamily | None = None) -> pd.DataFrame:
+def pair_comparison(
+    path: Path, family: ContextFamily | None = None, also: tuple[str, str] | None = None
+) -> pd.DataFrame:
     """Predicted beside published for every row, each pair from its own SD rows of length 2..5 alone.
+
+    also: decoder and spec of one tree that is observed too.
 
     Columns: pair, decoder, spec, experiments, length, budget (draft tokens a step may process), group
     (`observed`, `long chain` or the decoder), published, predicted, error (predicted / published - 1),
@@ -79,7 +91,11 @@ def pair_comparison(path: Path, family: ContextFamily | None = None) -> pd.DataF
     for pair, group in read_block_efficiencies(path).groupby("pair", sort=True):
         published: list[dict[Hashable, Any]] = group.to_dict("records")
         shapes = [parsed_shape(row["decoder"], row["spec"]) for row in published]
-        seen = [shape.method == "SD" and shape.length <= OBSERVED_LENGTH_MAX for shape in shapes]
+        tree = None if also is None else parsed_shape(*also)
+        seen = [
+            (shape.method == "SD" and 2 <= shape.length <= OBSERVED_LENGTH_MAX) or shape == tree
+            for shape in shapes
+        ]
         process = fitted_ease(
             [
                 (shape, float(row["block_efficiency"]))

@@ -20,6 +20,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.reproduce.rsd_pairs import (
     MISREAD_SPECS,
     figure_rows,
+    own_pair_table,
     pair_comparison,
     published_table,
 )
@@ -135,5 +136,38 @@ def test_published_pairs_from_short_chains_alone() -> None:
     unseen = comparison[comparison["group"] != "observed"]
     targets = list(zip(unseen["decoder"], unseen["spec"], strict=True))
     low, high = prediction_band(targets, unseen["predicted"].to_numpy())
-    # an 80 % band: 350 rows of seven pairs that err together, hence the slack
-    assert 0.72 < np.mean((unseen["published"] >= low) & (unseen["published"] <= high)) < 0.88
+    # an 80 % band over these seven pairs and the shipped one, which errs more: 350 rows that err together
+    assert 0.75 < np.mean((unseen["published"] >= low) & (unseen["published"] <= high)) < 0.95
+
+
+@pytest.mark.slow
+def test_the_shipped_pair_from_chains_and_one_tree() -> None:
+    chains_alone = pair_comparison(own_pair_table())
+    with_tree = pair_comparison(own_pair_table(), also=("SpecTr", "4x3"))
+    for found, reached in ((chains_alone, 0.085), (with_tree, 0.05)):
+        trees = found[~found["group"].isin(["observed", "long chain"]) & (found["decoder"] != "SD")]
+        assert trees["error"].abs().mean() < reached
+    assert with_tree["error"].abs().max() < 0.13  # rates of 96 texts are themselves uncertain by 1 to 2 %
+
+
+def test_a_tree_shows_how_softly_a_pair_parts() -> None:
+    soft = EaseProcess(QUICK.softened(2.0), 0.5, 1.0)
+    seen = [("SD", "2"), ("SD", "4"), ("SpecTr", "4x3")]
+    rates = [(parsed_shape(*name), efficiency(*name, soft)) for name in seen]
+    chains = fitted_ease(rates[:2], QUICK)
+    both = fitted_ease(rates, QUICK)
+    assert chains.family == QUICK
+    assert both.family.noise < QUICK.noise
+    wanted = efficiency("SpecTr", "8x4", soft)
+    assert abs(efficiency("SpecTr", "8x4", both) / wanted - 1) < 0.03
+    assert abs(efficiency("SpecTr", "8x4", both) / wanted - 1) < abs(
+        efficiency("SpecTr", "8x4", chains) / wanted - 1
+    )
+
+
+def test_a_tree_among_the_observations_narrows_the_band_of_trees() -> None:
+    value, wanted = np.array([2.0]), [("SpecTr", "5x4")]
+    wide = prediction_band(wanted, value, [("SD", "3")])
+    narrow = prediction_band(wanted, value, [("SD", "3"), ("RSD-C", "2-2-1")])
+    assert wide == prediction_band(wanted, value)
+    assert wide[0] < narrow[0] < 2.0 < narrow[1] < wide[1]

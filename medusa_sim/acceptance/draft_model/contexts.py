@@ -15,7 +15,7 @@ and no child can be it: without this the second child is right far more often th
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -43,6 +43,7 @@ class ContextFamily:
     * `persistence`: correlation of ease from one position to the next;
     * `block_share`: share of the variance of ease that stays for a whole block;
     * `spread_prior`: mean and standard deviation of ln(spread) over (target, draft, task);
+    * `softness_spread`: standard deviation of ln(softness) over them (`softened`; 1 for the paper's pairs);
     * `observation_error`: relative standard error of one published block efficiency.
     """
 
@@ -52,12 +53,21 @@ class ContextFamily:
     persistence: float = 0.8
     block_share: float = 0.5
     spread_prior: tuple[float, float] = (0.45, 0.35)
+    softness_spread: float = 0.22
     observation_error: float = 0.012
     grades: int = 24
     ease_range: tuple[float, float] = (-1.5, 5.5)
     contexts: int = 200
     vocabulary: int = 150
     seed: int = 7
+
+    def softened(self, softness: float) -> ContextFamily:
+        """The family of pairs that part less sharply: noise and reach over `softness` (1: the same).
+
+        A soft pair agrees a little everywhere, where the paper's agree in most contexts and not at all in
+        others; chains hardly tell the two apart, what a second child adds does.
+        """
+        return replace(self, noise=self.noise / softness, reach=self.reach / softness)
 
 
 def _softmax(logits: FloatArray) -> FloatArray:
