@@ -13,7 +13,12 @@ import pandas as pd
 
 from medusa_sim import data
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.report.decoder_tables import choice_table, comparison_table, comparisons_table
+from medusa_sim.report.decoder_tables import (
+    choice_table,
+    comparison_table,
+    comparisons_table,
+    floor_line,
+)
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.reproduce import reproduction
@@ -31,14 +36,21 @@ simulator is compared with whole steps of a real decoder, and with what papers p
 {sections}"""
 CPU = """## Steps and choices against the decoder on a CPU
 
-`make validate` does this anew on your machine, in nine minutes: it measures operators (`medusa-sim measure`), fits
-them, predicts steps, runs the decoder with random weights, and compares. Kept here is one run on an otherwise idle
-machine ({device}, {threads} thread, torch {torch}, fp32, context 1024). Of each
-cell the fastest pass over the grid counts; *passes differ* is the floor: how far the passes of one run disagree. A cell counts as within if its error is at most the floor and 10 %. Steps
-are predicted twice: from the measured operators themselves (`--latency measured`), and from the kernel model that is
-fitted to them (`--latency calibrated`). Two numbers a model, the overhead outside kernels of a plain and of a speculative
-step, are fitted to one cell each, which are left out of every score. The 3M model lives in a cache that a shared
-machine shares too: five runs of one day missed its verify steps by 4 to 12 % (docs/log.md); the others repeat.
+`make validate` does this anew on your machine, in about ten minutes: it measures operators and steps of the decoder
+with random weights in turns, fits kernels, predicts the steps, and compares. Kept here are runs on {machines},
+context 1024.
+
+A machine is seldom idle, and never all its own. So everything is visited once before anything is visited twice, for as
+long as the budget lasts; times are CPU seconds of the one thread, divided by those of a reference kernel that runs
+beside every visit; the lower quartile of the passes counts. *Passes differ* is the floor: how far an estimate from
+every second pass lies from one of the others, in the mean over the cells. A cell counts as within if its error is at
+most the floor and 10 %. What lies below the floor *cannot be judged here*, and the run says so before anything else.
+Of the Xeon, measured before this protocol, two or three passes of wall clock are kept.
+
+Steps are predicted twice: from the measured operators themselves (`--latency measured`), and from the kernel model that
+is fitted to them (`--latency calibrated`). Two numbers a model, the overhead outside kernels of a plain and of a
+speculative step, are fitted to one cell each, which are left out of every score. The 3M model lives in a cache that a
+shared machine shares too: five runs of one day on the Xeon missed its verify steps by 4 to 12 % (docs/log.md).
 
 {tables}
 Speculation pays little on one thread: its cost grows with every candidate, so that the best count is a handful, and
@@ -78,10 +90,10 @@ def page() -> str:
 
 def _cpu() -> str:
     root = data.shipped_dir() / DECODER
-    folders = sorted((path.parent for path in root.glob("*/steps.csv")), key=_size)
+    folders = sorted((path.parent for path in root.glob("*/steps.csv")), key=_place)
     if not folders:
         return ""
-    tables = []
+    tables, machines = [], {}
     for folder in folders:
         meta = profile_meta(folder.name)
         rows = "" if meta is None else f"{_rows(folder.name):,} measured operators"
@@ -89,18 +101,17 @@ def _cpu() -> str:
         for latency in ("measured", "calibrated"):
             found = _validated(folder, latency)
             gaps = next(iter(found.gaps.values()))
+            seen = found.meta.environment
+            machines[seen.device] = f"{seen.device} ({seen.threads} thread, torch {seen.torch})"
+            if latency == "measured":
+                line = floor_line(found)
+                tables.append(f"{line[0].upper()}{line[1:]}.\n")
             tables.append(
                 f"From {latency} operators; beside kernels {gaps.plain_us:.0f} us a plain step and "
                 f"{gaps.speculative_us:.0f} us a speculative one:\n"
             )
             tables += [_plain(comparison_table(found)), _plain(choice_table(found.choices))]
-    environment = _validated(folders[0], "measured").meta.environment
-    return CPU.format(
-        device=environment.device,
-        threads=environment.threads,
-        torch=environment.torch,
-        tables="\n".join(tables),
-    )
+    return CPU.format(machines=" and ".join(machines.values()), tables="\n".join(tables))
 
 
 def _runs() -> str:
@@ -114,9 +125,13 @@ def _runs() -> str:
     return RUNS.format(tables="\n".join(tables)) if tables else ""
 
 
-def _size(folder: Path) -> float:
-    """Parameters in the name: `...-3m`."""
-    return float(folder.name.rsplit("-", 1)[-1].rstrip("mb"))
+def _place(folder: Path) -> tuple[str, str, float]:
+    """Machine, dtype and parameters in the name: `cpu-emerald-rapids-3m`, `cpu-epyc-genoa-50m-bf16`."""
+    name, dtype = (
+        (folder.name.removesuffix("-bf16"), "bf16") if folder.name.endswith("-bf16") else (folder.name, "")
+    )
+    machine, size = name.rsplit("-", 1)
+    return machine, dtype, float(size.rstrip("mb"))
 
 
 def _rows(name: str) -> int:

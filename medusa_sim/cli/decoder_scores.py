@@ -66,11 +66,12 @@ def score_decoder(
 def _steps(
     folder: Path, card: Gpu, given: dict[str, Any], output: Output, *, allow_different: bool
 ) -> tuple[Comparison, ...]:
-    from medusa_sim.report.decoder_tables import comparison_table
+    from medusa_sim.report.decoder_tables import comparison_table, floor_line
     from medusa_sim.validate.steps import GRAPHED, validate_decoder
 
     found = validate_decoder(folder, card, allow_different=allow_different, **given)
     more = {"gaps": {model: dataclasses.asdict(gaps) for model, gaps in found.gaps.items()}}
+    click.echo(floor_line(found), err=True)
     _show(output, "validate-decoder", comparison_table(found), found, ("passes_us",), more)
     for model, gaps in found.gaps.items():
         told = f"{gaps.launch_us:.2f} us a launch"

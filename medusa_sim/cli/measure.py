@@ -10,7 +10,13 @@ import click
 
 from medusa_sim.cli.decoder_extra import require_decoder_extra
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.measure_decoder import decoder_options, measure_runs, measure_steps, refuse_unused
+from medusa_sim.cli.measure_decoder import (
+    decoder_options,
+    measure_both,
+    measure_runs,
+    measure_steps,
+    refuse_unused,
+)
 from medusa_sim.cli.names import MODELS
 from medusa_sim.cli.options import PositiveFloat, Threads
 from medusa_sim.cli.progress import progress
@@ -124,11 +130,16 @@ def measure(
             data_dir,
             resume=resume,
             allow_different=allow_different,
+            splits=decoder["tree_attention"] == "split",
         )
         return
     if len(chosen) > 1:
         raise UsageError(f"--dtype {dtypes}: steps are measured in one dtype at a time")
-    measure_steps(decoder_steps, target, chosen[0], {**decoder, "models": models, "name": name})
+    given = {**decoder, "models": models, "name": name, "budget": budget, "out": out, "data_dir": data_dir}
+    if decoder["with_operators"]:
+        measure_both(decoder_steps, target, chosen[0], given)
+        return
+    measure_steps(decoder_steps, target, chosen[0], given)
 
 
 def _measure_operators(
@@ -142,11 +153,15 @@ def _measure_operators(
     *,
     resume: bool,
     allow_different: bool,
+    splits: bool,
 ) -> None:
     from medusa_sim.data import user_data_dir
     from medusa_sim.latency.profile import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
+    from medusa_sim.measure.attention_kernel import attention_kernels
+    from medusa_sim.measure.clocks import raise_clocks, watched
     from medusa_sim.measure.environment import environment
+    from medusa_sim.measure.kernels import DTYPES as DTYPE_OF
     from medusa_sim.measure.kernels import Pool
     from medusa_sim.measure.record import begin, write_meta
     from medusa_sim.measure.session import measure_cases
@@ -157,7 +172,9 @@ def _measure_operators(
     from medusa_sim.specs.models import load_model
 
     started = time.monotonic()
-    wanted = cases([load_model(model) for model in models], chosen)
+    raise_clocks(target)
+    models_given = [load_model(model) for model in models]
+    wanted = cases(models_given, chosen)
     seen = environment(target, name)
     home = user_data_dir(data_dir)
     folder = out or home / OPERATOR_PROFILES / seen.name
@@ -171,14 +188,22 @@ def _measure_operators(
         dtypes=chosen,
         environment=seen,
         rates=rates,
+        attention=attention_kernels(
+            target,
+            DTYPE_OF[chosen[0]],
+            heads=models_given[0].heads,
+            kv_heads=models_given[0].kv_heads,
+            head_dim=models_given[0].head_dim,
+            splits=splits,
+        ),
     )
     record, meta = begin(folder, meta, resume=resume, allow_different=allow_different)
     write_meta(folder, meta)
     try:
-        with progress("shapes") as advance:
+        with progress("shapes") as advance, watched(target) as clocks:
             outcome = measure_cases(
                 wanted,
-                bench_of(Pool(target, seen.cache_bytes)),
+                bench_of(Pool(target, seen.cache_bytes, splits_attention=splits)),
                 record,
                 meta.rates,
                 memory_bytes=seen.memory_bytes,
@@ -188,6 +213,7 @@ def _measure_operators(
     except KeyboardInterrupt:
         click.echo(f"interrupted; {record.rows} rows are kept in {folder}; go on with --resume", err=True)
         raise
+    meta.environment.run_clocks_mhz.update(clocks.summary)
     if record.rows == 0:
         raise DataError(f"no shape was measured within {budget:g} s; give a larger --budget")
     final = hardware.with_rows(meta.rates, outcome.best_flops_per_s, outcome.best_bytes_per_s)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,16 +17,19 @@ from medusa_sim.errors import UsageError
 if TYPE_CHECKING:
     import torch
 
+    from medusa_sim.measure.decoder_steps import StepGrid
+
 Command = Callable[..., Any]
 
 _OPERATORS = ("budget", "resume", "allow_different", "out")
-_STEPS = ("seq_len", "acceptance", "repeats")
+_STEPS = ("seq_len", "acceptance", "repeats", "with_operators")
 _BOTH = ("batch", "candidates", "passes")
 _RUNS = ("checkpoint",)
 _UNUSED = {
     None: (*_STEPS, *_BOTH, *_RUNS),
     "decoder_steps": (*_OPERATORS, *_RUNS),
-    "decoder_runs": (*_OPERATORS, *_STEPS, "models", "dtypes", "name", "device"),
+    "with_operators": ("resume", "allow_different", "repeats", "passes", "tree_attention", *_RUNS),
+    "decoder_runs": (*_OPERATORS, *_STEPS, "models", "dtypes", "name", "device", "tree_attention"),
 }
 """Options that a kind of measurement has no use for."""
 
@@ -44,6 +48,19 @@ def decoder_options(command: Command) -> Command:
             type=click.Path(path_type=Path, file_okay=False),
             metavar="FOLDER",
             help="Measure whole generations of trained checkpoints instead, for `validate --decoder`.",
+        ),
+        click.option(
+            "--with-operators",
+            is_flag=True,
+            help="With --decoder-steps on a CPU: also the operators, in turns with the steps and beside a "
+            "kernel that tells the state of the machine, so that one that others use can be measured.",
+        ),
+        click.option(
+            "--tree-attention",
+            type=click.Choice(("masked", "split")),
+            default="masked",
+            help="Verification in one kernel under the tree's mask, or the prefix by the fastest kernel and "
+            "the tree behind it apart [default: masked].",
         ),
         click.option("--batch", type=GridType(BATCH), default="1..8", help="Batches [default: 1..8]."),
         click.option(
@@ -85,29 +102,22 @@ def refuse_unused(kind: str | None) -> None:
     ctx = click.get_current_context()
     if ctx.params["decoder_steps"] is not None and ctx.params["decoder_runs"] is not None:
         raise UsageError("--decoder-steps and --decoder-runs are two measurements; ask for one")
+    if ctx.params["with_operators"] and kind != "decoder_steps":
+        raise UsageError("--with-operators goes with --decoder-steps FOLDER, where the steps are written")
+    unused = _UNUSED["with_operators" if ctx.params["with_operators"] else kind]
+    unused = _UNUSED["with_operators" if ctx.params["with_operators"] else kind]
     for parameter in ctx.command.params:
         name = parameter.name or ""
-        if name in _UNUSED[kind] and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
+        if name in unused and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:
             what = f"--{kind.replace('_', '-')}" if kind else "operators (neither --decoder-steps nor -runs)"
             raise UsageError(f"{parameter.opts[0]} has no meaning for {what}; leave it out")
 
 
 def measure_steps(folder: Path, device: torch.device, dtype: str, given: dict[str, Any]) -> None:
     """Measure steps into the folder. given: the command's parameters."""
-    from medusa_sim.measure.decoder_steps import StepGrid, measure_decoder_steps
+    from medusa_sim.measure.decoder_steps import measure_decoder_steps
 
-    if len(given["seq_len"]) > 1:
-        raise UsageError(
-            f"--seq-len {','.join(map(str, given['seq_len']))}: one length is measured at a time"
-        )
-    grid = StepGrid(
-        batches=given["batch"],
-        candidates=given["candidates"],
-        seq_len=given["seq_len"][0],
-        acceptance=given["acceptance"],
-        repeats=given["repeats"],
-        passes=given["passes"],
-    )
+    grid = _grid(given)
     meta = measure_decoder_steps(
         folder,
         given["models"],
@@ -118,6 +128,105 @@ def measure_steps(folder: Path, device: torch.device, dtype: str, given: dict[st
         tell=_say,
     )
     _say_next(folder, meta.environment.name)
+
+
+def _grid(given: dict[str, Any]) -> StepGrid:
+    from medusa_sim.measure.decoder_steps import StepGrid
+
+    if len(given["seq_len"]) > 1:
+        raise UsageError(
+            f"--seq-len {','.join(map(str, given['seq_len']))}: one length is measured at a time"
+        )
+    return StepGrid(
+        batches=given["batch"],
+        candidates=given["candidates"],
+        seq_len=given["seq_len"][0],
+        acceptance=given["acceptance"],
+        repeats=given["repeats"],
+        passes=given["passes"],
+        splits_attention=given["tree_attention"] == "split",
+    )
+
+
+def measure_both(folder: Path, device: torch.device, dtype: str, given: dict[str, Any]) -> None:
+    """Measure steps into the folder, and operators beside them. given: the command's parameters."""
+    import dataclasses
+
+    import msgspec
+
+    from medusa_sim.calibrate.fit import LEAST_ROWS
+    from medusa_sim.data import user_data_dir
+    from medusa_sim.latency.profile import OPERATOR_PROFILES
+    from medusa_sim.measure import hardware
+    from medusa_sim.measure.decoder_steps import decoder_config
+    from medusa_sim.measure.environment import environment
+    from medusa_sim.measure.record import begin, write_meta
+    from medusa_sim.measure.shapes import case_of, cases, filled_up
+    from medusa_sim.measure.together import Together, require_cpu
+    from medusa_sim.specs.gpu import load_gpu
+    from medusa_sim.specs.measurement import SCHEMA, Meta
+    from medusa_sim.specs.models import load_model
+    from medusa_sim.validate.needed import step_operators
+    from medusa_sim.validate.steps import speedups_differ
+
+    require_cpu(device)
+    if len(given["models"]) > 1:
+        raise UsageError(
+            "--with-operators measures one model; a model is a device of its own on a CPU (--name)"
+        )
+    grid, (path,) = _grid(given), given["models"]
+    label, config = decoder_config(path)
+    model = dataclasses.replace(
+        load_model(path), dtype=dtype, weight_dtype=dtype, kv_dtype=dtype, activation_dtype=dtype
+    )
+    seen = environment(device, given["name"])
+    home = user_data_dir(given["data_dir"])
+    rows = given["out"] or home / OPERATOR_PROFILES / seen.name
+    rates = hardware.rates(device, seen, (dtype,))
+    meta = Meta(
+        schema=SCHEMA,
+        title=f"Operators of {path} on {seen.device}",
+        method="CPU time of runs of calls, in turns with steps, divided by the time of a kernel beside each",
+        models=(path,),
+        dtypes=(dtype,),
+        environment=seen,
+        rates=rates,
+    )
+    record, meta = begin(rows, meta, resume=False)
+    write_meta(rows, meta)
+    depths = {1: 0} | {count: tree.depth for count, (tree, _) in grid.trees().items()}
+    hardware.write_hardware(home, seen, rates)
+    cells = [(batch, count, depth) for batch in grid.batches for count, depth in depths.items()]
+    needed = [
+        case_of(model, operator, 0)
+        for operator in step_operators(model, load_gpu(seen.name, home), cells, grid.seq_len)
+    ]
+    first, more = filled_up(needed, cases([model], (dtype,)), LEAST_ROWS)
+    run = Together(
+        folder=folder,
+        label=label,
+        config=config,
+        grid=grid,
+        cases=first,
+        more=more,
+        record=record,
+        dtype=dtype,
+        seen=seen,
+        copy_bytes_per_s=rates.copy_bytes_per_s,
+        disagreement=speedups_differ,
+        tell=_say,
+    )
+    try:
+        run.run(given["budget"] or math.inf)
+    finally:
+        if run.turns.found:
+            best = run.best
+            reached = hardware.with_rows(rates, best.flops_per_s, best.bytes_per_s)
+            beside = {"attention": run.attention, "reference": run.reference}
+            write_meta(rows, msgspec.structs.replace(meta, rates=reached, **beside))
+            hardware.write_hardware(home, seen, reached)
+    _say(f"{record.rows} operators in {rows}")
+    _say_next(folder, seen.name)
 
 
 def measure_runs(folder: Path, given: dict[str, Any]) -> None:

@@ -6,12 +6,14 @@ depends on how much text there is. Pass one as `make_forward` to `generate`.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 import torch
 from torch import Tensor
 
 from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.capture import capture
 from medusa_sim.decoder.generate import Forward
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import UsageError
@@ -48,16 +50,7 @@ def graphed_forward(model: Llama, cache: KVCache) -> Forward:
         key = (tokens.shape, mask.shape, depths.shape)
         if key not in captured:
             inputs = (tokens.clone(), mask.clone(), depths.clone())
-            with torch.cuda.device(model.device):  # streams and graphs belong to the current device
-                stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]  # torch leaves it untyped
-                stream.wait_stream(torch.cuda.current_stream())
-                with torch.cuda.stream(stream):
-                    for _ in range(2):  # warm up outside the capture; the rows written are scratch
-                        forward(*inputs)
-                torch.cuda.current_stream().wait_stream(stream)
-                graph = torch.cuda.CUDAGraph()
-                with torch.cuda.graph(graph):
-                    states = forward(*inputs)
+            graph, states = capture(partial(forward, *inputs), model.device)  # warm-up writes scratch rows
             captured[key] = (graph, inputs, states)
         graph, buffers, out = captured[key]
         for buffer, given in zip(buffers, (tokens, mask, depths), strict=True):

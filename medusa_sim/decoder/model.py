@@ -17,7 +17,7 @@ from torch.nn import functional
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.parts import Embedding, Linear, Part
-from medusa_sim.decoder.tree_attention import attention_mask, mask_bias
+from medusa_sim.decoder.tree_attention import aligned, attention_mask, mask_bias, prefix_and_tree
 
 _TABLE_ROWS = 256
 """Rotations are tabulated for so many positions, or a multiple."""
@@ -92,10 +92,10 @@ class Step:
 
     `slots` (batch, q) names where new rows go; where None, they go side by side from
     `start` on. `mask` None: every query sees every key that is looked at (or, without a cache, those up
-    to itself).
+    to itself). `prefix` above 0: every query sees so many keys, and `mask` is over those behind them.
     """
 
-    __slots__ = ("batch", "cache", "cos", "kv_len", "mask", "sin", "slots", "start")
+    __slots__ = ("batch", "cache", "cos", "kv_len", "mask", "prefix", "sin", "slots", "start")
 
     def __init__(
         self,
@@ -107,8 +107,9 @@ class Step:
         mask: Tensor | None = None,
         kv_len: int = 0,
         start: int = 0,
+        prefix: int = 0,
     ) -> None:
-        self.batch, self.cos, self.sin = batch, cos, sin
+        self.batch, self.cos, self.sin, self.prefix = batch, cos, sin, prefix
         self.cache, self.slots, self.mask, self.kv_len, self.start = cache, slots, mask, kv_len, start
 
 
@@ -148,7 +149,10 @@ class Attention(Part):
             keys, values = cache.first(self.layer, step.kv_len)
             # The query heads of a group become rows of their K/V head: each K/V row is read once.
             q = q.reshape(batch, kv_heads, group * query_tokens, head_dim)
-            out = functional.scaled_dot_product_attention(q, keys, values, step.mask)
+            if step.prefix and step.mask is not None:
+                out = prefix_and_tree(q, keys, values, step.prefix, step.mask)
+            else:
+                out = functional.scaled_dot_product_attention(q, keys, values, step.mask)
             out = out.view(batch, heads, query_tokens, head_dim)
         merged: Tensor = o_proj(out.transpose(1, 2).reshape(x.shape[0], heads * head_dim))
         return merged
@@ -203,7 +207,8 @@ class Llama(Part):
     """Backbone and language-model head.
 
     `forward` returns the hidden states after the final norm, (batch, q, hidden): the head and the
-    Medusa heads are applied by the caller, on the rows it needs.
+    Medusa heads are applied by the caller, on the rows it needs. `splits_attention`: a tree behind prefixes
+    of one length is verified in two parts (`prefix_and_tree`) and not under one mask.
     """
 
     def __init__(self, config: DecoderConfig) -> None:
@@ -218,6 +223,7 @@ class Llama(Part):
         self._frequencies = frequencies
         self._tables: dict[tuple[torch.device, torch.dtype], tuple[Tensor, Tensor]] = {}
         self._last_bias: tuple[Tensor, Tensor] | None = None
+        self.splits_attention = False
 
     @property
     def dtype(self) -> torch.dtype:
@@ -305,15 +311,18 @@ class Llama(Part):
         else:
             positions = depths.view(-1)[offset:] + length
             cos, sin = cos[positions], sin[positions]
-        bias = None
+        bias, prefix = None, 0
         if query_tokens > 1 or (tree_mask is not None and offset):
             if tree_mask is None:
                 order = torch.arange(scratch_tokens, device=cos.device)
                 tree_mask = order[offset:, None] >= order
             small = self._tree_bias(tree_mask, cache.keys.dtype)
-            bias = small.new_zeros(1, 1, small.shape[0], kv_len)
-            bias[..., length:] = small
-        return Step(1, cos, sin, cache, mask=bias, kv_len=kv_len, start=start)
+            if self.splits_attention and length:
+                bias, prefix = small, length
+            else:
+                bias = aligned((1, 1, small.shape[0], kv_len), small.dtype, small.device, fill=0.0)
+                bias[..., length:] = small
+        return Step(1, cos, sin, cache, mask=bias, kv_len=kv_len, start=start, prefix=prefix)
 
     def _batched_step(
         self,
@@ -338,16 +347,20 @@ class Llama(Part):
         positions = (behind + depths)[:, None, offset:]
         tables = self._rotations(cache.capacity, order.device, cache.keys.dtype)
         cos, sin = (table[positions] for table in tables)
-        bias = None
+        bias, prefix = None, 0
         if not filled or scratch_tokens > 1 or window is not None:
             if tree_mask is None:
                 tree_mask = order[offset:, None] >= order
-            mask = attention_mask(
-                cache.lengths, tree_mask, kv_len, depths, offset=offset, sliding_window=window
-            )
+            if self.splits_attention and filled and window is None and kv_len > scratch_tokens:
+                prefix = kv_len - scratch_tokens
+                mask = tree_mask.expand(cache.batch, query_tokens, scratch_tokens)
+            else:
+                mask = attention_mask(
+                    cache.lengths, tree_mask, kv_len, depths, offset=offset, sliding_window=window
+                )
             # Once for all layers: additive, and a row for every query head of a K/V head's group.
             bias = mask_bias(mask, self.config.group_size, self.dtype)
-        return Step(cache.batch, cos, sin, cache, behind + order[offset:], bias, kv_len)
+        return Step(cache.batch, cos, sin, cache, behind + order[offset:], bias, kv_len, prefix=prefix)
 
     def _tree_bias(self, tree_mask: Tensor, dtype: torch.dtype) -> Tensor:
         """`mask_bias` of a tree alone, (group * q, t); drafters with one tree give one mask."""

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
+
+_ALIGNMENT = 16
+"""Elements."""
 
 
 def ancestor_mask(parents: Tensor) -> Tensor:
@@ -65,6 +70,48 @@ def mask_bias(mask: Tensor, group: int, dtype: torch.dtype) -> Tensor:
 
     group: query heads that share a K/V head; their rows follow one another, head by head.
     """
-    zero, never = (torch.full((), value, dtype=dtype, device=mask.device) for value in (0.0, -torch.inf))
-    bias = torch.where(mask, zero, never)[:, None]
-    return bias if group == 1 else bias.repeat(1, 1, group, 1)
+    batch, query_tokens, kv_len = mask.shape
+    bias = aligned((batch, 1, group, query_tokens, kv_len), dtype, mask.device, fill=-torch.inf)
+    bias.masked_fill_(mask[:, None, None], 0.0)
+    return bias.view(batch, 1, group * query_tokens, kv_len)
+
+
+def aligned(shape: Sequence[int], dtype: torch.dtype, device: torch.device, *, fill: float) -> Tensor:
+    """A filled tensor whose rows begin at multiples of 16 elements.
+
+    A GPU's kernel copies a mask whose rows begin elsewhere, once in every layer.
+    """
+    *outer, width = shape
+    rows = torch.full((*outer, -(-width // _ALIGNMENT) * _ALIGNMENT), fill, dtype=dtype, device=device)
+    return rows[..., :width]
+
+
+def prefix_and_tree(q: Tensor, keys: Tensor, values: Tensor, prefix: int, bias: Tensor) -> Tensor:
+    """Attention in two parts: over the first `prefix` keys, which every query sees, and over the tree behind.
+
+    An arbitrary mask keeps a GPU from its fastest kernel, and the one that is left walks a long prefix with
+    few blocks. So the prefix is read without a mask, the tree's few keys with one, and the two are merged by
+    the logarithms of their sums: softmax over both. q: (batch, kv_heads, rows, head_dim); keys, values:
+    (batch, kv_heads, kv_len, head_dim); bias: additive, broadcasts to (batch, 1, rows, kv_len - prefix).
+    """
+    first, first_sum = _with_log_sum(q, keys.narrow(2, 0, prefix), values.narrow(2, 0, prefix))
+    behind = keys.shape[2] - prefix
+    scale = q.shape[-1] ** -0.5
+    scores = torch.matmul(q * scale, keys.narrow(2, prefix, behind).transpose(-1, -2)).to(first_sum.dtype)
+    scores = scores + bias
+    second_sum = scores.logsumexp(-1)
+    second = torch.matmul(scores.softmax(-1).to(q.dtype), values.narrow(2, prefix, behind))
+    share = torch.sigmoid(first_sum - second_sum)[..., None]
+    return torch.lerp(second.to(share.dtype), first.to(share.dtype), share).to(q.dtype)
+
+
+def _with_log_sum(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention without a mask and the logarithm of each row's sum of exponentials (batch, heads, rows)."""
+    found: tuple[Tensor, ...]
+    if q.device.type == "cpu":
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values)
+    elif q.dtype in (torch.float16, torch.bfloat16):
+        found = torch.ops.aten._scaled_dot_product_flash_attention(q, keys, values)
+    else:
+        found = torch.ops.aten._scaled_dot_product_efficient_attention(q, keys, values, None, True)
+    return found[0], found[1][..., : q.shape[2]]  # the sums may be padded

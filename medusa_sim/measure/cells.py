@@ -85,7 +85,8 @@ RowT = TypeVar("RowT", StepRow, RunRow)
 class StepMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How the steps were measured. launched: `eager` or `cuda-graph`. acceptance: the profile of the trees.
 
-    copy_bytes_per_s: memory traffic of a copy (read and written) in the same run.
+    copy_bytes_per_s: memory traffic of a copy (read and written) in the same run. attention: by model,
+    torch's kernel of a plain step and of a tree. reference: how the machine's state wandered (see `Meta`).
     """
 
     schema: Schema
@@ -95,6 +96,8 @@ class StepMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     accepted_draft_tokens: Annotated[int, Limit(ge=0, le=1_000)]
     copy_bytes_per_s: Annotated[float, Limit(gt=0.0, le=1e15, description="bytes/s")]
     environment: Environment
+    attention: dict[str, dict[str, Text]] = {}
+    reference: dict[str, _Us] = {}
 
 
 def cell_name(row: StepRow | RunRow) -> str:

@@ -28,9 +28,11 @@ from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import UsageError
 from medusa_sim.measure import hardware
+from medusa_sim.measure.attention_kernel import attention_kernels
 from medusa_sim.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
+from medusa_sim.measure.clocks import raise_clocks, watched
 from medusa_sim.measure.environment import environment
-from medusa_sim.measure.graphs import captured, synchronise
+from medusa_sim.measure.graphs import captured, device_us, synchronise
 from medusa_sim.measure.kernels import DTYPES
 from medusa_sim.measure.spread import Timing, timing_of
 from medusa_sim.specs.models import load_model
@@ -40,8 +42,8 @@ ACCEPTED = 2
 """Draft tokens that every step accepts, or as many as its tree is deep."""
 _IN_A_ROW = 3
 """Timed steps of one turn."""
-_SETTLE_S = 0.2
-"""Some 20 steps of a small model: the last-level cache keeps its K and V only after that many."""
+_SETTLE_S = {"cpu": 0.2, "cuda": 0.02}
+"""Some 20 steps of a small model on a CPU: its last-level cache keeps K and V only after that many."""
 
 Step = Callable[[], object]
 Tell = Callable[[str], object]
@@ -49,7 +51,9 @@ Tell = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGrid:
-    """What is measured of every model. acceptance: a profile of heads, which decides each size's tree."""
+    """What is measured of every model. acceptance: a profile of heads, which decides each size's tree;
+    splits_attention: of `Llama`.
+    """
 
     batches: Sequence[int]
     candidates: Sequence[int]
@@ -57,6 +61,7 @@ class StepGrid:
     acceptance: str
     repeats: int = 10
     passes: int = 2
+    splits_attention: bool = False
 
     def trees(self) -> dict[int, tuple[CandidateTree, float]]:
         """The best tree of each size above 1 and the tokens per step that it is expected to give.
@@ -90,6 +95,7 @@ def measure_decoder_steps(
     model. Raises UsageError, SpecError, OutputError.
     """
     chosen = grid.trees()
+    raise_clocks(device)
     seen = environment(device, name)
     meta = StepMeta(
         schema=1,
@@ -108,6 +114,15 @@ def measure_decoder_steps(
         label, config = decoder_config(given)
         write_config(folder, label, config.to_hf())
         model, heads = random_weights(config, dtype=DTYPES[dtype], device=device, heads=deepest)
+        model.splits_attention = grid.splits_attention
+        meta.attention[label] = attention_kernels(
+            device,
+            DTYPES[dtype],
+            heads=config.num_attention_heads,
+            kv_heads=config.num_key_value_heads,
+            head_dim=config.head_dim,
+            splits=grid.splits_attention,
+        )
         cells = step_grid(
             model,
             heads,
@@ -120,9 +135,11 @@ def measure_decoder_steps(
             repeats=grid.repeats,
             passes=grid.passes,
         )
-        for cell in cells:
-            rows.append(cell)
-            tell(f"{cell_name(cell)}: {cell.time_us:.0f} us")
+        with watched(device) as clocks:
+            for cell in cells:
+                rows.append(cell)
+                tell(f"{cell_name(cell)}: {cell.time_us:.0f} us")
+        meta.environment.run_clocks_mhz.update(clocks.summary)
         write_steps(folder, meta, rows)
         plain_us = min(row.time_us for row in rows if row.model == label and row.candidates == 1)
         read = config.parameter_count * DTYPES[dtype].itemsize / plain_us * US_PER_S
@@ -169,7 +186,12 @@ def random_weights(
         for parameter in model.parameters():
             parameter.uniform_(-0.02, 0.02)
     model.eval().requires_grad_(requires_grad=False)
-    return model, new_heads(model.lm_head, count=heads).requires_grad_(False) if heads else None
+    if not heads:
+        return model, None
+    drafting = new_heads(model.lm_head, count=heads).requires_grad_(False)
+    for parameter in drafting.parameters():
+        parameter.uniform_(-0.02, 0.02)
+    return model, drafting
 
 
 @torch.inference_mode()
@@ -205,12 +227,15 @@ def step_grid(
     every = {1: CandidateTree.chain(0)} | dict(sorted(trees.items()))
     for repetition in range(passes):
         for batch in batches:
-            cache = model.new_cache(batch=batch, capacity=seq_len + max(every))
-            cache.lengths += seq_len
-            steps = {count: full_step(model, heads, tree, cache, accepted) for count, tree in every.items()}
+            steps = steps_of(model, heads, every, batch=batch, seq_len=seq_len, accepted=accepted)
             if graphs or (graphs is None and on_cuda):
-                steps = {count: captured([step]) for count, step in steps.items()}
-            for count, timing in interleaved(steps, model.device, repeats=repeats, clock=clock).items():
+                pool = torch.cuda.graph_pool_handle()
+                steps = {count: captured([step], model.device, pool=pool) for count, step in steps.items()}
+            timings = interleaved(steps, model.device, repeats=repeats, clock=clock)
+            steps = {}  # cache and graphs of this batch make room for those of the next
+            if on_cuda:
+                torch.cuda.empty_cache()
+            for count, timing in timings.items():
                 yield StepRow(
                     model=name,
                     dtype=dtype,
@@ -227,12 +252,30 @@ def step_grid(
                 )
 
 
+def steps_of(
+    model: Llama,
+    heads: MedusaHeads | None,
+    trees: Mapping[int, CandidateTree],
+    *,
+    batch: int,
+    seq_len: int,
+    accepted: int = ACCEPTED,
+) -> dict[int, Step]:
+    """Steps of one batch by candidates, on one cache of random keys and values behind `seq_len` tokens."""
+    cache = model.new_cache(batch=batch, capacity=seq_len + max(trees))
+    cache.keys.normal_()
+    cache.values.normal_()
+    cache.lengths += seq_len
+    return {count: full_step(model, heads, tree, cache, accepted) for count, tree in trees.items()}
+
+
 def full_step(
     model: Llama, heads: MedusaHeads | None, tree: CandidateTree, cache: KVCache, accepted: int
 ) -> Step:
     """One step as `generate` does it, of fixed shapes: draft, verify, choose, keep, and back to its length.
 
-    Without heads the drafts are token 0. The root's own hidden state feeds the heads of the next step.
+    Without heads the drafts are any tokens. The root's own hidden state feeds the heads of the next step.
+    Tokens and hidden state are random, as the cache should be: products of zeros are quicker.
     """
     device, batch = model.device, cache.batch
     drafter = MedusaDrafter(model, heads, tree) if heads is not None and tree.depth else None
@@ -240,19 +283,30 @@ def full_step(
     seq_len = int(cache.lengths.max())
     path = torch.tensor([path_to(tree, min(accepted, tree.depth))] * batch, device=device)
     counts = torch.full((batch,), path.shape[1], device=device)
-    roots = torch.zeros(batch, dtype=torch.long, device=device)
-    tokens = torch.zeros(batch, tree.candidates, dtype=torch.long, device=device)
-    hidden = torch.zeros(batch, model.config.hidden_size, dtype=model.dtype, device=device)
+    tokens, hidden = random_inputs(model, tree, batch)
+    roots = tokens[:, 0].contiguous()
+    behind = {"tree_mask": mask, "depths": depths, "kv_len": seq_len + tree.candidates, "filled": True}
 
     def step() -> Tensor:
         drafted = drafter.propose(roots, hidden, ()).tokens if drafter is not None else tokens
-        states = model(drafted, cache=cache, tree_mask=mask, depths=depths, kv_len=seq_len + tree.candidates)
+        states = model(drafted, cache=cache, **behind)
         best = model.logits(states).argmax(-1)
         cache.compact(path, counts)
         cache.lengths.fill_(seq_len)
         return best
 
     return step
+
+
+def random_inputs(model: Llama, tree: CandidateTree, batch: int) -> tuple[Tensor, Tensor]:
+    """Tokens of a tree (batch, candidates) and a hidden state (batch, hidden), the same at each call."""
+    device = model.device
+    generator = torch.Generator(device=device).manual_seed(0)
+    tokens = torch.randint(
+        0, model.config.vocab_size, (batch, tree.candidates), generator=generator, device=device
+    )
+    size = model.config.hidden_size
+    return tokens, torch.randn(batch, size, generator=generator, dtype=model.dtype, device=device)
 
 
 def path_to(tree: CandidateTree, accepted: int) -> list[int]:
@@ -268,7 +322,7 @@ def interleaved(
     repeats: int,
     clock: Callable[[], float] = time.perf_counter,
 ) -> dict[int, Timing]:
-    """Wall time of each step, synchronised with the device; the steps take turns.
+    """Time of each step by itself; the steps take turns.
 
     In its turn a step first runs untimed, once and for `_SETTLE_S`, and then a few times on the clock: in
     decoding a step follows its like, and after one of another size it takes several to have its operands
@@ -282,11 +336,15 @@ def interleaved(
             while not settled:
                 step()
                 synchronise(device)  # launches run ahead of a GPU
-                settled = clock() - began >= _SETTLE_S
-            for _ in range(_IN_A_ROW):
-                synchronise(device)
-                started = clock()
-                step()
-                synchronise(device)
-                times[key].append(US_PER_S * (clock() - started))
+                settled = clock() - began >= _SETTLE_S[device.type]
+            times[key] += [step_us(step, device, clock) for _ in range(_IN_A_ROW)]
     return {key: timing_of(values) for key, values in times.items()}
+
+
+def step_us(step: Step, device: torch.device, clock: Callable[[], float]) -> float:
+    """Microseconds of one step: between two events on CUDA, else by the clock."""
+    if device.type == "cuda":
+        return device_us(step, device)
+    started = clock()
+    step()
+    return US_PER_S * (clock() - started)

@@ -11,7 +11,7 @@ import torch
 
 from medusa_sim.data import find
 from medusa_sim.errors import OutputError
-from medusa_sim.measure.graphs import captured
+from medusa_sim.measure.graphs import captured, synchronise
 from medusa_sim.measure.kernels import DTYPES, Call
 from medusa_sim.specs.gpu import HARDWARE, load_gpu
 from medusa_sim.specs.measurement import SCHEMA, Environment, Rates
@@ -150,7 +150,8 @@ def _launch_us(device: torch.device) -> tuple[float, float]:
     eager = _median_us(device, many) / _LAUNCH_CALLS
     if device.type != "cuda":
         return eager, 0.0
-    return eager, _median_us(device, captured([lambda: one.add_(1.0)] * _LAUNCH_CALLS)) / _LAUNCH_CALLS
+    graph = captured([lambda: one.add_(1.0)] * _LAUNCH_CALLS, device)
+    return eager, _median_us(device, graph) / _LAUNCH_CALLS
 
 
 def _median_us(device: torch.device, work: Callable[[], object]) -> float:
@@ -165,14 +166,9 @@ def _fastest_us(device: torch.device, work: Callable[[], object]) -> float:
 def _samples_us(device: torch.device, work: Call) -> list[float]:
     times = []
     for _ in range(_REPEATS):
-        _synchronise(device)
+        synchronise(device)
         started = time.perf_counter()
         work()
-        _synchronise(device)
+        synchronise(device)
         times.append(US_PER_S * (time.perf_counter() - started))
     return times
-
-
-def _synchronise(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -20,32 +20,38 @@ from torch.nn import functional
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.model import RMSNorm, rotate
-from medusa_sim.decoder.tree_attention import attention_mask, mask_bias
+from medusa_sim.decoder.tree_attention import attention_mask, mask_bias, prefix_and_tree
 from medusa_sim.measure.shapes import Case
 from medusa_sim.operators.operator import ATTENTION_KINDS
 
 Call = Callable[[], object]
 
 DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
-CACHE_MULTIPLE = 3
-"""Rotating through this many times the cache leaves nothing of a buffer in it."""
+CACHE_MULTIPLE = {"cpu": 3, "cuda": 8}
+"""Rotating through this many times the cache leaves nothing of a buffer in it; a GPU's L2 is hashed and keeps
+some lines for longer."""
 MOST_COPIES = 256
 _EMBEDDING_ROWS = 32_000
 _TREE_BRANCHES = 4
 
 
 class Pool:
-    """Buffers of random values that operands are cut from; they grow to the largest that was asked for."""
+    """Buffers of random values that operands are cut from; they grow to the largest that was asked for.
 
-    def __init__(self, device: torch.device, cache_bytes: int) -> None:
+    splits_attention: verification in two parts, as `Llama.splits_attention`.
+    """
+
+    def __init__(self, device: torch.device, cache_bytes: int, *, splits_attention: bool = False) -> None:
         self.device = device
         self.cache_bytes = cache_bytes
+        self.rotation_bytes = CACHE_MULTIPLE[device.type] * cache_bytes
+        self.splits_attention = splits_attention
         self._buffers: dict[tuple[str, torch.dtype], Tensor] = {}
 
     def operands(self, shape: Sequence[int], dtype: torch.dtype, between_bytes: float) -> Tensor:
-        """(copies, *shape): so many that `between_bytes`, or CACHE_MULTIPLE caches, are read in a round."""
+        """(copies, *shape): so many that `between_bytes`, or several caches, are read in a round."""
         count = math.prod(shape)
-        wanted = min(between_bytes, CACHE_MULTIPLE * self.cache_bytes)
+        wanted = min(between_bytes, self.rotation_bytes)
         copies = min(max(1, math.ceil(wanted / (count * dtype.itemsize))), MOST_COPIES)
         return self._buffer(copies * count, dtype)[: copies * count].view(copies, *shape)
 
@@ -60,7 +66,7 @@ class Pool:
         if held is None or held.numel() < count:
             # Doubled, so that growing shapes do not each fill a buffer of their own.
             grown = 2 * held.numel() if held is not None else 0
-            most = CACHE_MULTIPLE * self.cache_bytes // dtype.itemsize
+            most = self.rotation_bytes // dtype.itemsize
             for key in [key for key in self._buffers if key[0] == use]:
                 del self._buffers[key]  # the old one is freed first
             held = torch.empty(max(count, min(grown, most)), dtype=dtype, device=self.device)
@@ -177,9 +183,10 @@ def _fused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     order = torch.arange(q_len, device=device)
     causal = case.operator.kind == "prefill_attention"
     within = order[:, None] >= order if causal else tree_mask(q_len, device)
-    mask = attention_mask(lengths, within, kv_len, order)
-    group = heads // kv_heads
-    bias = mask_bias(mask, group, dtype)
+    group, prefix = heads // kv_heads, kv_len - q_len
+    splits = pool.splits_attention and prefix > 0 and not causal
+    mask = within.expand(batch, -1, -1) if splits else attention_mask(lengths, within, kv_len, order)
+    bias = None if q_len == 1 else mask_bias(mask, group, dtype)
     slots = lengths[:, None] + order
     q = _random(pool, dtype, batch, q_len, heads, head_dim).transpose(1, 2)
     k = _random(pool, dtype, batch, q_len, kv_heads, head_dim).transpose(1, 2)
@@ -189,9 +196,11 @@ def _fused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
         def attend() -> Tensor:
             cache.write(layer, slots, k, v)
             rows = q.reshape(batch, kv_heads, group * q_len, head_dim)
-            out = functional.scaled_dot_product_attention(
-                rows, cache.keys[layer], cache.values[layer], attn_mask=bias
-            )
+            keys, values = cache.keys[layer], cache.values[layer]
+            if splits and bias is not None:
+                out = prefix_and_tree(rows, keys, values, prefix, bias)
+            else:
+                out = functional.scaled_dot_product_attention(rows, keys, values, attn_mask=bias)
             merged = out.reshape(batch, heads, q_len, head_dim).transpose(1, 2)
             return merged.reshape(batch, q_len, -1)
 

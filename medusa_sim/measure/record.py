@@ -88,6 +88,12 @@ class Record:
         if self.clock() - self._saved_at > _SAVE_EVERY_S:
             self.save()
 
+    def put(self, case: Case, timing: Timing) -> None:
+        """Keep a row in place of any that is there; not saved yet."""
+        name = file_name(case)
+        self._files.setdefault(name, {})[_case_key(case)] = row_of(case, timing)
+        self._changed.add(name)
+
     def save(self) -> None:
         """Replace the files whose rows changed. Raises OutputError."""
         for name in sorted(self._changed):

@@ -54,7 +54,7 @@ class Outcome:
     best_bytes_per_s: float
 
 
-class _Best:
+class Best:
     """The highest rates among linear layers.
 
     Weights of a model that fits the last-level cache are read from there in every step: that rate counts too.
@@ -65,6 +65,7 @@ class _Best:
         self.bytes_per_s = 0.0
 
     def see(self, case: Case, time_us: float) -> None:
+        """Count a row."""
         if case.operator.kind == "gemm":
             flops_per_s, dtype = case.flops / time_us * US_PER_S, case.operator.dtype
             self.flops_per_s[dtype] = max(flops_per_s, self.flops_per_s.get(dtype, 0.0))
@@ -93,7 +94,7 @@ def measure_cases(
     waiting = [case for case in fitting if not record.has(case)]
     waiting += [case for case in fitting if record.has(case) and not record.has_steady(case)]
     measured = noisy = left = 0
-    best = _Best()
+    best = Best()
     pace: deque[float] = deque(maxlen=_RECENT)
     every_s = [expected_s(case, rates) for case in waiting]
     rests_s = np.cumsum([0.0, *every_s[:0:-1]])[::-1].tolist()

@@ -6,6 +6,7 @@ only refined. A shape's level is the sum over its axes; shapes run level by leve
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -119,6 +120,22 @@ def cases(models: Sequence[Model], dtypes: Sequence[str]) -> list[Case]:
     return _interleaved(found.values())
 
 
+def filled_up(needed: Sequence[Case], more: Sequence[Case], least: int) -> tuple[list[Case], list[Case]]:
+    """Those needed with as many others of their kinds as make `least` of each; the rest of the others."""
+    known = {case.key for case in needed}
+    counts = Counter(case.operator.kind for case in needed)
+    first, rest = list(needed), []
+    for case in more:
+        if case.key in known:
+            continue
+        if 0 < counts[case.operator.kind] < least:
+            counts[case.operator.kind] += 1
+            first.append(case)
+        else:
+            rest.append(case)
+    return first, rest
+
+
 def _interleaved(found: Iterable[Case]) -> list[Case]:
     """By level; within a level the families advance together, however many shapes each has."""
     groups: dict[tuple[int, str], list[Case]] = {}
@@ -133,21 +150,30 @@ def _interleaved(found: Iterable[Case]) -> list[Case]:
 
 
 def _of_model(model: Model, dtype: str) -> Iterator[Case]:
-    weights = model.parameter_count * BYTES_PER_ELEMENT[dtype]
-    written = BYTES_PER_ELEMENT[dtype] * (
-        _WRITTEN_HIDDEN * model.hidden + _WRITTEN_INNER * model.intermediate
-    )
     for name, n, k in linear_layers(model):
         for m, level in M_LEVELS.items():
-            layer = Gemm(name=name, m=m, n=n, k=k, dtype=dtype)
-            yield Case(operator=layer, level=level, between_bytes=weights, activation_bytes=m * written)
+            yield case_of(model, Gemm(name=name, m=m, n=n, k=k, dtype=dtype), level)
     for kind, n in elementwise_widths(model):
         for m, level in ELEMENTWISE_M_LEVELS.items():
-            rows = Elementwise(name=kind, kind=kind, m=m, n=n, dtype=dtype)
-            yield Case(operator=rows, level=level, between_bytes=weights, activation_bytes=m * written)
+            yield case_of(model, Elementwise(name=kind, kind=kind, m=m, n=n, dtype=dtype), level)
     for product, level in _attention(model, dtype):
-        every_layer = model.layers * float(product.kv_bytes)  # they come back after those of all others
-        yield Case(operator=product, level=level, between_bytes=weights + every_layer)
+        yield case_of(model, product, level)
+
+
+def case_of(model: Model, operator: Operator, level: int) -> Case:
+    """An operator of a model, as cold as the model's steps leave its operands."""
+    size = BYTES_PER_ELEMENT[operator.dtype]
+    weights = model.parameter_count * size
+    if isinstance(operator, Attention):
+        every_layer = model.layers * float(operator.kv_bytes)  # they come back after those of all others
+        return Case(operator=operator, level=level, between_bytes=weights + every_layer)
+    written = size * (_WRITTEN_HIDDEN * model.hidden + _WRITTEN_INNER * model.intermediate)
+    return Case(
+        operator=operator,
+        level=level,
+        between_bytes=weights,
+        activation_bytes=float(operator.tokens) * written,
+    )
 
 
 def linear_layers(model: Model) -> list[tuple[str, int, int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,13 +34,25 @@ def timing_of(samples_us: Sequence[float]) -> Timing:
     return Timing(statistics.median(samples_us), deciles[0], deciles[-1], len(samples_us))
 
 
+def settled_timing(values_us: Sequence[float]) -> Timing:
+    """Of one launch in several turns: the lower quartile, which other work on a machine hardly moves."""
+    return dataclasses.replace(timing_of(values_us), time_us=lower_quartile(values_us))
+
+
+def lower_quartile(values: Sequence[float]) -> float:
+    """A quarter of the way up the sorted values; of two, a quarter of the way between them."""
+    if len(values) == 1:
+        return values[0]
+    return statistics.quantiles(values, n=4, method="inclusive")[0]
+
+
 def spread_warning(noisy: int, rows: int, kind: str, load_average: float) -> str | None:
     """One line with a remedy where some of the rows are noisy, else None."""
     if not noisy:
         return None
     told = f"{noisy} of {rows} rows spread by more than {SPREAD_LIMIT:.0%} (p90 - p10 over the median); "
     if kind == "cuda":
-        remedy = "lock the clocks (nvidia-smi --lock-gpu-clocks) and let nothing else run on the card"
+        remedy = "let nothing else run on the card; lock its clocks if you may (nvidia-smi --lock-gpu-clocks)"
     else:
         remedy = f"end other programs (load average {load_average:g} at the start) and fix the clocks"
     return f"{told}{remedy}, then run the same command with --resume: noisy rows are measured again"

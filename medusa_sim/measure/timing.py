@@ -8,15 +8,16 @@ import itertools
 import time
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 import torch
 
-from medusa_sim.measure.graphs import captured
+from medusa_sim.measure.graphs import captured, device_us
 from medusa_sim.measure.kernels import MOST_COPIES, Call, Pool, calls
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import Timing, timing_of
-from medusa_sim.units import US_PER_MS, US_PER_S
+from medusa_sim.units import US_PER_S
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of mallopt(3)."""
@@ -41,27 +42,56 @@ class Bench(Protocol):
         """Times of one launch of the case."""
 
 
-class CpuBench:
-    """Wall time on the CPU; a sample is a run of calls on rotating operands."""
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """A run of so many calls on rotating operands."""
 
-    def __init__(self, pool: Pool, clock: Callable[[], float] = time.perf_counter) -> None:
+    rotation: itertools.cycle[Call]
+    results: deque[object]
+    calls: int
+    clock: Callable[[], float]
+
+    @torch.inference_mode()
+    def __call__(self) -> float:
+        """Microseconds of one launch."""
+        started = self.clock()
+        for call in itertools.islice(self.rotation, self.calls):
+            self.results.append(call())
+        return US_PER_S * (self.clock() - started) / self.calls
+
+
+class CpuBench:
+    """Time on the CPU; a sample is a run of calls on rotating operands.
+
+    patience: share of the usual warm-up that a case gets.
+    """
+
+    def __init__(
+        self, pool: Pool, clock: Callable[[], float] = time.perf_counter, *, patience: float = 1.0
+    ) -> None:
         keep_memory()
         self.pool = pool
         self.clock = clock
+        self.patience = patience
 
-    @torch.inference_mode()
     def timing(self, case: Case) -> Timing:
         """Times of one launch of the case."""
+        sample = self.ready(case)
+        first_us = sample()
+        return timing_of([sample() for _ in range(_repeats(first_us * sample.calls))])
+
+    @torch.inference_mode()
+    def ready(self, case: Case) -> Sample:
+        """Warms the case up; what it returns times one launch, in us, each time it is called."""
         operands = calls(case, self.pool)
         rotation = itertools.cycle(operands)
         results: deque[object] = deque(maxlen=results_kept(case, next(rotation)()))
         settles = case.operator.FAMILY == "attention" and case.between_bytes < self.pool.cache_bytes
         rotations, seconds = (_SETTLING_ROTATIONS, _SETTLING_S) if settles else (_WARMUP_ROTATIONS, _WARMUP_S)
-        self._warm_up(rotation, results, rotations * len(operands), seconds)
-        once_us = self._sample_us(rotation, 1, results)
+        self._warm_up(rotation, results, rotations * len(operands), self.patience * seconds)
+        once_us = Sample(rotation, results, 1, self.clock)()
         block = min(max(1, round(_SAMPLE_US / max(once_us, 0.1))), _MOST_CALLS)
-        repeats = _repeats(once_us * block)
-        return timing_of([self._sample_us(rotation, block, results) for _ in range(repeats)])
+        return Sample(rotation, results, block, self.clock)
 
     def _warm_up(
         self, rotation: itertools.cycle[Call], results: deque[object], most: int, seconds: float
@@ -73,12 +103,6 @@ class CpuBench:
             results.append(call())
             if number >= _WARMUP_CALLS and self.clock() - began > seconds:
                 return
-
-    def _sample_us(self, rotation: itertools.cycle[Call], block: int, results: deque[object]) -> float:
-        started = self.clock()
-        for call in itertools.islice(rotation, block):
-            results.append(call())
-        return US_PER_S * (self.clock() - started) / block
 
 
 def keep_memory() -> None:
@@ -115,27 +139,19 @@ class CudaBench:
     @torch.inference_mode()
     def timing(self, case: Case) -> Timing:
         """Times of one launch of the case."""
-        rotation = calls(case, self.pool)
-        replay = captured(rotation)
-        once_us = _replay_us(replay)
+        device, rotation = self.pool.device, calls(case, self.pool)
+        with torch.cuda.device(device):
+            results = results_kept(case, rotation[0]())
+        replay = captured(rotation, device, results=results)
+        once_us = device_us(replay, device)
         rounds = min(max(1, round(_SAMPLE_US / max(once_us, 0.1))), max(1, _MOST_CALLS // len(rotation)))
         if rounds > 1:
-            replay = captured(rotation * rounds)
+            replay = captured(rotation * rounds, device, results=results)
         for _ in range(_WARMUP_ROUNDS):
             replay()
         each = len(rotation) * rounds
         repeats = _repeats(once_us * rounds)
-        return timing_of([_replay_us(replay) / each for _ in range(repeats)])
-
-
-def _replay_us(replay: Callable[[], None]) -> float:
-    started = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
-    ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-    started.record()
-    replay()
-    ended.record()
-    torch.cuda.synchronize()
-    return US_PER_MS * float(started.elapsed_time(ended))
+        return timing_of([device_us(replay, device) / each for _ in range(repeats)])
 
 
 def _repeats(sample_us: float) -> int:

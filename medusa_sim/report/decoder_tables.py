@@ -48,8 +48,25 @@ def comparisons_table(comparisons: Sequence[Comparison], title: str) -> TextTabl
     )
 
 
+def floor_line(found: DecoderValidation) -> str:
+    """How exactly these steps can judge anything, in one line."""
+    speedups = [each for each in found.comparisons if each.quantity == "speedup"]
+    passes = max(len(cell.passes_us) for cell in found.cells)
+    if not speedups or passes == 1:
+        return (
+            "one pass over the grid: how far a second would differ is not known, nothing can be judged here"
+        )
+    floor, effect = speedups[0].floor, found.effect
+    told = (
+        f"halves of the {passes} passes differ by {percent(floor)} in the mean over the speedups; "
+        f"the best tree of a batch changes its throughput by {percent(effect)}"
+    )
+    return f"{told}: cannot be judged here" if floor >= effect else told
+
+
 def choice_table(choices: Sequence[Choice]) -> TextTable:
-    """Best counts, predicted and measured; 1 is "do not enable"."""
+    """Best counts, predicted and measured; 1 is "do not enable". A verdict where passes were compared."""
+    judged = any(each.floor is not None for each in choices)
     rows = [
         (
             each.model,
@@ -58,13 +75,15 @@ def choice_table(choices: Sequence[Choice]) -> TextTable:
             _count(each.measured),
             str(each.grid_steps),
             percent(each.regret),
+            *((f"{each.gain or 0.0:.2f}x", percent(each.floor or 0.0), each.verdict) if judged else ()),
         )
         for each in choices
     ]
+    more = ("gain of the best tree", "passes differ", "verdict") if judged else ()
     return TextTable(
-        headers=("model", "batch", "predicted best", "measured best", "grid steps", "regret"),
+        headers=("model", "batch", "predicted best", "measured best", "grid steps", "regret", *more),
         rows=tuple(rows),
-        right=(False, True, True, True, True, True),
+        right=(False, True, True, True, True, True, *((True, True, False) if judged else ())),
         title="candidates to choose",
     )
 

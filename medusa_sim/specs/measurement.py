@@ -29,8 +29,8 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
     name: the GPU name of the project (a hardware file's); device: what the system calls it. clocks_mhz:
     highest clocks that the device may run at (by domain: sm, memory, core). current_clocks_mhz: at the
-    start of the run. threads: of the CPU, as torch uses them. load_average: processes that wanted to run in
-    the last minute, before the measurement.
+    start of the run; run_clocks_mhz: lowest, median and highest of a GPU's while it ran. threads: of the CPU,
+    as torch uses them. load_average: processes that wanted to run in the last minute, before the measurement.
     """
 
     name: Text
@@ -47,6 +47,7 @@ class Environment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     commit: Text
     date: Text
     load_average: Annotated[float, Limit(ge=0.0, le=1e6)]
+    run_clocks_mhz: dict[str, _Mhz] = {}
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -65,7 +66,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     """How the rows of a folder were measured.
 
     method: how a time was taken, one line. models: whose shapes. environments of later runs that added
-    rows are kept in `resumed`.
+    rows are kept in `resumed`. attention: torch's kernel of a plain step and of a tree. reference: 10th
+    percentile, median and 90th of the reference kernel, us, where every time was divided by its state.
     """
 
     schema: Schema
@@ -75,6 +77,8 @@ class Meta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     dtypes: tuple[Text, ...]
     environment: Environment
     rates: Rates
+    attention: dict[str, Text] = {}
+    reference: dict[str, Us] = {}
     resumed: tuple[Environment, ...] = ()
 
 

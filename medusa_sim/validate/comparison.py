@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
 
+CLOSE = 0.05
+"""Regret below which a choice is as good as the best."""
 ALLOWANCE = 0.10
 """Error beyond the passes' own disagreement that a cell may have."""
 
@@ -36,7 +39,8 @@ class Choice:
     """The best count of candidates by predicted and by measured steps; 1 is "do not enable".
 
     grid_steps: how many places of the measured grid lie between them. regret: share of the attainable
-    speedup that the predicted choice gives away.
+    speedup that the predicted choice gives away. gain: measured speedup of the best tree over none. floor:
+    how far halves of the passes disagree about it; None where that is not known.
     """
 
     model: str
@@ -45,13 +49,27 @@ class Choice:
     measured: int
     grid_steps: int
     regret: float
+    gain: float | None = None
+    floor: float | None = None
+
+    @property
+    def verdict(self) -> str:
+        """What a measurement of this accuracy says about the choice."""
+        if self.floor is not None and self.gain is not None and self.floor >= abs(self.gain - 1.0):
+            return "cannot be judged here"
+        if self.predicted == self.measured:
+            return "right"
+        if self.regret <= CLOSE:
+            return "within 5 %"
+        return "cannot be judged here" if self.floor is not None and self.regret <= self.floor else "wrong"
 
 
 def comparison(quantity: str, ratio: FloatArray, floors: Sequence[float], where: Sequence[str]) -> Comparison:
     """Errors of predicted / measured. floors: disagreement of the passes, where: words, for each cell."""
     error = np.abs(ratio - 1.0)
     worst = int(np.argmax(error))
-    floor = float(np.mean(floors))
+    known = [each for each in floors if not math.isnan(each)]
+    floor = float(np.mean(known)) if known else 0.0
     return Comparison(
         quantity=quantity,
         cells=len(error),
@@ -69,10 +87,31 @@ def disagreement(passes: tuple[float, ...]) -> float:
     return (max(passes) - min(passes)) / float(np.mean(passes))
 
 
+def halves_differ(passes: Sequence[float], estimate: Callable[[Sequence[float]], float]) -> float:
+    """How far an estimate from every second pass lies from one of the others, as a fraction of their mean.
+
+    What a repetition of half the length would differ by; NaN for one pass, which tells nothing.
+    """
+    if len(passes) == 1:
+        return math.nan
+    first, second = estimate(passes[::2]), estimate(passes[1::2])
+    return 2.0 * abs(first - second) / (first + second)
+
+
 def choice_of(
-    model: str, batch: int, candidates: Sequence[int], measured: FloatArray, predicted: FloatArray
+    model: str,
+    batch: int,
+    candidates: Sequence[int],
+    measured: FloatArray,
+    predicted: FloatArray,
+    *,
+    gain: float | None = None,
+    floor: float | None = None,
 ) -> Choice:
-    """The best count by predicted and by measured gain, for counts in ascending order."""
+    """The best count by predicted and by measured gain, for counts in ascending order.
+
+    gain, floor: of `Choice`.
+    """
     best, chosen = int(np.argmax(measured)), int(np.argmax(predicted))
     return Choice(
         model=model,
@@ -81,4 +120,6 @@ def choice_of(
         measured=candidates[best],
         grid_steps=abs(best - chosen),
         regret=1.0 - float(measured[chosen] / measured[best]),
+        gain=gain,
+        floor=floor,
     )

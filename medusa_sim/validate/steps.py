@@ -26,6 +26,7 @@ from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
 from medusa_sim.latency.profile import OPERATOR_PROFILES
 from medusa_sim.measure.cells import StepMeta, StepRow, read_steps
 from medusa_sim.measure.environment import differences
+from medusa_sim.measure.spread import lower_quartile
 from medusa_sim.reading import read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.hf_config import model_from_config
@@ -37,11 +38,13 @@ from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step, work_time
 from medusa_sim.step.workload import elementwise_launch, verify
-from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
+from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, halves_differ
 
 GRAPHED = "cuda-graph"
 _MASK_PASSES = 3
 """Gather, mask and bias."""
+MASK = "mask"
+"""Name of the operator that makes the mask."""
 Key: TypeAlias = tuple[int, int, int, int, float]
 """Batch, length, candidates, depth, tokens per step."""
 
@@ -50,7 +53,7 @@ Key: TypeAlias = tuple[int, int, int, int, float]
 class StepCell:
     """One cell, microseconds. is_fitted: a gap comes from it.
 
-    measured_us: minimum over passes, since other load can only slow a step.
+    measured_us: the lower quartile of the passes: other work on the machine rather slows a step.
     """
 
     model: str
@@ -91,6 +94,12 @@ class DecoderValidation:
     comparisons: tuple[Comparison, ...]
     choices: tuple[Choice, ...]
     gaps: dict[str, Gaps]
+
+    @property
+    def effect(self) -> float:
+        """|gain - 1| of each batch's best tree, in the mean: what a measurement must be able to tell."""
+        gains = [choice.gain for choice in self.choices if choice.gain is not None]
+        return float(np.mean(np.abs(np.asarray(gains) - 1.0))) if gains else 0.0
 
 
 def decoder_runtime(launch_us: float = 0.0) -> Runtime:
@@ -196,7 +205,7 @@ def _cells(
         fitted_to = [key for key in keys if key[2] == 1][:1]
         if not graphed:
             fitted_to += [key for key in keys if key[2] > 1][:1]
-        beside = [min(passes[key]) - base[key][0] for key in fitted_to]
+        beside = [lower_quartile(passes[key]) - base[key][0] for key in fitted_to]
         gaps = _fitted_gaps(fitted_to, beside, base, graphed=graphed)
     return gaps, [
         StepCell(
@@ -205,7 +214,7 @@ def _cells(
             seq_len=key[1],
             candidates=key[2],
             tokens_per_step=key[4],
-            measured_us=min(passes[key]),
+            measured_us=lower_quartile(passes[key]),
             passes_us=passes[key],
             predicted_us=base[key][0] + gaps.of_step(base[key][1], key[2]),
             is_fitted=key in fitted_to,
@@ -244,12 +253,11 @@ def decoder_step(
         depth=depth,
     )
     if candidates == 1:
-        step = decode_step(setting, batch, seq_len)
-    else:
-        step = verify_step(setting, batch, seq_len, candidates)
+        return decode_step(setting, batch, seq_len)  # one token needs no mask
+    step = verify_step(setting, batch, seq_len, candidates)
     keys = batch * candidates * (seq_len + candidates)
     rows = -(-keys // model.hidden)  # as wide as rows that were measured
-    mask = elementwise_launch(model, "mask", "residual", "attention", rows, model.hidden, _MASK_PASSES)
+    mask = elementwise_launch(model, MASK, "residual", "attention", rows, model.hidden, _MASK_PASSES)
     workload = verify(batch, seq_len, candidates)
     return step + work_time(
         latency, PassWork(launches=(mask,), runtime=runtime, workload=workload, of="continued")
@@ -270,7 +278,7 @@ def _comparisons(cells: Sequence[StepCell]) -> list[Comparison]:
         chosen = [cell for cell in scored if (cell.candidates == 1) == keep]
         if chosen:
             ratio = np.asarray([cell.predicted_us / cell.measured_us for cell in chosen])
-            floors = [disagreement(cell.passes_us) for cell in chosen]
+            floors = [halves_differ(cell.passes_us, lower_quartile) for cell in chosen]
             found.append(comparison(quantity, ratio, floors, [cell.where for cell in chosen]))
     pairs = [(_baseline(cells, cell), cell) for cell in scored if cell.candidates > 1]
     if pairs:
@@ -280,12 +288,45 @@ def _comparisons(cells: Sequence[StepCell]) -> list[Comparison]:
                 for base, cell in pairs
             ]
         )
-        floors = [
-            disagreement(tuple(b / c for b, c in zip(base.passes_us, cell.passes_us, strict=True)))
-            for base, cell in pairs
-        ]
+        floors = [_gain_differs(base, cell) for base, cell in pairs]
         found.append(comparison("speedup", ratio, floors, [cell.where for _, cell in pairs]))
     return found
+
+
+def _gain_differs(base: StepCell, cell: StepCell) -> float:
+    """How far halves of the passes disagree about the ratio of two steps."""
+    places = range(len(cell.passes_us))
+    return halves_differ(
+        places,
+        lambda chosen: (
+            lower_quartile([base.passes_us[int(i)] for i in chosen])
+            / lower_quartile([cell.passes_us[int(i)] for i in chosen])
+        ),
+    )
+
+
+def speedups_differ(rows: Sequence[StepRow]) -> float:
+    """How far the passes of one model disagree, in the mean over the speedups of its trees."""
+    passes: dict[tuple[int, int, int], list[float]] = {}
+    for row in rows:
+        passes.setdefault((row.batch, row.seq_len, row.candidates), []).append(row.time_us)
+    cells = {
+        key: StepCell(
+            model=rows[0].model,
+            batch=key[0],
+            seq_len=key[1],
+            candidates=key[2],
+            tokens_per_step=1.0,
+            measured_us=lower_quartile(times),
+            passes_us=tuple(times),
+            predicted_us=0.0,
+            is_fitted=False,
+        )
+        for key, times in passes.items()
+    }
+    return float(
+        np.mean([_gain_differs(cells[(*key[:2], 1)], cell) for key, cell in cells.items() if key[2] > 1])
+    )
 
 
 def _baseline(cells: Sequence[StepCell], cell: StepCell) -> StepCell:
@@ -307,13 +348,17 @@ def _choices(cells: Sequence[StepCell]) -> list[Choice]:
         if len(grid) < 2:
             continue
         tokens = np.asarray([cell.tokens_per_step for cell in grid])
+        measured = tokens / np.asarray([cell.measured_us for cell in grid])
+        plain, best = grid[0], grid[1 + int(np.argmax(measured[1:]))]
         found.append(
             choice_of(
                 place[0],
                 place[1],
                 [cell.candidates for cell in grid],
-                tokens / np.asarray([cell.measured_us for cell in grid]),
+                measured,
                 tokens / np.asarray([cell.predicted_us for cell in grid]),
+                gain=best.tokens_per_step * plain.measured_us / best.measured_us,
+                floor=_gain_differs(plain, best) if len(best.passes_us) > 1 else None,
             )
         )
     return found

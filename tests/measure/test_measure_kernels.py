@@ -20,7 +20,6 @@ from medusa_sim.decoder.model import Attention, Step  # noqa: E402
 from medusa_sim.latency.base import Source  # noqa: E402
 from medusa_sim.latency.measured import MeasuredLatency  # noqa: E402
 from medusa_sim.latency.profile import load_profile  # noqa: E402
-from medusa_sim.measure import kernels, shapes  # noqa: E402
 from medusa_sim.measure.kernels import Pool, calls, tree_mask  # noqa: E402
 from medusa_sim.measure.shapes import Case  # noqa: E402
 from medusa_sim.measure.timing import CpuBench, results_kept  # noqa: E402
@@ -225,28 +224,6 @@ CONFIG = {
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }
-
-
-@pytest.fixture
-def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tiny axes, a tiny cache and short samples: the machinery, not the times."""
-    from medusa_sim.measure import environment, hardware, timing
-
-    levels = {1: 0, 2: 0, 4: 1, 8: 1, 16: 1}
-    monkeypatch.setattr(shapes, "M_LEVELS", levels)
-    monkeypatch.setattr(shapes, "ELEMENTWISE_M_LEVELS", dict.fromkeys(range(1, 22), 0))
-    monkeypatch.setattr(shapes, "Q_LEVELS", {1: 0, 2: 0, 4: 1, 8: 1})
-    monkeypatch.setattr(shapes, "CONTEXT_LEVELS", {16: 0, 32: 1, 48: 1, 64: 1})
-    monkeypatch.setattr(shapes, "BATCH_LEVELS", {1: 0, 2: 1, 3: 1, 4: 1, 5: 1})
-    monkeypatch.setattr(shapes, "UNFUSED_Q_LEVELS", {1: 0, 4: 1})
-    monkeypatch.setattr(shapes, "PREFILL_LEVELS", dict.fromkeys((4, 8, 12, 16, 20, 24), 0))
-    monkeypatch.setattr(environment, "last_level_cache_bytes", lambda: 100_000)
-    monkeypatch.setattr(hardware, "_LEAST_COPY_BYTES", 2**20)
-    monkeypatch.setitem(hardware._PRODUCT, "cpu", 128)
-    monkeypatch.setattr(kernels, "_EMBEDDING_ROWS", 100)
-    monkeypatch.setattr(timing, "_SAMPLE_US", 1.0)
-    monkeypatch.setattr(timing, "_CASE_S", 0.0)
-    monkeypatch.setattr(timing, "_FEWEST_REPEATS", 2)
 
 
 def invoke(*args: str) -> str:

@@ -21,7 +21,12 @@ from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
 from medusa_sim.measure.cells import StepMeta, StepRow, read_steps, write_steps  # noqa: E402
-from medusa_sim.measure.decoder_steps import full_step, interleaved, step_grid  # noqa: E402
+from medusa_sim.measure.decoder_steps import (  # noqa: E402
+    full_step,
+    interleaved,
+    random_inputs,
+    step_grid,
+)
 from medusa_sim.measure.record import write_meta  # noqa: E402
 from medusa_sim.plan.scenario import latency_model  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
@@ -120,8 +125,8 @@ def test_a_step_does_the_decoders_work_and_comes_back(accepted: int) -> None:
     with torch.inference_mode():
         from medusa_sim.decoder.medusa import MedusaDrafter
 
-        zeros = torch.zeros(2, 32, dtype=torch.float64)
-        draft = MedusaDrafter(model, heads, TREE).propose(torch.zeros(2, dtype=torch.long), zeros, ())
+        tokens, hidden = random_inputs(model, TREE, 2)
+        draft = MedusaDrafter(model, heads, TREE).propose(tokens[:, 0], hidden, ())
         states = model(draft.tokens, cache=fresh, tree_mask=draft.mask, depths=draft.depths)
         assert torch.equal(model.logits(states).argmax(-1), best)
         depth = min(accepted, TREE.depth)
@@ -213,7 +218,7 @@ def test_an_eager_step_has_gaps_of_its_own(folder: Path) -> None:
 
 
 def test_errors_floors_and_choices_are_counted(folder: Path) -> None:
-    """Steps of 64 that take 3 times as long, and passes that differ by 8 %; the faster one counts."""
+    """Steps of 64 that take 3 times as long, and passes that differ by 8 %."""
     rows = measured_rows({1: 1.0, 16: 1.0, 64: 3.0}, wobble=0.08)
     write_steps(folder, META, rows)
     found = validate_decoder(folder, load_gpu(GPU), gaps=Gaps(launch_us=2.0))
@@ -221,7 +226,7 @@ def test_errors_floors_and_choices_are_counted(folder: Path) -> None:
     verify = by_name["verify step"]
     assert by_name["decode step"].cells == 2  # nothing was fitted
     assert verify.floor == pytest.approx(0.08, rel=1e-3)
-    errors = 1.0 / 0.96 - 1.0, 1.0 - 1.0 / (3.0 * 0.96)
+    errors = 1.0 / 0.98 - 1.0, 1.0 - 1.0 / (3.0 * 0.98)  # the lower quartile of two passes
     assert verify.mean == pytest.approx(sum(errors) / 2.0, rel=1e-3)
     assert verify.worst == pytest.approx(max(errors), rel=1e-3)
     assert "64 candidates" in verify.worst_at

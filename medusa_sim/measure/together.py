@@ -1,0 +1,223 @@
+"""Operators and decoder steps of one model on a CPU in turns: what predicts and what is predicted, in one
+state of the machine (`turns`).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.config import DecoderConfig
+from medusa_sim.errors import UsageError
+from medusa_sim.measure.attention_kernel import attention_kernels
+from medusa_sim.measure.cells import StepMeta, StepRow, write_config, write_steps
+from medusa_sim.measure.decoder_steps import ACCEPTED, Step, StepGrid, Tell, random_weights, step_us, steps_of
+from medusa_sim.measure.kernels import DTYPES, Pool
+from medusa_sim.measure.record import Record
+from medusa_sim.measure.session import Best
+from medusa_sim.measure.shapes import Case
+from medusa_sim.measure.spread import settled_timing, timing_of
+from medusa_sim.measure.timing import CpuBench
+from medusa_sim.measure.turns import Reference, Turns, Visit, step_clock, take_turns
+from medusa_sim.specs.measurement import Environment
+
+STEADY = 0.01
+"""Passes that differ by less, in the mean over the speedups, need no more rounds."""
+_FEWEST_ROUNDS = 5
+_SETTLE_S = 0.08
+_PATIENCE = 0.4
+_PLAIN_VISITS = 3
+"""Of a plain step in a round: every speedup of its batch rests on it."""
+
+Cell = tuple[int, int]
+"""Batch, candidates."""
+
+
+@dataclass(slots=True)
+class Together:
+    """One model's run. cases: what its steps are made of; more: shapes from which kernels are fitted besides.
+
+    record: where the operators' rows go; folder: where the steps go. disagreement: how far the passes of a
+    grid differ, in the mean over its speedups. Every round leaves complete files.
+    """
+
+    folder: Path
+    label: str
+    config: DecoderConfig
+    grid: StepGrid
+    cases: Sequence[Case]
+    more: Sequence[Case]
+    record: Record
+    dtype: str
+    seen: Environment
+    copy_bytes_per_s: float
+    disagreement: Callable[[Sequence[StepRow]], float]
+    tell: Tell = lambda _: None
+    turns: Turns = field(init=False)
+    _clock: Callable[[], float] = field(init=False)
+    _trees: dict[int, tuple[CandidateTree, float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Trees of the grid, nothing measured yet. Raises UsageError for a profile without heads."""
+        self._trees = {1: (CandidateTree.chain(0), 1.0), **self.grid.trees()}
+        self._clock = step_clock()
+        self.turns = Turns(Reference(self._clock))
+
+    def run(self, budget_s: float) -> None:
+        """Measure within the budget, or for one round if that takes longer. Raises OutputError."""
+        write_config(self.folder, self.label, self.config.to_hf())
+        bench = CpuBench(Pool(torch.device("cpu"), self.seen.cache_bytes), self._clock, patience=_PATIENCE)
+        operators = [Visit(case.key, _operator(bench, case)) for case in self.cases]
+        more = [Visit(case.key, _operator(bench, case)) for case in self.more]
+        steps = self._step_visits()
+        try:
+            for rounds in take_turns(
+                self.turns, _mixed(operators, steps), more, budget_s=budget_s, is_steady=self._is_steady
+            ):
+                self._write()
+                differ = f", passes differ by {self.disagreement(self._rows()):.1%}" if rounds > 1 else ""
+                self.tell(
+                    f"{self.label}: round {rounds} of {len(self.turns.found)} operators and steps{differ}"
+                )
+        except KeyboardInterrupt:
+            self._write()
+            raise
+
+    def meta(self) -> StepMeta:
+        """How the steps were measured."""
+        return StepMeta(
+            schema=1,
+            title=f"Steps of the decoder with random weights on {self.seen.device}",
+            launched="eager",
+            acceptance=self.grid.acceptance,
+            accepted_draft_tokens=ACCEPTED,
+            copy_bytes_per_s=self.copy_bytes_per_s,
+            environment=self.seen,
+            attention={self.label: self.attention},
+            reference=self.reference,
+        )
+
+    @property
+    def attention(self) -> dict[str, str]:
+        """Torch's kernels of a plain step and of a tree."""
+        return attention_kernels(
+            torch.device("cpu"),
+            DTYPES[self.dtype],
+            heads=self.config.num_attention_heads,
+            kv_heads=self.config.num_key_value_heads,
+            head_dim=self.config.head_dim,
+            splits=False,
+        )
+
+    @property
+    def reference(self) -> dict[str, float]:
+        """What the reference kernel took, us."""
+        found = timing_of(self.turns.states_us)
+        return {"p10": found.p10_us, "median": found.time_us, "p90": found.p90_us}
+
+    @property
+    def best(self) -> Best:
+        """The fastest linear layers."""
+        found = Best()
+        for case in (*self.cases, *self.more):
+            if case.key in self.turns.found:
+                found.see(case, settled_timing(self.turns.times_us(case.key)).time_us)
+        return found
+
+    def _step_visits(self) -> list[Visit]:
+        deepest = max(tree.depth for tree, _ in self._trees.values())
+        model, heads = random_weights(
+            self.config, dtype=DTYPES[self.dtype], device=torch.device("cpu"), heads=deepest
+        )
+        trees = {count: tree for count, (tree, _) in self._trees.items()}
+        with torch.inference_mode():
+            return [
+                Visit((batch, count), _settled(step, self._clock), _PLAIN_VISITS if count == 1 else 1)
+                for batch in self.grid.batches
+                for count, step in steps_of(
+                    model, heads, trees, batch=batch, seq_len=self.grid.seq_len
+                ).items()
+            ]
+
+    def _is_steady(self) -> bool:
+        return self.turns.rounds >= _FEWEST_ROUNDS and self.disagreement(self._rows()) < STEADY
+
+    def _rows(self) -> list[StepRow]:
+        """One row a cell and complete round; a run that was stopped in its first round keeps what it has."""
+        rounds = max(self.turns.rounds, 1)
+        return [
+            StepRow(
+                model=self.label,
+                dtype=self.dtype,
+                batch=batch,
+                seq_len=self.grid.seq_len,
+                candidates=count,
+                depth=tree.depth,
+                repetition=repetition,
+                time_us=time_us,
+                p10_us=time_us,
+                p90_us=time_us,
+                repeats=1,
+                tokens_per_step=tokens,
+            )
+            for batch in self.grid.batches
+            for count, (tree, tokens) in sorted(self._trees.items())
+            if (batch, count) in self.turns.found
+            for repetition, time_us in enumerate(self.turns.times_us((batch, count))[:rounds])
+        ]
+
+    def _write(self) -> None:
+        if not self.turns.found:
+            return
+        for case in (*self.cases, *self.more):
+            if case.key in self.turns.found:
+                self.record.put(case, settled_timing(self.turns.times_us(case.key)))
+        self.record.save()
+        rows = self._rows()
+        if rows:
+            write_steps(self.folder, self.meta(), rows)
+
+
+def require_cpu(device: torch.device) -> None:
+    """Raise UsageError off a CPU: a GPU's graphs are captured once, and nothing else runs on it."""
+    if device.type != "cpu":
+        raise UsageError(
+            "--with-operators measures on a CPU; on a GPU measure operators in a call of their own"
+        )
+
+
+def _operator(bench: CpuBench, case: Case) -> Callable[[], Callable[[], float]]:
+    return lambda: bench.ready(case)
+
+
+def _settled(step: Step, clock: Callable[[], float]) -> Callable[[], Callable[[], float]]:
+    """Runs the step until the caches hold what it leaves in them; then each call times it once."""
+
+    def once() -> float:
+        with torch.inference_mode():
+            return step_us(step, torch.device("cpu"), clock)
+
+    def ready() -> Callable[[], float]:
+        began = time.perf_counter()
+        while True:
+            once()
+            if time.perf_counter() - began >= _SETTLE_S:
+                return once
+
+    return ready
+
+
+def _mixed(operators: Sequence[Visit], steps: Sequence[Visit]) -> list[Visit]:
+    """Steps spread evenly among the operators, and the further visits of a step over the round."""
+    placed = [
+        (((place + 0.5) / len(group) + again / visit.often) % 1.0, visit)
+        for group in (operators, steps)
+        for place, visit in enumerate(group)
+        for again in range(visit.often)
+    ]
+    return [visit for _, visit in sorted(placed, key=lambda entry: entry[0])]

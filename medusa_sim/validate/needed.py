@@ -1,0 +1,56 @@
+"""The operators that given steps of the decoder are made of: what to measure to interpolate nothing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from medusa_sim.latency.base import Bound, OperatorTime, Source
+from medusa_sim.operators.operator import Operator
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.model import Model
+from medusa_sim.validate.steps import MASK, decoder_step
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A latency model that remembers what it was asked, and takes no time."""
+
+    gpu: Gpu
+    operators: list[Operator] = field(default_factory=list)
+    name: str = "asked"
+
+    def time(self, operator: Operator) -> OperatorTime:
+        self.operators.append(operator)
+        nothing = np.zeros(np.broadcast_shapes(*(np.shape(size) for size in operator.columns.values())))
+        return OperatorTime(
+            time_us=nothing,
+            low_us=nothing,
+            high_us=nothing,
+            bound=np.full(nothing.shape, Bound.MEMORY, dtype=np.int8),
+            source=np.full(nothing.shape, Source.MEASURED, dtype=np.int8),
+        )
+
+
+def step_operators(
+    model: Model, gpu: Gpu, cells: Iterable[tuple[int, int, int]], seq_len: int
+) -> list[Operator]:
+    """Each operator of the steps once, sizes whole numbers. cells: (batch, candidates, depth of the tree).
+
+    The mask is left out: it is no operator of an engine, and passes of any width tell its time.
+    """
+    asked = _Asked(gpu)
+    for batch, candidates, depth in cells:
+        decoder_step(model, asked, batch, seq_len, candidates, depth)
+    found: dict[tuple[object, ...], Operator] = {}
+    for operator in asked.operators:
+        if operator.name == MASK:
+            continue
+        whole = operator.with_columns(**{name: int(size) for name, size in operator.columns.items()})
+        if whole.kind != "gemm":  # a place in a model is no name of a row
+            whole = dataclasses.replace(whole, name=whole.kind)
+        found.setdefault((*whole.key, *whole.axes), whole)
+    return list(found.values())

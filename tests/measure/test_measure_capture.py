@@ -1,0 +1,243 @@
+"""What a GPU captures: without one, that it asks the device for no value; with one, that it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import subprocess
+import sys
+import time
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
+from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode  # noqa: E402
+
+from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
+from medusa_sim.decoder.cache import KVCache  # noqa: E402
+from medusa_sim.decoder.fast_step import graphed_forward, static_forward  # noqa: E402
+from medusa_sim.errors import UsageError  # noqa: E402
+from medusa_sim.measure import clocks, graphs, hardware  # noqa: E402
+from medusa_sim.measure.attention_kernel import attention_kernels  # noqa: E402
+from medusa_sim.measure.decoder_steps import full_step, random_weights, step_grid, steps_of  # noqa: E402
+from medusa_sim.measure.environment import environment, torch_device  # noqa: E402
+from medusa_sim.measure.kernels import CALLS, Pool, calls  # noqa: E402
+from medusa_sim.measure.shapes import Case, cases  # noqa: E402
+from medusa_sim.measure.timing import CudaBench  # noqa: E402
+from medusa_sim.specs.models import load_model  # noqa: E402
+
+TREE = CandidateTree.cartesian([2, 2, 1])
+TREES = {1: CandidateTree.chain(0), TREE.candidates: TREE}
+needs_cuda = [
+    pytest.mark.cuda,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device"),
+]
+
+
+def without_data(mode: FakeTensorMode, cache: KVCache) -> None:
+    """Take the values out of a cache: whoever asks for one gets an error."""
+    cache.keys, cache.values, cache.lengths = (
+        mode.from_tensor(each) for each in (cache.keys, cache.values, cache.lengths)
+    )
+
+
+@pytest.mark.parametrize("splits", [False, True])
+def test_captured_steps_ask_for_no_value(splits: bool) -> None:
+    """Heads, verification, choice and compaction of every tree, and the forward of `decode --step`."""
+    model = tiny_llama(31, dtype=torch.float32)
+    model.splits_attention = splits
+    cache = model.new_cache(batch=2, capacity=64)
+    cache.lengths += 9
+    heads = tiny_heads(model, count=3)
+    with torch.inference_mode():
+        steps = [full_step(model, heads, tree, cache, 2) for tree in TREES.values()]
+        mask, depths = torch.from_numpy(TREE.mask), torch.from_numpy(TREE.depths)
+        tokens = torch.zeros(2, TREE.candidates, dtype=torch.long)
+        model(tokens, cache=cache)  # tables of rotations are made before a capture
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            without_data(mode, cache)
+            with pytest.raises(DataDependentOutputException):
+                cache.lengths.tolist()  # what this test can see
+            with pytest.raises(DataDependentOutputException):
+                model(tokens, cache=cache)  # the eager forward reads the lengths
+            for step, tree in zip(steps, TREES.values(), strict=True):
+                assert step().shape == (2, tree.candidates)
+            assert static_forward(model, cache)(tokens, mask, depths).shape == (2, TREE.candidates, 32)
+
+
+def test_timed_kernels_ask_for_no_value() -> None:
+    """Every kind of operator, as `CudaBench` captures it."""
+    model = dataclasses.replace(
+        load_model("llama-7b"), hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, vocab=128
+    )
+    pool = Pool(torch.device("cpu"), 1000, splits_attention=True)
+    chosen = {case.operator.kind: case for case in cases([model], ("fp32",)) if case.flops < 1e8}
+    assert set(chosen) == set(CALLS)
+    for case in chosen.values():
+        (call, *_) = calls(Case(operator=case.operator, level=0, between_bytes=0.0), pool)
+        with torch.inference_mode(), FakeTensorMode(allow_non_fake_inputs=True):
+            call()
+
+
+@pytest.mark.parametrize(("dtype", "within"), [("float64", 1e-10), ("float32", 1e-5)])
+@pytest.mark.parametrize("batch", [1, 3])
+def test_attention_in_two_parts_is_masked_attention(batch: int, dtype: str, within: float) -> None:
+    model = tiny_llama(31, dtype=getattr(torch, dtype))
+    cache = model.new_cache(batch=batch, capacity=80)
+    mask, depths = torch.from_numpy(TREE.mask), torch.from_numpy(TREE.depths)
+    generator = torch.Generator().manual_seed(5)
+    with torch.inference_mode():
+        model(torch.randint(0, 31, (batch, 53), generator=generator), cache=cache)
+        cache.lengths += 53
+        tokens = torch.randint(0, 31, (batch, TREE.candidates), generator=generator)
+        for given in ({}, {"kv_len": 53 + TREE.candidates, "filled": True}):
+            found = []
+            for model.splits_attention in (False, True):
+                found.append(model(tokens, cache=cache, tree_mask=mask, depths=depths, **given))
+            gap = (found[1] - found[0]).abs().max() / found[0].abs().max()
+            assert 0.0 < gap < within  # two ways to one number, and not one way twice
+
+
+def test_ragged_texts_keep_the_mask() -> None:
+    """Prefixes of several lengths cannot be read without one: the same numbers to the bit."""
+    model = tiny_llama(31)
+    cache = model.new_cache(batch=2, capacity=80)
+    mask, depths = torch.from_numpy(TREE.mask), torch.from_numpy(TREE.depths)
+    with torch.inference_mode():
+        model(torch.ones(2, 20, dtype=torch.long), cache=cache)
+        cache.lengths += torch.tensor([20, 11])
+        tokens = torch.arange(2 * TREE.candidates).view(2, -1) % 31
+        whole = model(tokens, cache=cache, tree_mask=mask, depths=depths)
+        model.splits_attention = True
+        assert torch.equal(model(tokens, cache=cache, tree_mask=mask, depths=depths), whole)
+
+
+def test_masks_begin_their_rows_where_a_gpu_reads_them() -> None:
+    """Strides are multiples of 16 elements, so that no layer copies the mask."""
+    from medusa_sim.decoder.tree_attention import mask_bias
+
+    for kv_len in (1, 15, 16, 17, 1025):
+        bias = mask_bias(torch.ones(2, 3, kv_len, dtype=torch.bool), 2, torch.float16)
+        assert bias.shape == (2, 1, 6, kv_len)
+        assert all(stride % 16 == 0 for stride in bias.stride()[:-1])
+
+
+def test_clocks_are_read_line_by_line(tmp_path: object) -> None:
+    seen = clocks.Clocks()
+    for line in ("1980, 2619\n", "345, 2619\n", "[N/A], [N/A]\n", "\n", "1755, 2619\n"):
+        seen.add(line)
+    assert seen.summary == {
+        **{"sm_lowest": 345.0, "sm_median": 1755.0, "sm_highest": 1980.0},
+        **{"memory_lowest": 2619.0, "memory_median": 2619.0, "memory_highest": 2619.0},
+    }
+    assert clocks.Clocks().summary == {}
+    with clocks.watched(torch.device("cpu")) as none:
+        clocks.raise_clocks(torch.device("cpu"))
+    assert none.summary == {}
+
+
+def test_clocks_are_watched_until_the_block_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    script = "import time\nwhile True: print('1500, 2600', flush=True); time.sleep(0.01)"
+
+    def fake(device: object) -> subprocess.Popen[str]:
+        return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+
+    monkeypatch.setattr(clocks, "_nvidia_smi", fake)
+    with clocks.watched(torch.device("cuda")) as seen:
+        for _ in range(500):
+            if seen.summary:
+                break
+            time.sleep(0.01)
+    assert seen.summary["sm_median"] == 1500.0
+
+
+def test_the_attention_kernel_is_told() -> None:
+    sizes = {"heads": 4, "kv_heads": 2, "head_dim": 16}
+    whole = attention_kernels(torch.device("cpu"), torch.float32, **sizes, splits=False)
+    assert set(whole) == {"plain", "tree"}
+    parted = attention_kernels(torch.device("cpu"), torch.float32, **sizes, splits=True)
+    assert parted["plain"] == whole["plain"]
+    assert parted["tree"].endswith("products over the tree")
+
+
+@pytest.fixture
+def device() -> torch.device:
+    """The last GPU: where there are two, not the one that torch takes by itself."""
+    return torch_device(f"cuda:{torch.cuda.device_count() - 1}")
+
+
+class TestOnCuda:
+    pytestmark = needs_cuda
+
+    def test_work_is_captured_and_timed(self, device: torch.device) -> None:
+        total = torch.zeros(1, device=device)
+        replay = graphs.captured([lambda: total.add_(1.0)] * 10, device, results=2)
+        before = float(total)
+        assert 0.0 < graphs.device_us(replay, device) < 1e5
+        assert float(total) == before + 10.0
+
+    def test_every_kind_of_operator_is_timed(self, device: torch.device) -> None:
+        model = load_model("llama-7b")
+        chosen = {case.operator.kind: case for case in reversed(cases([model], ("fp16",)))}
+        for splits in (False, True):
+            bench = CudaBench(Pool(device, 50 * 2**20, splits_attention=splits))
+            for case in chosen.values():
+                assert 0.5 < bench.timing(case).time_us < 1e5
+
+    @pytest.mark.parametrize("splits", [False, True])
+    def test_graphed_steps_are_the_eager_ones(self, device: torch.device, splits: bool) -> None:
+        config = tiny_config(101, hidden_size=256, head_dim=64)
+        model, heads = random_weights(config, dtype=torch.float16, device=device, heads=3)
+        model.splits_attention = splits
+        with torch.inference_mode():
+            for step in steps_of(model, heads, TREES, batch=2, seq_len=200).values():
+                eager = step().clone()
+                graph, result = graphs.capture(step, device)
+                graph.replay()
+                torch.cuda.synchronize(device)
+                assert (result == eager).float().mean() > 0.9
+
+    def test_a_grid_leaves_no_memory_behind(self, device: torch.device) -> None:
+        config = tiny_config(101, hidden_size=256, head_dim=64)
+        model, heads = random_weights(config, dtype=torch.float16, device=device, heads=3)
+        named = {"name": "tiny", "dtype": "fp16", "seq_len": 200, "tokens_per_step": {}}
+        rows = list(step_grid(model, heads, {TREE.candidates: TREE}, batches=(1, 4), **named))
+        assert len(rows) == 2 * 2 * 2
+        assert all(0.0 < row.time_us < 1e5 for row in rows)
+
+    def test_two_parts_meet_the_mask(self, device: torch.device) -> None:
+        config = tiny_config(101, hidden_size=256, head_dim=64)
+        model, _ = random_weights(config, dtype=torch.float16, device=device)
+        cache = model.new_cache(batch=2, capacity=1100)
+        cache.keys.normal_()
+        cache.values.normal_()
+        cache.lengths += 1024
+        mask, depths = torch.from_numpy(TREE.mask).to(device), torch.from_numpy(TREE.depths).to(device)
+        tokens = torch.arange(2 * TREE.candidates, device=device).view(2, -1)
+        found = []
+        with torch.inference_mode():
+            for model.splits_attention in (False, True):
+                found.append(
+                    model(
+                        tokens,
+                        cache=cache,
+                        tree_mask=mask,
+                        depths=depths,
+                        kv_len=1024 + TREE.candidates,
+                        filled=True,
+                    )
+                )
+        assert (found[1] - found[0]).abs().max() < 2e-2 * found[0].abs().max()
+
+    def test_rates_of_the_card(self, device: torch.device) -> None:
+        found = hardware.rates(device, environment(device), ("fp16",))
+        assert found.copy_bytes_per_s > 1e11
+        assert found.flops_per_s["fp16"] > 1e13
+        assert 0.0 < found.launch_graph_us < found.launch_eager_us
+
+
+def test_graphs_are_refused_on_a_cpu() -> None:
+    model = tiny_llama()
+    with pytest.raises(UsageError, match="CUDA graphs need a CUDA device"):
+        graphed_forward(model, model.new_cache(batch=1, capacity=8))

@@ -1,0 +1,243 @@
+"""Operators and steps in turns: order, budget, the machine's state divided out, and what a stop leaves."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from click.testing import CliRunner, Result  # noqa: E402
+from decoder_models import tiny_config  # noqa: E402
+
+from medusa_sim.cli import cli  # noqa: E402
+from medusa_sim.measure import together  # noqa: E402
+from medusa_sim.measure.cells import read_steps  # noqa: E402
+from medusa_sim.measure.shapes import Case, filled_up  # noqa: E402
+from medusa_sim.measure.spread import lower_quartile, settled_timing  # noqa: E402
+from medusa_sim.measure.turns import Reference, Turns, Visit, take_turns  # noqa: E402
+from medusa_sim.operators.operator import operator_of  # noqa: E402
+from medusa_sim.validate.comparison import Choice, halves_differ  # noqa: E402
+
+
+class Machine:
+    """A clock that the visits move, and a speed that wanders."""
+
+    def __init__(self, speed: Callable[[float], float] = lambda _: 1.0) -> None:
+        self.now_s, self.speed, self.order = 0.0, speed, []
+
+    def visit(self, key: str, time_us: float, often: int = 1) -> Visit:
+        def once() -> float:
+            self.now_s += 1.0
+            return time_us * self.speed(self.now_s)
+
+        def ready() -> Callable[[], float]:
+            self.order.append(key)
+            return once
+
+        return Visit(key, ready, often)
+
+    def turns(self) -> Turns:
+        return Turns(lambda: 10.0 * self.speed(self.now_s))
+
+
+def test_everything_is_measured_once_whatever_the_budget() -> None:
+    machine = Machine()
+    first = [machine.visit(name, 4e4) for name in "abc"]
+    more = [machine.visit(name, 4e4) for name in "de"]
+    assert list(take_turns(machine.turns(), first, more, budget_s=1.0, clock=lambda: machine.now_s)) == [1]
+    assert machine.order == ["a", "b", "c"]
+
+
+def test_nothing_is_measured_twice_before_all_are_measured_once() -> None:
+    """A sixth of the budget for the first round, whole rounds after it, none that would not fit."""
+    machine = Machine()
+    turns = machine.turns()
+    first = [machine.visit(name, 4e4) for name in "abc"]  # two samples of a second each
+    more = [machine.visit(name, 4e4) for name in "defgh"]
+    rounds = list(take_turns(turns, first, more, budget_s=54.0, clock=lambda: machine.now_s))
+    assert machine.order[:5] == list("abcde")  # 6 s, 8 s, and 10 s are more than a sixth of 54
+    assert rounds == [1, 2, 3, 4, 5]
+    assert machine.now_s == 50.0
+    assert set(Counter(machine.order).values()) == {5}
+
+
+def test_rounds_end_when_nothing_moves() -> None:
+    machine = Machine()
+    turns = machine.turns()
+    done = take_turns(
+        turns,
+        [machine.visit("a", 4e4)],
+        [],
+        budget_s=math.inf,
+        is_steady=lambda: turns.rounds >= 4,
+        clock=lambda: machine.now_s,
+    )
+    assert list(done) == [1, 2, 3, 4]
+
+
+def test_the_state_of_the_machine_is_divided_out() -> None:
+    """A machine that is slower by half every other minute gives the times of its usual state."""
+    machine = Machine(lambda now: 1.5 if math.sin(now / 10.0) > 0.3 else 1.0)
+    turns = machine.turns()
+    visits = [machine.visit("short", 100.0), machine.visit("long", 5e4)]
+    for _ in take_turns(turns, visits, [], budget_s=600.0, clock=lambda: machine.now_s):
+        pass
+    usual = turns.typical_us / 10.0
+    assert lower_quartile(turns.times_us("short")) == pytest.approx(100.0 * usual, rel=0.02)
+    assert lower_quartile(turns.times_us("long")) == pytest.approx(5e4 * usual, rel=0.02)
+
+
+def test_a_round_may_come_by_oftener() -> None:
+    machine = Machine()
+    turns = machine.turns()
+    visits = together._mixed(
+        [machine.visit(f"operator {i}", 4e4) for i in range(6)],
+        [machine.visit("plain", 4e4, often=3), machine.visit("tree", 4e4)],
+    )
+    assert Counter(visit.key for visit in visits)["plain"] == 3
+    assert [visit.key for visit in visits if "operator" not in str(visit.key)].index("plain") == 0
+    for _ in take_turns(turns, visits, [], budget_s=1.0, clock=lambda: machine.now_s):
+        pass
+    assert [len(times) for times in turns.found["plain"]] == [3]
+    assert len(turns.times_us("plain")) == 1
+
+
+def test_lower_quartiles_and_halves() -> None:
+    assert lower_quartile([7.0]) == 7.0
+    assert lower_quartile([1.0, 2.0]) == 1.25
+    assert settled_timing([4.0, 1.0, 2.0, 3.0, 100.0]).time_us == 2.0
+    assert math.isnan(halves_differ([3.0], lower_quartile))
+    assert halves_differ([1.0, 3.0, 1.0, 3.0], lower_quartile) == pytest.approx(1.0)
+    assert halves_differ([1.0, 1.0, 3.0, 3.0], lower_quartile) == 0.0  # a drift hits both halves alike
+
+
+@pytest.mark.parametrize(
+    ("gain", "floor", "predicted", "regret", "verdict"),
+    [
+        (1.05, 0.06, 4, 0.0, "cannot be judged here"),
+        (0.97, 0.06, 4, 0.0, "cannot be judged here"),
+        (1.20, 0.06, 4, 0.0, "right"),
+        (1.20, 0.06, 8, 0.04, "within 5 %"),
+        (1.20, 0.06, 1, 0.17, "wrong"),
+        (1.30, 0.24, 1, 0.23, "cannot be judged here"),
+        (1.20, None, 4, 0.0, "right"),
+    ],
+)
+def test_a_choice_is_judged_where_the_effect_is_above_the_floor(
+    gain: float, floor: float | None, predicted: int, regret: float, verdict: str
+) -> None:
+    choice = Choice(
+        model="m",
+        batch=1,
+        predicted=predicted,
+        measured=4,
+        grid_steps=0,
+        regret=regret,
+        gain=gain,
+        floor=floor,
+    )
+    assert choice.verdict == verdict
+
+
+def test_kinds_are_filled_up_to_what_a_fit_needs() -> None:
+    def case(kind: str, m: int) -> Case:
+        return Case(operator=operator_of(kind, "fp32", {"m": m, "n": 8}), level=0, between_bytes=0.0)
+
+    needed = [case("rms_norm", m) for m in (1, 4)]
+    more = [case(kind, m) for m in range(1, 9) for kind in ("rms_norm", "residual")]
+    first, rest = filled_up(needed, more, 5)
+    assert [each.sizes["m"] for each in first if each.operator.kind == "rms_norm"] == [1, 4, 2, 3, 5]
+    assert all(each.operator.kind == "rms_norm" for each in first)  # no step has a residual here
+    assert {each.key for each in first}.isdisjoint(each.key for each in rest)
+    assert len(first) + len(rest) == 16
+
+
+def test_the_reference_takes_time() -> None:
+    ticks = itertools.count()
+    reference = Reference(lambda: float(next(ticks)))
+    assert reference() == 1e6
+    assert reference.seen_us == [1e6]
+
+
+def invoke(*args: object) -> Result:
+    return CliRunner().invoke(cli, [str(arg) for arg in args])
+
+
+def measured(tmp_path: Path, *more: str) -> tuple[Result, Path, Path]:
+    """Ten operators and steps of a tiny model, timed for real in a second."""
+    config = tiny_config(101, max_position_embeddings=9000)
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "config.json").write_text(json.dumps(config.to_hf()), encoding="utf-8")
+    steps, data = tmp_path / "steps", tmp_path / "data"
+    words = ("--models", tmp_path / "tiny" / "config.json", "--batch", "1,2", "--candidates", "4,8")
+    words += ("--seq-len", 16, "--name", "here", "--threads", 1, "--data-dir", data, "--budget", 1)
+    return invoke("measure", "--decoder-steps", steps, "--with-operators", *words, *more), steps, data
+
+
+@pytest.mark.usefixtures("small_grid")
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
+def test_measured_together_fitted_and_compared(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, dtype: str
+) -> None:
+    """The whole claim on a tiny model: rows, steps, a fit, and a comparison whose floor is told first."""
+    monkeypatch.setattr(together, "_SETTLE_S", 0.0)
+    found, steps, data = measured(tmp_path, "--dtype", dtype)
+    assert found.exit_code == 0, found.output
+    meta, rows = read_steps(steps)
+    assert {(row.batch, row.candidates) for row in rows} == {(b, c) for b in (1, 2) for c in (1, 4, 8)}
+    assert {row.dtype for row in rows} == {dtype}
+    assert meta.reference["p10"] <= meta.reference["median"] <= meta.reference["p90"]
+    assert set(meta.attention["tiny"]) == {"plain", "tree"}
+    files = sorted((data / "profiles" / "operators" / "here").glob("*.csv"))
+    fitted = invoke("calibrate", "--gpu", "here", "--kernels", "torch", "--data-dir", data, "--rows", *files)
+    assert fitted.exit_code == 0, fitted.output
+    for latency, outside in (("measured", "calibrated"), ("calibrated", "refuse")):
+        words = ("--gpu", "here", "--kernels", "torch", "--latency", latency, "--outside", outside)
+        compared = invoke("validate", *words, "--decoder", steps, "--data-dir", data)
+        assert compared.exit_code == 0, compared.output
+        assert "pass" in compared.stderr.splitlines()[0]
+
+
+@pytest.mark.usefixtures("small_grid")
+def test_a_stop_keeps_what_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C in the middle of the second round: the first is whole on disk, and the comparison reads it."""
+    monkeypatch.setattr(together, "_SETTLE_S", 0.0)
+    visit, count = Turns.visit, itertools.count()
+
+    def stopped(self: Turns, given: Visit) -> None:
+        if self.rounds == 1 and next(count) == 3:
+            raise KeyboardInterrupt
+        visit(self, given)
+
+    monkeypatch.setattr(Turns, "visit", stopped)
+    found, steps, data = measured(tmp_path, "--budget", "1000")
+    assert found.exit_code == 130, found.output
+    meta, rows = read_steps(steps)
+    assert {row.repetition for row in rows} == {0}
+    assert len(rows) == 6
+    assert meta.environment.name == "here"
+    assert (data / "hardware" / "here.toml").is_file()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--with-operators",),
+        ("--with-operators", "--decoder-steps", "x", "--repeats", "3"),
+        ("--with-operators", "--decoder-steps", "x", "--models", "llama-7b,llama-13b"),
+        ("--with-operators", "--decoder-runs", "x"),
+    ],
+)
+def test_what_goes_with_operators_is_said(words: tuple[str, ...], tmp_path: Path) -> None:
+    placed = [str(tmp_path / word) if word == "x" else word for word in words]
+    found = invoke("measure", *placed)
+    assert found.exit_code == 2
+    assert found.stderr.count("Error") == 1
+    assert not any(tmp_path.iterdir())
