@@ -18,11 +18,11 @@ from medusa_sim.operators.operator import (
     Gemm,
     Operator,
 )
-from medusa_sim.operators.registry import OPERATORS
 from medusa_sim.specs.model import Model
 from medusa_sim.units import BYTES_PER_ELEMENT
 
-FAMILIES = tuple(dict.fromkeys(made.FAMILY for made in OPERATORS.values()))
+FAMILIES = tuple(made.FAMILY for made in (Gemm, Attention, Elementwise))
+"""What the decoder is made of."""
 Levels = dict[int, int]
 
 M_MAX = 4096
@@ -160,7 +160,7 @@ def _of_model(model: Model, dtype: str) -> Iterator[Case]:
         yield case_of(model, product, level)
 
 
-def case_of(model: Model, operator: Operator, level: int) -> Case:
+def case_of(model: Model, operator: Gemm | Elementwise | Attention, level: int) -> Case:
     """An operator of a model, as cold as the model's steps leave its operands."""
     size = BYTES_PER_ELEMENT[operator.dtype]
     weights = model.parameter_count * size
@@ -172,7 +172,7 @@ def case_of(model: Model, operator: Operator, level: int) -> Case:
         operator=operator,
         level=level,
         between_bytes=weights,
-        activation_bytes=float(operator.tokens) * written,
+        activation_bytes=float(operator.m) * written,
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from medusa_sim.latency.base import Bound, OperatorTime, Source
-from medusa_sim.operators.operator import Operator
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.validate.steps import MASK, decoder_step
@@ -37,7 +37,7 @@ class _Asked:
 
 def step_operators(
     model: Model, gpu: Gpu, cells: Iterable[tuple[int, int, int]], seq_len: int
-) -> list[Operator]:
+) -> list[Gemm | Elementwise | Attention]:
     """Each operator of the steps once, sizes whole numbers. cells: (batch, candidates, depth of the tree).
 
     The mask is left out: it is no operator of an engine, and passes of any width tell its time.
@@ -45,10 +45,10 @@ def step_operators(
     asked = _Asked(gpu)
     for batch, candidates, depth in cells:
         decoder_step(model, asked, batch, seq_len, candidates, depth)
-    found: dict[tuple[object, ...], Operator] = {}
+    found: dict[tuple[object, ...], Gemm | Elementwise | Attention] = {}
     for operator in asked.operators:
-        if operator.name == MASK:
-            continue
+        if operator.name == MASK or not isinstance(operator, Gemm | Elementwise | Attention):
+            continue  # the decoder has no other kinds
         whole = operator.with_columns(**{name: int(size) for name, size in operator.columns.items()})
         if whole.kind != "gemm":  # a place in a model is no name of a row
             whole = dataclasses.replace(whole, name=whole.kind)
