@@ -16,7 +16,6 @@ from medusa_sim.latency.base import Source
 from medusa_sim.plan.recommend import steps_at
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.recommend_warnings import warnings as recommend_warnings
-from medusa_sim.specs.inheritance import borrowed_from
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -29,10 +28,9 @@ if TYPE_CHECKING:
 def accuracy(scenario: Scenario) -> str:
     """How wrong linear layers of this GPU are predicted, and who lent them."""
     gpu, dtype = scenario.gpu, scenario.model.dtype
-    kernel = gpu.kernel_set(scenario.kernels).linear.get(dtype)
-    if kernel is None:
+    fit = scenario.linear_fit
+    if fit is None:
         return f"{gpu.name} has no fitted linear layers of its own for {dtype}."
-    fit = kernel.fit
     if fit.lender not in ("", gpu.name):
         return (
             f"{gpu.name} was not measured: kernels are borrowed from {fit.lender}, where shapes kept "
@@ -56,7 +54,7 @@ def provenance(answer: Recommendation) -> list[str]:
     told = []
     if scenario.borrows_acceptance:
         told.append(f"acceptance {scenario.profile.name} was measured on another model: measure yours")
-    lenders = borrowed_from(scenario.gpu, scenario.kernels) if scenario.kernel_lenders else ()
+    lenders = dict.fromkeys(name.partition(":")[0] for name in scenario.kernel_lenders)
     if lenders:
         told.append(
             f"{scenario.gpu.name} was not measured for every kernel: borrowed from {', '.join(lenders)}, "

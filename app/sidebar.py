@@ -37,7 +37,7 @@ _RATES = re.compile(r"[0-9.,@ ]+")
 RUNTIMES = tuple(name for name in runtime_names() if name not in ("paper", "kernel"))
 """`paper` has no kernels for a whole step; its figures are on the page Validation."""
 RUNS_ON = (*RUNTIMES, "kernel", *UNTIMED)
-DTYPES = (PUBLISHED, "fp16", "bf16", "fp32", "fp8", "int8")
+DTYPES = (PUBLISHED, "fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4")
 WEIGHTS = (SAME, "int4")
 CACHES = (SAME, "fp8")
 _LARGEST_SEQ_LEN = 131_072

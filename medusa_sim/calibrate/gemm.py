@@ -11,13 +11,13 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.calibrate.fit import Limits, Rows, refined, soft_cost, with_fit
+from medusa_sim.calibrate.fit import SCALE, Limits, Rows, refined, soft_cost, with_fit
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel
+from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.units import US_PER_S
 
 RANGES_OF_M: tuple[int, ...] = (16, 64, 128, 256, 512, 1024, 4096)
@@ -41,7 +41,9 @@ _LIMITS: Limits = {
     "quantise_ratio": (0.05, 5.0),
     "padding_ratio": (0.05, 20.0),
     "resident_share": (0.1, 3.0),
-    "hot_ratio": (0.5, 5.0),
+    "hot_ratio": (0.5, 8.0),
+    "lone_slowdown": (1.0, 5.0),
+    "vector_ramp_us": (0.02, 100.0),
 }
 """What is fitted, and how far: a parameter that starts at 0 is off and stays off."""
 _STEP = 1e-3
@@ -73,7 +75,7 @@ def fit_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, start: GemmKernel | Non
     shapes = rows.labels("n", "k")
     if shapes.max() < 1:
         raise DataError(f"{source}: one weight shape (n, k) only; a GEMM fit needs two or more")
-    begin = _with_hot_weights(start or gemm_start("torch", rows.operator.dtype, gpu), rows, gpu)
+    begin = _with_hot_weights(start or gemm_start("torch", rows.operator.form, gpu), rows, gpu)
     kernel = _refined(begin, rows.where(_thinned(rows)), gpu, rounds=_ROUNDS)
     return with_fit(
         kernel,
@@ -108,6 +110,8 @@ def _with_hot_weights(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu) -> GemmKer
     Rows that beat the datasheet's bandwidth can only have had their weights in L2.
     """
     operator = rows.operator
+    if kernel.hot_copies:
+        return msgspec.structs.replace(kernel, hot_share=1.0, hot_ratio=_HOT_RATIO)
     is_hot = rows.time_us < operator.bytes / gpu.bandwidth_bytes_per_s * US_PER_S
     if not is_hot.any():
         return kernel
@@ -124,7 +128,8 @@ def _refined(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, *, rounds: int) -> 
     weight = 1.0 / np.hypot(1.0, 0.15 * _resolution_us(rows) / rows.time_us / 0.03)
     for _ in range(rounds):
         kernel = _with_physics(kernel, rows, gpu, weight)
-        kernel = _with_reluctances(kernel, rows, gpu, weight)
+        found = _with_paces if kernel.fewest_waves else _with_reluctances
+        kernel = found(kernel, rows, gpu, weight)
     return kernel
 
 
@@ -163,6 +168,30 @@ def _with_physics(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatA
 def _replaced(kernel: GemmKernel, names: Iterable[str], log_values: FloatArray) -> GemmKernel:
     """The kernel with the named parameters at exp(log_values)."""
     return msgspec.structs.replace(kernel, **dict(zip(names, np.exp(log_values).tolist(), strict=True)))
+
+
+def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:
+    """The pace of each tile that brings its own rows nearest; who counts waves never looks at it."""
+    log_measured = np.log(rows.time_us)
+    tile_of_row = gemm_choice(gpu, kernel, rows.operator) // len(kernel.splits)
+
+    def costs(tiles: tuple[GemmTile, ...]) -> FloatArray:
+        trial = msgspec.structs.replace(kernel, tiles=tiles)
+        errors = weight * (np.log(_time_us(trial, rows, gpu)) - log_measured)
+        each = np.sqrt(1.0 + (errors / SCALE) ** 2) - 1.0
+        return as_float(np.bincount(tile_of_row, weights=each, minlength=len(tiles)))
+
+    tiles = kernel.tiles
+    best = costs(tiles)
+    for factor in _FACTORS:
+        trial = tuple(msgspec.structs.replace(tile, pace=factor * tile.pace) for tile in kernel.tiles)
+        found = costs(trial)
+        is_better = found < best * (1.0 - _WORTH_IT)
+        tiles = tuple(
+            new if better else old for new, old, better in zip(trial, tiles, is_better, strict=True)
+        )
+        best = np.minimum(best, found)
+    return msgspec.structs.replace(kernel, tiles=tiles)
 
 
 def _with_reluctances(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:

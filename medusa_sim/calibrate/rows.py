@@ -118,7 +118,7 @@ def _fit_linear(job: _Job, operator: Gemm, time_us: FloatArray) -> FittedKernel:
     if job.gpu.architecture == "cpu":
         serial = fit_serial_gemm(rows, job.gpu, source=job.source)
         return FittedKernel(section="serial_gemm", key=operator.dtype, kernel=serial)
-    return FittedKernel(section="gemm", key=operator.dtype, kernel=_fitted_gemm(job, rows))
+    return FittedKernel(section="gemm", key=operator.form, kernel=_fitted_gemm(job, rows))
 
 
 def _fit_attention(job: _Job, operator: Attention, time_us: FloatArray) -> FittedKernel:
@@ -143,20 +143,20 @@ FITS: dict[str, Callable[[_Job, Any, FloatArray], FittedKernel]] = {
 
 
 def _fitted_gemm(job: _Job, rows: Rows[Gemm]) -> GemmKernel:
-    gpu, source, dtype = job.gpu, job.source, rows.operator.dtype
+    gpu, source, form = job.gpu, job.source, rows.operator.form
     if len(rows.time_us) < LEAST_ROWS:
-        raise DataError(f"{source}: {len(rows.time_us)} {dtype} GEMM rows; a fit needs {LEAST_ROWS} or more")
-    start = _measured_gemm(gpu, dtype)
+        raise DataError(f"{source}: {len(rows.time_us)} {form} GEMM rows; a fit needs {LEAST_ROWS} or more")
+    start = _measured_gemm(gpu, form)
     if rows.labels("n", "k").max() > 0 or start is None:
-        return fit_gemm(rows, gpu, source=source, start=gemm_start(job.kernel_set, dtype, gpu))
+        return fit_gemm(rows, gpu, source=source, start=gemm_start(job.kernel_set, form, gpu))
     ramp_us = start.ramp_us if job.ramp_us is None else job.ramp_us
     return fit_transferred_gemm(rows, gpu, start=start, ramp_us=ramp_us, source=source)
 
 
-def _measured_gemm(gpu: Gpu, dtype: str) -> GemmKernel | None:
-    """A kernel fitted to rows of this GPU itself and this dtype, `torch` first."""
+def _measured_gemm(gpu: Gpu, form: str) -> GemmKernel | None:
+    """A kernel fitted to rows of this GPU itself and this numeric format, `torch` first."""
     for name in sorted(gpu.kernels, key=lambda name: name != "torch"):
-        kernel = gpu.kernels[name].gemm.get(dtype)
+        kernel = gpu.kernels[name].gemm.get(form)
         if kernel is not None and not kernel.fit.inherited_from and name != "paper":
             return kernel
     return None

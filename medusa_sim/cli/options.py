@@ -52,7 +52,7 @@ class Threads(click.IntRange):
         return threads
 
 
-DTYPE = click.Choice(("fp16", "bf16", "fp32", "fp8", "int8"))
+DTYPE = click.Choice(("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4"))
 """Of a model's linear layers."""
 
 
@@ -179,9 +179,9 @@ _SCENARIO_OPTIONS = (
     click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's]."),
     click.option(
         "--weight-dtype",
-        type=click.Choice(("fp16", "bf16", "fp32", "fp8", "int8", "int4")),
+        type=click.Choice(("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4", "int4", "mxfp4")),
         default=None,
-        help="Stored weights [as --dtype]; int4 is weight-only.",
+        help="Stored weights [as --dtype]; int4, mxfp4, and int8 under 16 bits, are weight-only.",
     ),
     click.option(
         "--kv-dtype", type=click.Choice(("fp16", "bf16", "fp32", "fp8")), default=None, help="KV cache."

@@ -39,7 +39,7 @@ class Source(IntEnum):
     INTERPOLATED = 1
     CALIBRATED = 2
     BORROWED = 3
-    """Fitted to another GPU, whose efficiencies this one takes over (`specs.inheritance.borrowed_from`)."""
+    """Fitted to another GPU, whose efficiencies this one takes over (`specs.inheritance`)."""
     EXTRAPOLATED = 4
     """A fitted kernel with weights or K and V stored in another width: nobody measured their unpacking."""
     ROOFLINE = 5

@@ -17,10 +17,12 @@ For every tile (tile_m x tile_n) and split s of the k loop that the library has 
 with w the wave_rounding. Some libraries have, and others leave out: `quantise`, a pass over the activations
 before the product, (2 + b_x) m k / (quantise_ratio bandwidth); loads of rows beyond m, added to tiles:
 ceil(n / tile_n) (rows - m) k b_x / (padding_ratio bandwidth); activations that are read again for every
-column of tiles that a wave does not cover, once they exceed resident_share of L2.
+column of tiles that a wave does not cover, once they exceed resident_share of L2; tiles that take
+lone_slowdown times as long where all of them fit one wave.
 
 |a, b|_p = (a^p + b^p)^(1/p), a smooth maximum that is never below max(a, b). The library takes the tile
-and split with the least `time x reluctance`; the time can therefore fall with m only where that choice
+and split with the least `time x reluctance`, or (fewest_waves) the tile with the fewest waves, the fullest
+last one and the least padding, as DeepGEMM does; the time can therefore fall with m only where that choice
 changes, and on kernels that load padding also towards the end of a tile (SGLang's fp8 layers on Hopper: 129
 tokens take 1.4 times as long as 256 where n and k are large).
 """
@@ -45,6 +47,8 @@ _HALF_BYTES = 2.0
 """Outputs, and activations before they are quantised, have 16 bits at least."""
 _RESIDENT_SHARPNESS = 4.0
 """Exponent of the change from activations that stay in L2 to activations that are read again."""
+_HOT_OVERFLOW = 0.1
+"""Share by which weights that take turns may exceed L2 until none is found there any more."""
 _CHOICE_STEP = 8
 """The library's choice is made at m rounded up to a multiple of this, the finest step of any tile."""
 
@@ -119,6 +123,8 @@ class _Candidates:
     reluctance: FloatArray
     cluster: FloatArray
     loads_padding: FloatArray
+    slow_alone: FloatArray
+    pace: FloatArray
     m_min: FloatArray
     m_max: FloatArray
     n_min: FloatArray
@@ -149,7 +155,7 @@ def _candidates(kernel: GemmKernel) -> _Candidates:
         (
             *(tile.m, tile.n, split),
             tile.reluctance * (kernel.split_reluctance if split > 1 else 1.0),
-            *(tile.cluster, tile.loads_padding),
+            *(tile.cluster, tile.loads_padding, tile.slow_alone, tile.pace),
             *(tile.m_min, tile.m_max or np.inf, tile.n_min, tile.n_max or np.inf),
         )
         for tile in kernel.tiles
@@ -178,10 +184,24 @@ def _best(
 ) -> IntArray:
     m, n, _ = sizes
     candidates = _candidates(kernel).before(len(np.broadcast_shapes(*(size.shape for size in sizes))))
-    times = _times(gpu, kernel, operator, sizes, candidates)
-    reluctant = np.where(candidates.allowed(m, n), times.time_us * candidates.reluctance, np.inf)
-    best: IntArray = np.argmin(reluctant, axis=0)
-    return best
+    if kernel.fewest_waves:
+        cost = _wave_cost(gpu, candidates, m, n)
+    else:
+        cost = _times(gpu, kernel, operator, sizes, candidates).time_us * candidates.reluctance
+    best: IntArray = np.argmin(np.where(candidates.allowed(m, n), cost, np.inf), axis=0)
+    return np.broadcast_to(best, np.broadcast_shapes(*(size.shape for size in sizes)))
+
+
+def _wave_cost(gpu: Gpu, candidate: _Candidates, m: FloatArray, n: FloatArray) -> FloatArray:
+    """What a library that counts waves makes least: waves, idle SMs in the last, padding, then 1 / tile_n.
+
+    Each in units that the next cannot reach. Source: DeepGEMM (MIT), `get_best_config` of its heuristics.
+    """
+    columns = np.ceil(n / candidate.tile_n)
+    blocks = np.ceil(m / candidate.tile_m) * columns
+    waves = np.ceil(blocks / gpu.sms)
+    padding = (columns * candidate.tile_n - n) / candidate.tile_n
+    return 4.0 * gpu.sms * waves - 2.0 * (blocks - (waves - 1.0) * gpu.sms) + padding + 1.0 / candidate.tile_n
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,15 +248,16 @@ def _times(
     )
     step = _step_us(work)
     tiles = _tiles_us(work, step)
-    memory, is_hot = _memory_us(work, cold=cold)
-    time = kernel.ramp_us + norm_max(memory, tiles, kernel.memory_norm) + _reduce_us(work)
+    memory, hot = _memory_us(work, cold=cold)
+    ramp_us = np.where(m <= kernel.vector_rows, kernel.vector_ramp_us, kernel.ramp_us)
+    time = ramp_us + norm_max(memory, tiles, kernel.memory_norm) + _reduce_us(work)
     if kernel.drain_k:
         time = time + kernel.drain_k * step
     if kernel.quantise_ratio:
         time = time + _quantise_us(work)
-    if is_hot.any():  # published rows that beat the datasheet's bandwidth were dropped at their source
+    if not kernel.hot_copies and hot.any():  # rows that beat the datasheet's bandwidth were dropped there
         ideal = (n * k * work.w_bytes + m * (n + k) * work.x_bytes) / work.bandwidth
-        time = np.where(is_hot, np.maximum(time, ideal), time)
+        time = np.where(hot > 0.0, np.maximum(time, ideal), time)
     return _Times(time_us=time, memory_us=np.broadcast_to(memory, time.shape), tiles_us=tiles)
 
 
@@ -253,11 +274,22 @@ def _tiles_us(work: _Work, step_us: FloatArray) -> FloatArray:
     """All tiles in waves over the SMs, with the chip-wide limit on their loads where the kernel has one."""
     kernel, split = work.kernel, work.candidate.split
     slowdown = _slowdown(kernel, 2.0 * work.m * work.n * work.k / work.peak)
-    tiles = slowdown * _waves(work) * (work.k / split + kernel.tile_k) * step_us
+    tiles = slowdown * _waves(work) * (work.k / split + kernel.tile_k) * work.candidate.pace * step_us
+    if kernel.lone_slowdown:
+        tiles = np.where(_is_slow_alone(work), kernel.lone_slowdown * tiles, tiles)
     if kernel.l2_ratio:
         loaded = work.m * work.columns * work.x_bytes + work.n * work.rows * work.w_bytes
         tiles = norm_max(tiles, work.k * loaded / (kernel.l2_ratio * work.bandwidth), kernel.step_norm)
     return tiles + _padding_us(work) if kernel.padding_ratio else tiles
+
+
+def _is_slow_alone(work: _Work) -> npt.NDArray[np.bool_]:
+    """Whether a tile is one that is slow in a single wave whose last row of tiles is over half full."""
+    tile_m = work.candidate.tile_m
+    is_one_wave = work.rows * work.columns * work.candidate.split <= work.gpu.sms
+    is_filled = work.rows * tile_m - work.m < tile_m / 2.0
+    found: npt.NDArray[np.bool_] = (work.candidate.slow_alone > 0.0) & is_one_wave & is_filled
+    return found
 
 
 def _waves(work: _Work) -> FloatArray:
@@ -280,15 +312,29 @@ def _padding_us(work: _Work) -> FloatArray:
     return work.candidate.loads_padding * (padded / (work.kernel.padding_ratio * work.bandwidth))
 
 
-def _memory_us(work: _Work, *, cold: bool) -> tuple[FloatArray, npt.NDArray[np.bool_]]:
-    """Traffic of the memory bus, and whether the weights are still in L2 from the launch before."""
+def _memory_us(work: _Work, *, cold: bool) -> tuple[FloatArray, FloatArray]:
+    """Traffic of the memory bus, and the share of the weights still in L2 from launches before."""
     kernel = work.kernel
     weights = work.n * work.k * work.w_bytes
-    is_hot = np.logical_and(not cold, weights <= kernel.hot_share * work.gpu.l2_bytes)
-    weights = np.where(is_hot, weights / (kernel.hot_ratio or 1.0), weights / kernel.bandwidth_fraction)
+    hot = np.zeros(()) if cold else _hot_share(work, weights)
+    weights = weights * (hot / (kernel.hot_ratio or 1.0) + (1.0 - hot) / kernel.bandwidth_fraction)
     outputs = work.m * work.n * max(work.x_bytes, _HALF_BYTES)
     streamed = (_activation_bytes(work) + outputs) / kernel.bandwidth_fraction
-    return (streamed + weights) / work.bandwidth, is_hot
+    return (streamed + weights) / work.bandwidth, hot
+
+
+def _hot_share(work: _Work, weights: FloatArray) -> FloatArray:
+    """Share of the weights that a benchmark's repetitions find in L2.
+
+    All of what fits `hot_share` of L2 and nothing of more; where it takes turns with `hot_copies` copies of
+    the weights (or as many as fill L2), all where the copies fit, falling to nothing where they overflow L2
+    by a tenth.
+    """
+    room = work.kernel.hot_share * work.gpu.l2_bytes
+    if not work.kernel.hot_copies:
+        return np.where(weights <= room, 1.0, 0.0)
+    copies = np.minimum(work.kernel.hot_copies, np.ceil(work.gpu.l2_bytes / weights))
+    return np.asarray(np.clip(1.0 - (copies * weights / room - 1.0) / _HOT_OVERFLOW, 0.0, 1.0))
 
 
 def _activation_bytes(work: _Work) -> FloatArray:

@@ -31,6 +31,7 @@ from medusa_sim.plan.defaults import (
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
 from medusa_sim.plan.speedup import BASELINES, Baseline
 from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.formats import Format
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
@@ -254,18 +255,26 @@ class Scenario:
         if self.latency.name != "calibrated":
             return {}
         chosen = self.gpu.kernel_set(self.kernels)
-        dtypes = {self.model.dtype, self.model.activation_dtype}
+        model, linear = self.model, chosen.linear
+        form = Format(model.dtype, model.weight_dtype).key
+        forms = {form if form in linear else model.dtype, model.activation_dtype}
         return {
-            **{f"gemm.{key}": kernel.fit for key, kernel in chosen.linear.items() if key in dtypes},
+            **{f"gemm.{key}": kernel.fit for key, kernel in linear.items() if key in forms},
             **{f"attention.{key}": kernel.fit for key, kernel in chosen.fused_attention.items()},
             **{f"elementwise.{key}": kernel.fit for key, kernel in chosen.elementwise.items()},
         }
 
     @property
+    def linear_fit(self) -> Fit | None:
+        """How well the linear layers of this model's format were fitted; None where nobody fitted them."""
+        form = Format(self.model.dtype, self.model.weight_dtype).key
+        return self.fits.get(f"gemm.{form}", self.fits.get(f"gemm.{self.model.dtype}"))
+
+    @property
     def kernel_lenders(self) -> tuple[str, ...]:
         """Other devices whose measured kernels stand in for this GPU's own, each once."""
-        lenders = {fit.inherited_from for fit in self.fits.values() if fit.inherited_from}
-        return tuple(sorted(lender for lender in lenders if lender.split(":")[0] != self.gpu.name))
+        lenders = (fit for fit in self.fits.values() if fit.lender not in ("", self.gpu.name))
+        return tuple(dict.fromkeys(fit.inherited_from for fit in lenders))
 
     @property
     def gpus(self) -> int:

@@ -60,7 +60,7 @@ def _latency_caveats(item: Scenario) -> Iterator[str]:
             f"`{item.gpu.name}` was not measured for every kernel: efficiencies are borrowed from "
             f"{', '.join(item.kernel_lenders)}, with wider bands."
         )
-    gemm = item.fits.get(f"gemm.{item.model.dtype}")
+    gemm = item.linear_fit
     if gemm is not None:
         yield f"Linear layers of `{item.gpu.name}` ({item.kernels}): {_fit_text(gemm)}."
     yield (

@@ -30,7 +30,7 @@ from medusa_sim.specs.kernels import Kernel, KernelSet
 from medusa_sim.specs.strict import Text
 
 if TYPE_CHECKING:
-    from medusa_sim.specs.gpu import Gpu
+    pass
 
 SECTIONS = ("gemm", "attention", "elementwise", "moe", "mla", "collective", "dispatch", "unfused")
 UNFUSED = "unfused"
@@ -118,16 +118,6 @@ def _reference(where: str, given: str, key: str, set_name: str, gpu: str) -> Ref
             f"{where}: given {given!r}: a set cannot inherit from itself; name another GPU or set"
         )
     return reference
-
-
-def borrowed_from(gpu: Gpu, kernel_set: str) -> tuple[str, ...]:
-    """Names of the other GPUs whose fitted kernels stand in for this one's; empty where it was measured.
-
-    Linear layers first, since most of a step is theirs. Raises SpecError for an unknown kernel set.
-    """
-    kernels = fitted_kernels(gpu.kernel_set(kernel_set)).values()
-    lenders = dict.fromkeys(kernel.fit.lender for kernel in kernels)
-    return tuple(name for name in lenders if name not in ("", gpu.name))
 
 
 Lookup: TypeAlias = Callable[[str, str], KernelSet]

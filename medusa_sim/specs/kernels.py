@@ -26,7 +26,9 @@ class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     the library takes the tile less often than its time deserves. The tile is used for m_min <= m <= m_max
     and n_min <= n <= n_max only (a maximum of 0 is open): libraries that fix the tile by shape.
     cluster: thread blocks along m that are launched together, so that m is padded to tile times cluster.
-    loads_padding: whether rows beyond m are loaded too, at the kernel's `padding_ratio`.
+    loads_padding: whether rows beyond m are loaded too, at the kernel's `padding_ratio`. slow_alone: whether
+    it takes the kernel's `lone_slowdown` times as long where all tiles fit one wave, their last row more
+    than half full. pace: factor on the tile's time beyond what its sizes explain.
     """
 
     m: Size
@@ -34,6 +36,8 @@ class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     reluctance: Rate = 1.0
     cluster: Size = 1
     loads_padding: bool = False
+    slow_alone: bool = False
+    pace: Rate = 1.0
     m_min: Size = 1
     m_max: Count = 0
     n_min: Size = 1
@@ -61,8 +65,12 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     product; padding_ratio: rate at which rows beyond m are loaded; both in units of the datasheet's
     bandwidth, 0 where that does not happen. resident_share: share of L2 in which activations must fit, or
     they are read again for every column of tiles (0: the library's order of tiles avoids it).
+    vector_rows, vector_ramp_us: up to so many rows go through a kernel of vector products with this ramp.
+    fewest_waves: whether the library takes the tile that needs the fewest waves instead of the fastest.
+    lone_slowdown: factor on tiles that are `slow_alone` (0: none).
     hot_share, hot_ratio: rows whose weights are smaller than this share of L2 were measured with weights in
-    L2, read at this rate; only predictions of such rows (`cold=False`) use it.
+    L2, read at this rate; only predictions of such rows (`cold=False`) use it. hot_copies: copies of the
+    weights that the benchmark took turns with, at most as many as fill L2 (0: it repeated one).
     """
 
     ramp_us: Us
@@ -88,6 +96,11 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     resident_share: Ratio = 0.0
     hot_share: Ratio = 0.0
     hot_ratio: Ratio = 0.0
+    hot_copies: Count = 0
+    lone_slowdown: Ratio = 0.0
+    vector_rows: Count = 0
+    vector_ramp_us: Us = 0.0
+    fewest_waves: bool = False
 
 
 class SerialLine(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

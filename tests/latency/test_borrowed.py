@@ -7,14 +7,13 @@ import dataclasses
 import numpy as np
 import pytest
 
-from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.calibrated import TIMES, CalibratedLatency
 from medusa_sim.operators.operator import Attention, Gemm
 from medusa_sim.operators.registry import OPERATORS
 from medusa_sim.specs.fitted import Residual
 from medusa_sim.specs.gpu import gpu_names, load_gpu
-from medusa_sim.specs.inheritance import TRANSFER_ERROR, borrowed_from, fitted_kernels, widened
+from medusa_sim.specs.inheritance import TRANSFER_ERROR, fitted_kernels, widened
 
 LAYER = Gemm(name="up", m=np.array([1, 64, 512]), n=11008, k=4096, dtype="fp16")
 DECODE = Attention(
@@ -51,14 +50,6 @@ def test_a_band_grows_by_its_factor_or_by_the_transfer_error_whichever_is_more()
     assert half_width(by_error.low, by_error.high) == pytest.approx(np.hypot(half, 0.25))
 
 
-def test_the_lenders_of_a_gpu_are_named_and_a_measured_one_has_none() -> None:
-    assert borrowed_from(load_gpu("h100-nvl"), "torch") == ("h100-sxm",)
-    assert borrowed_from(load_gpu("l4"), "sglang") == ("l40s", "a40")
-    assert borrowed_from(load_gpu("a100-80gb-pcie"), "torch") == ()
-    with pytest.raises(SpecError):
-        borrowed_from(load_gpu("l4"), "absent")
-
-
 @pytest.mark.parametrize(("gpu", "source"), [("h100-sxm", Source.CALIBRATED), ("h100-nvl", Source.BORROWED)])
 def test_times_of_borrowed_kernels_say_so(gpu: str, source: Source) -> None:
     latency = CalibratedLatency(load_gpu(gpu), "torch")
@@ -66,7 +57,7 @@ def test_times_of_borrowed_kernels_say_so(gpu: str, source: Source) -> None:
 
 
 def test_weights_and_caches_that_a_kernel_unpacks_are_extrapolated_and_less_certain() -> None:
-    latency = CalibratedLatency(load_gpu("a100-80gb-pcie"), "torch")
+    latency = CalibratedLatency(load_gpu("a40"), "torch")
     packed = latency.time(dataclasses.replace(LAYER, weight_dtype="int4"))
     dense = latency.time(LAYER)
     assert np.all(packed.source == Source.EXTRAPOLATED)

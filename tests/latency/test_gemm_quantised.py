@@ -1,0 +1,211 @@
+"""Quantised linear layers: bytes with their scales, physics, who lends what, and what is refused."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.calibrate.gemm_start import gemm_start
+from medusa_sim.calibrate.store import write_kernel
+from medusa_sim.errors import SpecError
+from medusa_sim.latency.base import Bound, Source
+from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.gemm import gemm_choice, gemm_time
+from medusa_sim.operators.operator import Gemm
+from medusa_sim.operators.table import read_rows
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.sweep import sweep
+from medusa_sim.specs.formats import format_of
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.kernels import GemmKernel, GemmTile
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.grid import Grid
+from medusa_sim.step.rows import predicted_rows
+
+ROWS = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
+FITTED = {
+    # gpu, set, format: mean error of the fit in percent at m <= 512, and of all rows
+    ("a100-80gb-sxm", "trtllm", "int4"): (9.7, 8.4),
+    ("h100-sxm", "sglang", "fp8_block"): (7.4, 7.6),
+    ("h200-sxm", "sglang", "fp8_block"): (8.4, 9.0),
+    ("b200", "sglang", "bf16"): (8.2, 7.5),
+    ("b200", "sglang", "fp8"): (8.1, 7.9),
+    ("b200", "sglang", "fp8_block"): (7.6, 7.8),
+    ("b200", "sglang", "nvfp4"): (7.7, 8.3),
+    ("gb200", "sglang", "nvfp4"): (6.6, 7.5),
+    ("l40s", "trtllm", "fp8_block"): (6.8, 6.3),
+    ("rtx-pro-6000", "sglang", "nvfp4"): (5.7, 4.9),
+}
+RECORDED = {
+    "a100-80gb-sxm": "a100_sxm",
+    "h100-sxm": "h100_sxm",
+    "h200-sxm": "h200_sxm",
+    "b200": "b200_sxm",
+    "gb200": "gb200",
+    "l40s": "l40s",
+    "rtx-pro-6000": "rtx_pro_6000_server",
+}
+
+
+def layer(m: object, n: object, k: object, name: str) -> Gemm:
+    form = format_of(name)
+    return Gemm(name="layer", m=m, n=n, k=k, dtype=form.dtype, weight_dtype=form.weight_dtype)  # type: ignore[arg-type]
+
+
+def kernel_of(gpu: str, kernels: str, form: str) -> GemmKernel:
+    return load_gpu(gpu).kernels[kernels].gemm[form]
+
+
+def time_us(gpu: str, form: str, m: object, n: object = 8192, k: object = 8192) -> FloatArray:
+    card = load_gpu(gpu)
+    return gemm_time(card, card.kernels["sglang"].gemm[form], layer(m, n, k, form), form=form).time_us
+
+
+def test_weights_are_read_with_their_scales() -> None:
+    n, k = 4096, 4096
+    one = {name: float(layer(1, n, k, name).weight_bytes) / (n * k) for name in ("fp8", "fp8_block", "nvfp4")}
+    assert one["fp8"] == 1.0
+    assert one["fp8_block"] == 1.0 + 4 / 128**2  # one fp32 for 128 x 128
+    assert one["nvfp4"] == 0.5 + 1 / 16  # one byte for 16
+    assert float(layer(1, n, k, "mxfp4").weight_bytes) / (n * k) == 0.5 + 1 / 32
+    assert layer(64, n, k, "int4").activation_bytes == layer(64, n, k, "bf16").activation_bytes
+
+
+@pytest.mark.parametrize(("gpu", "kernels", "form"), FITTED)
+def test_nothing_beats_the_memory_bus_or_the_tensor_cores(gpu: str, kernels: str, form: str) -> None:
+    card = load_gpu(gpu)
+    m, n, k = np.array([1, 16, 65, 512, 4096])[:, None], [2048, 16384, 65536], [8192, 4096, 12288]
+    operator = layer(m, n, k, form)
+    found = gemm_time(card, card.kernels[kernels].gemm[form], operator, form=form)
+    floor = np.maximum(
+        operator.flops / card.peak(operator.dtype), operator.bytes / card.bandwidth_bytes_per_s
+    )
+    assert (found.time_us >= floor * 1e6).all()
+    assert (found.low_us < found.time_us).all()
+    assert (found.time_us < found.high_us).all()
+
+
+@pytest.mark.parametrize("gpu", ["b200", "gb200", "rtx-pro-6000"])
+def test_fewer_bits_decode_faster_and_wait_for_weights(gpu: str) -> None:
+    m = np.array([1, 8, 32])
+    four, eight, sixteen = (time_us(gpu, form, m, 65536) for form in ("nvfp4", "fp8_block", "bf16"))
+    assert (four < 0.8 * eight).all()
+    assert (eight < 0.75 * sixteen).all()
+    card = load_gpu(gpu)
+    found = gemm_time(card, card.kernels["sglang"].gemm["nvfp4"], layer(m, 65536, 8192, "nvfp4"))
+    assert (found.bound == Bound.MEMORY).all()
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "h200-sxm", "b200", "gb200"])
+def test_block_scales_do_not_cost_more_than_sixteen_bits(gpu: str) -> None:
+    m = np.array([1, 64, 2048, 4096])
+    assert (time_us(gpu, "fp8_block", m, 16384) < time_us(gpu, "bf16", m, 16384)).all()
+
+
+def test_a_kernel_that_counts_waves_takes_the_fewest() -> None:
+    gpu, kernel = load_gpu("h100-sxm"), kernel_of("h100-sxm", "sglang", "fp8_block")
+    assert kernel.fewest_waves
+    m, n = np.array([64, 128, 256, 1024, 4096])[:, None], np.array([1024, 4096, 16384])
+    chosen = gemm_choice(gpu, kernel, layer(m, n, 8192, "fp8_block"))
+    tiles = np.array([(tile.m, tile.n) for tile in kernel.tiles])
+
+    def waves(tile_m: FloatArray, tile_n: FloatArray) -> FloatArray:
+        return np.asarray(np.ceil(np.ceil(m / tile_m) * np.ceil(n / tile_n) / gpu.sms))
+
+    taken = waves(*np.moveaxis(tiles[chosen], -1, 0))
+    for tile in kernel.tiles:
+        usable = m >= tile.m_min
+        assert (taken <= np.where(usable, waves(tile.m, tile.n), np.inf)).all()
+
+
+def test_a_whole_wave_of_wide_tiles_is_slow_on_hopper() -> None:
+    # 512 x 8192 fills one wave with 128 x 256 tiles; twice the tokens, in two waves, take hardly longer
+    one, two = time_us("h100-sxm", "fp8_block", np.array([512, 1024]), 8192, 8192)
+    assert one > 0.9 * two
+
+
+def test_copies_that_fit_the_cache_are_read_from_it() -> None:
+    gpu, kernel = load_gpu("l40s"), kernel_of("l40s", "trtllm", "fp8_block")
+    assert kernel.hot_copies == 5
+    operator = layer(
+        1, [16384, 16384, 16384], [2048, 2304, 4096], "fp8_block"
+    )  # 3 x 33.5, 3 x 37.7, 2 x 67 MB
+    hot = gemm_time(gpu, kernel, operator, cold=False).time_us
+    cold = gemm_time(gpu, kernel, operator).time_us
+    assert hot[0] < 0.6 * cold[0]
+    assert hot[1:] == pytest.approx(cold[1:])
+
+
+def test_int4_of_the_a100_is_measured_and_elsewhere_unpacked_with_a_wide_band() -> None:
+    at = {"m": 8, "n": 16384, "k": 8192}
+    for gpu, source in (
+        ("a100-80gb-sxm", Source.CALIBRATED),
+        ("a100-40gb", Source.BORROWED),
+        ("l4", Source.EXTRAPOLATED),
+    ):
+        card = load_gpu(gpu)
+        packed = CalibratedLatency(card, "sglang").time(layer(**at, name="int4"))
+        plain = CalibratedLatency(card, "sglang").time(layer(**at, name="bf16"))
+        assert packed.source.item() == source
+        assert 0.24 < packed.time_us / plain.time_us < 0.5
+        assert packed.high_us / packed.low_us > 1.2
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"gpu": "h100-sxm", "dtype": "nvfp4"}, "h100-sxm.*'nvfp4'.*it has: .*fp8_block"),
+        ({"gpu": "a100-80gb-sxm", "dtype": "fp8_block"}, "a100-80gb-sxm.*'fp8_block'.*it has: .*int4"),
+        ({"gpu": "b200", "dtype": "int8"}, "b200.*'int8'.*it has: .*nvfp4"),
+    ],
+)
+def test_a_format_without_kernels_is_refused_in_one_line(given: dict[str, str], words: str) -> None:
+    with pytest.raises(SpecError, match=words) as caught:
+        next(sweep([Scenario(model="llama-3.1-8b", **given)], Grid.of([1], [512], [1, 4])))
+    assert "\n" not in str(caught.value)
+
+
+def test_lenders_are_those_of_the_kernels_that_a_model_uses() -> None:
+    assert Scenario(gpu="a100-80gb-pcie", model="llama-7b").kernel_lenders == ()
+    packed = Scenario(gpu="a100-80gb-pcie", model="llama-7b", weight_dtype="int4")
+    assert packed.kernel_lenders == ("a100-80gb-sxm:sglang:int4",)
+    assert packed.linear_fit is packed.fits["gemm.int4"]
+    own = Scenario(gpu="b200", model="llama-3.1-8b", dtype="nvfp4")
+    assert not any(name.split(":")[2:] for name in own.kernel_lenders)  # linear layers are its own
+
+
+def test_a_written_kernel_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "test.toml"
+    path.write_text("")
+    kernel = kernel_of("h100-sxm", "sglang", "fp8_block")
+    write_kernel(path, "sglang", "gemm", "fp8_block", kernel)
+    text = msgspec.toml.decode(path.read_bytes())["kernels"]["sglang"]["gemm"]["fp8_block"]
+    assert msgspec.convert(text, GemmKernel) == kernel
+
+
+def test_what_is_known_of_a_library_is_where_a_fit_begins() -> None:
+    deep = gemm_start("sglang", "fp8_block", load_gpu("h200-sxm"))
+    assert {(tile.m, tile.n) for tile in deep.tiles if tile.slow_alone} == {(128, 192), (128, 256), (256, 96)}
+    assert all(tile.m <= 128 or tile.n <= 128 for tile in deep.tiles)
+    assert GemmTile(m=128, n=208, m_min=65) not in deep.tiles  # two scale groups that do not divide
+    assert {tile.m for tile in gemm_start("sglang", "nvfp4", load_gpu("b200")).tiles} == {128, 256}
+    assert gemm_start("mine", "nvfp4", load_gpu("b200")).quantise_ratio == 0.0
+
+
+@pytest.mark.skipif(not (ROWS / "moe_tp").is_dir(), reason=f"no measured data at {ROWS}; set MEDUSA_SIM_DATA")
+@pytest.mark.parametrize(("gpu", "kernels", "form"), FITTED)
+def test_measured_rows_are_met(gpu: str, kernels: str, form: str) -> None:
+    rows = read_rows(ROWS / "moe_tp" / "quant_gemm.parquet", need_time=True)
+    names = [name for name in rows["dtype"].unique() if format_of(name).key == form]
+    kept = rows[(rows["gpu"] == RECORDED[gpu]) & (rows["engine"] == kernels) & rows["dtype"].isin(names)]
+    told = predicted_rows(kept.reset_index(drop=True), load_gpu(gpu), load_runtime("kernel"), cold=False)
+    assert set(told["kernels"]) == {f"{kernels}:{form}"}
+    error = 100.0 * np.abs(told["predicted_us"] / told["time_us"] - 1.0)
+    small, every = FITTED[gpu, kernels, form]
+    assert error[told["m"] <= 512].mean() <= small
+    assert error.mean() <= every
