@@ -1,10 +1,7 @@
 """Table 1's overheads and Table 3's ablation of the Medusa paper, predicted beside published.
 
-The paper decodes with Hugging Face code that the host launches, at batch 1. The step model of runtime
-`hf-eager` takes a smooth maximum of device and host over a step. The public code, however, waits for the
-device in the middle of accepting (`if accept_length == 0`), so that the heads and the posterior on the device
-and the bookkeeping on the host come one after the other: that serial tail is added here. Nothing is fitted to
-the published overheads.
+The paper decodes with Hugging Face code that the host launches, at batch 1: runtime `hf-eager`, whose host
+waits for the device while it accepts. Nothing is fitted to the published overheads.
 """
 
 from __future__ import annotations
@@ -23,17 +20,13 @@ from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce.published import PAPER_GPU, cited, published
 from medusa_sim.reproduce.target import Reproduction
-from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.step import (
     Setting,
     decode_step,
-    drafting_steps,
     prefill_step,
-    verification_step,
-    work_time,
+    verify_step,
 )
-from medusa_sim.step.workload import decode, elementwise_launch, model_launches, verify
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,78 +35,39 @@ HEADS = 5
 CANDIDATES = 64
 CONTEXT = 512
 """A typical context of MT-bench answers; between 256 and 1024 no overhead moves by more than 0.01."""
-LEAVES, LEVELS = 42, 5
-"""Leaves, and levels with the root, of the public tree of 64 candidates (mc_sim_7b_63)."""
-
-LAYER_OPERATIONS = 88
-TAIL_OPERATIONS = 148
-ISSUED_BEFORE_WAIT = 25
-"""PyTorch operations that the host dispatches: one Llama layer of Hugging Face's eager code; heads, tree
-mask, candidates, posterior and cache update as in the public Medusa code (medusa/model/utils.py); and
-those of them that run before the host first waits. Counted on a re-implementation, views included."""
-POSTERIOR_PASSES = 9
-"""Passes over the gathered logits (divide, softmax, log, product, sum, ...) of typical acceptance."""
-
+LEVELS = 5
+"""Levels with the root of the public tree of 64 candidates (mc_sim_7b_63)."""
 OUTPUT_TOKENS, PROMPT_TOKENS = 300, 200
 """Assumed size of an MT-bench answer, for what the published ratio counts beside steps."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Overhead:
-    """One model's overhead at 64 candidates, from the plain step model to all that is accounted for.
+    """One model's overhead at 64 candidates.
 
-    device: kernels alone. step: device and host over the step. serial: with the tail after the wait.
-    counted: as acceleration rate / end-to-end speedup gives it, prompt and last step included.
+    device: kernels alone. step: the whole step. counted: as acceleration rate / end-to-end speedup gives it,
+    prompt and last step included.
     """
 
     device: float
     step: float
-    serial: float
     counted: float
     decode_us: float
     host_bound: bool
 
 
-def _tail_us(setting: Setting, candidates: int) -> float:
-    """Microseconds after the forward pass, in which device and host wait for each other."""
-    model = setting.model
-    gathered = CANDIDATES if candidates == 1 else LEAVES * LEVELS * candidates / CANDIDATES
-    work = PassWork(
-        launches=(
-            elementwise_launch(model, "gather_heads", "rms_norm", "accept", HEADS * gathered, model.vocab),
-            elementwise_launch(
-                model, "posterior", "rms_norm", "accept", gathered, model.vocab, POSTERIOR_PASSES
-            ),
-        ),
-        runtime=replace(setting.runtime, host_us_per_launch=0.0, host_us_per_step=0.0),
-        workload=verify(1, CONTEXT, candidates),
-        of="continued",
-    )
-    heads = sum(float(part.device_us) for part in drafting_steps(setting, 1, CONTEXT, candidates))
-    device_us = heads + float(work_time(setting.latency, work).time_us)
-    launches = model_launches(model, decode(1, CONTEXT), setting.runtime)
-    layer_launches = sum(launch.count for launch in launches) / model.layers
-    host_us = layer_launches * setting.runtime.host_us_per_launch / LAYER_OPERATIONS
-    return device_us + (TAIL_OPERATIONS - ISSUED_BEFORE_WAIT) * host_us
-
-
 def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDATES) -> Overhead:
     """Overhead of one verification step at batch 1 under a host-bound runtime."""
     plain = decode_step(setting, 1, CONTEXT)
-    verified = verification_step(setting, 1, CONTEXT, candidates)
-    whole = verified
-    for drafting in drafting_steps(setting, 1, CONTEXT, candidates):
-        whole = whole + drafting
-    serial_us = float(verified.time_us) + _tail_us(setting, candidates)
-    decode_us = float(plain.time_us)
+    whole = verify_step(setting, 1, CONTEXT, candidates)
+    step_us, decode_us = float(whole.time_us), float(plain.time_us)
     prompt_us = float(prefill_step(setting, 1, PROMPT_TOKENS).time_us)
     steps = OUTPUT_TOKENS / tokens_per_step
     plain_total = prompt_us + OUTPUT_TOKENS * decode_us
-    speedup = plain_total / (prompt_us + serial_us + steps * serial_us)
+    speedup = plain_total / (prompt_us + (steps + 1.0) * step_us)
     return Overhead(
         device=float(whole.device_us / plain.device_us),
-        step=float(whole.time_us) / decode_us,
-        serial=serial_us / decode_us,
+        step=step_us / decode_us,
         counted=tokens_per_step / speedup,
         decode_us=decode_us,
         host_bound=bool(plain.host_us > plain.device_us),
@@ -137,9 +91,9 @@ def overhead_of(
 def table1(data_dir: DataDir = None) -> Reproduction:
     """Table 1: overhead of 64 candidates with five heads, batch 1.
 
-    Columns: model, published_overhead, predicted_overhead (with the serial tail and the counting), difference
-    (in overhead), then its parts: device_overhead, step_overhead, serial_overhead, decode_step_us,
-    published_tokens_per_s (of plain decoding), host_bound.
+    Columns: model, published_overhead, predicted_overhead (with the counting), difference (in overhead), then
+    its parts: device_overhead, step_overhead, decode_step_us, published_tokens_per_s (of plain decoding),
+    host_bound.
     """
     import pandas as pd
 
@@ -154,7 +108,6 @@ def table1(data_dir: DataDir = None) -> Reproduction:
                 "difference": found.counted - row["overhead"],
                 "device_overhead": found.device,
                 "step_overhead": found.step,
-                "serial_overhead": found.serial,
                 "decode_step_us": found.decode_us,
                 "published_tokens_per_s": row["baseline_tokens_per_s_approx"],
                 "host_bound": found.host_bound,

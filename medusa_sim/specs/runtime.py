@@ -25,7 +25,7 @@ RUNTIMES_FILE = Path(__file__).with_name("runtimes.toml")
 FOLDER = "profiles/runtimes"
 _NAMES = "names"
 """The table of `runtimes.toml` that says which version a bare name stands for."""
-_TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
+_TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step", "host_us_per_drafted_step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -35,7 +35,8 @@ class Runtime:
     kernels: default kernel set by dtype of the linear layers. fused_qkv, fused_gate_up: whether those
     projections are one GEMM. attention: one fused kernel, or the two products of the paper's Table 5.
     launch_us: gap on the device for each launched kernel. host_us_per_launch, host_us_per_step: time
-    of the host, which works ahead of the device (`step/compose.py`). head_rows: whether Medusa heads run on
+    of the host, which works ahead of the device (`step/compose.py`). host_us_per_drafted_step: what the code
+    around drafts and acceptance takes while the device waits. head_rows: whether Medusa heads run on
     all candidates, as public code does, or on the accepted row alone.
     engine: what a serving engine adds; None for kernels alone. sources, notes: by field, the document of each
     time and how it was read.
@@ -51,6 +52,7 @@ class Runtime:
     launch_us: float
     host_us_per_launch: float
     host_us_per_step: float
+    host_us_per_drafted_step: float = 0.0
     engine: Engine | None = None
     sources: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -161,6 +163,7 @@ class _Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     launch_us: Sourced[Us]
     host_us_per_launch: Sourced[Us]
     host_us_per_step: Sourced[Us]
+    host_us_per_drafted_step: Sourced[Us] | None = None
     engine: EngineToml | None = None
 
 
@@ -176,7 +179,10 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
         return replace(known[given.inherits], name=name, title=given.title, engine=engine)
     whole = converted(content, _Whole, where, key=key)
     check_dtypes(whole.kernels, where, f"{below}kernels")
-    times = {key: getattr(whole, key) for key in _TIMES}
+    times: dict[str, Sourced[float]] = {
+        key: given for key in _TIMES if (given := getattr(whole, key)) is not None
+    }
+    drafted = whole.host_us_per_drafted_step
     return Runtime(
         name=name,
         title=whole.title,
@@ -188,6 +194,7 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
         launch_us=whole.launch_us.value,
         host_us_per_launch=whole.host_us_per_launch.value,
         host_us_per_step=whole.host_us_per_step.value,
+        host_us_per_drafted_step=0.0 if drafted is None else drafted.value,
         engine=None if whole.engine is None else engine_of(whole.engine, None, where, f"{below}engine"),
         sources={key: number.source for key, number in times.items()},
         notes={key: number.note for key, number in times.items() if number.note},

@@ -12,7 +12,7 @@ Everything that prices a step (one step, a grid, rows of operators, a search) ad
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Literal, NamedTuple
 
@@ -217,16 +217,11 @@ def beside_kernels(
 
 
 def drafting_cost(runtime: Runtime, drafter: str, passes: int, batch: Size) -> Cost | None:
-    """What an engine adds to a step for drafting (N2); None where it adds nothing."""
-    if runtime.engine is None:
-        return None
-    added = drafting_us(runtime.engine, drafter, passes, batch)
+    """What an engine (N2) or eager code (N15) adds to a step for drafting; None where it adds nothing."""
     nothing = _nothing()
-    return Cost(
-        device_us=nothing,
-        host_us=nothing,
-        exposed_us=added.time_us,
-        below_us=nothing,
-        above_us=nothing,
-        draft_half_us=added.half_us,
-    )
+    none = Cost(device_us=nothing, host_us=nothing, exposed_us=nothing, below_us=nothing, above_us=nothing)
+    if runtime.engine is None:
+        waits = runtime.host_us_per_drafted_step
+        return replace(none, exposed_us=np.asarray(waits)) if waits else None
+    added = drafting_us(runtime.engine, drafter, passes, batch)
+    return replace(none, exposed_us=added.time_us, draft_half_us=added.half_us)

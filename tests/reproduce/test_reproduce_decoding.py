@@ -17,12 +17,10 @@ HEADER = "source,setup,method,batch_or_concurrency,throughput_ratio_vs_no_spec\n
 SETUP = "SGLang H100 Llama-3.1-8B chain3"
 
 
-def test_table_1_from_below_and_in_its_parts() -> None:
+def test_table_1_in_its_parts() -> None:
     frame = table1().frame
-    # Nothing is fitted to the overheads. Every part that is modelled adds to them, and all stay below the
-    # published ones by up to 0.12 (docs/method.md, Table 1), two within the 0.06 that were hoped for.
-    assert (frame["step_overhead"] < frame["serial_overhead"]).all()
-    assert (frame["serial_overhead"] < frame["predicted_overhead"]).all()
+    # Nothing is fitted to the overheads: the host's time of a drafted step comes from other runs of the code.
+    assert (frame["step_overhead"] < frame["predicted_overhead"]).all()
     assert frame["difference"].abs().max() < 0.12
     assert frame["difference"].abs().mean() < 0.07
     assert frame["host_bound"].tolist() == [True, True, True, False]
@@ -35,7 +33,7 @@ def test_table_3_in_its_order() -> None:
     frame = table3().frame
     assert (np.diff(frame["predicted_speedup"]) > 0.0).all()
     assert (np.diff(frame["published_speedup"]) > 0.0).all()
-    # printed as "about"; overheads are about 0.07 too low, which makes speedups too large
+    # printed as "about"; overheads are up to 0.1 too high, which makes speedups too small
     assert frame["predicted_speedup"].to_numpy() == pytest.approx(
         frame["published_speedup"].to_numpy(), rel=0.15
     )
