@@ -33,6 +33,10 @@ HOUSE = (
         (
             "union",
             "workload",
+            "attention",
+            "feed_forward",
+            "exchange",
+            "network",
             "engine",
             "grid",
             "compose",

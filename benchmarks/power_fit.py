@@ -25,15 +25,16 @@ from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import Parallel, on_one_gpu
+from medusa_sim.specs.parallel import ONE, Parallel, on_one_gpu
 from medusa_sim.specs.power import PowerFit
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.engine import filter_us
+from medusa_sim.step.network import model_launches
 from medusa_sim.step.power import load_watts, under_limit
 from medusa_sim.step.server import Traffic, served, served_length
 from medusa_sim.step.step import Setting, decode_step
-from medusa_sim.step.workload import decode, model_launches, prefill
+from medusa_sim.step.workload import decode, prefill
 from medusa_sim.units import US_PER_S
 
 CARD = "h100-sxm"
@@ -120,7 +121,7 @@ def _counts(
     """(bytes, FLOPs) of one GPU in a step, the prompts that ride on it included.
 
     A mixture of experts is counted as a dense model of the experts that a token takes, whose weights are read
-    once for every expert that the step wakes.
+    once for every expert that the step wakes. What GPUs exchange is left out.
     """
     stand_in, woken = model, 0.0
     if model.experts is not None:
@@ -130,7 +131,7 @@ def _counts(
         each = 2.0 * experts.expert_weights(model.hidden, gated=model.gated) * experts.layers
         woken = each * (hit / gpus - experts.topk)
     elif gpus > 1:
-        stand_in = on_one_gpu(model, Parallel(tp=gpus))
+        stand_in = replace(on_one_gpu(model, Parallel(tp=gpus)), parallel=ONE)
     launches = model_launches(stand_in, decode(per_gpu, length), setting.runtime)
     prompt = model_launches(stand_in, prefill(1, traffic.prompt_tokens), setting.runtime)
     finished = per_gpu / traffic.output_tokens

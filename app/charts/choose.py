@@ -24,6 +24,8 @@ PART_TITLES = {
     "attention": "attention",
     "o_proj": "output projection",
     "mlp": "MLP",
+    "experts": "experts",
+    "exchange": "between GPUs",
     "norm_rope": "norms, rope, residuals",
     "embedding": "embedding",
     "lm_head": "LM head",

@@ -98,6 +98,7 @@ class Axis:
 BATCH = Axis("batch", powers_of_two=True, largest=65_536)
 SEQ_LEN = Axis("seq_len", powers_of_two=True, largest=16_777_216)
 CANDIDATES = Axis("candidates", powers_of_two=False, largest=65_536)
+TP = Axis("tp", powers_of_two=True, largest=1024)
 
 
 def _multiples(first: int, last: int, factor: int) -> list[int]:

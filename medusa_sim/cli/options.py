@@ -13,6 +13,7 @@ import click
 
 from medusa_sim.cli.names import ACCEPTANCE, DRAFTER, GPU, MODEL, RUNTIME
 from medusa_sim.cli.output import FORMATS, Output
+from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,
@@ -109,7 +110,7 @@ def scenario_options(command: Command) -> Command:
     """What `plan.scenario.Scenario` takes beside GPU and model, under its names."""
     for option in reversed(_SCENARIO_OPTIONS):
         command = option(command)
-    return latency_options(command)
+    return latency_options(parallel_options(command))
 
 
 _SCENARIO_OPTIONS = (
@@ -193,10 +194,57 @@ _SCENARIO_OPTIONS = (
         help="Dollars per GPU-hour [the dated list price of `medusa-sim specs prices`, where there is one].",
     ),
 )
+"""What both `sweep` and `recommend` take."""
+
+
+def _no_pipeline(ctx: click.Context, param: click.Parameter, value: int) -> None:
+    """Refuse more than one stage in a sentence of its own."""
+    del ctx, param
+    if value != 1:
+        raise UsageError(
+            f"--pp {value}: pipeline parallelism is not modelled; give --tp with the GPUs of one stage"
+        )
+
+
+def parallel_options(command: Command) -> Command:
+    """--ep, --dp-attention and a refusal of --pp; `--tp` is a list in some commands (`tp_option`)."""
+    for option in reversed(_PARALLEL_OPTIONS):
+        command = option(command)
+    return command
+
+
+def tp_option(command: Command) -> Command:
+    """--tp for commands that are about one scenario; the command gets `tp`."""
+    return click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help=TP_HELP)(command)
+
+
+TP_HELP = "GPUs that share the model (tensor parallelism)."
+_PARALLEL_OPTIONS = (
+    click.option(
+        "--ep",
+        type=click.IntRange(1),
+        default=1,
+        show_default=True,
+        help="Groups of these GPUs among which whole experts are split; 1 splits every expert over all.",
+    ),
+    click.option(
+        "--dp-attention",
+        is_flag=True,
+        help="Attention of other sequences on every GPU, as SGLang's --enable-dp-attention.",
+    ),
+    click.option(
+        "--pp",
+        type=click.IntRange(1),
+        default=1,
+        callback=_no_pipeline,
+        expose_value=False,
+        hidden=True,
+    ),
+)
 SCENARIO_NAMES = (
     "runtime", "drafter", "acceptance", "heads", "draft_model", "draft_runtime", "draft_vocab", "max_drafts",
     "chain_only", "match_rate", "workload", "lossless", "dtype", "weight_dtype", "kv_dtype", "latency",
-    "kernels", "outside", "price", "data_dir",
+    "kernels", "outside", "price", "ep", "dp_attention", "data_dir",
 )  # fmt: skip
 """Arguments of a scenario that both `sweep` and `recommend` take as options."""
 

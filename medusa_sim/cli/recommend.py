@@ -11,7 +11,7 @@ import click
 from medusa_sim.cli.grids import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPU, MODEL
-from medusa_sim.cli.options import SCENARIO_NAMES, output_options, scenario_options
+from medusa_sim.cli.options import SCENARIO_NAMES, output_options, scenario_options, tp_option
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import (
@@ -48,6 +48,7 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
     show_default=True,
     help="Model, or the path of a Hugging Face config.json.",
 )
+@tp_option
 @click.option(
     "--batch",
     type=GridType(_EVERY_BATCH),
@@ -137,7 +138,9 @@ def recommend(
     question = question_of(names)
     if engine is not None and not _is_given("runtime"):
         names["runtime"] = runtime_of(engine, names["drafter"])
-    scenario = Scenario(gpu=names["gpu"], model=names["model"], **{key: names[key] for key in SCENARIO_NAMES})
+    scenario = Scenario(
+        gpu=names["gpu"], model=names["model"], tp=names["tp"], **{key: names[key] for key in SCENARIO_NAMES}
+    )
     for line in scenario.warnings:
         click.echo(line, err=True)
     answer = answered(scenario, question)

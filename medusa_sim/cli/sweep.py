@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType, echo_grid
+from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, TP, GridType, echo_grid
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPUS, MODELS
-from medusa_sim.cli.options import PositiveFloat, output_options, scenario_options
+from medusa_sim.cli.options import TP_HELP, PositiveFloat, output_options, scenario_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
@@ -42,6 +42,7 @@ _MOST_CASES_SHOWN = 2_000
     show_default=True,
     help="Model, a list a,b, or the path of a Hugging Face config.json.",
 )
+@click.option("--tp", "tps", type=GridType(TP), default="1", show_default=True, help=TP_HELP)
 @click.option("--batch", type=GridType(BATCH), default="1", show_default=True, help="Sequences in a batch.")
 @click.option(
     "--seq",
@@ -98,6 +99,7 @@ _MOST_CASES_SHOWN = 2_000
 def sweep(
     gpus: tuple[str, ...],
     models: tuple[str, ...],
+    tps: tuple[int, ...],
     batch: tuple[int, ...],
     seq_len: tuple[int, ...],
     candidates: tuple[int, ...],
@@ -106,7 +108,7 @@ def sweep(
     output: Output,
     **names: Any,
 ) -> None:
-    """Speedup of speculative verification over a grid of GPUs, models, batches, lengths and counts.
+    """Speedup of speculative verification over a grid of GPUs, models, --tp, batches, lengths and counts.
 
     A table shows the best count of each batch and length; --format csv, json, md and parquet carry
     every row, written as they are computed.
@@ -119,7 +121,9 @@ def sweep(
 
         check_folder(report_dir)
     grid = Grid.of(batch, seq_len, candidates)
-    scenarios = tuple(Scenario(gpu=gpu, model=model, **names) for gpu in gpus for model in models)
+    scenarios = tuple(
+        Scenario(gpu=gpu, model=model, tp=tp, **names) for gpu in gpus for model in models for tp in tps
+    )
     told = dict.fromkeys(line for item in scenarios for line in (*item.warnings, *left_out(item, grid)))
     if output.form == "table" and not all_rows:
         _show_best(output, scenarios, grid, told)

@@ -79,7 +79,7 @@ def limits_of(
     drafter = None if option is None else option.drafter
     candidates = 1 if option is None else option.depth + 1
     none, one, empty = (
-        float(step_memory_bytes(scenario.model, drafter, batch, length, count))
+        float(step_memory_bytes(scenario.shard, drafter, batch, length, count))
         for batch, length, count in (
             (1, 0, candidates),
             (1, 1, candidates),

@@ -214,7 +214,7 @@ def _drafter_prompt_s(
         return np.zeros(every.size)
     setting = surface.setting
     workload = prefill(1, tokens.astype(np.float64))
-    works = options[-1].drafter.prompt_work(setting.model, workload, setting.runtime)
+    works = options[-1].drafter.prompt_work(setting.shard, workload, setting.runtime)
     total = np.zeros(tokens.size)
     for work in works:
         total = total + work_time(setting.latency, work).device_us

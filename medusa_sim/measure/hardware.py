@@ -102,12 +102,6 @@ def hardware_text(seen: Environment, found: Rates) -> str:
         f"the fastest of a copy ({found.copy_bytes_per_s:.3g} bytes/s read and written) and of reading, "
         f"alone or the weights of a linear layer as a step reads them ({found.read_bytes_per_s:.3g})",
     )
-    number(
-        "link_bandwidth_bytes_per_s",
-        _rounded(bandwidth),
-        measured,
-        "one device without a link to another; its memory's bandwidth stands here",
-    )
     peaks = tomlkit.table(is_super_table=True)
     for dtype, rate in found.flops_per_s.items():
         table = tomlkit.table()

@@ -126,14 +126,17 @@ def break_even_batches(
 
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:
     """Most committed tokens at which a batch with some drafting fits in memory; 0 if it never does."""
-    model, room = scenario.model, usable_memory_bytes(scenario.gpu)
+    model, room = scenario.shard, usable_memory_bytes(scenario.gpu)
     found = [0]
     for option in options:
-        none, one = (
-            float(step_memory_bytes(model, option.drafter, batch, length, int(option.candidates[0])))
-            for length in (0, 1)
-        )
-        found.append(int((room - none) // (one - none)))
+        # windowed layers stop growing at their window
+        for start in (0, 0 if model.windows is None else model.windows.size):
+            none, one = (
+                float(step_memory_bytes(model, option.drafter, batch, length, int(option.candidates[0])))
+                for length in (start, start + 1)
+            )
+            if none <= room:
+                found.append(start + int((room - none) // (one - none)))
     return max(found)
 
 

@@ -130,7 +130,7 @@ def _best(surface: Surface, grid: Grid) -> Best:
     whole_model = scenario.scope == "model"
     limit = limit_of(scenario) if whole_model else None
     alone = None if limit is None else price(limit, surface.batch, surface.seq_len, surface.options)
-    beside = [drafter_bytes(scenario.model, option.drafter) for option in found.options]
+    beside = [drafter_bytes(scenario.shard, option.drafter) for option in found.options]
     weights, kv, slots = (at(found.by_option([added[i] for added in beside])) for i in range(3))
     rate = tokens_per_s(batch, at(found.tokens_per_step), at(found.step_us))
     nothing = np.full(columns.size, np.nan)
@@ -162,7 +162,7 @@ def _best(surface: Surface, grid: Grid) -> Best:
         "watts": drawn,
         "joule_per_token": joule_per_token(drawn, rate),
         "memory_bytes": memory_bytes(
-            scenario.model, weights, kv, slots, batch, seq_len, found.counts[columns]
+            scenario.shard, weights, kv, slots, batch, seq_len, found.counts[columns]
         )
         if whole_model
         else nothing,

@@ -74,7 +74,7 @@ def request_latency(
         drafting = replace(setting, drafter=option.drafter)
         tokens = option.tokens(candidates)
         step = _mean(verify_step(drafting, batch, contexts, candidates).time_us)
-        works = option.drafter.prompt_work(setting.model, prefill(batch, prompt_tokens), setting.runtime)
+        works = option.drafter.prompt_work(setting.shard, prefill(batch, prompt_tokens), setting.runtime)
         for work in works:
             prompt = prompt + work_time(setting.latency, work)
     per_token, plain_per_token = step / tokens, plain_step

@@ -35,13 +35,16 @@ from medusa_sim.specs.formats import Format
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import ONE, Parallel, on_one_gpu
 from medusa_sim.specs.prices import Price, given_price, price_of
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.drafter.registry import drafter_kind
+from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting
+from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
 from medusa_sim.step.workload import SCOPES, Scope
 
 ModelName: TypeAlias = str | os.PathLike[str] | Model
@@ -56,7 +59,9 @@ class Scenario:
     tree is deep, with a curve all of them. max_drafts: longest draft. chain_only: no trees (None:
     as the runtime). match_rate: share of the steps in which n-grams are found (None: the profile's).
     prompt_tokens, output_tokens: means of a server's requests, whose prompts ride on decode steps (None: none
-    ride). dtype, weight_dtype, kv_dtype: None as the model is published. latency: a
+    ride). dtype, weight_dtype, kv_dtype: None as the model is published. tp, ep, dp_attention: the GPUs that
+    share the model, and how (`specs.parallel.Parallel`). overlap: how far candidates of one sequence share
+    experts, a name of `step.union.OVERLAPS` (None: as chains do, or as trees where trees are run). latency: a
     name, or a latency model that is kept between questions. kernels: None takes the runtime's set for the
     dtype. outside: what `measured` does beyond its rows. scope: `model`, or the paper's `block`. baseline:
     `same` batch and length, or `fixed`. price: dollars per GPU-hour (None: the GPU's first row of
@@ -87,6 +92,10 @@ class Scenario:
         dtype: str | None = None,
         weight_dtype: str | None = None,
         kv_dtype: str | None = None,
+        tp: int = 1,
+        ep: int = 1,
+        dp_attention: bool = False,
+        overlap: str | None = None,
         latency: LatencyName | LatencyModel = "calibrated",
         kernels: str | None = None,
         outside: Outside = "refuse",
@@ -108,6 +117,10 @@ class Scenario:
         published = model if isinstance(model, Model) else load_model(model)
         self.model: Model = with_dtypes(published, dtype, weight_dtype, kv_dtype)
         self.gpu: Gpu = load_gpu(gpu, data_dir) if isinstance(gpu, str) else gpu
+        self.parallel = Parallel(tp=tp, ep=ep, dp_attention=dp_attention)
+        self.shard: Model = on_one_gpu(self.model, self.parallel)
+        """What one GPU holds of the model."""
+        _check_parts(self.shard, self.runtime, self.gpu)
         profile = acceptance_of(
             acceptance,
             kind,
@@ -133,6 +146,8 @@ class Scenario:
             max_drafts=max_drafts,
         )
         kind.check(self.drafting.parts, self.model)
+        if self.drafting.parts.draft is not None:
+            on_one_gpu(self.drafting.parts.draft, Parallel(tp=tp))  # a draft that cannot be split is refused
         engine = self.runtime.engine
         if engine is not None and drafter not in engine.drafters:
             raise UsageError(
@@ -141,6 +156,7 @@ class Scenario:
         # a curve of tree sizes knows no chains, and the paper's block no engine
         as_run = self.runtime.chain_only and profile.heads is not None and scope == "model"
         self.chain_only: bool = as_run if chain_only is None else chain_only
+        self.overlap: Overlap = overlap_of(overlap) if overlap else CHAIN if not self._has_trees else TREE
         self.match_rate: float = _match_rate(match_rate, kind, profile)
         self.traffic: Traffic | None = _traffic(prompt_tokens, output_tokens)
         self.scope: Scope = scope
@@ -191,6 +207,8 @@ class Scenario:
             drafter=NoDrafter(),
             depth=self.depth,
             match_rate=self.match_rate,
+            parallel=self.parallel,
+            overlap=self.overlap,
         )
 
     @property
@@ -279,7 +297,7 @@ class Scenario:
     @property
     def gpus(self) -> int:
         """GPUs that run the model together."""
-        return 1
+        return self.parallel.tp
 
     @property
     def usd_per_gpu_hour(self) -> float | None:
@@ -295,6 +313,12 @@ class Scenario:
                 f"acceptance {self.profile.name} was measured on another model than {self.model.name}; give "
                 "your own with --acceptance"
             )
+        if (parallel := self.parallel) != ONE and self.runtime.engine is not None:
+            told.append(
+                f"{self.runtime.name}'s own terms were fitted on one GPU and are taken over for {parallel}"
+            )
+        if self._too_large:
+            told.append(self._too_large)
         if self.kernel_lenders:
             told.append(
                 f"kernels of {self.gpu.name} are borrowed from {', '.join(self.kernel_lenders)}, with wider "
@@ -306,6 +330,19 @@ class Scenario:
                 "leaves them out"
             )
         return tuple(told)
+
+    @property
+    def _too_large(self) -> str:
+        """What to do where not even one sequence fits; empty where one does."""
+        room = usable_memory_bytes(self.gpu)
+        if self.scope == "block" or float(step_memory_bytes(self.shard, None, 1, 1, 1)) <= room:
+            return ""
+        enough = fewest_gpus(self.model, self.gpu, self.parallel)
+        hint = f"--tp {enough} would" if enough else "no number of GPUs up to 128 would"
+        return (
+            f"{self.model.name} ({self.model.weight_dtype}) does not fit on {self.parallel} of "
+            f"{self.gpu.name}: {hint}"
+        )
 
     @property
     def _has_trees(self) -> bool:
@@ -332,6 +369,20 @@ def _match_rate(given: float | None, kind: type[Drafter], profile: AcceptancePro
     if not 0.0 < given <= 1.0:
         raise UsageError(f"match rate {given:g}: above 0 and at most 1 is allowed")
     return given
+
+
+def _check_parts(model: Model, runtime: Runtime, gpu: Gpu) -> None:
+    """Refuse GPUs without a link, and a model that the runtime has no kernels for. Raises UsageError."""
+    if model.parallel.tp > 1 and not gpu.link_bandwidth_bytes_per_s:
+        raise UsageError(
+            f"{gpu.name} has no link to another GPU, so --tp {model.parallel.tp} cannot be priced; give "
+            f"--tp 1, or add link_bandwidth_bytes_per_s with its source to {gpu.path or 'its file'}"
+        )
+    if runtime.attention == "unfused" and (model.experts is not None or model.latent is not None):
+        raise UsageError(
+            f"runtime {runtime.name} runs the kernels of a paper on dense models; {model.name} has experts: "
+            "choose --runtime vllm, sglang or cuda-graph"
+        )
 
 
 def _traffic(prompt_tokens: float | None, output_tokens: float | None) -> Traffic | None:

@@ -189,7 +189,7 @@ def schedule_row(
         cliff_after=_cliff(counts, times, int(surface.candidates[j])),
         cheaper_larger=tuple(cheaper_pairs(counts, times)),
         memory_bytes=float(
-            step_memory_bytes(surface.setting.model, drafter, batch, seq_len, int(surface.candidates[j]))
+            step_memory_bytes(surface.setting.shard, drafter, batch, seq_len, int(surface.candidates[j]))
         ),
         fits_memory=bool(surface.fits[at, s, j]),
         meets_latency=None if max_latency_us is None else per_token_us <= max_latency_us,

@@ -110,7 +110,7 @@ class Surface:
         if self.setting.scope == "block":
             return np.full((lengths.size, candidates.size), NO_LIMIT)
         none, one = (
-            step_memory_bytes(self.setting.model, drafter, batch, lengths, candidates) for batch in (0, 1)
+            step_memory_bytes(self.setting.shard, drafter, batch, lengths, candidates) for batch in (0, 1)
         )
         room = usable_memory_bytes(self.scenario.gpu) - none
         return np.maximum(np.floor(room / (one - none)), 0.0).astype(np.int64)

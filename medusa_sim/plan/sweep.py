@@ -36,8 +36,9 @@ class SweepTable:
     codes: dict[str, CodeArray]
 
     COLUMNS = (
-        "gpu", "model", "runtime", "kernels", "scope", "latency_model", "drafter", "acceptance", "baseline",
-        "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
+        "gpu", "model", "tp", "ep", "dp_attention", "runtime", "kernels", "scope", "latency_model", "drafter",
+        "acceptance", "baseline", "batch", "seq_len", "candidates", "drafts", "tokens_per_step",
+        "decode_step_us", "verify_step_us",
         "verify_low_us", "verify_high_us", "overhead", "speedup", "speedup_low", "speedup_high",
         "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts",
         "joule_per_token", "bound", "source", "memory_bytes", "fits_memory",
@@ -130,6 +131,9 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
         gain = found.tokens_per_step * base_us / found.step_us
     low, high = found.speedup_band(gain)
     numbers: dict[str, npt.NDArray[np.generic]] = {
+        "tp": np.asarray(scenario.parallel.tp),
+        "ep": np.asarray(scenario.parallel.ep),
+        "dp_attention": np.asarray(scenario.parallel.dp_attention),
         "batch": grid.batch[:, None, None],
         "seq_len": grid.seq_len[None, :, None],
         "candidates": found.counts,
@@ -175,7 +179,7 @@ def _throughput(scenario: Scenario, surface: Surface, grid: Grid) -> dict[str, n
     """Latency, throughput and memory; empty for `scope="block"`, which is one block and not a model."""
     if scenario.scope == "block":
         return dict.fromkeys(_OF_A_MODEL, np.full((), np.nan))
-    batch, model = grid.batch[:, None, None], scenario.model
+    batch, model = grid.batch[:, None, None], scenario.shard
     found, served = surface.by_count, surface.served
     if scenario.traffic is None:
         rate = tokens_per_s(batch, found.tokens_per_step, found.step_us)

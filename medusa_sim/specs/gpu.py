@@ -53,9 +53,9 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     l2_bytes: Sourced[Annotated[float, Meta(ge=1e5, le=1e11, description="bytes")]]
     memory_bytes: Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes")]]
     bandwidth_bytes_per_s: Sourced[Annotated[float, Meta(ge=1e9, le=1e15, description="bytes/s")]]
-    link_bandwidth_bytes_per_s: Sourced[
-        Annotated[float, Meta(ge=1e8, le=1e14, description="bytes/s, one direction")]
-    ]
+    link_bandwidth_bytes_per_s: (
+        Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes/s, one direction")]] | None
+    ) = None
     peak_flops_per_s: _Peaks
     paper_peak_flops_per_s: _Peaks = {}
     power: PowerToml | None = None
@@ -66,6 +66,7 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class Gpu:
     """One GPU. SI units; peaks are dense and per dtype; a missing dtype is an error, never scaled.
 
+    link_bandwidth_bytes_per_s: to another GPU, one direction; 0 where there is no link.
     sources, notes: by dotted key (`peak_flops_per_s.fp16`) the document of each number and how it was read.
     kernels: fitted parameters by set (`torch`, `sglang`, `paper`), with what is borrowed from relatives.
     paper_peak_flops_per_s: peaks that a paper used where they differ, only for reproducing it.
@@ -81,7 +82,7 @@ class Gpu:
     memory_bytes: float
     bandwidth_bytes_per_s: float
     peak_flops_per_s: dict[str, float]
-    link_bandwidth_bytes_per_s: float
+    link_bandwidth_bytes_per_s: float = 0.0
     paper_peak_flops_per_s: dict[str, float] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -249,6 +250,7 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
     numbers |= {
         f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in file.paper_peak_flops_per_s.items()
     }
+    link = file.link_bandwidth_bytes_per_s
     gpu = Gpu(
         name=file.name,
         title=file.title,
@@ -257,7 +259,7 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
         l2_bytes=file.l2_bytes.value,
         memory_bytes=file.memory_bytes.value,
         bandwidth_bytes_per_s=file.bandwidth_bytes_per_s.value,
-        link_bandwidth_bytes_per_s=file.link_bandwidth_bytes_per_s.value,
+        link_bandwidth_bytes_per_s=0.0 if link is None else link.value,
         peak_flops_per_s={dtype: peak.value for dtype, peak in file.peak_flops_per_s.items()},
         paper_peak_flops_per_s={dtype: peak.value for dtype, peak in file.paper_peak_flops_per_s.items()},
         sources={key: number.source for key, number in numbers.items()},

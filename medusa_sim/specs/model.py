@@ -271,6 +271,14 @@ class Model:
     def _norm_size(self) -> int:
         return self.hidden if self.norm == "rms" else 2 * self.hidden
 
+    def dense(self) -> Model:
+        """A dense model of this width: without experts, its MLPs and heads those of the others' layers.
+
+        Heads of latent attention become plain ones of their values' width.
+        """
+        head_dim = self.head_dim if self.latent is None else self.latent.v_dim
+        return dataclasses.replace(self, experts=None, latent=None, head_dim=head_dim)
+
     def resized(self, *, layers: int | None = None, vocab: int | None = None) -> Model:
         """The same model with another number of layers or another vocabulary (a draft layer of EAGLE, MTP).
 

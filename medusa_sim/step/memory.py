@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.errors import UsageError
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.parallel import Parallel, on_one_gpu
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -21,9 +23,10 @@ The rest holds the CUDA context, the allocator's slack and captured graphs.
 def step_memory_bytes(
     model: Model, drafter: Drafter | None, batch: Size, seq_len: Size, candidates: Size
 ) -> FloatArray:
-    """Weights, drafter, KV cache with room for the tree, and the widest activations, bytes.
+    """Weights, drafter, KV cache with room for the tree, and the widest activations of one GPU, bytes.
 
-    The activations of one step: the MLP's widest rows and the logits (fp32, as samplers keep them).
+    model: what that GPU holds. The activations of one step: the MLP's widest rows and the logits (fp32, as
+    samplers keep them).
     """
     return memory_bytes(model, *drafter_bytes(model, drafter), batch, seq_len, candidates)
 
@@ -47,12 +50,33 @@ def memory_bytes(
     """`step_memory_bytes` with what the drafter adds as arrays; all broadcast."""
     sequences = np.asarray(batch, dtype=np.float64)
     counts = np.asarray(candidates, dtype=np.float64)
-    cached = sequences * (np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots)
+    own = sequences / model.parallel.tp if model.parallel.dp_attention else sequences
+    tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots
     element = BYTES_PER_ELEMENT[model.activation_dtype]
-    widest = (3 if model.gated else 2) * model.intermediate + 2 * model.hidden
-    activations = sequences * counts * (element * widest + BYTES_PER_ELEMENT["fp32"] * model.vocab)
+    inner = model.intermediate
+    if (experts := model.experts) is not None:
+        inner = max(inner * (model.dense_layers > 0), experts.topk * experts.inter + experts.shared)
+    widest = (3 if model.gated else 2) * inner + 2 * model.hidden
+    activations = sequences * counts * (element * widest + BYTES_PER_ELEMENT["fp32"] * model.whole_vocab)
     weights = model.weight_bytes + drafter_weights
-    return np.asarray(weights + cached * (model.kv_bytes_per_token + drafter_kv_per_token) + activations)
+    cached = own * (model.kv_bytes(tokens) + tokens * drafter_kv_per_token)
+    return np.asarray(weights + cached + activations)
+
+
+_GPUS = (1, 2, 4, 8, 16, 32, 64, 128)
+
+
+def fewest_gpus(model: Model, gpu: Gpu, parallel: Parallel) -> int | None:
+    """The fewest GPUs on which one sequence of the model fits, split as `parallel` does; None if none do."""
+    for tp in _GPUS:
+        ep = tp if parallel.ep > 1 else 1
+        try:
+            shard = on_one_gpu(model, Parallel(tp=tp, ep=ep, dp_attention=parallel.dp_attention))
+        except UsageError:  # cannot be split over so many
+            continue
+        if float(step_memory_bytes(shard, None, 1, 1, 1)) <= usable_memory_bytes(gpu):
+            return tp
+    return None
 
 
 def usable_memory_bytes(gpu: Gpu) -> float:

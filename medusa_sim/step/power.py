@@ -19,9 +19,10 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.power import Power
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.engine import filter_us
+from medusa_sim.step.network import model_launches
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting
-from medusa_sim.step.workload import Launch, model_launches, prefill
+from medusa_sim.step.workload import Launch, prefill
 from medusa_sim.units import US_PER_S
 
 
@@ -62,7 +63,7 @@ def served_joules(
     requests = np.asarray(batch, dtype=np.float64)
     finished = requests * np.asarray(tokens_per_step) / traffic.output_tokens
     workload = prefill(1, traffic.prompt_tokens)
-    prompt = _joules(gpu, power, model_launches(setting.model, workload, setting.runtime), with_bytes=False)
+    prompt = _joules(gpu, power, model_launches(setting.shard, workload, setting.runtime), with_bytes=False)
     engine = setting.runtime.engine
     if engine is None:
         return np.asarray(finished * prompt)

@@ -23,10 +23,14 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.engine import filter_us
+from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import Setting, processed_tokens, work_time
-from medusa_sim.step.workload import Workload, decode, model_launches
+from medusa_sim.step.workload import Workload, decode
 
-_ATTENTION = ("qk", "pv", "softmax", "decode_attention", "verify_attention", "prefill_attention")
+_ATTENTION = (
+    "qk", "pv", "softmax", "decode_attention", "verify_attention", "prefill_attention", "mla_decode",
+    "mla_prefill",
+)  # fmt: skip
 _ONCE_A_PROMPT = ("lm_head", "next_token")
 """Operators that a carried prompt adds to the step in another way, or only once for all its tokens."""
 
@@ -108,7 +112,7 @@ def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatAr
     workload = Workload(phase="prefill", batch=1, seq_len=kv_len, query_tokens=tokens)
     launches = tuple(
         launch
-        for launch in model_launches(setting.model, workload, setting.runtime)
+        for launch in model_launches(setting.shard, workload, setting.runtime)
         if launch.operator.name in _ATTENTION
     )
     work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
@@ -120,7 +124,7 @@ def linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
     workload = decode(tokens, 1)
     launches = tuple(
         launch
-        for launch in model_launches(setting.model, workload, setting.runtime)
+        for launch in model_launches(setting.shard, workload, setting.runtime)
         if launch.operator.name not in (*_ATTENTION, *_ONCE_A_PROMPT)
     )
     work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")

@@ -11,21 +11,14 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source
 from medusa_sim.operators.operator import Elementwise, Size
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.parallel import ONE, Parallel, on_one_gpu
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Cost, beside_kernels, drafting_cost
 from medusa_sim.step.drafter.base import Drafter, PassWork
 from medusa_sim.step.engine import choice_us, padded_tokens
-from medusa_sim.step.workload import (
-    Launch,
-    Part,
-    Scope,
-    Workload,
-    acceptance_launches,
-    decode,
-    prefill,
-    step_launches,
-    verify,
-)
+from medusa_sim.step.network import acceptance_launches, step_launches
+from medusa_sim.step.union import CHAIN, Overlap
+from medusa_sim.step.workload import Launch, Part, Scope, Workload, decode, prefill, verify
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +26,8 @@ class Setting:
     """What stays the same over a grid: the model, how it is run, and what drafts for it.
 
     depth: the longest path of drafts, which sizes the cache compaction. match_rate: share of the steps in
-    which drafts are found, for a drafter that looks them up in the text.
+    which drafts are found, for a drafter that looks them up in the text. parallel: the GPUs that share the
+    model. overlap: how far the candidates of a sequence share experts.
     """
 
     latency: LatencyModel
@@ -43,6 +37,13 @@ class Setting:
     drafter: Drafter
     depth: int = 5
     match_rate: float = 1.0
+    parallel: Parallel = ONE
+    overlap: Overlap = CHAIN
+
+    @property
+    def shard(self) -> Model:
+        """What one GPU holds of the model: all times are this one's."""
+        return on_one_gpu(self.model, self.parallel)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -195,7 +196,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
     """One launch; a serving engine chooses tokens with kernels of its own and merges small ones."""
     operator, engine = launch.operator, runtime.engine
     if engine is None:
-        return latency.time(operator)
+        return _widened(latency, launch, latency.time(operator))
     if isinstance(operator, Elementwise) and operator.kind == "next_token":
         time_us = choice_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))
         band = engine.sampling_bytes_per_logit.band
@@ -207,7 +208,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
             bound=np.asarray(Bound.MEMORY, dtype=np.int8),
             source=np.asarray(known, dtype=np.int8),
         )
-    time = latency.time(operator)
+    time = _widened(latency, launch, latency.time(operator))
     if launch.share == 1.0:
         return time
     return replace(
@@ -215,6 +216,18 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
         time_us=launch.share * time.time_us,
         low_us=launch.share * time.low_us,
         high_us=launch.share * time.high_us,
+    )
+
+
+def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> OperatorTime:
+    """The time with the spread of an uncertain input in its band, beside that of the kernel."""
+    if launch.ends is None:
+        return time
+    few, many = (latency.time(operator).time_us for operator in launch.ends)
+    return replace(
+        time,
+        low_us=time.time_us - np.hypot(time.time_us - time.low_us, np.maximum(time.time_us - few, 0.0)),
+        high_us=time.time_us + np.hypot(time.high_us - time.time_us, np.maximum(many - time.time_us, 0.0)),
     )
 
 
@@ -249,9 +262,9 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
 
 def _verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:
     width = processed_tokens(setting, candidates)
-    workload = verify(batch, seq_len, width)
+    workload = replace(verify(batch, seq_len, width), overlap=setting.overlap)
     accepting = setting.scope == "model" and not setting.runtime.chain_only
-    more = acceptance_launches(setting.model, workload, setting.depth) if accepting else ()
+    more = acceptance_launches(setting.shard, workload, setting.depth) if accepting else ()
     return _target_work(setting, workload, more)
 
 
@@ -263,7 +276,7 @@ def step_works(setting: Setting, batch: int, seq_len: int, candidates: int) -> t
     if setting.scope == "block":
         return (verification,)
     workload = verify(batch, seq_len, candidates)
-    return (verification, *setting.drafter.work(setting.model, workload, setting.runtime))
+    return (verification, *setting.drafter.work(setting.shard, workload, setting.runtime))
 
 
 def processed_tokens(setting: Setting, candidates: Size) -> Size:
@@ -279,7 +292,7 @@ def processed_tokens(setting: Setting, candidates: Size) -> Size:
 
 def _target_work(setting: Setting, workload: Workload, more: tuple[Launch, ...] = ()) -> PassWork:
     workload = padded(workload, setting.runtime)
-    launches = (*step_launches(setting.model, workload, setting.runtime, setting.scope), *more)
+    launches = (*step_launches(setting.shard, workload, setting.runtime, setting.scope), *more)
     return PassWork(
         launches=launches,
         runtime=setting.runtime,
@@ -302,7 +315,7 @@ def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Siz
     if setting.scope == "block":
         return ()
     workload = verify(batch, seq_len, candidates)
-    passes = setting.drafter.work(setting.model, workload, setting.runtime)
+    passes = setting.drafter.work(setting.shard, workload, setting.runtime)
     timed = tuple(work_time(setting.latency, work) for work in passes)
     own_passes = sum(work.of == "draft" for work in passes)
     added = drafting_cost(setting.runtime, setting.drafter.name, own_passes, batch)

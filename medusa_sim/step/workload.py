@@ -1,44 +1,45 @@
-"""Model and workload -> the kernels that one step launches.
+"""What one step processes, and how its kernels are written down.
 
 One set of formulas serves the three phases of the Medusa paper's Table 5: prefill
 (`query_tokens = seq_len`), decode (`query_tokens = 1`) and verification, the paper's parallel
-decoding (`query_tokens = candidates`, root included).
-
-`scope="block"` is the paper's simplified block (Q, K, V, QK^T, PV, up, gate, down), once.
-`scope="model"` is what an engine runs: every layer with norms, rope, output projection, residuals
-and activation, then the LM head and the choice of the next token.
+decoding (`query_tokens = candidates`, root included). `network.py` makes kernels of a model and a workload.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
 
-from medusa_sim.operators.operator import (
-    Attention,
-    AttentionKind,
-    Elementwise,
-    ElementwiseKind,
-    Gemm,
-    Operator,
-    Size,
-)
-from medusa_sim.specs.engine import Engine
+from medusa_sim.operators.operator import Elementwise, ElementwiseKind, Gemm, Operator, Size
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.parallel import Parallel
+from medusa_sim.step.union import CHAIN, Overlap
 
 Phase = Literal["prefill", "decode", "verify"]
 Scope = Literal["block", "model"]
 SCOPES: tuple[Scope, ...] = ("model", "block")
-Part = Literal["qkv", "attention", "o_proj", "mlp", "norm_rope", "embedding", "lm_head", "drafter", "accept"]
+Part = Literal[
+    "qkv",
+    "attention",
+    "o_proj",
+    "mlp",
+    "experts",
+    "exchange",
+    "norm_rope",
+    "embedding",
+    "lm_head",
+    "drafter",
+    "accept",
+]
 PARTS: tuple[Part, ...] = (
     "qkv",
     "attention",
     "o_proj",
     "mlp",
+    "experts",
+    "exchange",
     "norm_rope",
     "embedding",
     "lm_head",
@@ -47,12 +48,6 @@ PARTS: tuple[Part, ...] = (
 )
 """The slices of a step that reports show, in the order in which they stack."""
 
-_FUSED_KIND: dict[Phase, AttentionKind] = {
-    "prefill": "prefill_attention",
-    "decode": "decode_attention",
-    "verify": "verify_attention",
-}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
@@ -60,6 +55,7 @@ class Workload:
 
     seq_len: committed tokens before the step (the papers' s); in prefill the prompt itself. padded_rows: rows
     of the linear layers where an engine runs them at a captured size. All broadcast against each other.
+    overlap: how far the new tokens of a sequence share experts.
     """
 
     phase: Phase
@@ -67,6 +63,7 @@ class Workload:
     seq_len: Size
     query_tokens: Size
     padded_rows: Size | None = None
+    overlap: Overlap = CHAIN
 
     @property
     def tokens(self) -> Size:
@@ -86,6 +83,15 @@ class Workload:
             return self.seq_len
         keys: Size = np.asarray(self.seq_len) + np.asarray(self.query_tokens)
         return keys
+
+    def on_one_gpu(self, parallel: Parallel) -> Workload:
+        """The sequences whose attention one GPU computes: all, but for data-parallel attention."""
+        if not parallel.dp_attention:
+            return self
+        share = replace(self, batch=np.ceil(np.asarray(self.batch) / parallel.tp))
+        if self.padded_rows is None:
+            return share
+        return replace(share, padded_rows=np.ceil(np.asarray(self.padded_rows) / parallel.tp))
 
 
 def prefill(batch: Size, seq_len: Size) -> Workload:
@@ -107,13 +113,15 @@ def verify(batch: Size, seq_len: Size, candidates: Size) -> Workload:
 class Launch:
     """An operator, how many times a step launches it, and which slice of the step it belongs to.
 
-    share: of its time as a kernel of its own, where an engine fuses it with others.
+    share: of its time as a kernel of its own, where an engine fuses it with others. ends: the same operator
+    at the ends of an 80 % interval of an uncertain input (few, many); their times widen its band.
     """
 
     operator: Operator
     part: Part
     count: int = 1
     share: float = 1.0
+    ends: tuple[Operator, Operator] | None = None
 
 
 def linear_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, count: int = 1) -> Launch:
@@ -134,143 +142,3 @@ def elementwise_launch(
     """A norm, rope, activation, residual or copy over m rows of width n."""
     dtype = model.activation_dtype
     return Launch(operator=Elementwise(name=name, kind=kind, m=m, n=n, dtype=dtype), part=part, count=count)
-
-
-def _attention(model: Model, kind: AttentionKind, workload: Workload, kv_len: Size) -> Attention:
-    return Attention(
-        name=kind,
-        kind=kind,
-        batch=workload.batch,
-        q_len=workload.query_tokens,
-        kv_len=kv_len,
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        dtype=model.activation_dtype,
-        kv_dtype=model.kv_dtype,
-    )
-
-
-def _projections(model: Model, runtime: Runtime, m: Size, count: int) -> list[Launch]:
-    query_width = model.heads * model.head_dim
-    kv_width = model.kv_heads * model.head_dim
-    if runtime.fused_qkv:
-        return [linear_launch(model, "qkv_proj", "qkv", m, query_width + 2 * kv_width, model.hidden, count)]
-    return [
-        linear_launch(model, "q_proj", "qkv", m, query_width, model.hidden, count),
-        linear_launch(model, "k_proj", "qkv", m, kv_width, model.hidden, count),
-        linear_launch(model, "v_proj", "qkv", m, kv_width, model.hidden, count),
-    ]
-
-
-def _mlp(model: Model, runtime: Runtime, m: Size, count: int) -> list[Launch]:
-    up = [linear_launch(model, "up_proj", "mlp", m, model.intermediate, model.hidden, count)]
-    if model.gated and runtime.fused_gate_up:
-        up = [linear_launch(model, "gate_up_proj", "mlp", m, 2 * model.intermediate, model.hidden, count)]
-    elif model.gated:
-        up.append(linear_launch(model, "gate_proj", "mlp", m, model.intermediate, model.hidden, count))
-    return [*up, linear_launch(model, "down_proj", "mlp", m, model.hidden, model.intermediate, count)]
-
-
-def block_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
-    """The paper's simplified block (appendix G.3): linear layers and attention products, once.
-
-    Unfused products use s keys, as Table 5 does; a fused kernel attends to s + q.
-    """
-    return (
-        *_projections(model, runtime, workload.tokens, 1),
-        *_attention_launches(model, workload, runtime, unfused_keys=workload.seq_len, count=1),
-        *_mlp(model, runtime, workload.tokens, 1),
-    )
-
-
-def _attention_launches(
-    model: Model, workload: Workload, runtime: Runtime, unfused_keys: Size, count: int
-) -> list[Launch]:
-    if runtime.attention == "fused":
-        kernel = _attention(model, _FUSED_KIND[workload.phase], workload, workload.kv_len)
-        return [Launch(operator=kernel, part="attention", count=count)]
-    products: tuple[AttentionKind, ...] = ("qk", "pv")
-    return [
-        Launch(operator=_attention(model, kind, workload, unfused_keys), part="attention", count=count)
-        for kind in products
-    ]
-
-
-def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
-    """Everything an engine launches to turn token ids into next-token choices, drafting apart.
-
-    The LM head and the choice run on the last token of a prompt, and on every candidate of a
-    verification step. A serving engine adds residuals inside the norms and merges other small kernels.
-    """
-    m = workload.rows
-    layers, hidden = model.layers, model.hidden
-    norms = model.norms_per_layer * layers
-    query_width = model.heads * model.head_dim
-    rotated = query_width + model.kv_heads * model.head_dim
-    launches = [
-        elementwise_launch(model, "embedding", "embedding", "embedding", m, hidden),
-        elementwise_launch(model, "norms", "rms_norm", "norm_rope", m, hidden, norms),
-        *_projections(model, runtime, m, layers),
-        *_attention_launches(model, workload, runtime, unfused_keys=workload.kv_len, count=layers),
-        linear_launch(model, "o_proj", "o_proj", m, hidden, query_width, layers),
-        elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, 2 * layers),
-        *_mlp(model, runtime, m, layers),
-        elementwise_launch(model, "activation", "activation", "mlp", m, model.intermediate, layers),
-        elementwise_launch(model, "final_norm", "rms_norm", "norm_rope", m, hidden),
-    ]
-    if model.rope:
-        launches.append(elementwise_launch(model, "rope", "rope", "norm_rope", m, rotated, layers))
-    if model.qk_norm:
-        rows = np.asarray(m) * (model.heads + model.kv_heads)
-        launches.append(
-            elementwise_launch(model, "qk_norm", "rms_norm", "norm_rope", rows, model.head_dim, layers)
-        )
-    if runtime.attention == "unfused":
-        scores = np.asarray(m) * model.heads
-        softmax = Elementwise(
-            name="softmax", kind="rms_norm", m=scores, n=workload.kv_len, dtype=model.activation_dtype
-        )
-        launches.append(Launch(operator=softmax, part="attention", count=layers))
-    logit_rows = workload.batch if workload.phase == "prefill" else workload.tokens
-    launches += [
-        head_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
-        elementwise_launch(model, "next_token", "next_token", "accept", logit_rows, model.vocab),
-    ]
-    return tuple(launches) if runtime.engine is None else _merged(launches, runtime.engine)
-
-
-_MERGED = ("norms", "final_norm", "qk_norm", "rope", "activation")
-"""Operators that a compiler merges with their neighbours."""
-
-
-def _merged(launches: Iterable[Launch], engine: Engine) -> tuple[Launch, ...]:
-    """As an engine compiles them: residual adds inside the norms, a share of the other elementwise time."""
-    share = engine.elementwise_share.value
-    return tuple(
-        replace(launch, share=share) if launch.operator.name in _MERGED else launch
-        for launch in launches
-        if launch.operator.name != "residuals" or not engine.fused_residual
-    )
-
-
-def step_launches(model: Model, workload: Workload, runtime: Runtime, scope: Scope) -> tuple[Launch, ...]:
-    """The kernels of one step without drafting, for the chosen scope."""
-    if scope == "block":
-        return block_launches(model, workload, runtime)
-    return model_launches(model, workload, runtime)
-
-
-def acceptance_launches(model: Model, workload: Workload, depth: int) -> tuple[Launch, ...]:
-    """Tree bookkeeping, acceptance and cache compaction after the LM head.
-
-    Gathering the candidates, comparing them with the target's choice, the running product along the
-    paths and the best path are four kernels over the candidates; compaction copies the KV rows of at
-    most depth + 1 accepted tokens of every layer.
-    """
-    kv_width = 2 * model.kv_heads * model.head_dim
-    moved = np.asarray(workload.batch) * ((depth + 1) * model.layers)
-    return (
-        elementwise_launch(model, "tree_bookkeeping", "residual", "accept", workload.tokens, depth + 1, 4),
-        elementwise_launch(model, "cache_compaction", "embedding", "accept", moved, kv_width),
-    )

@@ -26,7 +26,7 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step import workload
+from medusa_sim.step import network, workload
 from medusa_sim.step.drafter import medusa as drafters
 
 ROPE = {"rope_theta": 10000.0}
@@ -340,7 +340,7 @@ def test_operators_are_those_of_the_simulator(tmp_path: Path, monkeypatch: pytes
         model.logits(model(draft.tokens, cache=cache, tree_mask=draft.mask, depths=draft.depths))
     runtime = load_runtime("hf-eager")
     work = workload.verify(batch, 3, candidates)
-    launches = [*workload.step_launches(described, work, runtime, "model")]
+    launches = [*network.step_launches(described, work, runtime, "model")]
     for part in drafters.MedusaHeads(heads=3).work(described, workload.verify(batch, 3, 1), runtime):
         launches += part.launches
     told: Counter[tuple[int, int, int]] = Counter()

@@ -20,6 +20,7 @@ from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.network import step_launches
 from medusa_sim.step.step import (
     Setting,
     decode_step,
@@ -28,7 +29,7 @@ from medusa_sim.step.step import (
     verification_step,
     verify_step,
 )
-from medusa_sim.step.workload import PARTS, decode, prefill, step_launches, verify
+from medusa_sim.step.workload import PARTS, decode, prefill, verify
 
 GPU = load_gpu("a100-80gb-pcie")
 

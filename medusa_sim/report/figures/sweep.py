@@ -28,6 +28,8 @@ _PART_NAMES = {
     "attention": "attention",
     "o_proj": "output projection",
     "mlp": "MLP",
+    "experts": "experts",
+    "exchange": "between GPUs",
     "norm_rope": "norms, rope",
     "embedding": "embedding",
     "lm_head": "LM head",

@@ -7,9 +7,11 @@ from typing import ClassVar
 
 from medusa_sim.errors import UsageError
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.parallel import Parallel, on_one_gpu
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, levels
-from medusa_sim.step.workload import Workload, model_launches
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.workload import Workload
 
 PADDED_VOCAB = 0.01
 """Share by which vocabularies of one family differ, since they are padded."""
@@ -55,31 +57,31 @@ class DraftModel(Drafter):
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """`depth` forward passes one after another; the i-th sees i - 1 levels of its own drafts."""
-        del model
         own = self.runtime or runtime
-        return tuple(self._pass(level, own) for level in levels(workload, self.depth, self.width))
+        return tuple(self._pass(model, level, own) for level in levels(workload, self.depth, self.width))
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft model reads the prompt as well."""
-        del model
         own = self.runtime or runtime
-        return (self._pass(workload, own),)
+        return (self._pass(model, workload, own),)
 
-    def _pass(self, workload: Workload, runtime: Runtime) -> PassWork:
-        launches = as_drafting(model_launches(self.draft, workload, runtime))
+    def _shard(self, model: Model) -> Model:
+        """What one GPU holds of the draft: it is split as the target is, as engines do."""
+        return on_one_gpu(self.draft, Parallel(tp=model.parallel.tp))
+
+    def _pass(self, model: Model, workload: Workload, runtime: Runtime) -> PassWork:
+        launches = as_drafting(model_launches(self._shard(model), workload, runtime))
         return PassWork(
             launches=launches, runtime=runtime, workload=workload, of="draft", layers=self.draft.layers
         )
 
     def weight_bytes(self, model: Model) -> float:
         """All weights of the draft model."""
-        del model
-        return self.draft.weight_bytes
+        return self._shard(model).weight_bytes
 
     def kv_bytes_per_token(self, model: Model) -> float:
         """The draft model keeps a cache of its own."""
-        del model
-        return self.draft.kv_bytes_per_token
+        return self._shard(model).kv_bytes_per_token
 
     def kv_slots(self) -> int:
         """The target's own token, which a model of its own has not seen."""

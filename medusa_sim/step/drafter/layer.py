@@ -9,7 +9,8 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, levels
-from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch, model_launches
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 _LOGIT_OPERATORS = ("lm_head", "next_token")
@@ -43,10 +44,10 @@ class LayerDrafter(Drafter):
         return cls(depth=depth, width=width, draft_vocab=parts.draft_vocab)
 
     def _network(self, model: Model) -> Model:
-        """The draft layers as a model: stored in the dtype of the activations, as their checkpoints are."""
+        """The draft layers as a model: dense, in the dtype of the activations, as their checkpoints are."""
         dtype = model.activation_dtype
         return replace(
-            model.resized(layers=self.layers, vocab=self._own_head(model) or model.vocab),
+            model.dense().resized(layers=self.layers, vocab=self._own_head(model) or model.vocab),
             dtype=dtype,
             weight_dtype=dtype,
         )
@@ -54,7 +55,9 @@ class LayerDrafter(Drafter):
     def _own_head(self, model: Model) -> int | None:
         """Tokens of its own LM head; None where it uses the target's."""
         chosen = self.draft_vocab or self.own_vocab
-        return None if chosen is None else min(chosen, model.vocab)
+        if chosen is None:
+            return None
+        return min(-(-chosen // model.parallel.tp), model.vocab)  # each GPU has a part of it
 
     def _fusion(self, model: Model, rows: Size) -> Launch:
         """The linear layer that fuses the target's features of so many rows."""

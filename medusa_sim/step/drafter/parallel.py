@@ -61,8 +61,7 @@ class Pard(DraftModel):
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """One pass of the draft model over the new tokens and the masks; its logits on all of them."""
-        del model
-        return (self._pass(masked(workload, self.depth), self.runtime or runtime),)
+        return (self._pass(model, masked(workload, self.depth), self.runtime or runtime),)
 
     def kv_slots(self) -> int:
         """The masks, and the target's own token, which a model of its own has not seen."""

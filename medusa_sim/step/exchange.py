@@ -1,0 +1,66 @@
+"""What the GPUs of one model send each other in a step (docs/method.md, several GPUs).
+
+(P1)  all-reduce        2 a layer and 1 of the embedding, m h elements          tensor parallelism
+(P2)  all-gather        the logits, once                                        vocabulary in parts
+(P3)  gather, scatter   1 + 1 a layer, m h elements                             data-parallel attention
+(P4)  dispatch, combine 1 + 1 a layer with experts, the own rows                beside expert parallelism
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.model import Model
+from medusa_sim.step.workload import Launch, Workload
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+
+def exchange_launches(model: Model, workload: Workload, own: Workload, logit_rows: Size) -> list[Launch]:
+    """Collectives of one step (P1) to (P4); none on one GPU. own: the sequences of this GPU's attention."""
+    parallel, layers = model.parallel, model.layers
+    if parallel.tp == 1:
+        return []
+    logits = _collective(model, "all_gather", logit_rows, model.whole_vocab, 1)
+    if not parallel.dp_attention:
+        return [_collective(model, "all_reduce", workload.rows, model.hidden, 2 * layers + 1), logits]
+    launches = [logits]
+    if parallel.exchanges_experts and model.experts is not None:
+        layers = model.dense_layers
+        launches += [_dispatch(model, kind, own.rows) for kind in ("dispatch", "combine")]
+    if layers:
+        launches += [
+            _collective(model, "all_gather", workload.rows, model.hidden, layers),
+            _collective(model, "reduce_scatter", workload.rows, model.hidden, layers),
+        ]
+    return launches
+
+
+def _collective(model: Model, kind: CollectiveKind, rows: Size, width: int, count: int) -> Launch:
+    element = BYTES_PER_ELEMENT[model.activation_dtype]
+    operator = Collective(
+        name=kind,
+        kind=kind,
+        dtype=model.activation_dtype,
+        message_bytes=np.asarray(rows, dtype=np.float64) * (width * element),
+        ranks=model.parallel.tp,
+    )
+    return Launch(operator=operator, part="exchange", count=count)
+
+
+def _dispatch(model: Model, kind: DispatchKind, rows: Size) -> Launch:
+    experts = model.experts
+    assert experts is not None  # noqa: S101  # asked of models with experts alone
+    operator = Dispatch(
+        name=kind,
+        kind=kind,
+        # tokens travel in the dtype of the experts' arithmetic, results in that of the activations
+        dtype=model.dtype if kind == "dispatch" else model.activation_dtype,
+        tokens=rows,
+        hidden=model.hidden,
+        topk=experts.topk,
+        experts=experts.experts,
+        ranks=model.parallel.ep,
+    )
+    return Launch(operator=operator, part="exchange", count=experts.layers)

@@ -1,0 +1,106 @@
+"""Model and workload -> the kernels that one step launches on each GPU.
+
+`scope="block"` is the paper's simplified block (Q, K, V, QK^T, PV, up, gate, down), once.
+`scope="model"` is what an engine runs: every layer with norms, rope, output projection, residuals
+and activation, then the LM head and the choice of the next token.
+
+The model is what one GPU holds of it (`specs.parallel.on_one_gpu`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.parallel import ONE
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.attention import around_attention, attention_launches, output_launch, projection_launches
+from medusa_sim.step.exchange import exchange_launches
+from medusa_sim.step.feed_forward import activation_launches, feed_forward_launches
+from medusa_sim.step.workload import Launch, Scope, Workload, elementwise_launch, head_launch
+
+
+def block_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
+    """The paper's simplified block (appendix G.3): linear layers and attention products, once.
+
+    Unfused products use s keys, as Table 5 does; a fused kernel attends to s + q. Of a model with experts the
+    block is a layer that has them; of one with windows a layer without.
+    """
+    one = replace(model.resized(layers=1), parallel=ONE)
+    return (
+        *projection_launches(one, workload, runtime, workload.tokens),
+        *attention_launches(one, workload, runtime, unfused_keys=workload.seq_len),
+        *feed_forward_launches(one, workload, runtime, workload.tokens, workload.tokens),
+    )
+
+
+def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
+    """Everything an engine launches to turn token ids into next-token choices, drafting apart.
+
+    The LM head and the choice run on the last token of a prompt, and on every candidate of a
+    verification step. A serving engine adds residuals inside the norms and merges other small kernels.
+    Under data-parallel attention a GPU has its own sequences, but for experts and MLPs the tokens of all.
+    """
+    own = workload.on_one_gpu(model.parallel)
+    m = own.rows
+    layers, hidden = model.layers, model.hidden
+    norms = model.norms_per_layer * layers
+    launches = [
+        elementwise_launch(model, "embedding", "embedding", "embedding", m, hidden),
+        elementwise_launch(model, "norms", "rms_norm", "norm_rope", m, hidden, norms),
+        *projection_launches(model, own, runtime, m),
+        *attention_launches(model, own, runtime, unfused_keys=own.kv_len),
+        output_launch(model, m),
+        elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, 2 * layers),
+        *feed_forward_launches(model, workload, runtime, workload.rows, m),
+        *activation_launches(model, workload.rows, m),
+        elementwise_launch(model, "final_norm", "rms_norm", "norm_rope", m, hidden),
+        *around_attention(model, own, runtime, m),
+    ]
+    logit_rows = workload.batch if workload.phase == "prefill" else workload.tokens
+    launches += [
+        *exchange_launches(model, workload, own, logit_rows),
+        head_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
+        elementwise_launch(model, "next_token", "next_token", "accept", logit_rows, model.whole_vocab),
+    ]
+    return tuple(launches) if runtime.engine is None else _merged(launches, runtime.engine)
+
+
+_MERGED = ("norms", "final_norm", "qk_norm", "latent_norm", "rope", "activation", "shared_activation")
+"""Operators that a compiler merges with their neighbours."""
+
+
+def _merged(launches: Iterable[Launch], engine: Engine) -> tuple[Launch, ...]:
+    """As an engine compiles them: residual adds inside the norms, a share of the other elementwise time."""
+    share = engine.elementwise_share.value
+    return tuple(
+        replace(launch, share=share) if launch.operator.name in _MERGED else launch
+        for launch in launches
+        if launch.operator.name != "residuals" or not engine.fused_residual
+    )
+
+
+def step_launches(model: Model, workload: Workload, runtime: Runtime, scope: Scope) -> tuple[Launch, ...]:
+    """The kernels of one step without drafting, for the chosen scope."""
+    if scope == "block":
+        return block_launches(model, workload, runtime)
+    return model_launches(model, workload, runtime)
+
+
+def acceptance_launches(model: Model, workload: Workload, depth: int) -> tuple[Launch, ...]:
+    """Tree bookkeeping, acceptance and cache compaction after the LM head.
+
+    Gathering the candidates, comparing them with the target's choice, the running product along the
+    paths and the best path are four kernels over the candidates; compaction copies the KV rows of at
+    most depth + 1 accepted tokens of every layer.
+    """
+    kv_width = 2 * model.kv_heads * model.head_dim if model.latent is None else model.latent.cached
+    moved = np.asarray(workload.batch) * ((depth + 1) * model.layers)
+    return (
+        elementwise_launch(model, "tree_bookkeeping", "residual", "accept", workload.tokens, depth + 1, 4),
+        elementwise_launch(model, "cache_compaction", "embedding", "accept", moved, kv_width),
+    )

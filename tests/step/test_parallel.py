@@ -1,0 +1,231 @@
+"""Several GPUs and mixtures of experts in a step: shapes of the shards, what is exchanged, memory, bands."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.errors import UsageError
+from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.latent import LatentAttention
+from medusa_sim.operators.operator import Attention, Gemm, Operator
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.experts import MoE
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import Parallel, on_one_gpu
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.step import decode_step, verification_step
+from medusa_sim.step.union import CHAIN, INDEPENDENT, union
+from medusa_sim.step.workload import Launch, decode, prefill, verify
+
+ENGINE = load_runtime("vllm")
+
+
+def _launches(model: Model, batch: int = 8, candidates: int = 1, **ways: object) -> dict[str, Launch]:
+    """Kernels of one step by name; those of one name differ in their sizes alone."""
+    shard = on_one_gpu(model, Parallel(**ways))  # type: ignore[arg-type]
+    launches = model_launches(shard, verify(batch, 1024, candidates), ENGINE)
+    return {launch.operator.name: launch for launch in launches}
+
+
+def _flops(launches: dict[str, Launch], *kinds: type[Operator]) -> float:
+    return sum(
+        launch.count * float(launch.operator.flops)
+        for launch in launches.values()
+        if isinstance(launch.operator, kinds)
+    )
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "mixtral-8x7b", "deepseek-r1"])
+@pytest.mark.parametrize("tp", [2, 4, 8])
+def test_tensor_parallel_gpus_share_the_arithmetic(name: str, tp: int) -> None:
+    model = load_model(name)
+    whole, part = _launches(model), _launches(model, tp=tp)
+    for kinds in ((Attention, LatentAttention), (Experts,)):
+        assert tp * _flops(part, *kinds) == pytest.approx(_flops(whole, *kinds))
+    # routers and the compression of latent attention are computed by all
+    same = sum(
+        whole[key].count * float(whole[key].operator.flops)
+        for key in ("router", "qkv_a_proj")
+        if key in whole
+    )
+    split = tp * (_flops(part, Gemm) - same) + same
+    assert split == pytest.approx(_flops(whole, Gemm), rel=1e-9)
+
+
+def test_kv_heads_that_do_not_divide_are_held_twice() -> None:
+    model = load_model("qwen3-30b-a3b")  # four K/V heads
+    kernel = _launches(model, tp=8)["verify_attention"].operator
+    assert isinstance(kernel, Attention)
+    assert (kernel.heads, kernel.kv_heads) == (4, 1)
+    assert on_one_gpu(model, Parallel(tp=8)).kv_bytes_per_token == model.kv_bytes_per_token / 4
+
+
+@given(tp=st.sampled_from([2, 4, 8]), batch=st.integers(1, 300), candidates=st.integers(1, 8))
+def test_two_reductions_a_layer_and_one_of_the_embedding(tp: int, batch: int, candidates: int) -> None:
+    model = load_model("llama-3.1-70b")
+    launches = _launches(model, batch, candidates, tp=tp)
+    reduce = launches["all_reduce"]
+    assert isinstance(reduce.operator, Collective)
+    assert reduce.count == 2 * model.layers + 1
+    assert reduce.operator.ranks == tp
+    assert float(np.asarray(reduce.operator.message_bytes)) == batch * candidates * model.hidden * 2
+    gather = launches["all_gather"].operator
+    assert isinstance(gather, Collective)
+    assert float(np.asarray(gather.message_bytes)) == batch * candidates * model.vocab * 2
+    assert not {"all_reduce", "all_gather"} & _launches(model).keys()
+
+
+def test_data_parallel_attention_works_on_its_own_sequences() -> None:
+    model = load_model("deepseek-r1")
+    launches = _launches(model, 64, 2, tp=8, ep=8, dp_attention=True)
+    attention, experts = launches["mla_decode"].operator, launches["experts"].operator
+    assert isinstance(attention, LatentAttention)
+    assert (float(attention.batch), attention.heads) == (8, 128)  # type: ignore[arg-type]
+    assert isinstance(experts, Experts)
+    assert (experts.local_experts, experts.inter) == (32, 2048)
+    assert float(np.asarray(experts.rows)) == 64 * 2 * 8 / 8
+    sent = launches["dispatch"]
+    assert isinstance(sent.operator, Dispatch)
+    assert (float(np.asarray(sent.operator.tokens)), sent.count) == (16, 58)
+    assert "all_reduce" not in launches
+    gathered = _launches(model, 64, 2, tp=8, dp_attention=True)
+    assert gathered["reduce_scatter"].count == model.layers
+    assert "dispatch" not in gathered
+
+
+def test_one_expert_that_all_take_is_a_dense_mlp() -> None:
+    dense = load_model("llama-3.1-8b")
+    one = MoE(experts=1, topk=1, inter=dense.intermediate, layers=dense.layers)
+    mixed = dataclasses.replace(dense, experts=one)
+    router = dense.layers * dense.hidden
+    assert mixed.parameter_count == dense.parameter_count + router
+    assert mixed.active_parameter_count == mixed.parameter_count
+    for batch, candidates in ((1, 1), (8, 4), (64, 2)):
+        kernel = _launches(mixed, batch, candidates)["experts"].operator
+        assert isinstance(kernel, Experts)
+        mlp = [_launches(dense, batch, candidates)[key].operator for key in ("gate_up_proj", "down_proj")]
+        assert float(kernel.flops) == pytest.approx(sum(float(each.flops) for each in mlp))
+        assert float(kernel.weight_bytes) == pytest.approx(
+            sum(float(each.weight_bytes) for each in mlp if isinstance(each, Gemm)), rel=1e-9
+        )
+
+
+@given(batch=st.integers(1, 256), candidates=st.integers(1, 16))
+def test_the_experts_that_are_read_are_the_union(batch: int, candidates: int) -> None:
+    model = load_model("qwen3-30b-a3b")
+    launch = _launches(model, batch, candidates)["experts"]
+    kernel = launch.operator
+    assert isinstance(kernel, Experts)
+    assert float(np.asarray(kernel.hit)) == pytest.approx(float(union(128, 8, batch, candidates, CHAIN)))
+    assert launch.ends is not None
+    few, many = (float(np.asarray(end.hit)) for end in launch.ends)  # type: ignore[attr-defined]
+    assert 8 - 1e-9 <= few <= float(np.asarray(kernel.hit)) <= many <= 128 + 1e-9
+
+
+def _priced(**changes: object) -> Scenario:
+    given: dict[str, object] = {
+        "gpu": "h100-sxm", "model": "qwen3-30b-a3b", "latency": "roofline", "drafter": "ngram",
+        "acceptance": "0.7", **changes,
+    }  # fmt: skip
+    return Scenario(**given)  # type: ignore[arg-type]
+
+
+def test_the_spread_of_the_union_is_in_the_band_of_a_step() -> None:
+    setting = _priced().setting
+    plain, wide = decode_step(setting, 8, 1024), verification_step(setting, 8, 1024, 4)
+    assert float(wide.low_us) < float(wide.time_us) < float(wide.high_us)
+    # one token a sequence has no overlap to be unsure of
+    assert float(plain.high_us - plain.time_us) < 0.5 * float(wide.high_us - wide.time_us)
+    alone = dataclasses.replace(setting, overlap=INDEPENDENT)
+    assert float(verification_step(alone, 8, 1024, 4).time_us) > float(wide.time_us)
+
+
+def test_verification_of_experts_is_dear_in_the_middle() -> None:
+    setting = _priced().setting
+    batch = np.asarray([1, 8, 256])
+    ratio = verification_step(setting, batch, 1024, 4).device_us / decode_step(setting, batch, 1024).device_us
+    assert ratio[1] > 1.5
+    assert ratio[2] < 1.2  # every expert is read anyway
+
+
+def test_weights_and_cache_of_one_gpu() -> None:
+    model = load_model("llama-3.1-70b")
+    one, four = (
+        float(step_memory_bytes(on_one_gpu(model, Parallel(tp=tp)), None, 8, 4096, 1)) for tp in (1, 4)
+    )
+    assert 0.25 * one < four < 0.26 * one
+    latent = load_model("deepseek-r1")
+    whole = on_one_gpu(latent, Parallel(tp=8))
+    own = on_one_gpu(latent, Parallel(tp=8, ep=8, dp_attention=True))
+
+    def cache(shard: Model) -> float:
+        return float(step_memory_bytes(shard, None, 64, 8192, 1) - step_memory_bytes(shard, None, 64, 0, 1))
+
+    assert cache(whole) == pytest.approx(64 * 8192 * latent.kv_bytes_per_token)
+    assert cache(own) == pytest.approx(cache(whole) / 8)
+
+
+def test_windowed_layers_read_their_window() -> None:
+    model = load_model("gpt-oss-120b")
+    for workload in (decode(4, 8192), verify(4, 8192, 4), prefill(2, 8192)):
+        attention = [
+            launch
+            for launch in model_launches(model, workload, ENGINE)
+            if isinstance(launch.operator, Attention)
+        ]
+        assert [launch.count for launch in attention] == [18, 18]
+        full, windowed = (float(launch.operator.flops) for launch in attention)
+        assert windowed < 0.05 * full
+    prompt = model_launches(model, prefill(2, 8192), ENGINE)
+    windowed = [launch.operator for launch in prompt if isinstance(launch.operator, Attention)][1]
+    # every query of a long prompt has its 128 keys
+    assert float(windowed.flops) == pytest.approx(4 * 2 * 64 * 64 * 8192 * 128, rel=0.01)
+
+
+def test_how_many_gpus_a_model_needs() -> None:
+    model, gpu = load_model("llama-3.3-70b"), _priced().gpu
+    assert fewest_gpus(model, gpu, Parallel()) == 2
+    assert any("--tp 2 would" in line for line in _priced(model="llama-3.3-70b").warnings)
+    assert any("fitted on one GPU" in line for line in _priced(tp=2).warnings)
+    assert not any("GPU" in line for line in _priced().warnings)
+
+
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"gpu": "cpu-emerald-rapids-1m", "model": "llama-68m", "tp": 2}, "has no link to another GPU"),
+        ({"runtime": "paper"}, "has experts"),
+        ({"tp": 3}, r"heads \(32\) cannot be split over tp 3"),
+        ({"overlap": "none"}, "unknown overlap of experts 'none'"),
+    ],
+)
+def test_what_cannot_be_priced(changes: dict[str, object], told: str) -> None:
+    with pytest.raises(UsageError, match=told):
+        _priced(**changes)
+
+
+def test_drafters_are_split_as_their_target() -> None:
+    shared = {"model": "llama-3.1-70b", "tp": 4, "acceptance": "0.6"}
+    layer = _priced(**shared, drafter="eagle3").options(4)[0].drafter
+    shard = on_one_gpu(load_model("llama-3.1-70b"), Parallel(tp=4))
+    names = {
+        launch.operator.name: launch for launch in layer.work(shard, verify(8, 1024, 2), ENGINE)[0].launches
+    }
+    head = names["lm_head"].operator
+    assert isinstance(head, Gemm)
+    assert head.n == 32_000 / 4
+    assert names["all_reduce"].count == 3
+    draft = _priced(**shared, drafter="draft-model", draft_model="llama-3.2-1b").options(4)[0].drafter
+    part = draft.weight_bytes(shard)
+    assert part < 0.3 * load_model("llama-3.2-1b").weight_bytes
+    with pytest.raises(UsageError, match=r"llama-68m: heads \(12\) cannot be split over tp 8"):
+        _priced(model="llama-2-70b", tp=8, acceptance="0.6", drafter="draft-model", draft_model="llama-68m")
