@@ -19,9 +19,11 @@ if TYPE_CHECKING:
     from medusa_sim.api import Scenario as Scenario
     from medusa_sim.api import SingleStep as SingleStep
     from medusa_sim.api import recommend as recommend
+    from medusa_sim.api import simulate as simulate
     from medusa_sim.api import sweep as sweep
     from medusa_sim.api import time_rows as time_rows
     from medusa_sim.errors import MedusaSimError as MedusaSimError
+    from medusa_sim.report.load_frames import Simulation as Simulation
     from medusa_sim.specs.gpu import load_gpu as load_gpu
     from medusa_sim.specs.models import load_model as load_model
 
@@ -31,11 +33,13 @@ _HOMES = {
     "Answer": "medusa_sim.api",
     "MedusaSimError": "medusa_sim.errors",
     "Scenario": "medusa_sim.api",
+    "Simulation": "medusa_sim.report.load_frames",
     "SingleStep": "medusa_sim.api",
     "load_acceptance": "medusa_sim.acceptance.profile",
     "load_gpu": "medusa_sim.specs.gpu",
     "load_model": "medusa_sim.specs.models",
     "recommend": "medusa_sim.api",
+    "simulate": "medusa_sim.api",
     "sweep": "medusa_sim.api",
     "time_rows": "medusa_sim.api",
 }
@@ -44,11 +48,13 @@ __all__ = [
     "Answer",
     "MedusaSimError",
     "Scenario",
+    "Simulation",
     "SingleStep",
     "load_acceptance",
     "load_gpu",
     "load_model",
     "recommend",
+    "simulate",
     "sweep",
     "time_rows",
 ]

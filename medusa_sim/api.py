@@ -6,6 +6,7 @@ command line's sentences.
 
 from __future__ import annotations
 
+import inspect
 import os
 import shlex
 from collections.abc import Iterable, Sequence
@@ -20,6 +21,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export import exported
 from medusa_sim.export.settings import EngineSettings
+from medusa_sim.load.simulate import DEFAULT_POLICIES
 from medusa_sim.plan import scenario as plan_scenario
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.plan.defaults import (
@@ -45,12 +47,16 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from medusa_sim.latency.by_name import LatencyName, Outside
+    from medusa_sim.load.policies import Policy
+    from medusa_sim.report.load_frames import Simulation
 
 Sizes = int | Iterable[int]
 """One whole number from 1, or several."""
 
 DRAFT_CHECKPOINT = "DRAFT_CHECKPOINT"
 """Stands in exported settings where no checkpoint of the draft was named."""
+_OF_A_LOAD = ("prompt_tokens", "output_tokens")
+"""Arguments that a scenario has too, as traffic on its steps; a load has the requests themselves."""
 _FLAGS = ("chain_only", "lossless")
 
 
@@ -107,6 +113,35 @@ class Scenario(plan_scenario.Scenario):
             batch_min=min(batches), batch_max=max(batches), seq_len=tuple(_listed(seq_len)), **question
         )
         return Answer(recommendation=recommended(self, asked))
+
+    def simulate(
+        self,
+        policies: str | Policy | Sequence[str | Policy] = DEFAULT_POLICIES,
+        rates: float | Sequence[float] | None = None,
+        *,
+        search: bool = True,
+        target_rate: float | None = None,
+        **load: Any,
+    ) -> Simulation:
+        """Requests over time under policies of speculation, as `medusa-sim load`.
+
+        policies: names, numbers of drafts as text, or objects with `name` and `choose(state) -> drafts`
+        (`medusa_sim.load.policies.Policy`). rates: requests a second (None: the trace's own, else shares of
+        what is carried). search: find what each policy carries. load: arguments of
+        `medusa_sim.load.question.load_test`: trace, users, requests, prompt_tokens, output_tokens, tpot_ms,
+        seeds, ... Raises UsageError or DataError for what makes no sense.
+        """
+        from medusa_sim.load.question import answered, load_test
+        from medusa_sim.report.load_frames import Simulation
+
+        several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
+        known = inspect.signature(load_test).parameters
+        for name in load:
+            if name not in known or name in ("scenario", "policies"):
+                raise UsageError(unknown_name("argument of a load", name, known))
+        asked = None if rates is None else [rates] if isinstance(rates, int | float) else list(rates)
+        test = load_test(self, policies=several, **load)
+        return Simulation(answer=answered(test, asked, search=search, target_rate=target_rate))
 
     def step(
         self, batch: int = 1, seq_len: int = DEFAULT_SEQ_LEN, candidates: int | None = None
@@ -355,6 +390,17 @@ def sweep(
 def recommend(*, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes = DEFAULT_SEQ_LEN, **scenario: Any) -> Answer:
     """`Scenario(...).recommend(...)`: every other argument is the scenario's."""
     return Scenario(**scenario).recommend(batch, seq_len)
+
+
+def simulate(
+    policies: str | Policy | Sequence[str | Policy] = DEFAULT_POLICIES,
+    rates: float | Sequence[float] | None = None,
+    **given: Any,
+) -> Simulation:
+    """`Scenario(...).simulate(...)`: arguments of the load by their names, every other is the scenario's."""
+    known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
+    ours = {name: given.pop(name) for name in list(given) if name in known and name not in _OF_A_LOAD}
+    return Scenario(**ours).simulate(policies, rates, **given)
 
 
 def time_rows(

@@ -19,8 +19,8 @@ from medusa_sim.errors import UsageError
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PUBLIC = (
-    "Answer", "MedusaSimError", "Scenario", "SingleStep", "load_acceptance", "load_gpu", "load_model",
-    "recommend", "sweep", "time_rows",
+    "Answer", "MedusaSimError", "Scenario", "Simulation", "SingleStep", "load_acceptance", "load_gpu",
+    "load_model", "recommend", "simulate", "sweep", "time_rows",
 )  # fmt: skip
 
 
@@ -28,7 +28,7 @@ def test_the_public_names_are_these() -> None:
     assert tuple(ms.__all__) == PUBLIC
     assert set(PUBLIC) < set(dir(ms))
     with pytest.raises(AttributeError, match="public: Answer"):
-        _ = ms.simulate
+        _ = ms.predict
 
 
 @pytest.mark.parametrize("name", PUBLIC)

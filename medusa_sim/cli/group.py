@@ -22,6 +22,7 @@ from medusa_sim.errors import MedusaSimError, shown
 COMMANDS = (
     "sweep",
     "recommend",
+    "load",
     "roofline",
     "time",
     "tree",

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.requests import MOST_REQUESTS, Requests
+
+_WARM = 10
+_LEAST_TO_WARM = 200
+"""One request in so many comes before measuring begins, where there are enough; a ramp is measured whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +69,8 @@ def open_loop(
 
     rate_per_s: mean arrivals a second, or (first, last) of a ramp, linear in time. burstiness: shape of
     gamma-distributed gaps, 1 is Poisson, below 1 comes in bursts (as `vllm bench serve --burstiness`). The
-    gaps are those of rate 1 with time stretched, so that one seed gives the same pattern at every rate.
+    gaps are those of rate 1 with time stretched, so that one seed gives the same pattern at every rate, and
+    the rate over the whole is exactly what was asked.
     most: tokens that a request may have. Raises UsageError for rates or shapes that are none.
     """
     first, last = rate_per_s if isinstance(rate_per_s, tuple) else (rate_per_s, rate_per_s)
@@ -78,13 +84,17 @@ def open_loop(
     _check_count(count)
     random = np.random.default_rng([seed, 2])
     unit = np.cumsum(random.gamma(burstiness, 1.0 / burstiness, count))
+    unit -= unit[0]
+    if unit[-1] > 0.0:
+        unit *= (count - 1) / unit[-1]
     prompt, output = lengths.drawn(count, seed, most)
     arrival = unit / first if first == last else _ramp(unit, first, last)
     told = f"{first:g} requests/s" if first == last else f"{first:g} to {last:g} requests/s"
     return Requests(
-        arrival_s=arrival - arrival[0],
+        arrival_s=arrival,
         prompt_tokens=prompt,
         output_tokens=output,
+        warm=count // _WARM if first == last and count >= _LEAST_TO_WARM else 0,
         source=f"{told}, burstiness {burstiness:g}",
     )
 
@@ -94,6 +104,8 @@ def _ramp(unit: FloatArray, first: float, last: float) -> FloatArray:
 
     The ramp ends with the last arrival: its length D solves (first + last) D / 2 = unit[-1].
     """
+    if unit[-1] == 0.0:
+        return unit
     length = 2.0 * unit[-1] / (first + last)
     slope = (last - first) / length
     return np.asarray((np.sqrt(first**2 + 2.0 * slope * unit) - first) / slope)
@@ -120,6 +132,65 @@ def closed_loop(
         think_s=think_s,
         source=f"{users} users",
     )
+
+
+class Source(Protocol):
+    """Where requests come from, at any rate and for any seed."""
+
+    @property
+    def has_own_rate(self) -> bool:
+        """Whether it needs none to be given."""
+
+    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
+        """Those at a mean rate (None: their own), none longer than `most` tokens where lengths are drawn."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """Requests that are drawn. ramp_to: the rate goes to so many times the first. users: in a closed loop."""
+
+    lengths: Lengths = field(default_factory=Lengths)
+    count: int = 2000
+    burstiness: float = 1.0
+    ramp_to: float = 1.0
+    users: int | None = None
+    think_s: float = 0.0
+
+    @property
+    def has_own_rate(self) -> bool:
+        """A closed loop has."""
+        return self.users is not None
+
+    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
+        """As drawn by the seed; one seed has the same pattern and lengths at every rate."""
+        if self.users is not None:
+            return closed_loop(
+                self.users, self.lengths, count=self.count, think_s=self.think_s, seed=seed, most=most
+            )
+        if rate_per_s is None:
+            raise UsageError("drawn requests need a rate: give --rate, or --users for a closed loop")
+        first = 2.0 * rate_per_s / (1.0 + self.ramp_to)
+        rate = rate_per_s if self.ramp_to == 1.0 else (first, first * self.ramp_to)
+        return open_loop(
+            rate, self.lengths, count=self.count, burstiness=self.burstiness, seed=seed, most=most
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """Requests of a trace; the seed changes nothing about them."""
+
+    trace: Requests
+
+    @property
+    def has_own_rate(self) -> bool:
+        """A trace has."""
+        return True
+
+    def requests(self, rate_per_s: float | None, seed: int, most: int) -> Requests:
+        """The trace, in its own time or with time stretched to another mean rate."""
+        del seed, most
+        return self.trace if rate_per_s is None else self.trace.at_rate(rate_per_s)
 
 
 def _check_count(count: int) -> None:

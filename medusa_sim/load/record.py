@@ -25,7 +25,10 @@ prompts_s of the span, prompt tokens computed, accepted drafts."""
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Timeline:
-    """Means over equal bins of time: arrays (bins,); rates a second, requests and tokens at a time."""
+    """Means over equal bins of time: arrays (bins,).
+
+    requests: that decode; waiting: in the queue or reading their prompt; drafts: of a step.
+    """
 
     time_s: FloatArray
     requests: FloatArray
@@ -45,6 +48,9 @@ class Record:
     of steps by drafts and requests, without and of the prompts that they carried. emitted, prompt_tokens:
     totals; speculated: steps x requests that drafted, accepted: drafts accepted in them. gaps: (classes,)
     counts of times between two chunks of a request. in_system_s: integral of the requests in the system.
+    window_s: what rates, gaps and requests are measured in: from the arrival of the first request that is not
+    warm-up to the last arrival, or all where nothing is; of a closed loop from when as many requests have
+    finished as there are users, to when the last one begins.
     kv_blocks_most: an upper bound of the blocks in use at any time.
     """
 
@@ -64,6 +70,7 @@ class Record:
     gaps: FloatArray
     gap_sum_s: float
     in_system_s: float
+    window_s: tuple[float, float]
     kv_blocks_most: int
     timeline: Timeline
 
@@ -100,6 +107,7 @@ class Recorder:
         self._rows: list[Span] = []
         self._bin_s = _FIRST_BIN_S
         self._bins = np.zeros((7, _BINS))
+        self._counts_gaps = True
 
     def add(self, span: Span) -> None:
         """One span of equal steps."""
@@ -107,8 +115,18 @@ class Recorder:
         if len(self._rows) >= _ROWS:
             self.flush()
 
+    def count_gaps(self, *, on: bool) -> None:
+        """From now on count gaps, none before; or count no more."""
+        self.flush()
+        self._counts_gaps = on
+        if on:
+            self.gaps[:] = 0.0
+            self.gap_sum_s = 0.0
+
     def gap(self, gap_s: float) -> None:
         """A gap that is no step: of a request that was preempted."""
+        if not self._counts_gaps:
+            return
         self.gaps[_class_of(np.asarray(gap_s))] += 1
         self.gap_sum_s += gap_s
 
@@ -127,10 +145,11 @@ class Recorder:
         self.prompt_tokens += int(prompted.sum())
         self.speculated += int((steps * requests)[drafts > 0].sum())
         self.accepted += float(accepted.sum())
-        weights = steps * requests
-        gap_s = span / np.maximum(steps, 1.0)
-        self.gaps += np.bincount(_class_of(gap_s), weights=weights, minlength=_CLASSES)
-        self.gap_sum_s += float((gap_s * weights).sum())
+        if self._counts_gaps:
+            weights = steps * requests
+            gap_s = span / np.maximum(steps, 1.0)
+            self.gaps += np.bincount(_class_of(gap_s), weights=weights, minlength=_CLASSES)
+            self.gap_sum_s += float((gap_s * weights).sum())
         self._add_to_bins(
             start,
             span,

@@ -20,7 +20,8 @@ class Requests:
 
     arrival_s: seconds from the start, never falling. prompt_tokens, output_tokens: whole numbers from 1.
     users: in a closed loop, how many are in flight; a finished request is followed by the next one after
-    think_s, and arrival_s holds only the first ones' times. source: where they come from, in words.
+    think_s, and arrival_s holds only the first ones' times. warm: of an open loop, how many come before
+    measuring begins; it then ends with the last arrival. source: where they come from, in words.
     """
 
     arrival_s: FloatArray
@@ -28,6 +29,7 @@ class Requests:
     output_tokens: IntArray
     users: int | None = None
     think_s: float = 0.0
+    warm: int = 0
     source: str = "given"
 
     @property
@@ -64,6 +66,7 @@ class Requests:
             arrival_s=self.arrival_s[kept],
             prompt_tokens=self.prompt_tokens[kept],
             output_tokens=self.output_tokens[kept],
+            warm=min(self.warm, count // 2),
         )
 
     def fitting(self, limits: Limits, drafts: int, *, drop_long: bool) -> tuple[Requests, int]:
@@ -96,6 +99,7 @@ class Requests:
             arrival_s=self.arrival_s if self.users is not None else self.arrival_s[kept],
             prompt_tokens=self.prompt_tokens[kept],
             output_tokens=self.output_tokens[kept],
+            warm=min(self.warm, int(kept.sum()) // 2),
         )
         return left, int(too_long.sum())
 

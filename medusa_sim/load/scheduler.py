@@ -123,6 +123,7 @@ class _Run:
         self.blocked = False
         self.kv_most = 0
         self.in_system_s = 0.0
+        self.window = [0.0, np.inf]
         self.recorder = Recorder(table.drafts_max, most)
         self.draws = {drafts: _Draws(table.rates, drafts, seed) for drafts in range(1, table.drafts_max + 1)}
         self.hold = int(getattr(policy, "hold_steps", 1))
@@ -160,6 +161,7 @@ class _Run:
             gaps=recorder.gaps,
             gap_sum_s=recorder.gap_sum_s,
             in_system_s=self.in_system_s,
+            window_s=(self.window[0], min(self.window[1], self.now)),
             kv_blocks_most=self.kv_most,
             timeline=timeline,
         )
@@ -170,6 +172,13 @@ class _Run:
             self.in_system_s += self.now - self.arrival[self.taken]
             self.waiting.append(self.taken)
             self.taken += 1
+            if self.requests.warm and self.taken in (self.requests.warm + 1, self.count):
+                self._measure(begin=self.taken < self.count)
+
+    def _measure(self, *, begin: bool) -> None:
+        """Measuring begins or ends."""
+        self.window[0 if begin else 1] = self.now
+        self.recorder.count_gaps(on=begin)
 
     def _step(self) -> None:
         drafts = self._choose()
@@ -287,8 +296,8 @@ class _Run:
         length = self.length_sum / b if b else 0.0
         own_s = table.decoding_s(drafts, b, length) * self._plain_factor(drafts)
         prompts_s = table.prompts_s(drafts, b, chunks)
-        start, waiting = self.now, len(self.waiting)
-        in_system = b + len(self.prompts) + waiting
+        start, waiting = self.now, len(self.waiting) + len(self.prompts)
+        in_system = b + waiting
         kv = self.length_sum + self.reserved * self.limits.block_tokens
         self.now = start + own_s + prompts_s
         self.in_system_s += in_system * (self.now - start)
@@ -357,8 +366,15 @@ class _Run:
     def _finish(self, request: int) -> None:
         self.finish[request] = self.now
         self.finished += 1
-        if self.requests.users is not None and len(self.arrival) < self.count:
+        users = self.requests.users
+        if users is None:
+            return
+        if len(self.arrival) < self.count:
             self.arrival.append(self.now + self.requests.think_s)
+            if len(self.arrival) == self.count and self.finished > users:
+                self._measure(begin=False)
+        if self.finished == users and len(self.arrival) < self.count:
+            self._measure(begin=True)
 
     def _leave(self) -> None:
         """Requests without tokens to emit leave."""
@@ -381,8 +397,8 @@ class _Run:
         step_s = table.decoding_s(drafts, b, self.length_sum / b) * self._plain_factor(drafts)
         steps = min(self.hold, _MOST_STEPS, self._until_full(drafts), self._until_arrival(step_s))
         least = int(self.remaining[:b].min())
-        start, waiting, kv = self.now, len(self.waiting), self.length_sum
-        in_system = b + len(self.prompts) + waiting
+        start, waiting, kv = self.now, len(self.waiting) + len(self.prompts), self.length_sum
+        in_system = b + waiting
         accepted = 0
         if drafts:
             steps, total, accepted = self._draw(drafts, steps, least)

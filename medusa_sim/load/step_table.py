@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -69,6 +69,16 @@ class StepTable:
     def requests_max(self) -> int:
         """Most requests of a step in the table."""
         return int(self.step_s.shape[1]) - 1
+
+    def upto(self, drafts: int) -> StepTable:
+        """The table of a server whose drafter runs at most so many drafts; 0: none is loaded."""
+        return replace(
+            self,
+            step_s=self.step_s[: drafts + 1],
+            rates=self.rates[:drafts],
+            drafting_share=self.drafting_share[: drafts + 1],
+            drafter_prompt_s=self.drafter_prompt_s if drafts else np.zeros_like(self.drafter_prompt_s),
+        )
 
     @cached_property
     def tokens_per_step(self) -> FloatArray:

@@ -42,14 +42,18 @@ class TextTable:
         for name in self.expendable:
             if sum(table.widths) + between * (len(table.widths) - 1) <= width:
                 break
-            kept = [i for i, header in enumerate(table.headers) if header != name]
-            table = replace(
-                table,
-                headers=tuple(table.headers[i] for i in kept),
-                rows=tuple(tuple(row[i] for i in kept) for row in table.rows),
-                right=tuple(table.right[i] for i in kept),
-            )
+            table = table.without(name)
         return table
+
+    def without(self, name: str) -> TextTable:
+        """The table without the columns of that name."""
+        kept = [i for i, header in enumerate(self.headers) if header != name]
+        return replace(
+            self,
+            headers=tuple(self.headers[i] for i in kept),
+            rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
+            right=tuple(self.right[i] for i in kept),
+        )
 
     @classmethod
     def of(cls, table: pa.Table, title: str = "", *, fold_constants: bool = False) -> TextTable:

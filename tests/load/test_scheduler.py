@@ -301,7 +301,7 @@ def test_arrivals_have_the_rate_and_the_burstiness() -> None:
     half = np.searchsorted(ramp.arrival_s, ramp.arrival_s[-1] / 2)
     # a rate from 2 to 10 brings 4 of 12 parts in its first half
     assert half / ramp.count == pytest.approx(1 / 3, abs=0.02)
-    assert ramp.rate_per_s == pytest.approx(6.0, rel=0.02)
+    assert ramp.rate_per_s == pytest.approx(6.0)
 
 
 def test_lengths_have_their_means_and_stay_within_the_context() -> None:

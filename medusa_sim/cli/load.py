@@ -1,0 +1,236 @@
+"""`medusa-sim load`: requests over time under policies of speculation."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from medusa_sim.cli.group import examples
+from medusa_sim.cli.names import GPU, MODEL
+from medusa_sim.cli.options import SCENARIO_NAMES, PositiveFloat, output_options, scenario_options
+from medusa_sim.cli.output import Output, command_line
+from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_MODEL
+
+if TYPE_CHECKING:
+    from medusa_sim.load.question import LoadAnswer
+
+_ENTRY = re.compile(r"[0-9]+:[0-9]+")
+_MOST_RATES = 100
+
+
+class Rates(click.ParamType[tuple[float, ...]]):
+    """Requests a second, or a list of them."""
+
+    name = "rates"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        """Finite numbers above 0, each once, in their order."""
+        if isinstance(value, tuple):
+            return value
+        parts = [part.strip() for part in str(value).split(",")]
+        if len(parts) > _MOST_RATES:
+            self.fail(f"{len(parts)} rates; at most {_MOST_RATES} are run at once", param, ctx)
+        return tuple(dict.fromkeys(PositiveFloat().convert(part, param, ctx) for part in parts))
+
+
+class Policies(click.ParamType[tuple[str, ...]]):
+    """Names of policies; the entries of a schedule may have commas of their own."""
+
+    name = "policies"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, ...]:
+        """Each name once; what it means is checked with the scenario."""
+        if isinstance(value, tuple):
+            return value
+        names: list[str] = []
+        for part in (part.strip() for part in str(value).split(",")):
+            if not part:
+                self.fail(f"{value!r} holds an empty name", param, ctx)
+            if names and names[-1].startswith("schedule=") and _ENTRY.fullmatch(part):
+                names[-1] += f",{part}"
+            else:
+                names.append(part)
+        return tuple(dict.fromkeys(names))
+
+
+@click.command(
+    short_help="Requests over time: latency, goodput, policies of speculation.",
+    epilog=examples(
+        "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --policy none,3 --tpot-ms 20",
+        "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --rate 5,20,30 --report out",
+        "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --acceptance 0.7 --drafter eagle "
+        "--trace azure_conv.csv",
+    ),
+)
+@click.option(
+    "--gpu", type=GPU, default=DEFAULT_GPU, show_default=True, help="`medusa-sim specs` lists them."
+)
+@click.option(
+    "--model",
+    type=MODEL,
+    default=DEFAULT_MODEL,
+    show_default=True,
+    help="Model, or the path of a Hugging Face config.json.",
+)
+@click.option(
+    "--policy",
+    "policies",
+    type=Policies(),
+    default="none,schedule",
+    show_default=True,
+    help="Policies to compare: none, a number of drafts (3), schedule (by requests, computed), "
+    "schedule=1:5,32:3,96:0 (given), schedule-context, adaptive (by measured acceptance, as SGLang), budget "
+    "(most tokens/s at every step).",
+)
+@click.option(
+    "--rate",
+    "rates",
+    type=Rates(),
+    default=None,
+    help="Requests a second, or a list 4,8,16; of a trace: to stretch it to [a quarter to nine tenths of "
+    "what the server carries; of a trace its own].",
+)
+@click.option(
+    "--trace",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="CSV or Parquet with the arrival, prompt and output tokens of each request.",
+)
+@click.option(
+    "--users", type=click.IntRange(1), default=None, help="A closed loop instead: so many always in flight."
+)
+@click.option("--think-s", type=click.FloatRange(0.0), default=0.0, help="Pause of a user between requests.")
+@click.option("--requests", type=click.IntRange(1), default=2000, show_default=True, help="Requests to draw.")
+@click.option(
+    "--burstiness",
+    type=PositiveFloat(),
+    default=1.0,
+    show_default=True,
+    help="Shape of gamma-distributed gaps: 1 is Poisson, below comes in bursts.",
+)
+@click.option(
+    "--ramp", type=PositiveFloat(), default=1.0, help="The rate goes to so many times the first, linearly."
+)
+@click.option("--prompt-tokens", type=PositiveFloat(), default=512.0, show_default=True, help="Mean prompt.")
+@click.option("--output-tokens", type=PositiveFloat(), default=256.0, show_default=True, help="Mean output.")
+@click.option(
+    "--length-cv",
+    type=click.FloatRange(0.0, 10.0),
+    default=0.8,
+    show_default=True,
+    help="Coefficient of variation of both lengths (log-normal; 0: all equal).",
+)
+@click.option("--ttft-ms", type=PositiveFloat(), default=None, help="Limit of the time to the first token.")
+@click.option(
+    "--tpot-ms", type=PositiveFloat(), default=None, help="Limit of a request's mean time per token."
+)
+@click.option("--e2e-ms", type=PositiveFloat(), default=None, help="Limit of a request's whole time.")
+@click.option(
+    "--share",
+    type=click.FloatRange(0.0, 1.0, min_open=True),
+    default=0.9,
+    show_default=True,
+    help="Of the requests that must keep the limits for a rate to count as carried.",
+)
+@click.option("--max-num-seqs", type=click.IntRange(1, 4096), default=256, show_default=True,
+              help="Requests of one step.")  # fmt: skip
+@click.option("--max-num-batched-tokens", type=click.IntRange(1, 131_072), default=8192, show_default=True,
+              help="Tokens of one step, prompts among them.")  # fmt: skip
+@click.option("--block-size", type=click.IntRange(1, 1024), default=16, show_default=True,
+              help="Tokens of a KV block.")  # fmt: skip
+@click.option("--prefix-hit-rate", type=click.FloatRange(0.0, 1.0, max_open=True), default=0.0,
+              show_default=True, help="Share of a prompt's tokens found in the cache.")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True,
+              help="Runs of each policy and rate; the same for every policy.")  # fmt: skip
+@click.option(
+    "--target-rate", type=PositiveFloat(), default=None, help="Count the GPUs that carry this rate."
+)
+@click.option("--drop-long", is_flag=True, help="Leave out requests that model or KV cache cannot hold.")
+@click.option("--search/--no-search", default=True, help="Find what each policy carries, and where it loses.")
+@click.option("--timeline", is_flag=True, help="Rows over time instead, of the first seed.")
+@click.option(
+    "--report",
+    "report_dir",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Also write report.html and report.md with plots into this folder.",
+)
+@scenario_options
+@output_options
+def load(
+    output: Output,
+    policies: tuple[str, ...],
+    rates: tuple[float, ...] | None,
+    target_rate: float | None,
+    report_dir: Path | None,
+    *,
+    search: bool,
+    timeline: bool,
+    **names: Any,
+) -> None:
+    """Requests over time on an engine: latencies, throughput and goodput of policies of speculation.
+
+    The table says first what speculation is worth under this load; --format csv, json and parquet carry every
+    metric of every policy and rate, with confidence intervals over the seeds.
+    """
+    from medusa_sim.cli.progress import progress
+    from medusa_sim.load.question import answered, load_test
+    from medusa_sim.plan.scenario import Scenario
+
+    if report_dir is not None:
+        from medusa_sim.writing import check_folder
+
+        check_folder(report_dir)
+    scenario = Scenario(gpu=names["gpu"], model=names["model"], **{key: names[key] for key in SCENARIO_NAMES})
+    asked = {key: value for key, value in names.items() if key not in (*SCENARIO_NAMES, "gpu", "model")}
+    test = load_test(scenario, policies=policies, **asked)
+    with progress("requests") as tell:
+        answer = answered(
+            test,
+            rates,
+            search=search,
+            target_rate=target_rate,
+            advance=lambda done, total: tell(done, total, None),
+        )
+    _show(output, answer, timeline=timeline)
+    if report_dir is not None:
+        from medusa_sim.report.load_report import write_load_report
+
+        for path in write_load_report(report_dir, answer, command=command_line()):
+            click.echo(f"wrote {path}", err=True)
+
+
+def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
+    from medusa_sim.report import load_text
+    from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
+
+    warned = load_text.warnings(answer)
+    for line in warned if timeline or output.form not in ("table", "md") else ():
+        click.echo(line, err=True)
+    if timeline:
+        output.rows(timeline_arrow(answer), "load-timeline")
+        return
+    if output.form in ("csv", "parquet", "json"):
+        more = {
+            "answer": load_text.sentence(answer),
+            "carried": carried_values(answer),
+            "warnings": warned,
+        }
+        output.rows(load_arrow(answer), "load", **more)
+        return
+    bullet = "- " if output.form == "md" else ""
+    parts = [load_text.headline(answer.test), "", load_text.sentence(answer), ""]
+    parts += [output.drawn(load_text.load_table(answer)).strip("\n"), ""]
+    if answer.carried:
+        parts += [output.drawn(load_text.carried_table(answer)).strip("\n"), ""]
+    parts += [f"{bullet}{line}" for line in load_text.findings(answer)]
+    if warned:
+        parts += ["", *(f"warning: {line}" for line in warned)]
+    output.text("\n".join(parts) + "\n")

@@ -1,0 +1,121 @@
+"""What a run says to those who wait and to those who pay: latencies, throughput, goodput, shares of time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.errors import UsageError
+from medusa_sim.load.limits import Limits
+from medusa_sim.load.record import Record
+from medusa_sim.load.step_table import StepTable
+
+QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+Metrics = dict[str, float]
+"""Values by name, each with its unit; nan where nothing can be said."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Goals:
+    """Limits on latency that a request must keep to count as goodput.
+
+    ttft_s: longest time to its first token; tpot_s: longest mean time per token after it; e2e_s: longest
+    time in all; None: no limit. share: of the requests that must keep them for a rate to be carried.
+    """
+
+    ttft_s: float | None = None
+    tpot_s: float | None = None
+    e2e_s: float | None = None
+    share: float = 0.9
+
+    def __post_init__(self) -> None:
+        for name, limit in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
+            if limit is not None and not 0.0 < limit < np.inf:
+                raise UsageError(f"limit of {name} {limit:g} s: a finite time above 0 is needed")
+        if not 0.0 < self.share <= 1.0:
+            raise UsageError(f"share of requests {self.share:g}: above 0 and at most 1 is allowed")
+
+    @property
+    def given(self) -> bool:
+        """Whether there is any limit."""
+        return any(limit is not None for limit in (self.ttft_s, self.tpot_s, self.e2e_s))
+
+    def kept(self, ttft_s: FloatArray, tpot_s: FloatArray, e2e_s: FloatArray) -> BoolArray:
+        """Whether each request keeps every limit; one without a second token has no time per token."""
+        kept = np.ones(ttft_s.shape, dtype=np.bool_)
+        for limit, values in ((self.ttft_s, ttft_s), (self.tpot_s, tpot_s), (self.e2e_s, e2e_s)):
+            if limit is not None:
+                kept &= ~(values > limit)
+        return kept
+
+
+def measured(record: Record, table: StepTable, limits: Limits, goals: Goals) -> Metrics:
+    """Every metric of a run, over its window."""
+    start, end = record.window_s
+    arrival, first, finish = record.arrival_s, record.first_token_s, record.finish_s
+    inside = (arrival >= start) & (arrival <= end)
+    output = record.requests.output_tokens
+    ttft, e2e = (first - arrival)[inside], (finish - arrival)[inside]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        tpot = ((finish - first) / (output - 1))[inside]
+    kept = goals.kept(ttft, tpot, e2e)
+    span = max(end - start, 1e-12)
+    done = int(((finish > start) & (finish <= end)).sum())
+    found: Metrics = {"requests": float(inside.sum()), "requests_per_s": done / span}
+    found["goodput_per_s"] = float(kept.mean()) * found["requests_per_s"] if kept.size else 0.0
+    found["goodput_share"] = float(kept.mean()) if kept.size else np.nan
+    for name, values in (("ttft", ttft), ("tpot", tpot[np.isfinite(tpot)]), ("e2e", e2e)):
+        found[f"{name}_mean_s"] = float(values.mean()) if values.size else np.nan
+        for quantile, share in QUANTILES:
+            found[f"{name}_{quantile}_s"] = float(np.quantile(values, share)) if values.size else np.nan
+    found["itl_mean_s"] = record.gap_mean_s
+    for quantile, share in QUANTILES:
+        found[f"itl_{quantile}_s"] = record.gap_quantile_s(share)
+    return found | _over_time(record, limits, (start, end)) | _shares(record, table)
+
+
+def _over_time(record: Record, limits: Limits, window: tuple[float, float]) -> Metrics:
+    """Means over the window from the timeline."""
+    line, (start, end) = record.timeline, window
+    inside = (line.time_s >= start) & (line.time_s <= end)
+    if not inside.any():
+        inside[:] = True
+
+    def mean(values: FloatArray) -> float:
+        return float(values[inside].mean())
+
+    whole = record.requests.users is None and not record.requests.warm
+    rate = record.emitted / record.end_s if whole else mean(line.tokens_per_s)
+    return {
+        "tokens_per_s": rate,
+        "prompt_tokens_per_s": (
+            record.prompt_tokens / record.end_s if whole else mean(line.prompt_tokens_per_s)
+        ),
+        "requests_decoding": mean(line.requests),
+        "requests_waiting": mean(line.waiting),
+        "requests_in_system": mean(line.requests) + mean(line.waiting),
+        "kv_share": mean(line.kv_tokens) / limits.kv_tokens,
+        "kv_share_most": record.kv_blocks_most / limits.kv_blocks,
+        "preemptions": float(record.preemptions),
+    }
+
+
+def _shares(record: Record, table: StepTable) -> Metrics:
+    """What the time went to, and what speculation gave."""
+    drafting = float((record.steps_s * table.drafting_share).sum())
+    whole = max(record.end_s, 1e-12)
+    busy_s = record.busy_s
+    by_drafts = record.steps_s.sum(axis=1)
+    decoding = max(float(by_drafts.sum() - record.steps_s[:, 0].sum()), 1e-12)
+    in_steps = float((by_drafts * np.arange(by_drafts.size)).sum()) / decoding
+    prompts_s = float(record.prompts_s.sum() + record.steps_s[:, 0].sum())
+    return {
+        "drafts": in_steps,
+        "accepted_drafts": record.accepted / record.speculated if record.speculated else 0.0,
+        "share_verification": (busy_s - drafting - prompts_s) / whole,
+        "share_drafting": drafting / whole,
+        "share_prompts": prompts_s / whole,
+        "share_idle": max(1.0 - busy_s / whole, 0.0),
+    }

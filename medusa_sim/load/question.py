@@ -1,0 +1,147 @@
+"""One question about a load, from plain values to its answer: the same for command line, Python and app."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from medusa_sim.errors import UsageError
+from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
+from medusa_sim.load.limits import BLOCK_TOKENS, MAX_REQUESTS, TOKEN_BUDGET
+from medusa_sim.load.metrics import Goals
+from medusa_sim.load.policies import Policy
+from medusa_sim.load.search import Carried, carried, rates_to_try, saturation
+from medusa_sim.load.simulate import DEFAULT_POLICIES, LoadPoint, LoadTest, Server
+from medusa_sim.load.trace import read_trace
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.units import KILO
+
+DEFAULT_REQUESTS = 2000
+DEFAULT_PROMPT_TOKENS = 512.0
+DEFAULT_OUTPUT_TOKENS = 256.0
+DEFAULT_LENGTH_CV = 0.8
+DEFAULT_SEEDS = 3
+DEFAULT_SHARE = 0.9
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoadAnswer:
+    """Every policy at every rate, and what each carries (empty where that was not searched)."""
+
+    test: LoadTest
+    points: tuple[LoadPoint, ...]
+    carried: tuple[Carried, ...]
+    target_rate: float | None = None
+
+    def first_at(self, point: LoadPoint) -> LoadPoint:
+        """The first policy at the same rate: what the others are compared with."""
+        return next(other for other in self.points if other.rate_per_s == point.rate_per_s)
+
+    @property
+    def last(self) -> tuple[LoadPoint, ...]:
+        """Every policy at the last rate."""
+        return tuple(point for point in self.points if point.rate_per_s == self.points[-1].rate_per_s)
+
+
+def load_test(
+    scenario: Scenario,
+    *,
+    policies: Sequence[str | Policy] = DEFAULT_POLICIES,
+    trace: str | os.PathLike[str] | None = None,
+    users: int | None = None,
+    think_s: float = 0.0,
+    requests: int = DEFAULT_REQUESTS,
+    burstiness: float = 1.0,
+    ramp: float = 1.0,
+    prompt_tokens: float = DEFAULT_PROMPT_TOKENS,
+    output_tokens: float = DEFAULT_OUTPUT_TOKENS,
+    length_cv: float = DEFAULT_LENGTH_CV,
+    ttft_ms: float | None = None,
+    tpot_ms: float | None = None,
+    e2e_ms: float | None = None,
+    share: float = DEFAULT_SHARE,
+    max_num_seqs: int = MAX_REQUESTS,
+    max_num_batched_tokens: int = TOKEN_BUDGET,
+    block_size: int = BLOCK_TOKENS,
+    prefix_hit_rate: float = 0.0,
+    seeds: int = DEFAULT_SEEDS,
+    drop_long: bool = False,
+) -> LoadTest:
+    """The test of a scenario, from plain values; names and defaults are those of `medusa-sim load`.
+
+    Raises UsageError or DataError for values that make no sense, alone or together.
+    """
+    if trace is not None and users is not None:
+        raise UsageError("--trace has its own arrivals and --users a closed loop: give one of them")
+    lengths = Lengths(
+        prompt_tokens=prompt_tokens, output_tokens=output_tokens, prompt_cv=length_cv, output_cv=length_cv
+    )
+    source: Source = (
+        Drawn(
+            lengths=lengths,
+            count=requests,
+            burstiness=burstiness,
+            ramp_to=ramp,
+            users=users,
+            think_s=think_s,
+        )
+        if trace is None
+        else Traced(read_trace(Path(trace).expanduser()))
+    )
+    ttft_s, tpot_s, e2e_s = (None if ms is None else ms / KILO for ms in (ttft_ms, tpot_ms, e2e_ms))
+    return LoadTest(
+        scenario=scenario,
+        source=source,
+        policies=tuple(policies),
+        server=Server(
+            max_requests=max_num_seqs,
+            token_budget=max_num_batched_tokens,
+            block_tokens=block_size,
+            prefix_hit_rate=prefix_hit_rate,
+        ),
+        goals=Goals(ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s, share=share),
+        seeds=seeds,
+        drop_long=drop_long,
+    )
+
+
+def answered(
+    test: LoadTest,
+    rates: Sequence[float] | None = None,
+    *,
+    search: bool = True,
+    target_rate: float | None = None,
+    advance: Callable[[int, int], None] | None = None,
+) -> LoadAnswer:
+    """Run the test. rates: requests a second (None: the source's own, else shares of what is carried).
+
+    advance: told (requests simulated, requests in all as far as known). Raises UsageError for rates of a
+    closed loop or rates that are none.
+    """
+    if rates is not None and isinstance(test.source, Drawn) and test.source.users is not None:
+        raise UsageError("--users is a closed loop, which has no --rate: give one of them")
+    if rates is not None and not rates:
+        raise UsageError("rates are empty: give at least one number of requests a second")
+    each = test.seeds * len(test.served) * test.requests(test.any_rate, 0)[0].count
+    done = [0, 0]
+
+    def more(requests: int) -> None:
+        done[0] += requests
+        if advance is not None:
+            advance(done[0], max(done[1], done[0]))
+
+    done[1] = each * len(rates or (None,))
+    found = carried(test, more) if search else ()
+    chosen: tuple[float | None, ...]
+    if rates is not None:
+        chosen = tuple(rates)
+    elif test.source.has_own_rate:
+        chosen = (None,)
+    else:
+        full = found[0].saturated_per_s if found else saturation(test, test.served[0])[0]
+        chosen = rates_to_try(full)
+    done[1] = done[0] + each * len(chosen)
+    points = test.points(chosen, more)
+    return LoadAnswer(test=test, points=points, carried=found, target_rate=target_rate)

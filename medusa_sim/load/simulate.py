@@ -1,0 +1,234 @@
+"""A scenario under load: policies side by side at the same rates with the same seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.errors import UsageError
+from medusa_sim.load.arrivals import Drawn, Source
+from medusa_sim.load.limits import BLOCK_TOKENS, MAX_REQUESTS, TOKEN_BUDGET, Limits, limits_of
+from medusa_sim.load.metrics import Goals, Metrics, measured
+from medusa_sim.load.policies import Fixed, Policy, drafts_asked, policy_of
+from medusa_sim.load.record import Record
+from medusa_sim.load.requests import Requests
+from medusa_sim.load.scheduler import run
+from medusa_sim.load.step_table import StepTable, chains, step_table
+from medusa_sim.plan.cost import usd_per_million_tokens
+from medusa_sim.plan.scenario import Scenario
+
+PLAIN = "none"
+DEFAULT_POLICIES = (PLAIN, "schedule")
+_MOST_SEEDS = 100
+Advance = Callable[[int], None]
+"""Told how many more requests have been simulated."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Server:
+    """Settings of the engine, as `Limits` explains them."""
+
+    max_requests: int = MAX_REQUESTS
+    token_budget: int = TOKEN_BUDGET
+    block_tokens: int = BLOCK_TOKENS
+    prefix_hit_rate: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Served:
+    """A policy as it is run: with the table and limits of a server that loads its drafter."""
+
+    policy: Callable[[], Policy]
+    name: str
+    table: StepTable
+    limits: Limits
+
+    def run(self, requests: Requests, seed: int, advance: Advance | None = None) -> Record:
+        """One run from a fresh policy."""
+        told = [0]
+
+        def more(finished: int, count: int) -> None:
+            del count
+            if advance is not None:
+                advance(finished - told[0])
+                told[0] = finished
+
+        record = run(requests, self.table, self.limits, self.policy(), seed, more)
+        more(requests.count, requests.count)
+        return record
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class LoadPoint:
+    """One policy at one rate (None: the source's own), over its seeds.
+
+    values: every seed's metrics. first: the record of the first seed. dropped: requests that were too long.
+    """
+
+    policy: str
+    rate_per_s: float | None
+    offered_per_s: float
+    values: tuple[Metrics, ...]
+    first: Record
+    dropped: int = 0
+
+    @property
+    def rate(self) -> float:
+        """Requests a second that come: those asked for, else the source's own; nan in a closed loop."""
+        return self.offered_per_s if self.rate_per_s is None else self.rate_per_s
+
+    @cached_property
+    def mean(self) -> Metrics:
+        """Means over the seeds."""
+        return {name: float(np.mean([each[name] for each in self.values])) for name in self.values[0]}
+
+    def half_width(self, name: str) -> float:
+        """Half of the 95 % confidence interval of the mean over the seeds; nan for one seed."""
+        return _half_width(np.asarray([each[name] for each in self.values]))
+
+    def ratio_to(self, other: LoadPoint, name: str) -> tuple[float, float, float]:
+        """(ratio, low, high) of a metric to another policy's, pairs with the same seed; 95 % interval."""
+        pairs = zip(self.values, other.values, strict=True)
+        logs = np.log([mine[name] / their[name] for mine, their in pairs])
+        half = _half_width(logs)
+        middle = float(logs.mean())
+        return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
+
+
+def _half_width(values: FloatArray) -> float:
+    if values.size < 2:
+        return float("nan")
+    from scipy.special import stdtrit
+
+    spread = float(values.std(ddof=1)) / np.sqrt(values.size)
+    return float(stdtrit(values.size - 1, 0.975) * spread)
+
+
+@dataclass(kw_only=True, eq=False)
+class LoadTest:
+    """A scenario, its server and where its requests come from: what every run shares.
+
+    policies: names (`policies.NAMES`) or objects of one's own. drop_long: leave out requests that do not fit.
+    Raises UsageError for what makes no sense, SpecError or CoverageError from the scenario.
+    """
+
+    scenario: Scenario
+    source: Source = field(default_factory=Drawn)
+    policies: Sequence[str | Policy] = DEFAULT_POLICIES
+    server: Server = field(default_factory=Server)
+    goals: Goals = field(default_factory=Goals)
+    seeds: int = 3
+    drop_long: bool = False
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.seeds <= _MOST_SEEDS:
+            raise UsageError(f"seeds {self.seeds}: whole numbers from 1 to {_MOST_SEEDS} are allowed")
+        if not self.policies:
+            raise UsageError("policies are empty: give at least one, such as none,3,schedule")
+        if self.scenario.scope != "model":
+            raise UsageError("a load needs a whole model; scope block is one layer of it")
+
+    @cached_property
+    def _drafts_asked(self) -> int:
+        """Longest draft of any policy; of own policies the longest that the scenario describes."""
+        named = [policy for policy in self.policies if isinstance(policy, str)]
+        if len(named) == len(self.policies) and drafts_asked(named, 1) == 0:
+            return 0
+        known = len(chains(self.scenario))
+        return known if len(named) < len(self.policies) else min(drafts_asked(named, known), known)
+
+    def limits(self, drafts: int) -> Limits:
+        """Of a server that loads a drafter of so many drafts; 0: none."""
+        option = chains(self.scenario)[drafts - 1] if drafts else None
+        return limits_of(
+            self.scenario,
+            option,
+            max_requests=self.server.max_requests,
+            token_budget=self.server.token_budget,
+            block_tokens=self.server.block_tokens,
+            prefix_hit_rate=self.server.prefix_hit_rate,
+        )
+
+    def requests(self, rate_per_s: float | None, seed: int) -> tuple[Requests, int]:
+        """(requests that fit every policy's server, how many were left out)."""
+        drafts = self._drafts_asked
+        limits = self.limits(drafts)
+        drawn = self.source.requests(rate_per_s, seed, limits.longest_request(drafts))
+        return drawn.fitting(limits, drafts, drop_long=self.drop_long)
+
+    @property
+    def any_rate(self) -> float | None:
+        """A rate to look at requests by: their own, or one a second."""
+        return None if self.source.has_own_rate else 1.0
+
+    @cached_property
+    def table(self) -> StepTable:
+        """Step times up to the longest draft and request."""
+        longest = max(self.requests(self.any_rate, seed)[0].longest for seed in range(self.seeds))
+        options = chains(self.scenario, self._drafts_asked) if self._drafts_asked else ()
+        return step_table(self.scenario, options, self.limits(self._drafts_asked), longest)
+
+    @cached_property
+    def mean_length(self) -> float:
+        """Committed tokens of a request in the mean over its time in flight, roughly."""
+        requests, _ = self.requests(self.any_rate, 0)
+        output = requests.output_tokens.astype(np.float64)
+        return float(((requests.prompt_tokens + output / 2.0) * output).sum() / output.sum())
+
+    @cached_property
+    def served(self) -> tuple[Served, ...]:
+        """Every policy with its own server."""
+        return tuple(self._served(policy) for policy in self.policies)
+
+    def _served(self, policy: str | Policy) -> Served:
+        known = self.table
+        made = policy_of(policy, known, self.mean_length) if isinstance(policy, str) else policy
+        drafts = made.drafts if isinstance(made, Fixed) else known.drafts_max
+        table = known.upto(drafts)
+        if isinstance(policy, str):
+            return Served(
+                policy=lambda: policy_of(policy, table, self.mean_length),
+                name=made.name,
+                table=table,
+                limits=self.limits(drafts),
+            )
+        from copy import deepcopy
+
+        return Served(policy=lambda: deepcopy(made), name=made.name, table=table, limits=self.limits(drafts))
+
+    def point(self, served: Served, rate_per_s: float | None, *, advance: Advance | None = None) -> LoadPoint:
+        """One policy at one rate, over the seeds."""
+        values: list[Metrics] = []
+        first: Record | None = None
+        dropped = 0
+        offered = np.nan
+        for seed in range(self.seeds):
+            requests, dropped = self.requests(rate_per_s, seed)
+            record = served.run(requests, seed, advance)
+            found = measured(record, served.table, served.limits, self.goals)
+            found["usd_per_million_tokens"] = float(
+                usd_per_million_tokens(
+                    self.scenario.usd_per_gpu_hour, self.scenario.gpus, found["tokens_per_s"]
+                )
+            )
+            values.append(found)
+            if first is None:
+                first = record
+                offered = requests.rate_per_s if requests.users is None else np.nan
+        assert first is not None  # noqa: S101  # at least one seed
+        return LoadPoint(
+            policy=served.name,
+            rate_per_s=rate_per_s,
+            offered_per_s=offered,
+            values=tuple(values),
+            first=first,
+            dropped=dropped,
+        )
+
+    def points(self, rates: Iterable[float | None], advance: Advance | None = None) -> tuple[LoadPoint, ...]:
+        """Every policy at every rate, rate by rate."""
+        return tuple(self.point(served, rate, advance=advance) for rate in rates for served in self.served)

@@ -1,0 +1,80 @@
+"""A load test for Python and notebooks: pandas frames and sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from html import escape
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from medusa_sim.load.question import LoadAnswer
+from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
+from medusa_sim.report.load_text import sentence, warnings
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True, repr=False, eq=False)
+class Simulation:
+    """A scenario under load: prints as its sentence, shows what each policy carries in a notebook.
+
+    answer: everything that was simulated (`medusa_sim.load.question.LoadAnswer`).
+    """
+
+    answer: LoadAnswer
+
+    @property
+    def sentence(self) -> str:
+        """What speculation is worth under this load."""
+        return sentence(self.answer)
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a policy and rate: the columns of `medusa-sim load --format csv`."""
+        found: pd.DataFrame = load_arrow(self.answer).to_pandas()
+        return found
+
+    @property
+    def carried(self) -> pd.DataFrame:
+        """A row a policy: what it carries, and from where it loses; empty where that was not searched."""
+        import pandas as pd
+
+        return pd.DataFrame(carried_values(self.answer))
+
+    @property
+    def timeline(self) -> pd.DataFrame:
+        """The first seed over time: a row a policy, rate and bin."""
+        found: pd.DataFrame = timeline_arrow(self.answer).to_pandas()
+        return found
+
+    @property
+    def warnings(self) -> list[str]:
+        """What must not be overlooked, a line each."""
+        return warnings(self.answer)
+
+    def to_dict(self) -> dict[str, Any]:
+        """The sentence, what each policy carries, the warnings and the rows, as `--format json` has them."""
+        return {
+            "answer": self.sentence,
+            "carried": carried_values(self.answer),
+            "warnings": self.warnings,
+            "rows": load_arrow(self.answer).to_pylist(),
+        }
+
+    def report(self, folder: str | Path) -> tuple[Path, ...]:
+        """Write report.html and report.md with plots, as `medusa-sim load --report`; the paths written."""
+        from medusa_sim.report.load_report import write_load_report
+
+        return write_load_report(Path(folder), self.answer, command="medusa_sim.simulate(...)")
+
+    def __repr__(self) -> str:
+        """The sentence."""
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        """Sentence, what each policy carries and warnings for notebooks."""
+        shown = ["policy", "rate_per_s", "ttft_p50_s", "tpot_mean_s", "tokens_per_s", "goodput_share"]
+        table = self.frame[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
+        listed = "".join(f"<li>{escape(line)}</li>" for line in self.warnings)
+        return f"<p>{escape(self.sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")

@@ -1,0 +1,143 @@
+"""The report of a load test: the sentence, what each policy carries, plots, sources, how far to trust it."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from medusa_sim import __version__
+from medusa_sim.load.question import LoadAnswer
+from medusa_sim.report.document import (
+    Block,
+    Bullets,
+    Cards,
+    Folded,
+    Heading,
+    Picture,
+    Text,
+    html_page,
+    markdown_page,
+    pictures,
+)
+from medusa_sim.report.figures import rendered
+from medusa_sim.report.figures.load import goodput_figure, latency_figure, timeline_figure
+from medusa_sim.report.load_rows import load_arrow
+from medusa_sim.report.load_text import (
+    carried_table,
+    findings,
+    headline,
+    load_table,
+    policy_text,
+    sentence,
+    warnings,
+)
+from medusa_sim.report.numbers import significant
+from medusa_sim.report.sweep_text import sources
+from medusa_sim.report.text import TextTable
+from medusa_sim.writing import write_folder
+
+_TRUST = (
+    "Steps are those of `sweep` and `recommend` for the same scenario, with their errors "
+    "(docs/validation-engines.md); docs/validation-load.md has the errors under load.",
+    "Drafts are accepted by position with the profile's rates, the same for every request: requests that are "
+    "easy or hard to draft for are not told apart.",
+    "The HTTP server, routing between servers, and requests that are cancelled are not simulated.",
+)
+
+
+def write_load_report(folder: Path, answer: LoadAnswer, *, command: str) -> tuple[Path, ...]:
+    """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
+
+    Raises OutputError where the folder cannot be written.
+    """
+    blocks = load_blocks(answer, command)
+    contents = {
+        "report.html": html_page(_title(answer), blocks).encode("utf-8", "backslashreplace"),
+        "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
+        **{name: rendered(figure, ".png") for name, figure in pictures(blocks).items()},
+    }
+    return write_folder(folder, contents)
+
+
+def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
+    """Every block of the report, in order."""
+    scenario = answer.test.scenario
+    blocks: list[Block] = [
+        Heading(_title(answer), level=1),
+        Text(headline(answer.test), lead=True),
+        Text(sentence(answer)),
+    ]
+    if answer.carried:
+        blocks += [Cards(_cards(answer)), carried_table(answer)]
+    blocks += [load_table(answer), Bullets(tuple(findings(answer)))]
+    told = warnings(answer)
+    if told:
+        blocks += [Heading("Warnings"), Bullets(tuple(told))]
+    blocks += _plots(answer)
+    blocks += [
+        Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer))),
+        Heading("Sources"),
+        *(
+            Folded(
+                f"{name}: {len(facts)} source{'s' if len(facts) > 1 else ''}",
+                TextTable(("number", "source"), tuple(facts.items()), (False, False)),
+            )
+            for name, facts in sources([scenario]).items()
+        ),
+        Heading("How far to trust this"),
+        Bullets(_TRUST),
+        Text(f"medusa-sim {__version__}, `{command}`", lead=True),
+    ]
+    return blocks
+
+
+def _title(answer: LoadAnswer) -> str:
+    scenario = answer.test.scenario
+    return f"{Path(scenario.model.name).name} on {scenario.gpu.name} under load"
+
+
+def _cards(answer: LoadAnswer) -> tuple[tuple[str, str, str], ...]:
+    """What each policy carries, in a number."""
+    found = []
+    for each in answer.carried:
+        if each.largest_per_s is None:
+            carried, remark = each.saturated_per_s, "with the server always full"
+        else:
+            carried, remark = each.largest_per_s, f"full at {significant(each.saturated_per_s, 3)}"
+        found.append((policy_text(each.policy), f"{significant(carried, 3)} requests/s", remark))
+    return tuple(found)
+
+
+def _plots(answer: LoadAnswer) -> list[Block]:
+    title, points = _title(answer), answer.points
+    blocks: list[Block] = []
+    if all(math.isfinite(point.rate) for point in points) and len(points) > len(answer.last):
+        blocks += [
+            Heading("Latency against rate"),
+            Picture(
+                latency_figure(points, answer.test.goals, title),
+                "latency",
+                "Medians as lines, the 99th per cent thin; grey: the limits that were asked for.",
+            ),
+        ]
+        if answer.test.goals.given:
+            blocks += [
+                Heading("Goodput against rate"),
+                Picture(
+                    goodput_figure(points, title),
+                    "goodput",
+                    "Requests a second that keep every limit; bars: 95 % intervals over the seeds.",
+                ),
+            ]
+    last = answer.last
+    rate = last[0].rate
+    at = f" at {significant(rate, 3)} requests/s" if math.isfinite(rate) else ""
+    blocks += [
+        Heading(f"Over time{at}"),
+        Picture(
+            timeline_figure(last, answer.test.served[0].limits.kv_tokens, f"{title}{at}"),
+            "timeline",
+            "The first seed's run: requests that decode and that wait, the KV cache, tokens a second.",
+        ),
+    ]
+    return blocks

@@ -1,0 +1,81 @@
+"""A load test as rows and plain values: a row a policy and rate, what each policy carries, the timeline."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any
+
+from medusa_sim.load.question import LoadAnswer
+from medusa_sim.load.simulate import LoadPoint
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+WITH_INTERVAL = (
+    "requests_per_s",
+    "goodput_per_s",
+    "ttft_mean_s",
+    "tpot_mean_s",
+    "e2e_mean_s",
+    "tokens_per_s",
+)
+"""Metrics whose 95 % half-width over the seeds has a column."""
+
+
+def row_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
+    """One row; ratios are to the first policy at the same rate."""
+    scenario = answer.test.scenario
+    values: dict[str, Any] = {
+        "gpu": scenario.gpu.name,
+        "model": scenario.model.name,
+        "runtime": scenario.runtime.name,
+        "drafter": scenario.drafting.method,
+        "acceptance": scenario.profile.name,
+        "policy": point.policy,
+        "rate_per_s": point.rate,
+        "seeds": len(point.values),
+        "requests_left_out": point.dropped,
+        **point.mean,
+    }
+    for name in WITH_INTERVAL:
+        values[f"{name}_half_width"] = point.half_width(name)
+    ratio, low, high = point.ratio_to(answer.first_at(point), "e2e_mean_s")
+    values |= {"e2e_ratio": ratio, "e2e_ratio_low": low, "e2e_ratio_high": high}
+    return values
+
+
+def load_arrow(answer: LoadAnswer) -> pa.Table:
+    """A row a policy and rate; numbers that do not exist are nan."""
+    import pyarrow as pa
+
+    return pa.Table.from_pylist([row_values(answer, point) for point in answer.points])
+
+
+def carried_values(answer: LoadAnswer) -> list[dict[str, Any]]:
+    """What each policy carries, and the GPUs that carry the target rate."""
+    rows = []
+    for each in answer.carried:
+        values = dataclasses.asdict(each)
+        if answer.target_rate is not None:
+            values["gpus_needed"] = each.gpus_for(answer.target_rate, answer.test.scenario.gpus)
+        rows.append({name: _finite(value) for name, value in values.items()})
+    return rows
+
+
+def timeline_arrow(answer: LoadAnswer) -> pa.Table:
+    """The timeline of each point's first seed, a row a bin."""
+    import pyarrow as pa
+
+    tables = []
+    for point in answer.points:
+        line = point.first.timeline
+        columns = {field.name: getattr(line, field.name) for field in dataclasses.fields(line)}
+        rate = point.rate
+        same = {"policy": [point.policy] * line.time_s.size, "rate_per_s": [rate] * line.time_s.size}
+        tables.append(pa.table({**same, **columns}))
+    return pa.concat_tables(tables)
+
+
+def _finite(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

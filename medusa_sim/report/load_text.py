@@ -1,0 +1,286 @@
+"""A load test for people: the sentence first, tables, what follows, what to be warned of."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from medusa_sim.load.metrics import Goals
+from medusa_sim.load.policies import BySize
+from medusa_sim.load.question import LoadAnswer
+from medusa_sim.load.search import Carried
+from medusa_sim.load.simulate import LoadPoint, LoadTest
+from medusa_sim.report.numbers import NOTHING, percent, significant, times
+from medusa_sim.report.sweep_text import headline as scenario_line
+from medusa_sim.report.text import TextTable
+from medusa_sim.units import KILO
+
+_HEADERS = (
+    "rate", "policy", "done/s", "in flight", "TTFT", "TTFT p99", "TPOT", "TPOT p99", "ITL", "ITL p99",
+    "tokens/s", "in limits", "tokens/step", "time vs first", "KV", "$/M tokens",
+)  # fmt: skip
+_EXPENDABLE = ("KV", "time vs first", "ITL p99", "tokens/step", "$/M tokens", "in flight", "done/s")
+_FULL = 0.97
+"""Share of the saturated rate from which a rate is told to be too high."""
+_SHORT = 0.9
+
+
+def headline(test: LoadTest) -> str:
+    """Scenario, where requests come from, limits of the server."""
+    server = test.server
+    requests, _ = test.requests(test.any_rate, 0)
+    lengths = (
+        f"{requests.prompt_tokens.mean():.0f} prompt and {requests.output_tokens.mean():.0f} output tokens"
+    )
+    return (
+        f"{scenario_line(test.scenario)}; {requests.count} requests of {lengths} in the mean, at most "
+        f"{server.max_requests} in a step of at most {server.token_budget} tokens"
+    )
+
+
+def policy_text(name: str) -> str:
+    """`K=3` as a sentence has it."""
+    if name.startswith("K="):
+        return f"K = {name[2:]}"
+    known = {
+        "none": "plain decoding",
+        "schedule": "a schedule by batch",
+        "schedule-context": "a schedule by batch and context",
+        "adaptive": "drafts by measured acceptance",
+        "budget": "a budget chosen at every step",
+    }
+    return known.get(name, name)
+
+
+def limits_text(goals: Goals) -> str:
+    """`50 ms a token`, with every limit that was given."""
+    told = [
+        f"{significant(KILO * limit, 3)} ms {what}"
+        for limit, what in (
+            (goals.ttft_s, "to the first token"),
+            (goals.tpot_s, "a token"),
+            (goals.e2e_s, "in all"),
+        )
+        if limit is not None
+    ]
+    return " and ".join(told)
+
+
+def sentence(answer: LoadAnswer) -> str:
+    """What speculation is worth under this load: the rates that are carried, or the times at a rate."""
+    found, test = answer.carried, answer.test
+    plain = next((each for each in found if each.policy == "none"), None)
+    drafting = [each for each in found if each.policy != "none"]
+    if not found:
+        return _compared(answer.last)
+    if test.goals.given:
+        return _within_limits(test.goals, plain, drafting)
+    return f"{_compared(answer.last)} {_saturated(plain, drafting)}".strip()
+
+
+def _within_limits(goals: Goals, plain: Carried | None, drafting: Sequence[Carried]) -> str:
+    every = [*drafting, *([plain] if plain else [])]
+    best = max(every, key=lambda each: each.largest_per_s or 0.0)
+    within = limits_text(goals)
+    if not best.largest_per_s:
+        nearest = max(every, key=lambda each: each.best_share or 0.0)
+        return (
+            f"No policy keeps {within} for {percent(goals.share, 0)} of the requests at any rate: at the "
+            f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}."
+        )
+    if not drafting or plain is None:
+        carrying = f"{_rate(best.largest_per_s)} requests/s within {within}"
+        return f"With {policy_text(best.policy)} you carry {carrying}."
+    spoken = max(drafting, key=lambda each: each.largest_per_s or 0.0)
+    return (
+        f"With {policy_text(spoken.policy)} you carry {_rate(spoken.largest_per_s or 0.0)} requests/s within "
+        f"{within}, {_rate(plain.largest_per_s or 0.0)} without; {_losing(spoken)}."
+    )
+
+
+def _losing(each: Carried) -> str:
+    """Where speculation stops paying."""
+    off = "" if each.off_from is None else f": switch it off from {each.off_from} requests in flight"
+    if each.loses_from is None:
+        return f"it pays up to saturation at {_rate(each.saturated_per_s)}" + off.replace(
+            ": switch", ", yet switch"
+        )
+    if each.loses_from == 0.0:
+        return f"it loses at every rate{off}"
+    return f"above {_rate(each.loses_from)} it loses{off}"
+
+
+def _saturated(plain: Carried | None, drafting: Sequence[Carried]) -> str:
+    every = [*drafting, *([plain] if plain else [])]
+    told = [
+        f"{_rate(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
+        for i, each in enumerate(every)
+    ]
+    losing = [f"With {policy_text(each.policy)} {_losing(each)}." for each in drafting[:1] if plain]
+    return " ".join([f"The server is full at {', '.join(told)}.", *losing])
+
+
+def _compared(last: Sequence[LoadPoint]) -> str:
+    """The mean request with the best policy against the first policy, at one rate."""
+    if len(last) < 2:
+        return (
+            f"A request takes {_ms(last[0].mean['e2e_mean_s'])} ms in the mean, "
+            f"{_ms(last[0].mean['tpot_mean_s'])} ms a token."
+        )
+    best = min(last[1:], key=lambda point: point.mean["e2e_mean_s"])
+    ratio, low, high = best.ratio_to(last[0], "e2e_mean_s")
+    interval = "" if math.isnan(low) else f" (95 %: {low:.2f} to {high:.2f})"
+    return (
+        f"With {policy_text(best.policy)} a request takes {ratio:.2f} times as long as with "
+        f"{policy_text(last[0].policy)}{_at(best)}{interval}."
+    )
+
+
+def load_table(answer: LoadAnswer) -> TextTable:
+    """A row a policy and rate; times in ms."""
+    rows = []
+    points = answer.points
+    for point in points:
+        mean = point.mean
+        ratio = point.ratio_to(answer.first_at(point), "e2e_mean_s")[0]
+        rows.append(
+            (
+                _rate(point.rate) if math.isfinite(point.rate) else NOTHING,
+                point.policy,
+                _rate(mean["requests_per_s"]),
+                significant(mean["requests_in_system"], 3),
+                *(
+                    _ms(mean[name])
+                    for name in (
+                        "ttft_p50_s",
+                        "ttft_p99_s",
+                        "tpot_mean_s",
+                        "tpot_p99_s",
+                        "itl_p50_s",
+                        "itl_p99_s",
+                    )
+                ),
+                significant(mean["tokens_per_s"], 4),
+                percent(mean["goodput_share"]),
+                f"{1.0 + mean['accepted_drafts']:.2f}",
+                times(ratio),
+                percent(mean["kv_share"], 0),
+                significant(mean["usd_per_million_tokens"], 3),
+            )
+        )
+    priced = any(math.isfinite(point.mean["usd_per_million_tokens"]) for point in points)
+    unused = ["in limits"] * (not answer.test.goals.given) + ["$/M tokens"] * (not priced)
+    table = TextTable(
+        headers=_HEADERS,
+        rows=tuple(rows),
+        right=(True, False, *(True for _ in _HEADERS[2:])),
+        title="times in ms: TTFT, ITL median, TPOT mean; rate: requests that come in a second",
+        expendable=_EXPENDABLE,
+    )
+    for name in unused:
+        table = table.without(name)
+    return table
+
+
+def carried_table(answer: LoadAnswer) -> TextTable:
+    """What each policy carries."""
+    test, wanted_per_s = answer.test, answer.target_rate
+    rows = []
+    for each in answer.carried:
+        gpus = None if wanted_per_s is None else each.gpus_for(wanted_per_s, test.scenario.gpus)
+        rows.append(
+            (
+                each.policy,
+                _rate(each.saturated_per_s),
+                significant(each.saturated_tokens_per_s, 4),
+                NOTHING if each.largest_per_s is None else _rate(each.largest_per_s),
+                NOTHING
+                if each.policy == "none"
+                else "never"
+                if each.loses_from is None
+                else _rate(each.loses_from),
+                NOTHING
+                if each.policy == "none"
+                else "never"
+                if each.off_from is None
+                else str(each.off_from),
+                NOTHING if gpus is None else str(gpus),
+            )
+        )
+    headers = ("policy", "full at", "tokens/s", "within limits to", "loses from", "off from", "GPUs")
+    table = TextTable(
+        headers=headers,
+        rows=tuple(rows),
+        right=(False, *(True for _ in headers[1:])),
+        title="what the server carries, requests/s; off from: requests in flight",
+    )
+    unused = [("GPUs", wanted_per_s is None), ("within limits to", not test.goals.given)]
+    for name, leave in unused:
+        table = table.without(name) if leave else table
+    return table
+
+
+def findings(answer: LoadAnswer) -> list[str]:
+    """Where the time goes at the last rate, and what schedules were computed."""
+    told = []
+    for point in answer.last:
+        mean = point.mean
+        drafting = f", {percent(mean['share_drafting'], 0)} drafting" if mean["share_drafting"] else ""
+        told.append(
+            f"{policy_text(point.policy)}: {percent(mean['share_verification'], 0)} of the time in "
+            f"{'verification' if drafting else 'decoding'}{drafting}, {percent(mean['share_prompts'], 0)} "
+            f"reading prompts, {percent(mean['share_idle'], 0)} idle; "
+            f"{significant(mean['requests_decoding'], 3)} requests decode in the mean"
+        )
+    made = [served.policy() for served in answer.test.served]
+    told += [f"{policy.name}: {_entries(policy.entries)}" for policy in made if isinstance(policy, BySize)]
+    if any(each.off_from is not None for each in answer.carried):
+        told.append("off from: a step with drafts then emits fewer tokens a second than a plain one")
+    return told
+
+
+def _entries(entries: Sequence[tuple[int, int]]) -> str:
+    parts = []
+    for (first, drafts), after in zip(entries, [*entries[1:], None], strict=True):
+        last = "on" if after is None else f"to {after[0] - 1}"
+        what = f"{drafts} draft{'' if drafts == 1 else 's'}" if drafts else "none"
+        parts.append(
+            f"{what} from {first} {last} requests" if after is not None else f"{what} from {first} on"
+        )
+    return ", ".join(parts)
+
+
+def warnings(answer: LoadAnswer) -> list[str]:
+    """What must not be overlooked, a line each."""
+    points = answer.points
+    told = list(answer.test.scenario.warnings)
+    full = {each.policy: each.saturated_per_s for each in answer.carried}
+    for point in points:
+        limit = full.get(point.policy)
+        if limit is not None and math.isfinite(point.rate) and point.rate > _FULL * limit:
+            told.append(
+                f"{_rate(point.rate)} requests/s is more than {point.policy} carries: queues grow "
+                f"as long as it lasts, and times tell the length of the run; up to {_rate(_SHORT * limit)} "
+                "would do"
+            )
+        if point.mean["preemptions"]:
+            told.append(
+                f"{point.policy}{_at(point)}: {point.mean['preemptions']:.0f} requests lost their KV cache "
+                "and were computed again; fewer in a step (--max-num-seqs) may be faster"
+            )
+    dropped = max((point.dropped for point in points), default=0)
+    if dropped:
+        told.append(f"{dropped} requests were too long and left out")
+    return list(dict.fromkeys(told))
+
+
+def _at(point: LoadPoint) -> str:
+    return f" at {_rate(point.rate)} requests/s" if math.isfinite(point.rate) else ""
+
+
+def _rate(per_s: float) -> str:
+    return significant(per_s, 3)
+
+
+def _ms(seconds: float) -> str:
+    return significant(KILO * seconds, 3)

@@ -1,0 +1,102 @@
+"""`medusa-sim load`: what it prints, and the same numbers in Python."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import medusa_sim as ms
+from medusa_sim.cli import cli
+
+BASE = ("load", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3", "--policy", "none,3",
+        "--requests", "250", "--seeds", "1", "--max-num-seqs", "64")  # fmt: skip
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(cli, [*BASE, *args])
+
+
+def test_the_sentence_comes_first() -> None:
+    result = run("--tpot-ms", "12", "--rate", "6", "--target-rate", "40")
+    assert result.exit_code == 0, result.output
+    lines = [line for line in result.stdout.splitlines() if line]
+    assert lines[1].startswith("With K = 3 you carry ")
+    assert "GPUs" in result.stdout
+    assert max(map(len, lines[2:])) <= 200
+
+
+def test_json_and_csv_and_python_say_the_same() -> None:
+    found = json.loads(run("--rate", "6", "--no-search", "--format", "json").stdout)
+    assert found["schema"] == "medusa-sim/load/1"
+    rows = list(csv.DictReader(io.StringIO(run("--rate", "6", "--no-search", "--format", "csv").stdout)))
+    frame = ms.simulate(
+        ["none", "3"], rates=6.0, requests=250, seeds=1, max_num_seqs=64, search=False, gpu="h100-sxm",
+        model="llama-3.1-8b", drafter="eagle3",
+    ).frame  # fmt: skip
+    for row, value, line in zip(rows, found["rows"], frame.to_dict("records"), strict=True):
+        assert row["policy"] == value["policy"] == line["policy"]
+        for name in ("ttft_p99_s", "tpot_mean_s", "tokens_per_s", "kv_share_most"):
+            assert float(row[name]) == value[name] == line[name]
+        assert value["tpot_mean_s_half_width"] is None  # one seed
+
+
+def test_rates_are_chosen_where_none_is_given() -> None:
+    rows = json.loads(run("--format", "json").stdout)["rows"]
+    assert len({row["rate_per_s"] for row in rows}) == 4
+
+
+def test_a_trace_runs_in_its_own_time(tmp_path: Path) -> None:
+    trace = tmp_path / "trace.csv"
+    lines = [f"{0.05 * i:.3f},{100 + i},{20 + i % 7}" for i in range(80)]
+    trace.write_text("TIMESTAMP,ContextTokens,GeneratedTokens\n" + "\n".join(lines) + "\n", encoding="utf-8")
+    found = json.loads(run("--trace", str(trace), "--no-search", "--format", "json").stdout)["rows"]
+    assert found[0]["rate_per_s"] == pytest.approx(20.0)
+    assert found[0]["requests"] == 80
+    long = run("--trace", str(trace), "--max-num-batched-tokens", "64", "--no-search")
+    assert long.exit_code == 0, long.output
+
+
+def test_the_timeline_is_rows_over_time() -> None:
+    rows = list(
+        csv.DictReader(io.StringIO(run("--rate", "6", "--timeline", "--no-search", "--format", "csv").stdout))
+    )
+    assert {row["policy"] for row in rows} == {"none", "K=3"}
+    assert float(rows[0]["time_s"]) < float(rows[1]["time_s"])
+
+
+def test_the_report_has_plots(tmp_path: Path) -> None:
+    folder = tmp_path / "report"
+    result = run("--rate", "4,12", "--tpot-ms", "12", "--report", str(folder))
+    assert result.exit_code == 0, result.output
+    assert {path.name for path in folder.iterdir()} == {
+        "report.html", "report.md", "latency.png", "goodput.png", "timeline.png",
+    }  # fmt: skip
+    html = (folder / "report.html").read_text(encoding="utf-8")
+    assert html.count("<svg") == 3
+    assert not {"<link", "<script", "@import"} & set(html.split())
+
+
+@pytest.mark.parametrize(
+    ("args", "told", "code"),
+    [
+        (("--rate", "0"), "--rate", 2),
+        (("--rate", "a,b"), "--rate", 2),
+        (("--rate", "inf"), "finite", 2),
+        (("--policy", "none,,3"), "empty name", 2),
+        (("--policy", "warp"), "policy 'warp'", 2),
+        (("--users", "4", "--rate", "3"), "closed loop", 2),
+        (("--trace", "nowhere.csv"), "no such file", 1),
+        (("--prompt-tokens", "nan"), "--prompt-tokens", 2),
+        (("--acceptance", "paper-fig21", "--drafter", "medusa", "--runtime", "cuda-graph"), "by position", 2),
+    ],
+)
+def test_bad_input_is_one_line(args: tuple[str, ...], told: str, code: int) -> None:
+    result = run(*args)
+    assert result.exit_code == code
+    assert told in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1

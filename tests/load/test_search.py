@@ -1,0 +1,162 @@
+"""What policies carry: searches end where they should, and say what is best where nothing does."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.load.policies import State, policy_of
+from medusa_sim.load.question import LoadAnswer, answered, load_test
+from medusa_sim.load.search import off_from, rates_to_try, saturation
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report import load_text
+from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
+
+SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", max_drafts=3)
+SMALL = {"requests": 300, "seeds": 2, "max_num_seqs": 64}
+
+
+@pytest.fixture(scope="module")
+def answer() -> LoadAnswer:
+    test = load_test(SCENARIO, policies=("none", "3"), tpot_ms=12.0, **SMALL)  # type: ignore[arg-type]
+    return answered(test, [4.0, 12.0], target_rate=50.0)
+
+
+def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer: LoadAnswer) -> None:
+    plain, drafting = answer.carried
+    assert plain.largest_per_s is not None
+    assert drafting.largest_per_s is not None
+    assert 0.0 < plain.largest_per_s < drafting.largest_per_s <= drafting.saturated_per_s
+    test = answer.test
+    for served, found in zip(test.served, answer.carried, strict=True):
+        assert found.largest_per_s is not None
+        if found.largest_per_s >= found.saturated_per_s:
+            continue
+        for factor, keeps in ((0.97, True), (1.1, False)):
+            point = test.point(served, factor * found.largest_per_s)
+            assert (point.values[0]["goodput_share"] >= test.goals.share) is keeps
+    assert drafting.gpus_for(50.0, 1) == int(np.ceil(50.0 / drafting.largest_per_s))
+
+
+def test_policies_are_compared_on_the_same_requests(answer: LoadAnswer) -> None:
+    for rate in (4.0, 12.0):
+        plain, drafting = (point for point in answer.points if point.rate_per_s == rate)
+        np.testing.assert_array_equal(
+            plain.first.requests.prompt_tokens, drafting.first.requests.prompt_tokens
+        )
+        np.testing.assert_array_equal(plain.first.arrival_s, drafting.first.arrival_s)
+        ratio, low, high = drafting.ratio_to(plain, "e2e_mean_s")
+        assert low < ratio < high < 1.0
+        assert plain.half_width("tpot_mean_s") > 0.0
+
+
+def test_the_sentence_names_both_rates_and_the_limit(answer: LoadAnswer) -> None:
+    told = load_text.sentence(answer)
+    assert told.startswith("With K = 3 you carry ")
+    assert "requests/s within 12.0 ms a token" in told
+    assert " without; " in told
+
+
+def test_rows_hold_every_metric_with_its_unit(answer: LoadAnswer) -> None:
+    rows = load_arrow(answer)
+    assert rows.num_rows == 4
+    assert {"policy", "rate_per_s", "ttft_p99_s", "itl_p50_s", "goodput_per_s", "kv_share", "e2e_ratio_low",
+            "usd_per_million_tokens", "share_prompts"} <= set(rows.column_names)  # fmt: skip
+    shares = sum(rows.column(name).to_numpy() for name in
+                 ("share_verification", "share_drafting", "share_prompts", "share_idle"))  # fmt: skip
+    np.testing.assert_allclose(shares, 1.0, atol=1e-9)
+    assert carried_values(answer)[0]["gpus_needed"] >= carried_values(answer)[1]["gpus_needed"]
+    line = timeline_arrow(answer)
+    assert set(line.column("policy").to_pylist()) == {"none", "K=3"}
+
+
+def test_limits_that_nothing_meets_name_the_best_that_is_possible() -> None:
+    test = load_test(SCENARIO, policies=("none", "2"), tpot_ms=0.5, **SMALL)  # type: ignore[arg-type]
+    told = load_text.sentence(answered(test, [2.0]))
+    assert told.startswith("No policy keeps 0.500 ms a token for 90 % of the requests at any rate")
+    assert "keep it with" in told
+
+
+def test_a_rate_above_saturation_is_told_with_one_that_would_do() -> None:
+    test = load_test(SCENARIO, policies=("none",), **SMALL)  # type: ignore[arg-type]
+    found = answered(test, [500.0])
+    full = found.carried[0].saturated_per_s
+    told = " ".join(load_text.warnings(found))
+    assert "500 requests/s is more than none carries" in told
+    assert f"up to {0.9 * full:.3g}"[:8] in told
+
+
+def test_where_drafting_loses_in_a_batch_is_where_the_table_says() -> None:
+    slow = Scenario(gpu="l40s", model="llama-3.1-8b", drafter="eagle", acceptance=0.25, max_drafts=3)
+    test = load_test(slow, policies=("none", "3"), requests=200, seeds=1, max_num_seqs=128)
+    fixed = test.served[1]
+    off = off_from(fixed.table, test.mean_length)
+    assert off is not None
+    j = int(np.argmin(np.abs(fixed.table.lengths - test.mean_length)))
+    rate = fixed.table.rate_per_s[:, :, j]
+    assert (rate[1:, off:].max(axis=0) <= rate[0, off:]).all()
+    if off > 1:
+        assert rate[1:, off - 1].max() > rate[0, off - 1]
+
+
+def test_a_closed_loop_is_full_at_its_users() -> None:
+    test = load_test(SCENARIO, policies=("none",), users=16, requests=160, seeds=1)
+    point = answered(test, search=False).points[0]
+    assert point.mean["requests_in_system"] == pytest.approx(16.0, rel=0.03)
+    # Little's law: users = rate x time in the system, over a window of few requests
+    assert point.mean["requests_per_s"] * point.mean["e2e_mean_s"] == pytest.approx(16.0, rel=0.15)
+    with pytest.raises(UsageError, match="closed loop"):
+        answered(test, [3.0])
+
+
+def test_littles_law_holds_in_the_measured_window() -> None:
+    test = load_test(SCENARIO, policies=("none",), requests=6000, length_cv=0.3, seeds=1)
+    mean = answered(test, [15.0], search=False).points[0].mean
+    expected = 15.0 * mean["e2e_mean_s"]
+    assert mean["requests_in_system"] == pytest.approx(expected, rel=0.05)
+
+
+def test_saturation_does_not_depend_on_the_rate_that_is_asked() -> None:
+    test = load_test(SCENARIO, policies=("none",), **SMALL)  # type: ignore[arg-type]
+    per_s, tokens_per_s = saturation(test, test.served[0])
+    assert per_s > 1.0
+    assert tokens_per_s / per_s == pytest.approx(256, rel=0.15)
+    assert rates_to_try(per_s)[-1] == pytest.approx(0.9 * per_s, rel=0.06)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ({"policies": ("fast",)}, "policy 'fast': give one of none, K"),
+        ({"policies": ("9",)}, "drafts 9 tokens and the acceptance describes 3"),
+        ({"policies": ("schedule=8:3",)}, "entries rise from 1"),
+        ({"policies": ("schedule=1-3",)}, "entries are REQUESTS:DRAFTS"),
+        ({"policies": ()}, "policies are empty"),
+        ({"seeds": 0}, "seeds 0"),
+        ({"requests": 0}, "requests 0"),
+        ({"burstiness": 0.0}, "burstiness 0"),
+        ({"tpot_ms": -1.0}, "limit of tpot"),
+        ({"share": 1.5}, "share of requests"),
+        ({"prompt_tokens": 0.0}, "prompt tokens 0"),
+        ({"length_cv": 99.0}, "coefficient of variation"),
+        ({"users": 0}, "users 0"),
+        ({"max_num_seqs": 512, "max_num_batched_tokens": 100}, "below max-num-seqs"),
+        ({"trace": "none.csv"}, "no such file"),
+        ({"trace": "none.csv", "users": 3}, "give one of them"),
+    ],
+)
+def test_bad_questions_are_one_line(arguments: dict[str, object], told: str) -> None:
+    with pytest.raises(MedusaSimError, match=told) as caught:
+        answered(load_test(SCENARIO, **arguments), [1.0] if "users" not in arguments else None, search=False)  # type: ignore[arg-type]
+    assert "\n" not in str(caught.value)
+
+
+def test_every_name_of_a_policy_runs() -> None:
+    test = load_test(SCENARIO, policies=("none", "K=2", "schedule", "schedule-context", "adaptive", "budget",
+                                         "schedule=1:3,4:1"), **SMALL)  # type: ignore[arg-type]  # fmt: skip
+    for served in test.served:
+        state = State(now_s=0.0, requests=3, waiting=0, mean_length=400.0, kv_share=0.1, drafts=0,
+                      accepted=None, steps=0)  # fmt: skip
+        assert 0 <= served.policy().choose(state) <= 3
+    assert policy_of("schedule=1:3,4:1", test.table, 100.0).choose(state) == 3
