@@ -1,7 +1,8 @@
 """Writes what the documentation shows of the program: `make docs`.
 
 docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, the house of
-README.md, and in README.md, docs/guide.md and docs/engine-loop.md every ```text block behind a ```sh block.
+README.md, and in README.md, docs/guide.md, docs/load.md and docs/engine-loop.md every ```text block behind a
+```sh block.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def main() -> None:
         folder = Path(name)
         for shared in ("profiles", "docs"):
             (folder / shared).symlink_to(ROOT / shared)
-        for page in (ROOT / "README.md", ROOT / "docs" / "guide.md"):
+        for page in (ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "load.md"):
             text = page.read_text(encoding="utf-8")
             filled = _SHOWN.sub(
                 lambda found: found[1] + output_of(found["commands"], folder) + found[4], text

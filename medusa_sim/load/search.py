@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from medusa_sim.load.arrivals import Traced
 from medusa_sim.load.metrics import measured
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.simulate import Advance, LoadTest, Served
@@ -27,6 +28,7 @@ class Carried:
     where no rate does. best_share: of the requests that keep them at the lowest rate tried. loses_from: rate
     from which the mean request takes longer than without speculation; None where it never does.
     off_from: requests in flight from which every step emits fewer tokens a second than a plain one.
+    searched: whether rates were tried; a closed loop has none.
     """
 
     policy: str
@@ -36,6 +38,7 @@ class Carried:
     best_share: float | None
     loses_from: float | None
     off_from: int | None
+    searched: bool = True
 
     def gpus_for(self, rate_per_s: float, gpus: int) -> int | None:
         """GPUs of as many equal servers as carry a rate within the limits; None where none can."""
@@ -61,14 +64,21 @@ def saturation(test: LoadTest, served: Served) -> tuple[float, float]:
 
 
 def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ...]:
-    """What every policy carries; the first one without speculation is what the others lose against."""
+    """What every policy carries; the first one without speculation is what the others lose against.
+
+    A closed loop has no rate to search: there only saturation is known.
+    """
+    has_rates = test.any_rate is not None or isinstance(test.source, Traced)
     limits = [saturation(test, served) for served in test.served]
     plain = next((i for i, served in enumerate(test.served) if served.table.drafts_max == 0), None)
     found = []
     for i, served in enumerate(test.served):
-        largest, share = _largest(test, served, limits[i][0], advance) if test.goals.given else (None, None)
+        largest: float | None = None
+        share: float | None = None
+        if has_rates and test.goals.given:
+            largest, share = _largest(test, served, limits[i][0], advance)
         loses = None
-        if plain is not None and i != plain:
+        if has_rates and plain is not None and i != plain:
             top = min(limits[i][0], limits[plain][0])
             loses = _loses_from(test, served, test.served[plain], top, advance)
         found.append(
@@ -80,6 +90,7 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
                 best_share=share,
                 loses_from=loses,
                 off_from=off_from(served.table, test.mean_length),
+                searched=has_rates,
             )
         )
     return tuple(found)

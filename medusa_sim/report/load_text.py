@@ -73,7 +73,7 @@ def sentence(answer: LoadAnswer) -> str:
     drafting = [each for each in found if each.policy != "none"]
     if not found:
         return _compared(answer.last)
-    if test.goals.given:
+    if any(each.largest_per_s is not None for each in found):
         return _within_limits(test.goals, plain, drafting)
     return f"{_compared(answer.last)} {_saturated(plain, drafting)}".strip()
 
@@ -116,7 +116,11 @@ def _saturated(plain: Carried | None, drafting: Sequence[Carried]) -> str:
         f"{_rate(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
         for i, each in enumerate(every)
     ]
-    losing = [f"With {policy_text(each.policy)} {_losing(each)}." for each in drafting[:1] if plain]
+    losing = [
+        f"With {policy_text(each.policy)} {_losing(each)}."
+        for each in drafting[:1]
+        if plain and each.searched
+    ]
     return " ".join([f"The server is full at {', '.join(told)}.", *losing])
 
 
@@ -214,7 +218,12 @@ def carried_table(answer: LoadAnswer) -> TextTable:
         right=(False, *(True for _ in headers[1:])),
         title="what the server carries, requests/s; off from: requests in flight",
     )
-    unused = [("GPUs", wanted_per_s is None), ("within limits to", not test.goals.given)]
+    is_searched = any(each.largest_per_s is not None for each in answer.carried)
+    unused = [
+        ("GPUs", wanted_per_s is None),
+        ("within limits to", not is_searched),
+        ("loses from", not any(each.searched for each in answer.carried)),
+    ]
     for name, leave in unused:
         table = table.without(name) if leave else table
     return table
