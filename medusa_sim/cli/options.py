@@ -122,7 +122,8 @@ _SCENARIO_OPTIONS = (
         type=DRAFTER,
         default=DEFAULT_DRAFTER,
         show_default=True,
-        help="What proposes the candidates: medusa, eagle, eagle3, mtp, draft-model or ngram.",
+        help="What proposes the candidates: medusa, eagle, eagle3, mtp, p-eagle, pard, dflash, dspark, "
+        "draft-model, ngram or suffix.",
     ),
     click.option(
         "--acceptance",
@@ -138,7 +139,7 @@ _SCENARIO_OPTIONS = (
         default=None,
         help="Trained Medusa heads; as many run as a tree is deep [all of the profile; a curve has 5].",
     ),
-    click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model."),
+    click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model and pard."),
     click.option(
         "--draft-runtime", type=RUNTIME, default=None, help="How the draft model launches [as --runtime]."
     ),
@@ -164,8 +165,8 @@ _SCENARIO_OPTIONS = (
         "--match-rate",
         type=PositiveFloat(),
         default=None,
-        help="Of --drafter ngram: share of the steps that find an n-gram [the profile's, else its first rate "
-        "/ 0.53].",
+        help="Of --drafter ngram and suffix: share of the steps that find drafts [the profile's, else its "
+        "first rate / 0.53].",
     ),
     click.option(
         "--workload",

@@ -47,7 +47,7 @@ class Mtp(LayerDrafter):
         if target.mtp_layers < 1:
             raise UsageError(
                 f"{target.name} has no MTP module (num_nextn_predict_layers is 0 or missing in its config); "
-                "choose --drafter eagle, eagle3, medusa, draft-model or ngram"
+                "choose --drafter eagle3, dflash, p-eagle, draft-model or ngram"
             )
 
     def _network(self, model: Model) -> Model:
