@@ -64,6 +64,7 @@ HOUSE = (
             "limit",
             "best_by_count",
             "surface",
+            "waking",
             "cost",
             "sweep",
             "by_count",

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.recommend import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.numbers import span, times
+from medusa_sim.plan.waking import waking
+from medusa_sim.report.numbers import percent, span, times
 
 
 def reason(answer: Recommendation) -> str:
@@ -22,6 +23,7 @@ def reason(answer: Recommendation) -> str:
         told.append(_need(answer))
     told += _end_to_end(answer)
     told.append(_break_even(answer))
+    told += _experts(answer)
     return " ".join(told)
 
 
@@ -149,6 +151,20 @@ def _break_even(answer: Recommendation) -> str:
         told = distinct
     context = _crossing(answer.break_even_context, "length")
     return f"It {'; '.join(told)}. At batch {answer.question.batch_max} it {context}."
+
+
+def _experts(answer: Recommendation) -> list[str]:
+    """Where drafts are dear because each wakes more experts of a mixture."""
+    found = waking(answer.surface)
+    if found is None:
+        return []
+    lengths = f" (length {found.seq_len})" if len(answer.question.seq_len) > 1 else ""
+    above = "" if found.capped else "; above, most are read anyway"
+    return [
+        f"From {found.first} to {found.last} requests each draft wakes more experts{lengths}: at "
+        f"{found.worst} one draft makes them {found.woken:.0f} of {found.experts} a layer instead of "
+        f"{found.plain:.0f}, and the step {percent(found.cost, 0)} longer{above}."
+    ]
 
 
 def _crossing(found: BreakEven, what: str) -> str:

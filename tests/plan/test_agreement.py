@@ -45,6 +45,7 @@ ACCEPTANCE: dict[str, object] = {
     "mean length": mean_length(2.4, 3),
 }
 TARGET = replace(load_model("llama-2-7b"), mtp_layers=1)
+MIXTURE = replace(load_model("qwen3-30b-a3b"), mtp_layers=2)
 DRAFTERS = drafter_names()
 SHARED = ["tokens_per_step", "decode_step_us", "verify_step_us", "overhead", "speedup", "drafts"]
 
@@ -54,12 +55,11 @@ def scenario_of(runtime: str, drafter: str, acceptance: str, **other: object) ->
     try:
         scenario = Scenario(
             gpu="h100-sxm",
-            model=TARGET,
             runtime=runtime,
             drafter=drafter,
             acceptance=ACCEPTANCE[acceptance],  # type: ignore[arg-type]
             draft_model="llama-68m" if drafter_kind(drafter).takes_draft_model else None,
-            **{"latency": "roofline", **other},  # type: ignore[arg-type]
+            **{"model": TARGET, "latency": "roofline", **other},  # type: ignore[arg-type]
         )
         scenario.options(24)
     except UsageError as refused:
@@ -190,6 +190,17 @@ def test_dtypes_scopes_and_fitted_kernels_agree(runtime: str, other: dict[str, o
         if other.get("scope") != "block":
             cells += check_recommendation(scenario, frame, monotone=monotone)
     print(f"{runtime}, {other}: {cells} cells agree")
+
+
+@pytest.mark.parametrize("drafter", ["mtp", "eagle3", "p-eagle", "dflash", "dspark", "suffix"])
+@pytest.mark.parametrize("other", [{}, {"tp": 4}, {"tp": 2, "ep": 2, "dp_attention": True}], ids=str)
+def test_mixtures_of_experts_on_several_gpus_agree(drafter: str, other: dict[str, object]) -> None:
+    scenario = scenario_of("vllm-0.33", drafter, "positions", model=MIXTURE, **other)
+    assert scenario is not None
+    frame = frame_of(scenario)
+    assert set(frame["drafts"]) == ({0, 1, 2} if drafter == "mtp" else {0, 1, 2, 3})
+    cells = check_steps(scenario, frame.iloc[::5], monotone=True)
+    assert cells + check_recommendation(scenario, frame, monotone=True) > 0
 
 
 def test_one_step_of_a_host_bound_runtime_is_what_is_advised() -> None:

@@ -1,0 +1,184 @@
+"""Mixtures of experts with speculation, predicted beside published: step ratios by source.
+
+    step ratio = tokens per step / speedup = a step that speculates / a plain step
+
+The published figures are not part of this project (CONTRIBUTING.md); their folder is the argument,
+$MEDUSA_SIM_DATA, or ../shared/data. What a source leaves open was assumed and is printed: batches as a range
+of which both ends are predicted, contexts, GPUs of the same kind. Each row is predicted with kernels alone
+and in the engine that it names (vLLM's newest terms where its version was not measured); a source is met as
+well as the better of what its batches allow: the error is that of the middle of the range.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+
+from medusa_sim.api import Scenario
+from medusa_sim.specs.experts import MoE
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.models import load_model
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What a published row ran, as far as it says, and what was assumed where it does not."""
+
+    gpu: str
+    model: Model
+    tp: int
+    drafter: str
+    engine: str
+    batches: tuple[int, ...]
+    seq_len: int
+    draft_model: str | None = None
+    dtype: str | None = None
+    assumed: str
+
+
+@lru_cache
+def qwen2_57b() -> Model:
+    """Qwen2-57B-A14B (its config.json: 28 layers, 64 experts of 2,560, 8 a token, shared 20,480)."""
+    like = load_model("qwen3-30b-a3b")
+    return replace(
+        like,
+        name="qwen2-57b-a14b",
+        architecture="qwen2_moe",
+        layers=28,
+        hidden=3584,
+        intermediate=18_944,
+        heads=28,
+        kv_heads=4,
+        head_dim=128,
+        vocab=151_936,
+        qk_norm=False,
+        qkv_bias=True,
+        experts=MoE(experts=64, topk=8, inter=2560, layers=28, shared=20_480, shared_gate=True),
+    )
+
+
+def case_of(row: pd.Series) -> Case | None:
+    """The set-up of a row; None where it gives no step ratio that can be predicted."""
+    source, model = row["source"], row["model"]
+    if source.startswith("sglang PR 3582"):
+        return Case(
+            gpu="h200-sxm", model=load_model("deepseek-r1"), tp=8, drafter="mtp", engine="sglang",
+            batches=(1,), seq_len=1024, assumed="8 x H200, context 1,024",
+        )  # fmt: skip
+    if source.startswith("vllm PR 12755"):
+        return Case(
+            gpu="h200-sxm", model=load_model("deepseek-r1"), tp=8, drafter="mtp", engine="vllm",
+            batches=(4, 8, 16) if row["batch_or_concurrency"] == "QPS 1" else (8, 16, 32), seq_len=1024,
+            assumed="8 x H200, context 1,024, requests of some 200 tokens",
+        )  # fmt: skip
+    if source == "DeepSeek-V3 report":
+        return Case(
+            gpu="h100-sxm", model=load_model("deepseek-v3"), tp=8, drafter="mtp", engine="cuda-graph",
+            batches=(128, 256, 512), seq_len=4096, assumed="large batches, context 4,096, eight GPUs as H100",
+        )  # fmt: skip
+    if source == "MoESD" and pd.notna(row["implied_step_ratio"]):
+        mixtral = model.startswith("Mixtral")
+        return Case(
+            gpu="a100-80gb-sxm",
+            model=load_model("mixtral-8x7b") if mixtral else qwen2_57b(),
+            tp=2,
+            drafter="eagle" if mixtral else "draft-model",
+            engine="vllm",
+            batches=(16, 24, 40),
+            seq_len=512,
+            draft_model=None if mixtral else "qwen2-0.5b",
+            dtype="bf16",
+            assumed="A800 as A100, batch 16 to 40, context 512",
+        )
+    return None
+
+
+def ratio(case: Case, runtime: str, batch: int, drafts: int) -> float:
+    """Predicted step that speculates over a plain step."""
+    scenario = Scenario(
+        gpu=case.gpu,
+        model=case.model,
+        runtime=runtime,
+        drafter=case.drafter,
+        draft_model=case.draft_model,
+        acceptance=0.8,
+        dtype=case.dtype,
+        tp=case.tp,
+        chain_only=True,
+    )
+    step = scenario.step(batch, case.seq_len, drafts + 1)
+    return float(step.time_us / step.plain_us)
+
+
+def rows(folder: Path) -> Iterator[dict[str, object]]:
+    """Every row with a step ratio, as published and as predicted with kernels alone and in an engine."""
+    table = pd.read_csv(folder / "engines" / "moe_speculation.csv")
+    for _, row in table.iterrows():
+        case = case_of(row)
+        if case is None:
+            continue
+        drafts = int(row["draft_tokens"])
+        published = float(row["implied_step_ratio"])
+        found = {
+            runtime: [ratio(case, runtime, batch, drafts) for batch in case.batches]
+            for runtime in ("cuda-graph", case.engine)
+        }
+        alone, engine = found["cuda-graph"], found[case.engine]
+        middle = engine[len(engine) // 2]
+        yield {
+            "source": row["source"]
+            if "MoESD" not in row["source"]
+            else f"MoESD {row['model'].split('-')[0]}",
+            "drafts": drafts,
+            "published": published,
+            "kernels": "-".join(f"{value:.2f}" for value in dict.fromkeys((min(alone), max(alone)))),
+            "engine": "-".join(f"{value:.2f}" for value in dict.fromkeys((min(engine), max(engine)))),
+            "kernels_error": alone[len(alone) // 2] / published - 1.0,
+            "engine_error": middle / published - 1.0,
+            "assumed": case.assumed,
+        }
+
+
+def contradictions(table: pd.DataFrame) -> Iterator[str]:
+    """Published ratios of one set-up that no single time of its kernels can give."""
+    for (source, drafts), same in table.groupby(["source", "drafts"]):
+        low, high = same.published.min(), same.published.max()
+        if high / low - 1.0 > 0.1:
+            yield (
+                f"{source}, {drafts} drafts: published {low:.2f} to {high:.2f} for one set-up "
+                f"({high / low - 1.0:.0%} apart)"
+            )
+
+
+def main(arguments: list[str]) -> int:
+    """Print the rows, the errors by source, and what contradicts what."""
+    data = os.environ.get("MEDUSA_SIM_DATA", ROOT.parent / "shared" / "data")
+    folder = Path(arguments[0]) if arguments else Path(data)
+    table = pd.DataFrame(list(rows(folder)))
+    shown = table.assign(
+        kernels_error=[f"{value:+.1%}" for value in table.kernels_error],
+        engine_error=[f"{value:+.1%}" for value in table.engine_error],
+    )
+    print(shown.drop(columns="assumed").to_string(index=False))
+    print()
+    for source, same in table.groupby("source", sort=False):
+        errors = {name: same[f"{name}_error"].abs() for name in ("kernels", "engine")}
+        told = ", ".join(
+            f"{name} mean {error.mean():.1%} worst {error.max():.1%}" for name, error in errors.items()
+        )
+        print(f"{source}: {len(same)} rows, {told}; assumed {same.assumed.iloc[0]}")
+    for told in contradictions(table):
+        print(f"contradiction: {told}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

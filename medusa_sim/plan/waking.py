@@ -1,0 +1,74 @@
+"""Where a mixture of experts makes drafts dear: the batches at which each draft wakes more experts.
+
+At few requests a step reads few experts whatever it verifies; at many it reads nearly all of them anyway.
+Between, every further candidate of a request wakes experts that plain decoding would have left asleep, and a
+step bound by memory grows with the bytes that it reads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.plan.surface import Surface
+from medusa_sim.step.union import union
+
+DEAR = 0.1
+"""Share of a plain step from which one further draft counts as dear."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waking:
+    """The searched batches at which one draft is dear because of the experts that it wakes.
+
+    first, last: the range; worst: the batch of it where a draft costs most. plain, woken: experts of a layer
+    that a plain step and a step with one draft read there, of `experts`. cost: what their layers take longer
+    there, over the plain step. capped: whether the range ends with the search.
+    """
+
+    seq_len: int
+    first: int
+    last: int
+    worst: int
+    plain: float
+    woken: float
+    experts: int
+    cost: float
+    capped: bool
+
+
+def waking(surface: Surface) -> Waking | None:
+    """The range at the first searched length; None for a model without experts, or where none is dear."""
+    experts = surface.setting.model.experts
+    if experts is None or surface.counts.size == 0 or surface.counts[0] != 2:
+        return None
+    cost = _expert_cost(surface)
+    batch = surface.batch
+    read = [union(experts.experts, experts.topk, batch, tokens, surface.setting.overlap) for tokens in (1, 2)]
+    dear = np.flatnonzero((cost >= DEAR) & (read[1] - read[0] >= 1.0))
+    if dear.size == 0:
+        return None
+    worst = int(dear[np.argmax(cost[dear])])
+    return Waking(
+        seq_len=int(surface.seq_len[0]),
+        first=int(batch[dear[0]]),
+        last=int(batch[dear[-1]]),
+        worst=int(batch[worst]),
+        plain=float(read[0][worst]),
+        woken=float(read[1][worst]),
+        experts=experts.experts,
+        cost=float(cost[worst]),
+        capped=bool(dear[-1] == batch.size - 1),
+    )
+
+
+def _expert_cost(surface: Surface) -> FloatArray:
+    """(B,) what the layers of experts take longer with one draft, over the plain step."""
+    shape = (surface.batch.size, surface.seq_len.size, 1)
+    with_draft, without = (
+        np.broadcast_to(step.parts_us["experts"][..., :1], shape)[:, 0, 0]
+        for step in (surface.verify, surface.decode)
+    )
+    return np.asarray((with_draft - without) / surface.decode_us[:, 0])
