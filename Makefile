@@ -31,11 +31,11 @@ $(VENV)/stamp-app: pyproject.toml constraints.txt | $(BIN)/python
 	@touch $@ $(VENV)/stamp-run
 
 $(VENV)/stamp-test: pyproject.toml constraints.txt | $(BIN)/python
-	$(PIP) --editable '.[app,decoder,test]'
+	$(PIP) --editable '.[app,cluster,decoder,test]'
 	@touch $@ $(VENV)/stamp-run $(VENV)/stamp-app
 
 $(VENV)/stamp-lint: pyproject.toml constraints.txt $(VENV)/stamp-test
-	$(PIP) --editable '.[app,decoder,test,lint]'
+	$(PIP) --editable '.[app,cluster,decoder,test,lint]'
 	@touch $@
 
 demo: $(VENV)/stamp-run  ## sweep batches 1..64 with the defaults; table here, report with plots in out/
@@ -51,7 +51,7 @@ test-fast: $(VENV)/stamp-test  ## without the tests marked slow
 	$(BIN)/python -m pytest -n $(JOBS) -m "not slow and not browser"
 
 $(VENV)/stamp-browser: pyproject.toml constraints.txt $(VENV)/stamp-test
-	$(PIP) --editable '.[app,browser,decoder,test]'
+	$(PIP) --editable '.[app,browser,cluster,decoder,test]'
 	@touch $@
 
 # Debian's own packages; elsewhere install Chromium and its driver yourself.

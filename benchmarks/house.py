@@ -102,6 +102,11 @@ HOUSE = (
     Room(("validate",), "predicted against measured"),
     Room(("reproduce",), "the papers' tables and figures"),
     Room(("report",), "tables, JSON, Markdown, HTML, figures/: the only places that round or format"),
+    Room(
+        ("parts",),
+        "a question of any size cut into parts that any number of workers write",
+        ("work", "sweep_parts", "registry", "folder", "run", "cluster"),
+    ),
     Room(("cli",), "one module a command"),
     Room(("api",), "the Python face: import medusa_sim"),
 )

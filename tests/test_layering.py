@@ -16,6 +16,8 @@ PACKAGE = Path(__file__).resolve().parents[1] / "medusa_sim"
 RANK = {name: rank for rank, room in enumerate(HOUSE) for name in room.names}
 ORDER = {room.names[0]: room.modules for room in HOUSE if room.modules}
 HEAVY = {
+    "dask",
+    "distributed",
     "jinja2",
     "pandas",
     "scipy",

@@ -14,6 +14,7 @@ from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPUS, MODELS
 from medusa_sim.cli.options import TP_HELP, PositiveFloat, output_options, scenario_options
 from medusa_sim.cli.output import Output
+from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
 
@@ -31,6 +32,7 @@ _MOST_CASES_SHOWN = 2_000
         "medusa-sim sweep --batch 1..64",
         "medusa-sim sweep --gpu a100-80gb-pcie,h100-sxm --model llama-3-8b --batch 1..64 --seq 1024..8192",
         "medusa-sim sweep --batch 1..64:1 --candidates 1..128 --format csv -o sweep.csv",
+        "medusa-sim sweep --batch 1..1024:1 --seq 128..131072:128 --out grid --shard 3/8",
     ),
 )
 @click.option("--gpu", "gpus", type=GPUS, default=DEFAULT_GPU, show_default=True, help="GPU, or a list a,b.")
@@ -87,7 +89,9 @@ _MOST_CASES_SHOWN = 2_000
     help="Mean output of these requests (with --prompt-tokens).",
 )
 @scenario_options
-@click.option("--all-rows", is_flag=True, help="With --format table: every row, not the best of each batch.")
+@click.option(
+    "--all-rows", is_flag=True, help="In a table and with --out: every row, not the best of each batch."
+)
 @click.option(
     "--report",
     "report_dir",
@@ -95,6 +99,7 @@ _MOST_CASES_SHOWN = 2_000
     default=None,
     help="Also write report.html and report.md with plots into this folder.",
 )
+@parts_options
 @output_options
 def sweep(
     gpus: tuple[str, ...],
@@ -106,16 +111,19 @@ def sweep(
     all_rows: bool,
     report_dir: Path | None,
     output: Output,
+    parts: PartsPlace,
     **names: Any,
 ) -> None:
     """Speedup of speculative verification over a grid of GPUs, models, --tp, batches, lengths and counts.
 
     A table shows the best count of each batch and length; --format csv, json, md and parquet carry
-    every row, written as they are computed.
+    every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
+    number of processes.
     """
     from medusa_sim.plan.scenario import Scenario
     from medusa_sim.step.grid import Grid
 
+    parts.check(output)
     if report_dir is not None:
         from medusa_sim.writing import check_folder
 
@@ -125,7 +133,9 @@ def sweep(
         Scenario(gpu=gpu, model=model, tp=tp, **names) for gpu in gpus for model in models for tp in tps
     )
     told = dict.fromkeys(line for item in scenarios for line in (*item.warnings, *left_out(item, grid)))
-    if output.form == "table" and not all_rows:
+    if parts.folder is not None:
+        _write_parts(parts, scenarios, grid, told, all_rows=all_rows)
+    elif output.form == "table" and not all_rows:
         _show_best(output, scenarios, grid, told)
     else:
         _write_rows(output, scenarios, grid, told)
@@ -178,6 +188,18 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, tol
     first = next(chunks)
     _echo(grid, (*told, *price_lines(scenarios)))
     output.rows(chain([first], chunks), "sweep", sources=sources(scenarios))
+
+
+def _write_parts(
+    place: PartsPlace, scenarios: tuple[Scenario, ...], grid: Grid, told: Iterable[str], *, all_rows: bool
+) -> None:
+    """Parts of a data set in a folder."""
+    from medusa_sim.parts.sweep_parts import SweepParts
+    from medusa_sim.report.cost_text import price_lines
+
+    work = SweepParts.of(scenarios, grid, all_rows=all_rows)
+    _echo(grid, (*told, *price_lines(scenarios)))
+    write_parts(work, place)
 
 
 def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told: Iterable[str]) -> None:

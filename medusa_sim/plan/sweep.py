@@ -83,24 +83,45 @@ def sweep(scenarios: Sequence[Scenario], grid: Grid, chunk_rows: int = CHUNK_ROW
     """
     for scenario in scenarios:
         counts = scenario.covered(grid.candidates)
-        for batch, seq_len in _slices(grid, counts.size, chunk_rows):
+        slices = Slices.of(grid, counts.size, chunk_rows)
+        for batch, seq_len in map(slices.at, range(slices.count)):
             yield _table(
                 scenario, Grid(batch=grid.batch[batch], seq_len=grid.seq_len[seq_len], candidates=counts)
             )
 
 
-def _slices(grid: Grid, counts: int, chunk_rows: int) -> list[tuple[slice, slice]]:
-    """Parts of the axes of batch and length that make up a chunk each."""
-    per_batch = grid.seq_len.size * counts
-    if per_batch > chunk_rows:
-        lengths = max(1, chunk_rows // counts)
-        return [
-            (slice(b, b + 1), slice(s, s + lengths))
-            for b in range(grid.batch.size)
-            for s in range(0, grid.seq_len.size, lengths)
-        ]
-    batches = max(1, chunk_rows // per_batch)
-    return [(slice(b, b + batches), slice(None)) for b in range(0, grid.batch.size, batches)]
+@dataclass(frozen=True, slots=True)
+class Slices:
+    """The axes of batch and length cut into numbered pieces of at most so many rows.
+
+    counts: rows of one batch and length, which are never cut. A piece is some whole batches with all lengths,
+    or one batch with some lengths.
+    """
+
+    batches: int
+    lengths: int
+    counts: int
+    batch_step: int
+    length_step: int
+
+    @classmethod
+    def of(cls, grid: Grid, counts: int, rows: int) -> Slices:
+        """Pieces of a grid with so many counts, of about `rows` rows."""
+        batches, lengths = grid.batch.size, grid.seq_len.size
+        if lengths * counts > rows:
+            return cls(batches, lengths, counts, 1, max(1, rows // counts))
+        return cls(batches, lengths, counts, max(1, rows // (lengths * counts)), lengths)
+
+    @property
+    def count(self) -> int:
+        """How many pieces there are."""
+        return -(-self.batches // self.batch_step) * -(-self.lengths // self.length_step)
+
+    def at(self, number: int) -> tuple[slice, slice]:
+        """(batches, lengths) of a piece, counted from 0."""
+        outer, inner = divmod(number, -(-self.lengths // self.length_step))
+        batch, length = outer * self.batch_step, inner * self.length_step
+        return slice(batch, batch + self.batch_step), slice(length, length + self.length_step)
 
 
 def grid_surface(scenario: Scenario, grid: Grid) -> Surface:

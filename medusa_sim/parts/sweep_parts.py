@@ -1,0 +1,176 @@
+"""A sweep of any size in parts of a few million rows, each computed from its number alone."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medusa_sim import __version__
+from medusa_sim.errors import UsageError
+from medusa_sim.parts.work import Description
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.sweep import Slices, SweepTable, sweep
+from medusa_sim.reading import TABLE_BYTES, read_bytes
+from medusa_sim.step.grid import Grid
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+PART_ROWS = 1 << 22
+ALL_PART_ROWS = 1 << 20
+"""Rows computed for a part at most (one batch and length are never cut): seconds of a core.
+
+Fewer where all are written, which takes some 100 bytes a row.
+"""
+_PLAIN = (str, int, float, bool, type(None))
+
+
+@dataclass(frozen=True)
+class SweepParts:
+    """Cases (arguments of `Scenario` that JSON can hold) over a grid; parts by case, then batch, then length.
+
+    counts: of each case, how many counts of the grid its acceptance describes; the others have no rows.
+    all_rows: every row; else the best of each batch and length among the counts that fit, as one row.
+    """
+
+    cases: tuple[dict[str, Any], ...]
+    counts: tuple[int, ...]
+    grid: Grid
+    all_rows: bool
+    part_rows: int
+
+    @classmethod
+    def of(
+        cls, scenarios: Sequence[Scenario], grid: Grid, *, all_rows: bool, part_rows: int | None = None
+    ) -> SweepParts:
+        """The parts of a sweep; part_rows: None takes what suits.
+
+        Raises UsageError for scenarios made of objects that JSON cannot hold, CoverageError where a case
+        describes no count of the grid.
+        """
+        return cls(
+            cases=tuple(_case(item) for item in scenarios),
+            counts=tuple(item.covered(grid.candidates).size for item in scenarios),
+            grid=grid,
+            all_rows=all_rows,
+            part_rows=part_rows or (ALL_PART_ROWS if all_rows else PART_ROWS),
+        )
+
+    @classmethod
+    def made_from(cls, description: Description) -> SweepParts:
+        """The parts of a description."""
+        axes = [description[name] for name in ("batch", "seq_len", "candidates")]
+        return cls(
+            cases=tuple(description["cases"]),
+            counts=tuple(description["counts"]),
+            grid=Grid.of(*axes),
+            all_rows=description["all_rows"],
+            part_rows=description["part_rows"],
+        )
+
+    @cached_property
+    def description(self) -> Description:
+        """Cases, grid and what the numbers depend on beside them: the version and the files named."""
+        return {
+            "kind": "sweep",
+            "version": __version__,
+            "all_rows": self.all_rows,
+            "part_rows": self.part_rows,
+            "cases": list(self.cases),
+            "counts": list(self.counts),
+            "batch": self.grid.batch.tolist(),
+            "seq_len": self.grid.seq_len.tolist(),
+            "candidates": self.grid.candidates.tolist(),
+            "files": _digests(self.cases),
+        }
+
+    @property
+    def parts(self) -> int:
+        """How many there are, of all cases."""
+        return self._ends[-1]
+
+    @cached_property
+    def _ends(self) -> tuple[int, ...]:
+        """The first part behind each case."""
+        return tuple(accumulate(slices.count for slices in self._slices))
+
+    @cached_property
+    def _slices(self) -> tuple[Slices, ...]:
+        """How each case is cut."""
+        return tuple(Slices.of(self.grid, counts, self.part_rows) for counts in self.counts)
+
+    def _place(self, number: int) -> tuple[int, Grid, Slices]:
+        """Case, its own grid and its slices of a part."""
+        case = bisect_right(self._ends, number)
+        slices = self._slices[case]
+        batch, seq_len = slices.at(number - (self._ends[case - 1] if case else 0))
+        own = Grid(
+            batch=self.grid.batch[batch], seq_len=self.grid.seq_len[seq_len], candidates=self.grid.candidates
+        )
+        return case, own, slices
+
+    def computed(self, number: int) -> int:
+        """Rows that are computed for a part."""
+        _, grid, slices = self._place(number)
+        return grid.batch.size * grid.seq_len.size * slices.counts
+
+    def tables(self, number: int) -> Iterator[pa.Table]:
+        """The rows of a part."""
+        case, grid, slices = self._place(number)
+        for table in sweep([scenario_of(_frozen(self.cases[case]))], grid):
+            yield table.arrow() if self.all_rows else best_rows(table, slices.counts)
+
+
+def best_rows(table: SweepTable, counts: int) -> pa.Table:
+    """The best row of each batch and length: the largest speedup that fits, where none fits the largest.
+
+    counts: rows that each batch and length has, one after another.
+    """
+    speedup = np.asarray(table.numbers["speedup"], dtype=np.float64).reshape(-1, counts)
+    fits = np.asarray(table.numbers["fits_memory"], dtype=np.float64).reshape(-1, counts) != 0.0
+    allowed = fits | ~fits.any(axis=1, keepdims=True)
+    best = np.argmax(np.where(allowed, speedup, -np.inf), axis=1)
+    return table.arrow().take(np.arange(best.size) * counts + best)
+
+
+def _case(scenario: Scenario) -> dict[str, Any]:
+    return {name: _plain(name, value) for name, value in scenario.changed.items()}
+
+
+def _plain(name: str, value: object) -> object:
+    if isinstance(value, os.PathLike):
+        return str(Path(value).expanduser().resolve())
+    if isinstance(value, str) and name != "data_dir" and os.sep in value and Path(value).exists():
+        return str(Path(value).resolve())
+    if isinstance(value, _PLAIN):
+        return value
+    raise UsageError(f"{name} was given as an object of Python; parts are made from names: give its name")
+
+
+def _digests(cases: Sequence[dict[str, Any]]) -> dict[str, str]:
+    """SHA-256 of every file that a case names: with other content it would be another sweep."""
+    values = {value for case in cases for value in case.values() if isinstance(value, str)}
+    paths = sorted(path for path in map(Path, values) if path.is_absolute() and path.is_file())
+    return {
+        str(path): hashlib.sha256(read_bytes(path, TABLE_BYTES, "a file of the scenario")).hexdigest()
+        for path in paths
+    }
+
+
+def _frozen(case: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
+    return tuple(sorted(case.items()))
+
+
+@lru_cache(maxsize=64)
+def scenario_of(case: tuple[tuple[str, Any], ...]) -> Scenario:
+    """The scenario of a case, kept between parts."""
+    return Scenario(**dict(case))

@@ -1,0 +1,301 @@
+"""Parts of a question: every row once, whatever the shards; finished parts stay; nobody is overwritten."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import psutil
+import pyarrow as pa
+import pytest
+from click.testing import CliRunner, Result
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.api import Scenario
+from medusa_sim.cli import cli
+from medusa_sim.errors import OutputError, UsageError
+from medusa_sim.parts.folder import MANIFEST, PartFolder
+from medusa_sim.parts.registry import work_of
+from medusa_sim.parts.run import Shard, run_here
+from medusa_sim.parts.sweep_parts import SweepParts
+from medusa_sim.parts.work import Description
+from medusa_sim.plan.sweep import Slices, sweep
+from medusa_sim.step.grid import Grid
+
+FAST = {"runtime": "cuda-graph", "latency": "roofline"}
+GRID = Grid.of(range(1, 9), [512, 1024, 2048], [1, 2, 4, 8, 16])
+SWEEP = (
+    "sweep",
+    "--latency",
+    "roofline",
+    "--runtime",
+    "cuda-graph",
+    "--batch",
+    "1..8:1",
+    "--candidates",
+    "1..8",
+)
+CASES = (
+    "--gpu", "a100-80gb-pcie,h100-sxm,a40,l4,l40s,rtx-4090",
+    "--model", "llama-7b,llama-13b,llama-33b,llama-3-8b",
+)  # fmt: skip
+
+
+def scenarios() -> tuple[Scenario, ...]:
+    return tuple(Scenario(gpu=gpu, **FAST) for gpu in ("a100-80gb-pcie", "l40s"))  # type: ignore[arg-type]
+
+
+def work(*, all_rows: bool = True, part_rows: int = 20) -> SweepParts:
+    return SweepParts.of(scenarios(), GRID, all_rows=all_rows, part_rows=part_rows)
+
+
+def read(folder: Path) -> pd.DataFrame:
+    return pd.read_parquet(folder).astype({"gpu": str, "model": str})
+
+
+def nothing(computed: int, rows: int) -> None:
+    del computed, rows
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(cli, list(map(str, args)), catch_exceptions=False)
+
+
+@given(st.integers(1, 40), st.integers(1, 40), st.integers(1, 9), st.integers(1, 500))
+def test_pieces_cover_a_grid_once(batches: int, lengths: int, counts: int, rows: int) -> None:
+    grid = Grid.of(range(1, batches + 1), range(1, lengths + 1), [1])
+    slices = Slices.of(grid, counts, rows)
+    seen = np.zeros((batches, lengths), dtype=int)
+    for number in range(slices.count):
+        piece = seen[slices.at(number)]
+        assert 0 < piece.size * counts <= max(rows, counts)
+        seen[slices.at(number)] += 1
+    assert (seen == 1).all()
+
+
+@given(st.integers(1, 50), st.integers(1, 60))
+def test_shards_share_the_parts(parts: int, count: int) -> None:
+    class Numbered(SweepParts):
+        @property
+        def parts(self) -> int:
+            return parts
+
+    own = Numbered(cases=(), counts=(), grid=GRID, all_rows=True, part_rows=1)
+    taken = [number for i in range(count) for number in Shard(i + 1, count).parts(own)]
+    assert sorted(taken) == list(range(parts))
+
+
+@pytest.mark.parametrize("text", ["", "3", "0/2", "3/2", "1/0", "a/b", "1/2/3", "-1/2", "1.0/2"])
+def test_a_shard_is_one_of_n(text: str) -> None:
+    with pytest.raises(UsageError, match="i from 1 to n"):
+        Shard.read(text)
+
+
+def test_all_parts_together_are_the_sweep() -> None:
+    parts = work()
+    tables = [table for number in range(parts.parts) for table in parts.tables(number)]
+    expected = pa.concat_tables([table.arrow() for table in sweep(scenarios(), GRID)])
+    assert pa.concat_tables(tables).to_pandas().equals(expected.to_pandas())
+    assert sum(map(parts.computed, range(parts.parts))) == expected.num_rows
+
+
+def test_the_best_row_of_each_batch_and_length_is_kept() -> None:
+    rows = pd.concat([table.pandas() for table in sweep(scenarios(), GRID)]).astype({"gpu": str})
+    best = pd.concat(
+        [table.to_pandas() for number in range(work().parts) for table in work(all_rows=False).tables(number)]
+    ).astype({"gpu": str})
+    key = ["gpu", "batch", "seq_len"]
+    assert len(best) == 2 * 8 * 3
+    assert not best.duplicated(key).any()
+    whole = rows[rows.fits_memory].groupby(key).speedup.max()
+    np.testing.assert_array_equal(best[best.fits_memory].set_index(key).speedup.sort_index(), whole)
+
+
+def test_a_worker_makes_the_same_work_from_its_description() -> None:
+    parts = work()
+    description: Description = json.loads(json.dumps(parts.description))
+    again = work_of(description)
+    assert again.description == parts.description
+    assert next(again.tables(3)).equals(next(parts.tables(3)))
+    with pytest.raises(UsageError, match="unknown kind of work"):
+        work_of({"kind": "nonsense"})
+
+
+def test_a_grid_of_half_a_million_million_rows_is_never_laid_out() -> None:
+    grid = Grid.of(range(1, 65_537), range(1, 65_537), range(1, 129))
+    parts = SweepParts.of(scenarios(), grid, all_rows=False)
+    assert parts.parts * 4_000_000 > 2 * grid.rows * 0.9
+    assert grid.rows == 2**39
+    last = parts.parts - 1
+    assert parts.computed(last) <= 1 << 22
+    small = SweepParts.of(scenarios(), grid, all_rows=False, part_rows=512)
+    row = next(small.tables(small.parts - 1)).to_pylist()[-1]
+    assert (row["gpu"], row["batch"], row["seq_len"]) == ("l40s", 65_536, 65_536)
+
+
+def test_any_number_of_shards_writes_the_same_data_set(tmp_path: Path) -> None:
+    parts = work()
+    for count in (1, 3):
+        folder = PartFolder.of(tmp_path / str(count), parts.description)
+        for i in range(count):
+            done = run_here(parts, folder, Shard(i + 1, count), nothing)
+            assert done.there == 0
+    assert read(tmp_path / "1").equals(read(tmp_path / "3"))
+    assert len(list((tmp_path / "3").glob("part-*.parquet"))) == parts.parts
+
+
+class Stopped(SweepParts):
+    """Work that is killed in the middle of a part."""
+
+    def tables(self, number: int) -> Iterator[pa.Table]:
+        for table in super().tables(number):
+            yield table
+            if number == 2:
+                raise KeyboardInterrupt
+
+
+def test_a_stopped_run_leaves_whole_parts_and_goes_on(tmp_path: Path) -> None:
+    parts = work()
+    stopped = Stopped(**{name: getattr(parts, name) for name in parts.__dataclass_fields__})
+    folder = PartFolder.of(tmp_path, parts.description)
+    with pytest.raises(KeyboardInterrupt):
+        run_here(stopped, folder, Shard(), nothing)
+    assert sorted(path.name for path in tmp_path.glob("*part*")) == [
+        "part-000000.parquet",
+        "part-000001.parquet",
+    ]
+    before = folder.part(0).stat().st_mtime_ns
+    steps: list[tuple[int, int]] = []
+    done = run_here(parts, folder, Shard(), lambda computed, rows: steps.append((computed, rows)))
+    assert (done.there, done.parts) == (2, parts.parts - 2)
+    assert steps[-1] == (done.computed, done.computed)
+    assert folder.part(0).stat().st_mtime_ns == before
+
+
+def test_a_folder_of_another_question_is_refused(tmp_path: Path) -> None:
+    args = (*SWEEP, "--out", tmp_path / "grid")
+    assert run(*args).exit_code == 0
+    other = run(*args, "--kv-dtype", "fp8")
+    assert other.exit_code == 1
+    assert "parts of another question (cases differ)" in other.stderr
+    again = run(*args)
+    assert again.exit_code == 0
+    assert "0 parts" in again.stderr
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", '{"kind": "sweep"}'])
+def test_a_manifest_that_is_none_is_refused(content: str, tmp_path: Path) -> None:
+    (tmp_path / MANIFEST).write_text(content)
+    with pytest.raises(OutputError) as caught:
+        PartFolder.of(tmp_path, work().description)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_of_other_parquet_files_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "mine.parquet").write_bytes(b"")
+    with pytest.raises(OutputError, match="choose another folder"):
+        PartFolder.of(tmp_path, work().description)
+
+
+def test_two_clients_of_one_shard_are_told_apart(tmp_path: Path) -> None:
+    parts = work()
+    folder = PartFolder.of(tmp_path, parts.description)
+    with folder.claimed(Shard().name), pytest.raises(OutputError, match="is writing shard-1-of-1"):
+        run_here(parts, folder, Shard(), nothing)
+    assert run_here(parts, folder, Shard(), nothing).parts == parts.parts
+
+
+@pytest.mark.parametrize(
+    ("args", "told"),
+    [
+        (("--shard", "1/2"), "say where with --out"),
+        (("--workers", "2"), "say where with --out"),
+        (("--out", "x", "--shard", "3/2"), "i from 1 to n"),
+        (("--out", "x", "--shard", "1/2", "--workers", "2"), "give one of them"),
+        (("--out", "x", "--format", "csv"), "leave --format and -o out"),
+        (("--out", "x", "--workers", "0"), "is not in the range"),
+    ],
+)
+def test_options_that_do_not_go_together(
+    args: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*SWEEP, *args)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def shell(*args: object, before: str = "") -> list[str]:
+    """A command in a process of its own."""
+    code = f"{before}from medusa_sim.cli import main; main()"
+    return [sys.executable, "-c", code, *map(str, args)]
+
+
+def test_shards_need_no_dask(tmp_path: Path) -> None:
+    check = (
+        "import atexit, sys; atexit.register(lambda: sys.stdout.write(str('distributed' in sys.modules)));"
+    )
+    done = subprocess.run(
+        shell(*SWEEP, "--out", tmp_path / "grid", before=check), capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "False"
+
+
+def test_a_scheduler_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
+    impatient = "import medusa_sim.parts.cluster as c; c.ANSWER_S = 0.3;"
+    command = shell(*SWEEP, "--out", tmp_path / "grid", "--scheduler", "tcp://127.0.0.1:1", before=impatient)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("Error: no dask scheduler answers at tcp://127.0.0.1:1")
+    assert "Traceback" not in done.stderr
+
+
+def parts_in(folder: Path) -> int:
+    return len(list(folder.glob("part-*.parquet")))
+
+
+def wait_for_parts(folder: Path, process: subprocess.Popen[str], wanted: int) -> None:
+    deadline = time.monotonic() + 60
+    while parts_in(folder) < wanted:
+        assert process.poll() is None, process.stderr and process.stderr.read()
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def workers_of(client: subprocess.Popen[str]) -> list[psutil.Process]:
+    children = psutil.Process(client.pid).children()
+    return [child for child in children if "spawn_main" in " ".join(child.cmdline())]
+
+
+@pytest.mark.slow
+def test_neither_a_killed_worker_nor_a_killed_client_loses_what_is_finished(tmp_path: Path) -> None:
+    """Two processes: one is killed, then the client; the same command, a worker killed again, ends it."""
+    grid, total = tmp_path / "grid", 6 * 4
+    command = shell(*SWEEP, *CASES, "--out", grid, "--workers", 2)
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
+        wait_for_parts(grid, client, 1)
+        workers = workers_of(client)
+        assert len(workers) == 2
+        workers[0].kill()
+        wait_for_parts(grid, client, parts_in(grid) + 3)  # the other goes on
+        client.kill()
+    finished = {path: path.stat().st_mtime_ns for path in grid.glob("part-*.parquet")}
+    assert 4 <= len(finished) < total
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as client:
+        wait_for_parts(grid, client, len(finished) + 1)
+        workers_of(client)[0].kill()
+        told = client.communicate(timeout=120)[1]
+        assert client.returncode == 0, told
+    assert "were there" in told
+    assert all(path.stat().st_mtime_ns == written for path, written in finished.items())
+    assert run(*SWEEP, *CASES, "--out", tmp_path / "here").exit_code == 0
+    assert parts_in(grid) == total
+    assert read(grid).equals(read(tmp_path / "here"))
