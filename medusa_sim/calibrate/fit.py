@@ -60,7 +60,8 @@ class Rows(Generic[OperatorT]):
         """At most `count` rows, drawn evenly over the shapes in the order of these columns, last first."""
         ranks = np.lexsort([np.asarray(self.operator.columns[name]) for name in order])
         step = max(1.0, len(ranks) / count)
-        return self.where(ranks[np.arange(0.0, len(ranks), step).astype(np.int64)])
+        places = np.arange(0.0, len(ranks), step).astype(np.int64)
+        return self.where(ranks[np.minimum(places, len(ranks) - 1)])
 
     def labels(self, *columns: str) -> IntArray:
         """A label for each distinct combination of sizes, counted from 0."""

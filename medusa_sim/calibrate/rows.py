@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -17,11 +17,15 @@ from medusa_sim.calibrate.elementwise import fit_elementwise
 from medusa_sim.calibrate.fit import LEAST_ROWS, Rows
 from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats
 from medusa_sim.calibrate.gemm_start import gemm_start
+from medusa_sim.calibrate.moe import fit_experts
 from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.calibrate.store import Section, write_kernel
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.errors import DataError, UsageError
+from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,
     ELEMENTWISE_KINDS,
@@ -31,7 +35,7 @@ from medusa_sim.operators.operator import (
     Operator,
 )
 from medusa_sim.operators.registry import operator_of
-from medusa_sim.operators.table import operators_of
+from medusa_sim.operators.table import operators_of, texts
 from medusa_sim.reading import SPEC_BYTES, read_text
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, Kernel
@@ -42,6 +46,10 @@ if TYPE_CHECKING:
 
 _UNFUSED = ("qk", "pv")
 _START_SET = "torch"
+SUSPECT_COLUMN = "suspect"
+"""Words of whoever recorded a row why it cannot be trusted."""
+NAMED_FAMILIES = (Gemm.FAMILY, Experts.FAMILY)
+"""Families whose rows may name a kernel of the library, each with a fit of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,14 +76,15 @@ def fitted_kernels(
     weight shape cannot tell a ramp from a bandwidth: they start from what was fitted to measured linear
     layers of the same GPU, with the ramp of the unfused one-row products among the rows, as the Medusa
     paper's Tables 6 and 8 need. leave_out: told one line of each operator with too few rows or shapes for a
-    fit, which is passed over; without it such an operator ends the fits.
+    fit, which is passed over, and of rows that are not used; without it such an operator ends the fits. Where
+    rows name the kernel of the library, each is fitted for itself.
 
     Raises:
         DataError: too few rows or shapes for a fit.
     """
-    times = frame["time_us"].to_numpy(dtype=np.float64)
-    groups = [(operator, times[index]) for index, operator in operators_of(frame)]
-    unfused = [(op, time) for op, time in groups if op.kind in _UNFUSED]
+    frame = _usable(frame, kernel_set, leave_out)
+    groups = list(_groups(frame, gpu))
+    unfused = [(each.operator, each.time_us) for each in groups if each.operator.kind in _UNFUSED]
     ramp_us = None
     if unfused:
         try:
@@ -85,16 +94,69 @@ def fitted_kernels(
         else:
             ramp_us = products.vector_ramp_us
             yield FittedKernel(section="unfused", key="", kernel=products)
-    job = _Job(gpu=gpu, source=source, kernel_set=kernel_set, ramp_us=ramp_us)
-    for operator, time_us in groups:
-        if operator.kind in _UNFUSED:
+    for each in groups:
+        if each.operator.kind in _UNFUSED:
             continue
+        job = _Job(gpu=gpu, source=source, kernel_set=kernel_set, ramp_us=ramp_us, kernel=each.kernel)
         try:
-            found = FITS[operator.kind](job, operator, time_us)
+            found = FITS[each.operator.kind](job, each.operator, each.time_us)
         except DataError as error:
             _left_out(error, leave_out)
         else:
-            yield found
+            yield found if each.is_own else replace(found, key=f"{found.key}{NAME_MARK}{each.kernel}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Rows of one fit. kernel: its name in the library; is_own: the kernel that it takes by itself."""
+
+    operator: Operator
+    time_us: FloatArray
+    kernel: str = ""
+    is_own: bool = True
+
+
+def _usable(frame: pd.DataFrame, kernel_set: str, leave_out: Callable[[str], object] | None) -> pd.DataFrame:
+    """Rows without a word in `suspect`; of the engine that the set is named after, where there are some.
+
+    What is left out is told. Raises DataError where nothing is left.
+    """
+    kept = np.ones(len(frame), dtype=np.bool_)
+    if SUSPECT_COLUMN in frame:
+        suspect = texts(frame, SUSPECT_COLUMN) != ""
+        if suspect.any() and leave_out is not None:
+            leave_out(f"{int(suspect.sum())} rows with a word in the column {SUSPECT_COLUMN}")
+        kept &= ~suspect
+    if "engine" in frame and (of_set := texts(frame, "engine") == kernel_set).any():
+        if not of_set.all() and leave_out is not None:
+            leave_out(f"{int((~of_set).sum())} rows of other engines than {kernel_set}")
+        kept &= of_set
+    if not kept.any():
+        raise DataError(f"no rows left of {len(frame)} for kernel set {kernel_set!r}; give rows to fit")
+    return frame if kept.all() else frame[kept].reset_index(drop=True)
+
+
+def _groups(frame: pd.DataFrame, gpu: Gpu) -> Iterator[_Group]:
+    """Rows by operator, format and, where a library names its kernels, by kernel.
+
+    Of several kernels for one format the library's own is the fastest, of the least median of time over
+    roofline, among those with at least half as many rows as any.
+    """
+    times = frame["time_us"].to_numpy(dtype=np.float64)
+    for index, operator in operators_of(frame):
+        if operator.FAMILY not in NAMED_FAMILIES or "kernel" not in frame:
+            yield _Group(operator=operator, time_us=times[index])
+            continue
+        rows = frame.iloc[index].reset_index(drop=True)
+        parts = []
+        for part, of_kernel in operators_of(rows, by=("kernel",)):
+            time_us = times[index][part]
+            name = str(texts(rows, "kernel", part[:1])[0])
+            slowness = float(np.median(time_us / roofline_time_us(gpu, of_kernel)))
+            parts.append((slowness, _Group(operator=of_kernel, time_us=time_us, kernel=name)))
+        most = max(group.time_us.size for _, group in parts)
+        fastest = min(slowness for slowness, group in parts if 2 * group.time_us.size >= most)
+        yield from (replace(group, is_own=slowness == fastest) for slowness, group in parts)
 
 
 def _left_out(error: DataError, leave_out: Callable[[str], object] | None) -> None:
@@ -105,12 +167,13 @@ def _left_out(error: DataError, leave_out: Callable[[str], object] | None) -> No
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What every fit of a table has in common. ramp_us: of the unfused products among the rows."""
+    """What a fit needs beside its rows. ramp_us: of the unfused products in the table. kernel: its name."""
 
     gpu: Gpu
     source: str
     kernel_set: str
     ramp_us: float | None
+    kernel: str = ""
 
 
 def _fit_linear(job: _Job, operator: Gemm, time_us: FloatArray) -> FittedKernel:
@@ -134,10 +197,16 @@ def _fit_elementwise(job: _Job, operator: Elementwise, time_us: FloatArray) -> F
     return FittedKernel(section="elementwise", key=operator.kind, kernel=kernel)
 
 
+def _fit_experts(job: _Job, operator: Experts, time_us: FloatArray) -> FittedKernel:
+    kernel = fit_experts(Rows(operator, time_us), job.gpu, source=job.source, name=job.kernel)
+    return FittedKernel(section="moe", key=operator.form, kernel=kernel)
+
+
 FITS: dict[str, Callable[[_Job, Any, FloatArray], FittedKernel]] = {
     "gemm": _fit_linear,
     **dict.fromkeys((kind for kind in ATTENTION_KINDS if kind not in _UNFUSED), _fit_attention),
     **dict.fromkeys(ELEMENTWISE_KINDS, _fit_elementwise),
+    "moe": _fit_experts,
 }
 """How each kind of operator is fitted; QK^T and PV are fitted together."""
 

@@ -26,8 +26,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
 from medusa_sim.latency.roofline import roofline_time_us
-from medusa_sim.latency.waves import norm_max
-from medusa_sim.operators.experts import Experts
+from medusa_sim.latency.waves import byte_us, norm_max
+from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.expert_kernel import ExpertKernel, ExpertTile
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
@@ -47,25 +47,26 @@ class _Times:
 def experts_time(
     gpu: Gpu, kernel: ExpertKernel, operator: Experts, *, cold: bool = True, form: str = ""
 ) -> OperatorTime:
-    """Time of a layer of experts for every shape it holds, never below the roofline of its union.
+    """Time of a layer of experts for every shape it holds.
 
-    low and high are the 80 % band of held-out residuals for the range of tokens. cold: nothing here depends
-    on it, since weights of any layer exceed what L2 keeps. form: format that the kernel was fitted in.
-    Raises SpecError where the GPU has no peak for the operator's arithmetic.
+    low and high are the 80 % band of held-out residuals for the range of tokens. cold: weights come from HBM,
+    as in every step of a model; then never below the roofline of the union. form: numeric format that the
+    kernel was fitted in. Raises SpecError where the GPU has no peak for the operator's arithmetic.
     """
-    del cold
-    fixed_us = fixed_time_us(gpu, kernel, operator)
-    every = tile_times(gpu, kernel, operator)
-    reluctant = [each.time_us * tile.reluctance for each, tile in zip(every, kernel.tiles, strict=True)]
-    chosen = np.argmin(np.stack(reluctant), axis=0)
-    time_us = fixed_us + _taken([time.time_us for time in every], chosen)
+    computed = operator.with_columns(gated=1.0) if kernel.gates_all else operator
+    fixed_us = fixed_time_us(gpu, kernel, computed)
+    tiles = kernel.tiles + kernel.default_tiles
+    padded = {rows: computed.padded_rows(rows) for rows in {tile.rows for tile in tiles}}
+    every = [tile_time(gpu, kernel, computed, tile, padded[tile.rows], cold=cold) for tile in tiles]
+    chosen = _chosen(kernel, computed, [each.time_us for each in every])
+    time_us = fixed_us + _taken([each.time_us for each in every], chosen)
     return calibrated_time(
         gpu,
         [(kernel.fit, operator)],
-        np.maximum(time_us, roofline_time_us(gpu, operator)),
+        np.maximum(time_us, roofline_time_us(gpu, operator)) if cold else time_us,
         fixed_us=fixed_us,
-        memory_us=_taken([time.memory_us for time in every], chosen),
-        work_us=_taken([time.tiles_us for time in every], chosen),
+        memory_us=_taken([each.memory_us for each in every], chosen),
+        work_us=_taken([each.tiles_us for each in every], chosen),
         form=form,
     )
 
@@ -73,39 +74,64 @@ def experts_time(
 def fixed_time_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts) -> FloatArray:
     """What does not depend on the tile: launches, sorting, passes over activations."""
     tokens, rows = as_float(operator.tokens), as_float(operator.rows)
-    passed = 2.0 * tokens * operator.hidden + rows * (
-        2.0 * as_float(operator.hidden) + operator.first_width + operator.inter
-    )
+    width = operator.first_width + as_float(operator.inter)
+    hidden = as_float(operator.hidden)
+    passed = 2.0 * tokens * hidden + rows * (2.0 * hidden + width)
     bandwidth = kernel.activation_ratio * gpu.bandwidth_bytes_per_s / US_PER_S
     sorting = kernel.expert_us * as_float(operator.experts) + kernel.token_us * tokens + kernel.pair_us * rows
     fixed: FloatArray = kernel.ramp_us + sorting + _HALF_BYTES * passed / bandwidth
     return fixed
 
 
-def tile_times(gpu: Gpu, kernel: ExpertKernel, operator: Experts) -> list[_Times]:
-    """Both products with each tile that the library has, in the order of `kernel.tiles`."""
+def tile_time(
+    gpu: Gpu,
+    kernel: ExpertKernel,
+    operator: Experts,
+    tile: ExpertTile,
+    padded_rows: FloatArray,
+    *,
+    cold: bool = True,
+) -> _Times:
+    """Both products with one tile; padded_rows: what whole tiles of its rows hold."""
     hidden, inter = as_float(operator.hidden), as_float(operator.inter)
-    products = ((operator.first_width, hidden), (hidden, inter))
-    element = BYTES_PER_ELEMENT[operator.stored_dtype]
-    bandwidth = gpu.bandwidth_bytes_per_s / US_PER_S
-    memory = [
-        as_float(operator.hit) * n * k * element / (kernel.bandwidth_fraction * bandwidth)
-        for n, k in products
-    ]
+    aligned = np.where(inter % ALIGNED == 0.0, 1.0, kernel.unaligned_ratio)
+    products = ((operator.first_width, hidden, 1.0), (hidden, inter, aligned))
+    element_us = BYTES_PER_ELEMENT[operator.stored_dtype] * byte_us(
+        gpu, kernel, operator.weight_bytes, cold=cold
+    )
+    blocks = padded_rows / tile.rows
     ideal_us = operator.flops / gpu.peak(operator.dtype) * US_PER_S
-    slowdown = 1.0 + kernel.throttle * ideal_us / (ideal_us + kernel.throttle_us)
-    padded: dict[int, FloatArray] = {tile.rows: operator.padded_rows(tile.rows) for tile in kernel.tiles}
-    found = []
-    for tile in kernel.tiles:
-        step = _step_us(gpu, kernel, operator, tile)
-        tiles = [
-            slowdown * _waves(gpu, kernel, padded[tile.rows] / tile.rows * np.ceil(n / tile.columns))
-            * (k + kernel.tile_k) * step
-            for n, k in products
-        ]  # fmt: skip
-        time = sum(norm_max(a, b, kernel.memory_norm) for a, b in zip(memory, tiles, strict=True))
-        found.append(_Times(as_float(time), memory[0] + memory[1], tiles[0] + tiles[1]))
-    return found
+    step = _step_us(gpu, kernel, operator, tile) * (
+        1.0 + kernel.throttle * ideal_us / (ideal_us + kernel.throttle_us)
+    )
+    memory, tiles, time = (np.zeros(()) for _ in range(3))
+    for n, k, slower in products:
+        weights = slower * as_float(operator.hit) * n * k * element_us
+        waves = _waves(gpu, kernel, blocks * np.ceil(n / tile.columns))
+        work = slower * waves * (k + kernel.tile_k) * step
+        memory, tiles = memory + weights, tiles + work
+        time = time + norm_max(weights, work, kernel.memory_norm)
+    return _Times(time, memory, tiles)
+
+
+def _chosen(kernel: ExpertKernel, operator: Experts, times: list[FloatArray]) -> IntArray:
+    """Index of the tile that the library takes, into `tiles` and then `default_tiles`."""
+    free = len(kernel.tiles)
+    reluctant = [time * tile.reluctance for time, tile in zip(times, kernel.tiles, strict=False)]
+    best: IntArray = np.argmin(np.stack(np.broadcast_arrays(*reluctant)), axis=0)
+    if not kernel.default_tiles:
+        return best
+    tokens, experts = as_float(operator.tokens), as_float(operator.local_experts)
+    ruled = np.full(best.shape, free + len(kernel.default_tiles) - 1)
+    for index, tile in reversed(list(enumerate(kernel.default_tiles))):
+        few = tokens <= (tile.tokens_max or np.inf)
+        ruled = np.where(
+            few & (tokens <= (tile.tokens_per_expert_max or np.inf) * experts), free + index, ruled
+        )
+    tuned = np.zeros((), dtype=np.bool_)
+    for shape in kernel.tuned:
+        tuned = tuned | ((experts == shape.experts) & (as_float(operator.inter) == shape.inter))
+    return np.where(tuned, best, ruled)
 
 
 def _step_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts, tile: ExpertTile) -> float:
@@ -127,7 +153,6 @@ def _waves(gpu: Gpu, kernel: ExpertKernel, blocks: FloatArray) -> FloatArray:
 
 
 def _taken(every: list[FloatArray], chosen: IntArray) -> FloatArray:
-    taken: FloatArray = np.take_along_axis(
-        np.stack(np.broadcast_arrays(*every)), np.asarray(chosen)[None], axis=0
-    )[0]
+    stacked = np.stack(np.broadcast_arrays(*every, chosen)[:-1])
+    taken: FloatArray = np.take_along_axis(stacked, chosen[None], axis=0)[0]
     return taken

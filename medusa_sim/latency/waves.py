@@ -6,6 +6,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.specs.attention_kernels import AttentionPath
+from medusa_sim.specs.expert_kernel import ExpertKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel
 from medusa_sim.units import US_PER_S
@@ -57,7 +58,7 @@ def waves_us(
 
 
 def byte_us(
-    gpu: Gpu, kernel: AttentionPath | ElementwiseKernel, moved_bytes: FloatArray, *, cold: bool
+    gpu: Gpu, kernel: AttentionPath | ElementwiseKernel | ExpertKernel, moved_bytes: FloatArray, *, cold: bool
 ) -> FloatArray:
     """Microseconds a byte: from HBM, or also from L2 where the launch before has left `moved_bytes` there.
 

@@ -21,6 +21,8 @@ _HALF_BYTES = 2.0
 """Activations enter and leave the layer in 16 bits."""
 PADDED_TILES = (16, 64, 128)
 """Tiles of rows for which a table may record the rows that whole tiles hold."""
+ALIGNED = 16.0
+"""Triton loads whole vectors where a stride is known to be a multiple of so many elements."""
 _OVERLAP_FREE = "balanced"
 """The routing of a benchmark in which no two tokens share an expert as long as experts are left."""
 _YES = ("True", "true", "1", "1.0")
@@ -39,15 +41,14 @@ class Experts(Operator):
     local_experts: experts that this GPU holds. hit: distinct experts of this GPU that the tokens wake, an
     expectation (`step.union`). rows: (token, expert) pairs on this GPU. padded16, padded64, padded128: rows
     that whole tiles of so many rows hold, NaN where nobody counted them (`padded_rows` then expects them).
-    gated: whether an expert has a gate beside its up projection. weight_dtype: of the stored weights (None:
-    `dtype`).
+    gated: whether an expert has a gate beside its up projection (true or 1). weight_dtype: of the stored
+    weights (None: `dtype`).
     """
 
     FAMILY = "moe"
     COLUMNS = ("tokens", "hidden", "inter", "experts", "topk", "local_experts", "hit", "rows",
-               "padded16", "padded64", "padded128")  # fmt: skip
+               "padded16", "padded64", "padded128", "gated")  # fmt: skip
     AXES = ("tokens",)
-    LABELS = ("gated",)
     NUMBERS = ("tokens", "hidden", "inter", "topk", "experts")
     OPTIONAL: ClassVar[Mapping[str, float]] = {
         "tp": 1.0,
@@ -57,7 +58,6 @@ class Experts(Operator):
         **{f"local_rows_tile{tile}": np.nan for tile in PADDED_TILES},
     }
     WORDS: ClassVar[Mapping[str, str]] = {"gated": "True", "distribution": "uniform"}
-    SPLITS = ("gated",)
 
     kind: Literal["moe"] = "moe"
     tokens: Size = field()
@@ -71,7 +71,7 @@ class Experts(Operator):
     padded16: Size = np.nan
     padded64: Size = np.nan
     padded128: Size = np.nan
-    gated: bool = True
+    gated: Size = True
     weight_dtype: str | None = None
 
     @classmethod
@@ -103,7 +103,7 @@ class Experts(Operator):
             padded16=numbers["local_rows_tile16"],
             padded64=numbers["local_rows_tile64"],
             padded128=numbers["local_rows_tile128"],
-            gated=bool(np.all(np.isin(words["gated"], _YES))),
+            gated=as_float(np.isin(words["gated"], _YES)),
         )
 
     @classmethod
@@ -131,7 +131,7 @@ class Experts(Operator):
     @property
     def first_width(self) -> FloatArray:
         """Output width of an expert's first product: gate and up together where it has a gate."""
-        return as_float(self.inter) * (2.0 if self.gated else 1.0)
+        return as_float(self.inter) * (1.0 + as_float(self.gated))
 
     @property
     def flops(self) -> FloatArray:

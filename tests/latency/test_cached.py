@@ -17,7 +17,8 @@ LATENCY = CalibratedLatency(load_gpu("a100-80gb-pcie"), "torch")
 SIZES = {"m": 8, "n": 4096, "k": 512, "batch": 2, "q_len": 1, "kv_len": 1024, "heads": 32, "kv_heads": 8,
          "head_dim": 128, "tokens": 16, "hidden": 2048, "inter": 768, "experts": 128, "topk": 8,
          "local_experts": 64, "hit": 40, "rows": 64, "padded16": 640, "padded64": 2560,
-         "padded128": 5120, "message_bytes": 65536, "ranks": 8, "nodes": 1, "sms": 24}  # fmt: skip
+         "padded128": 5120, "message_bytes": 65536, "ranks": 8, "nodes": 1, "sms": 24,
+         "gated": 1}  # fmt: skip
 FUSED = [
     kind
     for kind, made in OPERATORS.items()

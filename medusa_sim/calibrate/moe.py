@@ -1,0 +1,142 @@
+"""Fits the model of layers of experts of `medusa_sim.latency.moe` to measured rows of one GPU and kernel.
+
+The library's rule for tiles and whether it computes gates that are not there are tried, the rest is found by
+least squares. Held-out errors leave out whole models: layers of one width, number of experts and top-k.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.calibrate.fit import (
+    UNFITTED,
+    Bounds,
+    Limits,
+    Rows,
+    limits_of,
+    refined,
+    require_rows,
+    soft_cost,
+    starts_of,
+    with_fit,
+)
+from medusa_sim.calibrate.moe_start import TILES, Choices, rules_of
+from medusa_sim.latency.moe import experts_time
+from medusa_sim.operators.experts import ALIGNED, Experts
+from medusa_sim.specs.expert_kernel import ExpertKernel
+from medusa_sim.specs.gpu import Gpu
+
+RANGES_OF_TOKENS: tuple[int, ...] = (4, 16, 64, 256, 1024, 65536)
+"""Upper ends of the ranges of tokens for which residual bands are kept."""
+
+_BOUNDS: Bounds = {
+    "ramp_us": (15.0, 0.5, 300.0),
+    "expert_us": (0.005, 1e-5, 1.0),
+    "token_us": (0.01, 1e-5, 1.0),
+    "pair_us": (0.001, 1e-6, 0.1),
+    "bandwidth_fraction": (0.85, 0.05, 1.0),
+    "peak_fraction": (0.6, 0.02, 1.0),
+    "activation_ratio": (1.0, 0.02, 20.0),
+    "load_ratio": (3.0, 0.05, 60.0),
+    "tile_k": (200.0, 1.0, 8000.0),
+    "memory_norm": (3.0, 1.0, 20.0),
+    "step_norm": (3.0, 1.0, 20.0),
+    "wave_rounding": (0.5, 0.01, 1.0),
+    "contention": (0.3, 0.01, 0.99),
+    "throttle": (0.2, 0.001, 3.0),
+    "throttle_us": (1000.0, 10.0, 20_000.0),
+    "l2_ratio": (2.0, 0.5, 6.0),
+    "l2_fill": (0.9, 0.3, 2.5),
+    "l2_sharpness": (6.0, 1.0, 30.0),
+    "unaligned_ratio": (1.5, 1.0, 8.0),
+}
+_L2 = ("l2_ratio", "l2_fill", "l2_sharpness")
+_FIT_ROWS = 800
+_BAND_ROWS = 20
+_EVALUATIONS, _REFIT_EVALUATIONS = 40, 15
+_FOLDS = 16
+_ORDER = ("tokens", "hit", "inter", "experts", "hidden")
+
+
+def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -> ExpertKernel:
+    """Kernel parameters of measured rows, with `fit` filled in.
+
+    name: of the kernel in its library. Deterministic, some seconds for 5000 rows. Raises DataError for fewer
+    than 20 rows.
+    """
+    require_rows(rows, source)
+    gates = (False, True) if bool(np.any(as_float(rows.operator.gated) == 0.0)) else (False,)
+    candidates = [
+        _refined(_start(name, rule, gates_all=gates_all), rows, gpu, _EVALUATIONS)
+        for rule, gates_all in product(rules_of(rows.operator.form, gpu), gates)
+    ]
+    kernel = min(candidates, key=lambda each: _cost(each, rows, gpu))
+    return with_fit(
+        kernel,
+        rows,
+        lambda each, part: _time_us(each, part, gpu),
+        lambda part: _refined(kernel, part, gpu, _REFIT_EVALUATIONS),
+        source=source,
+        groups=heldout_groups(rows),
+        ends=RANGES_OF_TOKENS,
+        folds=_FOLDS,
+        least_rows=_BAND_ROWS,
+    )
+
+
+def heldout_groups(rows: Rows[Experts]) -> IntArray:
+    """What is held out together: a label per model (hidden, experts, topk); per width where there is one."""
+    models = rows.labels("hidden", "experts", "topk")
+    return models if models.max() > 0 else rows.labels("inter")
+
+
+def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:
+    return ExpertKernel(
+        **starts_of(_BOUNDS),
+        name=name,
+        gates_all=gates_all,
+        tiles=TILES,
+        default_tiles=rule.default_tiles,
+        tuned=rule.tuned,
+        fit=UNFITTED,
+    )
+
+
+def _refined(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu, evaluations: int) -> ExpertKernel:
+    """Least squares on log time over the parameters that the rows can tell apart."""
+    part = _thinned(rows)
+    log_time = np.log(part.time_us)
+    return refined(
+        kernel,
+        _seen(part, gpu),
+        lambda trial: np.log(_time_us(trial, part, gpu)) - log_time,
+        max_nfev=evaluations,
+    )
+
+
+def _thinned(rows: Rows[Experts]) -> Rows[Experts]:
+    return rows.thinned(_FIT_ROWS, *_ORDER)
+
+
+def _seen(rows: Rows[Experts], gpu: Gpu) -> Limits:
+    """Limits of the parameters that the rows can tell; the others keep their start.
+
+    Weights that never fit in L2 say nothing of it, nor do aligned widths of unaligned ones.
+    """
+    limits = dict(limits_of(_BOUNDS))
+    if not np.any(rows.operator.weight_bytes < gpu.l2_bytes):
+        limits = {name: limit for name, limit in limits.items() if name not in _L2}
+    if not np.any(as_float(rows.operator.inter) % ALIGNED):
+        del limits["unaligned_ratio"]
+    return limits
+
+
+def _time_us(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> FloatArray:
+    return experts_time(gpu, kernel, rows.operator, cold=False).time_us
+
+
+def _cost(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> float:
+    return soft_cost(np.log(_time_us(kernel, rows, gpu) / rows.time_us))

@@ -1,0 +1,139 @@
+"""Layers of experts: what their time must do, whatever the parameters, and which kernel is chosen."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import msgspec
+import numpy as np
+import pytest
+
+from medusa_sim.arrays import as_float
+from medusa_sim.calibrate.fit import UNFITTED
+from medusa_sim.calibrate.moe_start import TILES, rules_of
+from medusa_sim.errors import SpecError
+from medusa_sim.latency.base import Source
+from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.moe import experts_time
+from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.expert_kernel import ExpertKernel
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.kernels import KernelSet
+
+GPU = load_gpu("h100-sxm")
+KERNEL = ExpertKernel(
+    ramp_us=20.0, expert_us=0.005, token_us=0.01, pair_us=0.001, bandwidth_fraction=0.9, peak_fraction=0.5,
+    activation_ratio=0.8, load_ratio=4.0, tile_k=300.0, memory_norm=2.0, step_norm=8.0, wave_rounding=0.5,
+    contention=0.1, throttle=0.2, throttle_us=500.0, tiles=TILES, fit=UNFITTED,
+)  # fmt: skip
+TOKENS = np.array([1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024, 4096])
+
+
+def layer(tokens: Size = 8, *, hit: Size | None = None, **sizes: Size) -> Experts:
+    """A layer of 128 experts, 8 a token; without overlap where no union is given."""
+    rows = 8.0 * as_float(tokens)
+    free = np.minimum(128.0, rows) if hit is None else hit
+    given: dict[str, Size] = {"hidden": 2048, "inter": 768, "experts": 128, "topk": 8, "local_experts": 128}
+    return Experts(name="moe", dtype="bf16", tokens=tokens, rows=rows, hit=free, **given | sizes)
+
+
+def time_us(operator: Experts, kernel: ExpertKernel = KERNEL) -> np.ndarray:
+    return experts_time(GPU, kernel, operator).time_us
+
+
+def test_time_grows_with_the_union_and_never_beats_the_roofline() -> None:
+    hit = np.arange(8, 129)
+    grown = time_us(layer(16, hit=hit))
+    assert np.all(np.diff(grown) > 0.0)
+    assert np.all(grown >= roofline_time_us(GPU, layer(16, hit=hit)))
+
+
+def test_at_decode_widths_time_follows_distinct_experts_not_tokens() -> None:
+    few, many = time_us(layer(16, hit=40)), time_us(layer(64, hit=40))
+    assert many / few < 1.15
+    assert time_us(layer(16, hit=80)) / few > 1.6
+
+
+@pytest.mark.parametrize("changed", [{}, {"wave_rounding": 0.01}, {"memory_norm": 8.0}])
+def test_more_tokens_are_never_faster(changed: dict[str, float]) -> None:
+    kernel = msgspec.structs.replace(KERNEL, **changed)
+    assert np.all(np.diff(time_us(layer(TOKENS), kernel)) > 0.0)
+
+
+def test_cold_weights_are_never_faster_than_warm_ones() -> None:
+    warm = msgspec.structs.replace(KERNEL, l2_ratio=3.0)
+    small = layer(1, inter=96)
+    hot = experts_time(GPU, warm, small, cold=False).time_us
+    assert hot < experts_time(GPU, warm, small).time_us
+    assert experts_time(GPU, warm, layer(64), cold=False).time_us == pytest.approx(
+        time_us(layer(64), warm), rel=1e-3
+    )
+
+
+def test_a_grid_is_the_same_as_each_of_its_points() -> None:
+    whole = time_us(layer(TOKENS))
+    alone = [float(time_us(layer(int(tokens)))) for tokens in TOKENS]
+    np.testing.assert_allclose(whole, alone)
+
+
+def test_a_rule_holds_where_nothing_was_tuned() -> None:
+    rule = rules_of("bf16", GPU)[1]
+    ruled = msgspec.structs.replace(KERNEL, default_tiles=rule.default_tiles, tuned=rule.tuned)
+    untuned = layer(TOKENS, inter=1024)
+    assert np.all(time_us(untuned, ruled) >= time_us(untuned) - 1e-6)
+    step = time_us(layer(129, inter=1024), ruled) / time_us(layer(128, inter=1024), ruled)
+    assert step > 1.03  # beyond one token an expert the library takes larger tiles
+    np.testing.assert_allclose(time_us(layer(TOKENS, inter=768), ruled), time_us(layer(TOKENS, inter=768)))
+
+
+def test_widths_that_are_no_multiple_of_16_and_gates_that_are_not_there() -> None:
+    slow = msgspec.structs.replace(KERNEL, unaligned_ratio=3.0)
+    assert time_us(layer(64, inter=88), slow) > 1.3 * time_us(layer(64, inter=88))
+    assert time_us(layer(64, inter=96), slow) == time_us(layer(64, inter=96))
+    plain = layer(64, gated=False)
+    everything = msgspec.structs.replace(KERNEL, gates_all=True)
+    assert time_us(plain) < time_us(plain, everything) == time_us(layer(64))
+
+
+def gpu_with(**sets: KernelSet) -> Gpu:
+    return dataclasses.replace(GPU, kernels=sets)
+
+
+def named(name: str, ramp_us: float) -> ExpertKernel:
+    return msgspec.structs.replace(KERNEL, name=name, ramp_us=ramp_us)
+
+
+def test_a_row_chooses_the_kernel_of_its_engine_and_name_else_the_nearest_which_is_said() -> None:
+    gpu = gpu_with(
+        sglang=KernelSet(moe={"bf16": named("triton", 10.0), "bf16@cutlass": named("cutlass", 20.0)}),
+        vllm=KernelSet(moe={"bf16": named("triton", 30.0)}),
+    )
+
+    def place(engine: str, kernel: str) -> tuple[str, bool]:
+        found = CalibratedLatency(gpu, "sglang", engine=engine, kernel=kernel).time(layer())
+        return found.kernels, bool(found.source == Source.CALIBRATED)
+
+    assert place("", "") == ("sglang:bf16", True)
+    assert place("vllm", "") == ("vllm:bf16", True)
+    assert place("sglang", "cutlass") == ("sglang:bf16@cutlass", True)
+    assert place("sglang", "new") == ("sglang:bf16", False)
+    assert place("trtllm", "cutlass") == ("sglang:bf16@cutlass", False)
+    asked = CalibratedLatency(gpu, "sglang", engine="vllm").time(layer())
+    nearest = CalibratedLatency(gpu, "sglang", engine="vllm", kernel="other").time(layer())
+    assert nearest.time_us == asked.time_us
+    assert nearest.high_us > asked.high_us
+    assert nearest.low_us < asked.low_us
+
+
+def test_another_format_is_extrapolated_and_a_gpu_without_kernels_refuses() -> None:
+    gpu = gpu_with(sglang=KernelSet(moe={"bf16": KERNEL}))
+    packed = dataclasses.replace(layer(64), weight_dtype="int4")
+    latency = CalibratedLatency(gpu, "sglang")
+    assert latency.time(packed).source == Source.EXTRAPOLATED
+    assert latency.time(packed).time_us < latency.time(layer(64)).time_us
+    assert latency.time(dataclasses.replace(layer(64), dtype="fp16")).source == Source.CALIBRATED
+    with pytest.raises(SpecError, match=r"no moe kernel for 'bf16' \(it has: none\)") as caught:
+        CalibratedLatency(gpu_with(sglang=KernelSet()), "sglang").time(layer())
+    assert "\n" not in str(caught.value)
