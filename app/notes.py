@@ -7,13 +7,10 @@ import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-import numpy as np
 from chosen import SetUp
 
 from medusa_sim import __version__
 from medusa_sim.export.names import METHODS as ENGINE_METHODS
-from medusa_sim.latency.base import Source
-from medusa_sim.plan.recommend import steps_at
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.recommend_warnings import warnings as recommend_warnings
 
@@ -60,12 +57,8 @@ def provenance(answer: Recommendation) -> list[str]:
             f"{scenario.gpu.name} was not measured for every kernel: borrowed from {', '.join(lenders)}, "
             "with wider bands"
         )
-    both = steps_at(answer, int(answer.surface.batch[0]), int(answer.surface.seq_len[0]))
-    if int(np.max(both.speculative.source)) == Source.EXTRAPOLATED:
-        model = scenario.model
-        stored = [f"{model.weight_dtype} weights"] if model.weight_dtype != model.dtype else []
-        stored += [f"a KV cache in {model.kv_dtype}"] if model.kv_dtype != model.activation_dtype else []
-        told.append(f"nobody measured the unpacking of {' and '.join(stored)}: wider bands")
+    if scenario.unpacks:
+        told.append(f"nobody measured the unpacking of {' and '.join(scenario.unpacks)}: wider bands")
     return told
 
 

@@ -5,7 +5,7 @@ Held-out errors leave out whole weight shapes (n, k).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import msgspec
 import numpy as np
@@ -44,6 +44,7 @@ _LIMITS: Limits = {
     "hot_ratio": (0.5, 8.0),
     "lone_slowdown": (1.0, 5.0),
     "vector_ramp_us": (0.02, 100.0),
+    "unpack_rows": (0.5, 200.0),
 }
 """What is fitted, and how far: a parameter that starts at 0 is off and stays off."""
 _STEP = 1e-3
@@ -65,27 +66,43 @@ def merged_repeats(rows: Rows[Gemm]) -> Rows[Gemm]:
     return Rows(rows.where(first).operator, medians)
 
 
-def fit_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, start: GemmKernel | None = None) -> GemmKernel:
+def fit_gemm(
+    rows: Rows[Gemm],
+    gpu: Gpu,
+    *,
+    source: str,
+    start: GemmKernel | None = None,
+    pinned: Collection[str] = (),
+) -> GemmKernel:
     """Kernel parameters of `rows` (one for each shape, `merged_repeats`), with `fit` filled in.
 
     start: tiles, splits and the values to begin with (`calibrate.gemm_start`; the common ones if None).
+    pinned: parameters that stay as `start` has them, such as a ramp that only this benchmark has.
     Deterministic; a minute or two for 10,000 rows. Raises DataError where there are fewer than two
     weight shapes, which cannot separate a ramp from a bandwidth or be held out.
     """
     shapes = rows.labels("n", "k")
     if shapes.max() < 1:
         raise DataError(f"{source}: one weight shape (n, k) only; a GEMM fit needs two or more")
-    begin = _with_hot_weights(start or gemm_start("torch", rows.operator.form, gpu), rows, gpu)
-    kernel = _refined(begin, rows.where(_thinned(rows)), gpu, rounds=_ROUNDS)
+    begin = start or gemm_start("torch", rows.operator.form, gpu)
+    kernel = unscored_gemm(rows, gpu, begin, pinned=pinned)
     return with_fit(
         kernel,
         rows,
         lambda each, part: _time_us(each, part, gpu),
-        lambda part: _refined(kernel, part.where(_thinned(part)), gpu, rounds=1),
+        lambda part: _refined(kernel, part.where(_thinned(part)), gpu, rounds=1, pinned=pinned),
         source=source,
         groups=shapes,
         ends=RANGES_OF_M,
     )
+
+
+def unscored_gemm(
+    rows: Rows[Gemm], gpu: Gpu, start: GemmKernel, *, pinned: Collection[str] = ()
+) -> GemmKernel:
+    """Kernel parameters of `rows` from `start`, whose `fit` is left as it is."""
+    begin = _with_hot_weights(start, rows, gpu)
+    return _refined(begin, rows.where(_thinned(rows)), gpu, rounds=_ROUNDS, pinned=pinned)
 
 
 def _thinned(rows: Rows[Gemm]) -> BoolArray:
@@ -123,17 +140,21 @@ def _time_us(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu) -> FloatArray:
     return gemm_time(gpu, kernel, rows.operator, cold=False).time_us
 
 
-def _refined(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, *, rounds: int) -> GemmKernel:
+def _refined(
+    kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, *, rounds: int, pinned: Collection[str] = ()
+) -> GemmKernel:
     """Alternates the physical parameters (least squares) and the library's reluctances (line search)."""
     weight = 1.0 / np.hypot(1.0, 0.15 * _resolution_us(rows) / rows.time_us / 0.03)
     for _ in range(rounds):
-        kernel = _with_physics(kernel, rows, gpu, weight)
+        kernel = _with_physics(kernel, rows, gpu, weight, pinned)
         found = _with_paces if kernel.fewest_waves else _with_reluctances
         kernel = found(kernel, rows, gpu, weight)
     return kernel
 
 
-def _with_physics(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:
+def _with_physics(
+    kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray, pinned: Collection[str]
+) -> GemmKernel:
     """The kernel with least-squares physical parameters, at the library's reluctances.
 
     The derivative holds the choice of tile fixed: it changes at points only, and one choice costs as much
@@ -141,7 +162,9 @@ def _with_physics(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatA
     """
     operator = rows.operator
     log_time = np.log(rows.time_us)
-    limits = {name: limit for name, limit in _LIMITS.items() if getattr(kernel, name) > 0.0}
+    limits = {
+        name: limit for name, limit in _LIMITS.items() if getattr(kernel, name) > 0.0 and name not in pinned
+    }
 
     def slopes(logarithms: FloatArray) -> FloatArray:
         here = _replaced(kernel, limits, logarithms)

@@ -90,9 +90,11 @@ _BLACKWELL: dict[str, Any] = {**_QUANTISES, "tiles": _tiles((128, 256), (64, 128
 """Tensor Cores of Blackwell take 128 rows at least, however few are there."""
 
 _WEIGHT_ONLY: dict[str, Any] = {
+    **_WHOLE,
     "tiles": _tiles((16, 32, 64, 128), (64, 128, 256)),
-    "splits": (1, 2, 3, 4, 5, 6, 7),
+    "load_ratio": 2.4,
     "drain_k": 100.0,
+    "unpack_rows": 20.0,
 }
 """Kernels that unpack weights in registers, on the tiles of Ampere's instructions."""
 

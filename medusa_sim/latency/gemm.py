@@ -4,7 +4,7 @@ For every tile (tile_m x tile_n) and split s of the k loop that the library has 
 
     x          = cluster ceil(m / (tile_m cluster)) ceil(n / tile_n) s / sms      thread blocks per SM
     waves      = w ceil(x) + (1 - w) x  for x > 1,  1 - contention (1 - x)  below
-    arithmetic = 2 tile_m tile_n / (peak_fraction peak / sms)                     seconds per k element
+    arithmetic = 2 (tile_m + unpack_rows) tile_n / (peak_fraction peak / sms)     seconds per k element
     loads      = (tile_m b_x + tile_n b_w) / (load_ratio bandwidth / sms)
     slowdown   = 1 + throttle y / (y + throttle_us),  y = flops / peak            clocks under sustained load
     shared     = k (m ceil(n / tile_n) b_x + n ceil(m / tile_m) b_w) / (l2_ratio bandwidth)
@@ -265,7 +265,8 @@ def _step_us(work: _Work) -> FloatArray:
     """One k element of a tile on its SM: |arithmetic, loads|."""
     tile_m, tile_n, sms = work.candidate.tile_m, work.candidate.tile_n, work.gpu.sms
     load_bandwidth = work.kernel.load_ratio * work.bandwidth
-    arithmetic = 2.0 * tile_m * tile_n * sms / (work.kernel.peak_fraction * work.peak)
+    unpacked = tile_m + work.kernel.unpack_rows
+    arithmetic = 2.0 * unpacked * tile_n * sms / (work.kernel.peak_fraction * work.peak)
     loads = (tile_m * work.x_bytes + tile_n * work.w_bytes) * sms / load_bandwidth
     return norm_max(arithmetic, loads, work.kernel.step_norm)
 

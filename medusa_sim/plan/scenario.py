@@ -289,6 +289,20 @@ class Scenario:
         return self.fits.get(f"gemm.{form}", self.fits.get(f"gemm.{self.model.dtype}"))
 
     @property
+    def unpacks(self) -> tuple[str, ...]:
+        """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
+        if self.latency.name != "calibrated":
+            return ()
+        model = self.model
+        form = Format(model.dtype, model.weight_dtype).key
+        weights = form != model.dtype and form not in self.gpu.kernel_set(self.kernels).linear
+        cache = model.latent is None and model.kv_dtype != model.activation_dtype
+        return (
+            *([f"{model.weight_dtype} weights"] if weights else []),
+            *([f"a KV cache in {model.kv_dtype}"] if cache else []),
+        )
+
+    @property
     def kernel_lenders(self) -> tuple[str, ...]:
         """Other devices whose measured kernels stand in for this GPU's own, each once."""
         lenders = (fit for fit in self.fits.values() if fit.lender not in ("", self.gpu.name))
@@ -323,6 +337,11 @@ class Scenario:
             told.append(
                 f"kernels of {self.gpu.name} are borrowed from {', '.join(self.kernel_lenders)}, with wider "
                 "bands"
+            )
+        if self.unpacks:
+            told.append(
+                f"nobody measured the unpacking of {' and '.join(self.unpacks)} on {self.gpu.name}: times "
+                "are of kernels without it that read as many bytes, with wider bands"
             )
         if self.runtime.chain_only and self._has_trees:
             told.append(

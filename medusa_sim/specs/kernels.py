@@ -66,6 +66,8 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     bandwidth, 0 where that does not happen. resident_share: share of L2 in which activations must fit, or
     they are read again for every column of tiles (0: the library's order of tiles avoids it).
     vector_rows, vector_ramp_us: up to so many rows go through a kernel of vector products with this ramp.
+    unpack_rows: rows of a tile whose arithmetic takes as long as unpacking its weights to 16 bits (0: they
+    are not unpacked).
     fewest_waves: whether the library takes the tile that needs the fewest waves instead of the fastest.
     lone_slowdown: factor on tiles that are `slow_alone` (0: none).
     hot_share, hot_ratio: rows whose weights are smaller than this share of L2 were measured with weights in
@@ -99,6 +101,7 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     hot_copies: Count = 0
     lone_slowdown: Ratio = 0.0
     vector_rows: Count = 0
+    unpack_rows: Ratio = 0.0
     vector_ramp_us: Us = 0.0
     fewest_waves: bool = False
 

@@ -16,6 +16,7 @@ from msgspec import Meta
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
 from medusa_sim.specs.experts import MoE
+from medusa_sim.specs.formats import HALVES, Format
 from medusa_sim.specs.latent import Latent
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.windows import Windows
@@ -142,6 +143,14 @@ class Model:
     def whole_vocab(self) -> int:
         """Rows of logits that are chosen from: those of all GPUs."""
         return self.vocab * self.parallel.tp
+
+    @property
+    def numbers(self) -> str:
+        """Arithmetic and what is stored otherwise, as in a headline: `bf16, int4 weights, fp8 KV cache`."""
+        form = Format(self.dtype, self.weight_dtype)
+        weights = f", {self.weight_dtype} weights" if self.dtype in HALVES and form.key != self.dtype else ""
+        cache = f", {self.kv_dtype} KV cache" if self.kv_dtype != self.activation_dtype else ""
+        return f"{self.dtype if weights else form.key}{weights}{cache}"
 
     @property
     def attention_parameter_count(self) -> int:

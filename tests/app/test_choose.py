@@ -177,10 +177,10 @@ def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
 
 
 def test_what_was_not_measured_stands_beside_the_headline(opened: Opened) -> None:
-    page = opened("choose", gpu="rtx-4090", weight_dtype="int4", batch_max=8)
+    page = opened("choose", gpu="rtx-4090", weight_dtype="int4", kv_dtype="fp8", batch_max=8)
     told = " ".join(part.value for part in page.markdown if ":orange[" in part.value)
     assert "borrowed from l40s" in told
-    assert "unpacking of int4 weights" in told
+    assert "unpacking of a KV cache in fp8" in told
     assert "--weight-dtype int4" in next(told for told in commands(page) if "--by-count" in told)
     assert not [part for part in opened("choose", batch_max=8).markdown if ":orange[" in part.value]
 

@@ -58,7 +58,7 @@ def test_times_of_borrowed_kernels_say_so(gpu: str, source: Source) -> None:
 
 def test_weights_and_caches_that_a_kernel_unpacks_are_extrapolated_and_less_certain() -> None:
     latency = CalibratedLatency(load_gpu("a40"), "torch")
-    packed = latency.time(dataclasses.replace(LAYER, weight_dtype="int4"))
+    packed = latency.time(dataclasses.replace(LAYER, weight_dtype="int8"))
     dense = latency.time(LAYER)
     assert np.all(packed.source == Source.EXTRAPOLATED)
     wide = np.log(packed.high_us / packed.low_us) / 2.0

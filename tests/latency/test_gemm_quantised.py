@@ -107,6 +107,19 @@ def test_block_scales_do_not_cost_more_than_sixteen_bits(gpu: str) -> None:
     assert (time_us(gpu, "fp8_block", m, 16384) < time_us(gpu, "bf16", m, 16384)).all()
 
 
+def test_unpacking_costs_arithmetic_and_no_traffic() -> None:
+    gpu, kernel = load_gpu("a100-80gb-sxm"), kernel_of("a100-80gb-sxm", "sglang", "int4")
+    free = msgspec.structs.replace(kernel, unpack_rows=0.0)
+    m = np.array([1, 64, 4096])
+    whole, without = (
+        gemm_time(gpu, each, layer(m, 16384, 8192, "int4"), form="int4").time_us for each in (kernel, free)
+    )
+    cost = whole / without
+    assert cost[1] > cost[0] > 1.0  # felt most where memory and arithmetic take alike
+    assert cost[1] > cost[2] > 1.0  # tall tiles unpack once for many rows
+    assert cost[1] < 1.5
+
+
 def test_a_kernel_that_counts_waves_takes_the_fewest() -> None:
     gpu, kernel = load_gpu("h100-sxm"), kernel_of("h100-sxm", "sglang", "fp8_block")
     assert kernel.fewest_waves
@@ -141,12 +154,12 @@ def test_copies_that_fit_the_cache_are_read_from_it() -> None:
     assert hot[1:] == pytest.approx(cold[1:])
 
 
-def test_int4_of_the_a100_is_measured_and_elsewhere_unpacked_with_a_wide_band() -> None:
+def test_int4_of_the_a100_is_measured_and_lent_with_a_wide_band() -> None:
     at = {"m": 8, "n": 16384, "k": 8192}
     for gpu, source in (
         ("a100-80gb-sxm", Source.CALIBRATED),
         ("a100-40gb", Source.BORROWED),
-        ("l4", Source.EXTRAPOLATED),
+        ("l4", Source.BORROWED),
     ):
         card = load_gpu(gpu)
         packed = CalibratedLatency(card, "sglang").time(layer(**at, name="int4"))
@@ -177,6 +190,18 @@ def test_lenders_are_those_of_the_kernels_that_a_model_uses() -> None:
     assert packed.linear_fit is packed.fits["gemm.int4"]
     own = Scenario(gpu="b200", model="llama-3.1-8b", dtype="nvfp4")
     assert not any(name.split(":")[2:] for name in own.kernel_lenders)  # linear layers are its own
+
+
+def test_what_a_kernel_unpacks_unmeasured_is_said() -> None:
+    packed = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int8", kv_dtype="fp8")
+    assert packed.unpacks == ("int8 weights", "a KV cache in fp8")
+    assert packed.model.numbers == "bf16, int8 weights, fp8 KV cache"
+    assert any("unpacking of int8 weights and a KV cache in fp8 on l4" in line for line in packed.warnings)
+    lent = Scenario(gpu="l4", model="qwen2.5-14b", weight_dtype="int4")
+    assert lent.unpacks == ()
+    assert any("a100-80gb-sxm:sglang:int4" in line for line in lent.warnings)
+    block = Scenario(gpu="h100-sxm", model="llama-3.1-8b", dtype="fp8_block")
+    assert (block.unpacks, block.model.numbers) == ((), "fp8_block")
 
 
 def test_a_written_kernel_reads_back(tmp_path: Path) -> None:
