@@ -80,7 +80,7 @@ def _fitted(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
         if key not in found:
             keep = (ranks == fewest) & (message >= sizes[0][low]) & (message <= sizes[0][high - 1])
             keep |= (ranks == most) & (message >= sizes[1][low_most]) & (message <= sizes[1][high_most - 1])
-            one_shot = may_be_one_shot and sizes[0][high - 1] <= ONE_SHOT_BYTES
+            one_shot = may_be_one_shot and bool(sizes[0][high - 1] <= ONE_SHOT_BYTES)
             found[key] = _regime(rows.where(keep), gpu, one_shot=one_shot)
         return found[key]
 
@@ -133,7 +133,7 @@ def _may_end(sizes: list[FloatArray], high: int, high_most: int) -> bool:
 
 
 def _regime(rows: Rows[Collective], gpu: Gpu, *, one_shot: bool) -> _Part:
-    """Coefficients that are not negative and bring the squares of the relative errors to the least (C2)."""
+    """Coefficients that are not negative and bring the squares of the relative errors to the least (C3)."""
     from scipy.optimize import nnls
 
     ranks = as_float(rows.operator.ranks)

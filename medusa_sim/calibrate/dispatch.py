@@ -33,14 +33,20 @@ RANGES_OF_TOKENS: tuple[int, ...] = (8, 64, 512, 4096, 65536)
 _BOUNDS: Bounds = {
     "start_us": (15.0, 0.1, 600.0),
     "width_us": (1.0, 1e-3, 60.0),
+    "spread_us": (0.5, 1e-3, 10.0),
     "rank_us": (1.0, 1e-3, 60.0),
+    "fill_us": (1.0, 1e-3, 60.0),
+    "fill_tokens": (100.0, 1.0, 1000.0),
     "token_us": (0.1, 1e-4, 20.0),
     "own_us": (0.1, 1e-4, 20.0),
     "copy_us": (0.1, 1e-4, 20.0),
-    "link_fraction": (0.5, 0.02, 2.0),
+    "link_fraction": (0.5, 0.02, 1000.0),
     "norm": (3.0, 1.0, 20.0),
+}
+_FAR: Bounds = {
     "far_us": (10.0, 0.1, 200.0),
     "far_fraction": (0.1, 0.005, 1.0),
+    "far_growth": (1.0, 0.05, 4.0),
 }
 _BAND_ROWS = 10
 _FIT_ROWS = 1500
@@ -53,7 +59,7 @@ def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "")
     name: of the library's backend. Deterministic, seconds. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
-    started = [_refined(_start(rows, name, per_expert=each), rows, gpu) for each in (False, True)]
+    started = [_refined(_start(name, per_expert=each), rows, gpu) for each in (False, True)]
     kernel = min(started, key=lambda each: soft_cost(np.log(_time_us(each, rows, gpu) / rows.time_us)))
     return with_fit(
         kernel,
@@ -73,27 +79,29 @@ def _heldout_groups(rows: Rows[Dispatch]) -> IntArray:
     return groups if groups.max() > 0 else rows.labels("tokens")
 
 
-def _start(rows: Rows[Dispatch], name: str, *, per_expert: bool) -> DispatchKernel:
-    starts = starts_of(_BOUNDS)
-    if not _is_far(rows):
-        starts |= {"far_us": 0.0, "far_fraction": 0.0}
-    return DispatchKernel(**starts, per_expert=per_expert, fit=UNFITTED, name=name)
-
-
-def _is_far(rows: Rows[Dispatch]) -> bool:
-    return bool(np.max(as_float(rows.operator.nodes)) > ONE_NODE)
+def _start(name: str, *, per_expert: bool) -> DispatchKernel:
+    return DispatchKernel(**starts_of(_BOUNDS), per_expert=per_expert, fit=UNFITTED, name=name)
 
 
 def _refined(kernel: DispatchKernel, rows: Rows[Dispatch], gpu: Gpu) -> DispatchKernel:
+    """Ranks of one node first, then what several nodes add to it."""
+    is_far = as_float(rows.operator.nodes) > ONE_NODE
+    if is_far.all() or not is_far.any():
+        return _fitted(kernel, rows, gpu, _BOUNDS)
+    kernel = _fitted(kernel, rows.where(~is_far), gpu, _BOUNDS)
+    started = {name: getattr(kernel, name) or start for name, start in starts_of(_FAR).items()}
+    return _fitted(msgspec.structs.replace(kernel, **started), rows.where(is_far), gpu, _FAR)
+
+
+def _fitted(kernel: DispatchKernel, rows: Rows[Dispatch], gpu: Gpu, bounds: Bounds) -> DispatchKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
     part = rows.thinned(_FIT_ROWS, "tokens", "sms", "hidden")
     log_time = np.log(part.time_us)
-    unseen = set() if _is_far(part) else {"far_us", "far_fraction"}
-    for size, names in (("ranks", {"rank_us"}), ("hidden", {"width_us"})):
-        if part.labels(size).max() == 0:
-            unseen |= names
-            kernel = msgspec.structs.replace(kernel, **dict.fromkeys(names, 0.0))
-    limits = {name: limit for name, limit in limits_of(_BOUNDS).items() if name not in unseen}
+    limits = dict(limits_of(bounds))
+    for size, name in (("ranks", "rank_us"), ("hidden", "width_us"), ("topk", "spread_us")):
+        if name in limits and part.labels(size).max() == 0:
+            del limits[name]
+            kernel = msgspec.structs.replace(kernel, **{name: 0.0})
     return refined(
         kernel,
         limits,

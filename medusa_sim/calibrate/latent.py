@@ -76,9 +76,9 @@ _NARROW_GAIN = 0.6
 _CHANGE_GAIN = 0.99
 """What a change must bring to be kept: a path for one head two fifths, another whole number a hundredth."""
 _BAND_ROWS = 20
-_SEARCH_ROWS = 400
-_FIT_ROWS = 1000
-_EVALUATIONS = 20
+_SEARCH_ROWS = 300
+_FIT_ROWS = 700
+_EVALUATIONS = 16
 _ORDER = ("batch", "q_len", "kv_len", "heads")
 
 

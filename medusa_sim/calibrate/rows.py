@@ -13,10 +13,13 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.attention import fit_attention
+from medusa_sim.calibrate.collective import fit_collective
+from medusa_sim.calibrate.dispatch import fit_dispatch
 from medusa_sim.calibrate.elementwise import fit_elementwise
 from medusa_sim.calibrate.fit import LEAST_ROWS, Rows
 from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats
 from medusa_sim.calibrate.gemm_start import gemm_start
+from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.moe import fit_experts
 from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.calibrate.store import Section, write_kernel
@@ -25,7 +28,9 @@ from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,
     ELEMENTWISE_KINDS,
@@ -202,11 +207,29 @@ def _fit_experts(job: _Job, operator: Experts, time_us: FloatArray) -> FittedKer
     return FittedKernel(section="moe", key=operator.form, kernel=kernel)
 
 
+def _fit_latent(job: _Job, operator: LatentAttention, time_us: FloatArray) -> FittedKernel:
+    kernel = fit_latent(Rows(operator, time_us), job.gpu, source=job.source, name=job.kernel)
+    return FittedKernel(section="mla", key=operator.form, kernel=kernel)
+
+
+def _fit_collective(job: _Job, operator: Collective, time_us: FloatArray) -> FittedKernel:
+    kernel = fit_collective(Rows(operator, time_us), job.gpu, source=job.source, name=job.kernel)
+    return FittedKernel(section="collective", key=operator.forms[0], kernel=kernel)
+
+
+def _fit_dispatch(job: _Job, operator: Dispatch, time_us: FloatArray) -> FittedKernel:
+    kernel = fit_dispatch(Rows(operator, time_us), job.gpu, source=job.source, name=job.kernel)
+    return FittedKernel(section="dispatch", key=operator.form, kernel=kernel)
+
+
 FITS: dict[str, Callable[[_Job, Any, FloatArray], FittedKernel]] = {
     "gemm": _fit_linear,
     **dict.fromkeys((kind for kind in ATTENTION_KINDS if kind not in _UNFUSED), _fit_attention),
     **dict.fromkeys(ELEMENTWISE_KINDS, _fit_elementwise),
     "moe": _fit_experts,
+    **dict.fromkeys(LATENT_KINDS, _fit_latent),
+    **dict.fromkeys(COLLECTIVE_KINDS, _fit_collective),
+    **dict.fromkeys(DISPATCH_KINDS, _fit_dispatch),
 }
 """How each kind of operator is fitted; QK^T and PV are fitted together."""
 

@@ -89,7 +89,9 @@ def _experts_time(model: CalibratedLatency, operator: Experts) -> OperatorTime:
 
 def _latent_time(model: CalibratedLatency, operator: LatentAttention) -> OperatorTime:
     """Of the set that was asked for, else of any that was fitted to latent attention on this GPU."""
-    choice = choose(model.gpu, "mla", operator, model.asked, lambda held: held.mla, forms=operator.forms)
+    choice = choose(
+        model.gpu, "mla", operator, model.asked, lambda held: held.mla, forms=operator.forms, own_first=True
+    )
     found = latent_time(model.gpu, choice.kernel, operator, cold=model.cold)
     return said(choice.of_form(operator.form), found)
 
@@ -103,6 +105,7 @@ def _collective_time(model: CalibratedLatency, operator: Collective) -> Operator
         model.asked,
         lambda held: held.collective,
         forms=operator.forms,
+        own_first=True,
     )
     return said(choice, collective_time(model.gpu, choice.kernel, operator))
 
@@ -110,7 +113,13 @@ def _collective_time(model: CalibratedLatency, operator: Collective) -> Operator
 def _dispatch_time(model: CalibratedLatency, operator: Dispatch) -> OperatorTime:
     """Of the set that was asked for, else of any that was fitted to dispatch over this GPU's link."""
     choice = choose(
-        model.gpu, "dispatch", operator, model.asked, lambda held: held.dispatch, forms=operator.forms
+        model.gpu,
+        "dispatch",
+        operator,
+        model.asked,
+        lambda held: held.dispatch,
+        forms=operator.forms,
+        own_first=True,
     )
     return said(choice.of_form(operator.form), dispatch_time(model.gpu, choice.kernel, operator))
 

@@ -65,23 +65,30 @@ def choose(
     *,
     forms: Sequence[str] | None = None,
     anywhere: bool = True,
+    own_first: bool = False,
 ) -> Choice[KernelT]:
     """The kernel of `section` (`table` of a set) for an operator.
 
     forms: keys that may serve, best first; None: the operator's numeric format, then those of the same
-    arithmetic. anywhere: whether sets that were not asked for may serve. Raises SpecError in one line where
-    there is none of them.
+    arithmetic. anywhere: whether sets that were not asked for may serve. own_first: whether the sets that
+    were asked for serve in any of the forms before other sets do, and there the kernel that was named
+    before others. Raises SpecError in one line where there is none of them.
     """
     others = gpu.kernels if anywhere else ()
     sets = dict.fromkeys([name for name in (asked.engine, asked.kernels, *others) if name])
     held = {name: table(gpu.kernels[name]) for name in sets if name in gpu.kernels}
     wanted = _forms(operator) if forms is None else forms
-    for form in wanted:
-        for set_name, kernels in held.items():
-            for key, kernel in _in_order(kernels, form, asked.kernel):
-                named = _is_named(key, kernel, asked.kernel)
-                is_asked = named and asked.engine in ("", set_name)
-                return Choice(place=f"{set_name}:{key}", form=form, kernel=kernel, is_asked=is_asked)
+    found = [
+        (set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
+        for form in wanted
+        for set_name, kernels in held.items()
+        for key, kernel in _in_order(kernels, form, asked.kernel)
+    ]
+    if own_first:
+        found.sort(key=lambda entry: (entry[0] not in (asked.engine, asked.kernels), not entry[-1]))
+    for set_name, form, key, kernel, is_named in found:
+        is_asked = is_named and asked.engine in ("", set_name)
+        return Choice(place=f"{set_name}:{key}", form=form, kernel=kernel, is_asked=is_asked)
     has = sorted({key for kernels in held.values() for key in kernels})
     of_set = "" if anywhere else f", kernel set {asked.kernels!r}"
     raise SpecError(

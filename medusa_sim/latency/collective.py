@@ -5,9 +5,9 @@ two-shot or rings with ever larger packets. Each is a regime, and its time is li
 of B bytes, w the bytes that a rank must send (`Collective.link_bytes`; B (n - 1) where one-shot) and L the
 link's datasheet bandwidth in one direction (`CollectiveRegime` has the other names):
 
-    served   = B <= bytes_max (n / 2)^growth                               the first regime that serves B (C1)
-    time     = start_us + rank_us (n - 2) + (copy_passes B + link_passes w) / L                          (C2)
-    time     = 0 where n = 1                                               nobody to talk to             (C3)
+    served   = B <= bytes_max (n / 2)^growth                               the first regime that serves B (C2)
+    time     = start_us + rank_us (n - 2) + (copy_passes B + link_passes w) / L                          (C3)
+    time     = 0 where n = 1                                               nobody to talk to
 
 copy_passes is what does not depend on the number of ranks, such as bringing a rank's own part into place.
 Steps of a ring take their time one after another, so the start grows with n; the share (n - 1) / n that
@@ -30,7 +30,7 @@ FEWEST_RANKS = 2.0
 
 
 def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective) -> OperatorTime:
-    """Time of one collective for every message and number of ranks that `operator` holds (C1 to C3).
+    """Time of one collective for every message and number of ranks that `operator` holds (C2, C3).
 
     low and high are the 80 % band of held-out residuals for the range of the message.
     """
@@ -54,7 +54,7 @@ def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective) ->
 
 
 def largest_message(regime: CollectiveRegime, ranks: FloatArray) -> FloatArray:
-    """Bytes of the largest message that a regime serves (C1); infinity where it is open."""
+    """Bytes of the largest message that a regime serves (C2); infinity where it is open."""
     if regime.bytes_max == 0.0:
         return np.full(np.shape(ranks), np.inf)
     return regime.bytes_max * (ranks / FEWEST_RANKS) ** regime.growth

@@ -5,12 +5,12 @@ With t tokens of a rank, h the width of one, n ranks on `nodes` nodes, c the cop
 asked for; else one an expert, at most all) and L the link's datasheet bandwidth in one direction
 (`DispatchKernel` has the other names):
 
-    start    = start_us + width_us h / 1024 + rank_us log2(n / 2)          + far_us between nodes        (X1)
-    sms      = t (token_us + (own_us + copy_us c) h / 1024) / s            reading, casting, adding      (X2)
-    link     = t h e c (n - 1) / n / (link_fraction L)                                                   (X3)
-    far      = t h e f / (far_fraction L),  f = nodes (1 - (1 - 1 / nodes)^topk) (nodes - 1) / nodes     (X4)
-               f = topk (nodes - 1) / nodes where `per_expert`
-    time     = start + |sms, link, far|                                    a smooth maximum of `norm`    (X5)
+    start    = start_us + width_us h / 1024 + spread_us c + rank_us log2(n / 2)
+               + fill_us h / 1024 t / (t + fill_tokens)                    + far_us log2(nodes)          (Y1)
+    sms      = t (token_us + (own_us + copy_us c) h / 1024) / s            reading, casting, adding      (Y2)
+    link     = t h e c (n - 1) / n / (link_fraction L)                                                   (Y3)
+    far      = t h e f / (far_fraction L),  f = (nodes / 2)^far_growth between nodes, else 0             (Y4)
+    time     = start + |sms, link, far|                                    a smooth maximum of `norm`    (Y5)
 
 One rank needs neither: its time is 0.
 """
@@ -31,7 +31,7 @@ _WIDTH = 1024.0
 
 
 def dispatch_time(gpu: Gpu, kernel: DispatchKernel, operator: Dispatch) -> OperatorTime:
-    """Time of one dispatch or combination for every shape that `operator` holds (X1 to X5).
+    """Time of one dispatch or combination for every shape that `operator` holds (Y1 to Y5).
 
     low and high are the 80 % band of held-out residuals for the range of tokens.
     """
@@ -44,12 +44,14 @@ def dispatch_time(gpu: Gpu, kernel: DispatchKernel, operator: Dispatch) -> Opera
     values = operator.size * as_float(operator.hidden) * BYTES_PER_ELEMENT[operator.dtype]
     line_us = values / gpu.link_bandwidth_bytes_per_s * US_PER_S
     link_us = line_us * copies * (ranks - 1.0) / ranks / kernel.link_fraction
-    start_us = (
-        kernel.start_us + kernel.width_us * width + kernel.rank_us * np.log2(np.maximum(ranks, 2.0) / 2.0)
-    )
+    filled = operator.size / (operator.size + kernel.fill_tokens)
+    doublings = np.log2(np.maximum(ranks, 2.0) / 2.0)
+    start_us = kernel.start_us + kernel.spread_us * copies + kernel.rank_us * doublings
+    start_us = start_us + (kernel.width_us + kernel.fill_us * filled) * width
     if kernel.far_fraction > 0.0:
-        link_us = _norm(link_us, line_us * _far_copies(kernel, operator) / kernel.far_fraction, kernel.norm)
-        start_us = start_us + np.where(nodes > ONE_NODE, kernel.far_us, 0.0)
+        far = np.where(nodes > ONE_NODE, (nodes / 2.0) ** kernel.far_growth, 0.0)
+        link_us = _norm(link_us, line_us * far / kernel.far_fraction, kernel.norm)
+        start_us = start_us + kernel.far_us * np.log2(nodes)
     time_us = np.where(ranks > 1.0, start_us + _norm(work_us, link_us, kernel.norm), 0.0)
     return calibrated_time(
         gpu,
@@ -59,13 +61,6 @@ def dispatch_time(gpu: Gpu, kernel: DispatchKernel, operator: Dispatch) -> Opera
         memory_us=np.broadcast_to(link_us, time_us.shape),
         work_us=np.broadcast_to(work_us, time_us.shape),
     )
-
-
-def _far_copies(kernel: DispatchKernel, operator: Dispatch) -> FloatArray:
-    """Copies of a token that leave its node (X4)."""
-    nodes, topk = as_float(operator.nodes), as_float(operator.topk)
-    reached = topk if kernel.per_expert else nodes * (1.0 - (1.0 - 1.0 / nodes) ** topk)
-    return reached * (nodes - 1.0) / nodes
 
 
 def _norm(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:

@@ -7,9 +7,9 @@ Prefill is causal attention with as many K/V heads as heads, of 192 and 128 valu
 projections: with m = batch q_len, w and a the bytes of a projection's weights and activations and f its
 FLOPs, rows padded to 64 and columns to 128 (`Projections` has the other names)
 
-    linear   = |(w + a) / (bandwidth_fraction bandwidth), f / (peak_fraction peak)|                      (L1)
-    f        = 2 x 64 x 128 k max(tiles, sms),  tiles = ceil(m / 64) ceil(n / 128)                       (L2)
-    module   = kernel + launch_us + m (token_us + head_us heads) + sum of linear                         (L3)
+    linear   = |(w + a) / (bandwidth_fraction bandwidth), f / (peak_fraction peak)|                      (U3)
+    f        = 2 x 64 x 128 k max(tiles, sms),  tiles = ceil(m / 64) ceil(n / 128)
+    module   = kernel + launch_us + m (token_us + head_us heads) + sum of linear                         (U4)
 
 with |a, b| = sqrt(a^2 + b^2). What stands between the projections is few bytes and many launches: norms,
 rope, concatenation, quantisation.
@@ -43,7 +43,7 @@ _TILE_COLUMNS = 128.0
 def latent_time(
     gpu: Gpu, kernel: LatentKernel, operator: LatentAttention, *, cold: bool = True
 ) -> OperatorTime:
-    """Time of a kernel or module for every shape that `operator` holds (A1 to A4, L1 to L3).
+    """Time of a kernel or module for every shape that `operator` holds (A1 to A4, U3, U4).
 
     cold: the cache comes from HBM; then the kernel is never below its roofline. low and high are the 80 %
     band of held-out residuals for the range of q_len x batch, wider for verification. Raises SpecError where
@@ -67,7 +67,7 @@ def latent_time(
 
 
 def _around_us(projections: Projections, operator: LatentAttention) -> FloatArray:
-    """Launches and what stands between the projections (L3)."""
+    """Launches and what stands between the projections (U4)."""
     token_us = projections.token_us + projections.head_us * as_float(operator.heads)
     return projections.launch_us + token_us * operator.size
 

@@ -48,17 +48,22 @@ class CollectiveKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 class DispatchKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Dispatch or combination of tokens under expert parallelism.
 
-    start_us, width_us, rank_us: time without tokens, for every 1,024 values of a token's width, and for every
-    doubling of the ranks beyond two. token_us, own_us, copy_us: time of one multiprocessor for a token, for
-    every 1,024 values of it, and for every 1,024 values of each copy that travels. link_fraction: share of
-    the link's bandwidth. norm: exponent of the smooth maximum of both. per_expert: a copy for each expert
-    instead of each rank. far_us, far_fraction: the same as start and link of copies between nodes, 0 where
-    no rows tell. name: of the library's backend; empty: any.
+    start_us, width_us, spread_us, rank_us: time without tokens, for every 1,024 values of a token's width,
+    for every copy of it, and for every doubling of the ranks beyond two. fill_us, fill_tokens: what is added,
+    for every 1,024 values, until tokens fill the pipeline, and how many fill half of it. token_us, own_us,
+    copy_us: time of one multiprocessor for a token, for every 1,024 values of it, and for every 1,024 values
+    of each copy that travels. link_fraction: share of the link's bandwidth. norm: exponent of the smooth
+    maximum of both. per_expert: a copy for each expert instead of each rank. far_us, far_fraction,
+    far_growth: start for every doubling of the nodes, link of copies between two nodes, and the exponent by
+    which these grow with more; 0 where no rows tell. name: of the library's backend; empty: any.
     """
 
     start_us: Us
     width_us: Us
+    spread_us: Us
     rank_us: Us
+    fill_us: Us
+    fill_tokens: Rate
     token_us: Us
     own_us: Us
     copy_us: Us
@@ -68,4 +73,5 @@ class DispatchKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     fit: Fit
     far_us: Us = 0.0
     far_fraction: Ratio = 0.0
+    far_growth: Ratio = 0.0
     name: str = ""

@@ -1,0 +1,141 @@
+"""Collectives and dispatch: bounds of the link, one rank costs nothing, fits recover what made the rows."""
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.calibrate.collective import fit_collective
+from medusa_sim.calibrate.dispatch import fit_dispatch
+from medusa_sim.calibrate.fit import Rows
+from medusa_sim.latency.base import Bound
+from medusa_sim.latency.collective import collective_time
+from medusa_sim.latency.dispatch import dispatch_time
+from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.link_kernels import CollectiveKernel, CollectiveRegime, DispatchKernel
+from medusa_sim.units import US_PER_S
+
+GPU = load_gpu("h100-sxm")
+FIT = Fit(
+    source="made up",
+    rows=20,
+    fit_error=0.05,
+    heldout_error=0.06,
+    residuals=(Residual(size_max=4096.0, low=0.9, high=1.1),),
+)
+ALL_REDUCE = CollectiveKernel(
+    regimes=(
+        CollectiveRegime(
+            start_us=3.0,
+            rank_us=0.1,
+            copy_passes=0.0,
+            link_passes=1.5,
+            bytes_max=524288.0,
+            growth=-0.5,
+            one_shot=True,
+        ),
+        CollectiveRegime(start_us=12.0, rank_us=1.0, copy_passes=0.3, link_passes=1.2),
+    ),
+    fit=FIT,
+)
+DISPATCH = DispatchKernel(
+    start_us=10.0,
+    width_us=1.0,
+    spread_us=0.5,
+    rank_us=1.0,
+    fill_us=1.0,
+    fill_tokens=64.0,
+    token_us=0.1,
+    own_us=0.1,
+    copy_us=0.2,
+    link_fraction=0.6,
+    norm=3.0,
+    per_expert=False,
+    fit=FIT,
+)
+
+
+def all_reduce(message: Size, ranks: Size) -> Collective:
+    return Collective(name="all_reduce", kind="all_reduce", dtype="bf16", message_bytes=message, ranks=ranks)
+
+
+def dispatch(tokens: Size, ranks: Size = 8, hidden: Size = 7168, topk: Size = 8, sms: Size = 0) -> Dispatch:
+    return Dispatch(
+        name="dispatch",
+        kind="dispatch",
+        dtype="bf16",
+        tokens=tokens,
+        hidden=hidden,
+        topk=topk,
+        experts=256,
+        ranks=ranks,
+        sms=sms,
+    )
+
+
+@given(message=st.integers(256, 10**9), ranks=st.sampled_from([2, 4, 8]))
+def test_time_rises_with_message_and_ranks_and_the_link_bounds_it(message: int, ranks: int) -> None:
+    operator = all_reduce(message, ranks)
+    found = float(collective_time(GPU, ALL_REDUCE, operator).time_us)
+    assert found >= float(operator.link_bytes) / GPU.link_bandwidth_bytes_per_s * US_PER_S
+    assert float(collective_time(GPU, ALL_REDUCE, all_reduce(2 * message, ranks)).time_us) >= found
+    assert float(collective_time(GPU, ALL_REDUCE, all_reduce(message, 2 * ranks)).time_us) >= found
+
+
+def test_one_rank_costs_nothing() -> None:
+    assert float(collective_time(GPU, ALL_REDUCE, all_reduce(2**20, 1)).time_us) == 0.0
+    assert float(dispatch_time(GPU, DISPATCH, dispatch(64, ranks=1)).time_us) == 0.0
+
+
+def test_small_messages_wait_and_large_ones_travel() -> None:
+    found = collective_time(GPU, ALL_REDUCE, all_reduce(np.asarray([1024.0, 2.0**28]), 8))
+    assert found.bound.tolist() == [Bound.LATENCY, Bound.MEMORY]
+
+
+@given(tokens=st.integers(1, 20_000), ranks=st.sampled_from([2, 4, 8, 16]))
+def test_dispatch_takes_longer_for_more_tokens_and_with_fewer_multiprocessors(
+    tokens: int, ranks: int
+) -> None:
+    def time_us(operator: Dispatch) -> float:
+        return float(dispatch_time(GPU, DISPATCH, operator).time_us)
+
+    found = time_us(dispatch(tokens, ranks))
+    line_us = float(dispatch(tokens, ranks).link_bytes) / GPU.link_bandwidth_bytes_per_s * US_PER_S
+    assert line_us < found <= time_us(dispatch(2 * tokens, ranks))
+    assert time_us(dispatch(tokens, ranks, sms=8)) >= time_us(dispatch(tokens, ranks, sms=24))
+    assert found <= time_us(dispatch(tokens, ranks, hidden=8192))
+
+
+def test_kernels_read_back_as_they_were_written() -> None:
+    assert msgspec.convert(msgspec.to_builtins(ALL_REDUCE), CollectiveKernel) == ALL_REDUCE
+    assert msgspec.convert(msgspec.to_builtins(DISPATCH), DispatchKernel) == DISPATCH
+
+
+def test_a_fit_of_two_and_eight_ranks_tells_four() -> None:
+    sizes = 2.0 ** np.arange(8, 31, 2)
+    message, ranks = (axis.ravel() for axis in np.meshgrid(sizes, [2.0, 8.0]))
+    rows = Rows(
+        all_reduce(message, ranks), collective_time(GPU, ALL_REDUCE, all_reduce(message, ranks)).time_us
+    )
+    found = fit_collective(rows, GPU, source="made up", name="custom")
+    assert found.fit.fit_error < 1e-6
+    four = all_reduce(np.asarray([2.0**10, 2.0**16, 2.0**24, 2.0**30]), 4)
+    told, true = (collective_time(GPU, kernel, four).time_us for kernel in (found, ALL_REDUCE))
+    assert told == pytest.approx(true, rel=0.02)
+
+
+def test_a_fit_of_dispatch_recovers_other_widths() -> None:
+    axes = np.meshgrid([1.0, 16.0, 128.0, 1024.0, 8192.0], [2048.0, 5120.0, 7168.0], [1.0, 8.0])
+    tokens, hidden, topk = (axis.ravel() for axis in axes)
+    operator = dispatch(tokens, np.full_like(tokens, 8.0), hidden, topk, np.zeros_like(tokens))
+    operator = operator.with_columns(experts=np.full_like(tokens, 256.0), nodes=np.ones_like(tokens))
+    rows = Rows(operator, dispatch_time(GPU, DISPATCH, operator).time_us)
+    found = fit_dispatch(rows, GPU, source="made up")
+    assert found.fit.fit_error < 0.02
+    other = dispatch(np.asarray([32.0, 4096.0]), hidden=4096)
+    told, true = (dispatch_time(GPU, kernel, other).time_us for kernel in (found, DISPATCH))
+    assert told == pytest.approx(true, rel=0.05)

@@ -1,0 +1,131 @@
+"""Latent attention: physics as properties, a fit as recovery, what nobody measured in a wider band."""
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from medusa_sim.calibrate.fit import Rows
+from medusa_sim.calibrate.latent import fit_latent
+from medusa_sim.errors import DataError
+from medusa_sim.latency.base import Source
+from medusa_sim.latency.latent import latent_time
+from medusa_sim.latency.roofline import memory_time_us
+from medusa_sim.operators.latent import LatentAttention, LatentKind
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.attention_kernels import AttentionPath, LatentKernel, Projections
+from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.gpu import load_gpu
+
+GPU = load_gpu("h100-sxm")
+FIT = Fit(
+    source="made up",
+    rows=20,
+    fit_error=0.05,
+    heldout_error=0.06,
+    residuals=(Residual(size_max=4096.0, low=0.9, high=1.1),),
+)
+PATH = AttentionPath(
+    ramp_us=7.0,
+    tile_rows=64,
+    tile_keys=64,
+    packs_gqa=True,
+    ctas_per_sm=1,
+    sharing=0.5,
+    cta_us=3.0,
+    row_us=0.01,
+    whole_fraction=0.6,
+    split_fraction=0.7,
+    split_above=128,
+    split_us=2.0,
+    split_step_us=0.4,
+    bandwidth_fraction=0.9,
+    l2_ratio=2.0,
+    l2_fill=0.8,
+    l2_sharpness=8.0,
+    store_passes=0.0,
+    append_ratio=0.0,
+)
+KERNEL = LatentKernel(wide=PATH, fit=FIT)
+MODULE = LatentKernel(
+    wide=PATH,
+    projections=Projections(
+        launch_us=20.0, token_us=0.05, head_us=1e-3, bandwidth_fraction=0.8, peak_fraction=0.7
+    ),
+    fit=FIT,
+)
+
+
+def latent(kind: LatentKind = "mla_decode", **sizes: Size) -> LatentAttention:
+    given: dict[str, Size] = {"batch": 1, "q_len": 1, "kv_len": 1024, "heads": 16, **sizes}
+    return LatentAttention(
+        name=kind,
+        kind=kind,
+        dtype="bf16",
+        batch=given["batch"],
+        q_len=given["q_len"],
+        kv_len=given["kv_len"],
+        heads=given["heads"],
+    )
+
+
+def time_us(operator: LatentAttention, kernel: LatentKernel = KERNEL, *, cold: bool = True) -> float:
+    return float(latent_time(GPU, kernel, operator, cold=cold).time_us)
+
+
+@given(heads=st.sampled_from([1, 2, 16, 64, 128]), batch=st.sampled_from([1, 4, 64]), step=st.integers(0, 10))
+def test_time_does_not_fall_with_longer_caches_and_never_below_memory(
+    heads: int, batch: int, step: int
+) -> None:
+    keys = 128 * 2**step
+    shorter, longer = (latent(heads=heads, batch=batch, kv_len=length) for length in (keys, 2 * keys))
+    assert time_us(longer) >= time_us(shorter)
+    assert time_us(longer) >= float(memory_time_us(GPU, longer))
+
+
+@given(
+    heads=st.sampled_from([1, 8, 16, 32]), queries=st.sampled_from([2, 4]), keys=st.sampled_from([512, 8192])
+)
+def test_candidates_take_as_long_as_so_many_heads(heads: int, queries: int, keys: int) -> None:
+    several = latent_time(GPU, KERNEL, latent(heads=heads, q_len=queries, kv_len=keys))
+    wide = latent_time(GPU, KERNEL, latent(heads=heads * queries, kv_len=keys))
+    assert float(several.time_us) == pytest.approx(float(wide.time_us))
+    assert float(several.high_us / several.low_us) > float(wide.high_us / wide.low_us)
+    assert several.source == Source.EXTRAPOLATED
+    assert wide.source == Source.CALIBRATED
+
+
+def test_a_verification_step_is_free_while_its_rows_fit_a_tile() -> None:
+    one, four, many = (time_us(latent(batch=64, kv_len=8192, q_len=queries)) for queries in (1, 4, 64))
+    assert four == pytest.approx(one, rel=0.05)
+    assert many > 1.5 * one
+
+
+def test_a_module_is_its_kernel_and_its_projections() -> None:
+    alone, module = latent(heads=128, batch=8), replace(latent(heads=128, batch=8), scope="module")
+    around = sum(float(memory_time_us(GPU, each)) for each in module.projections)
+    assert time_us(module, MODULE) > time_us(alone) + 20.0 + around
+    small = replace(module, gemm_dtype="fp8_block")
+    assert time_us(small, MODULE) < time_us(module, MODULE)
+
+
+def test_a_kernel_reads_back_as_it_was_written() -> None:
+    for kernel in (KERNEL, MODULE, LatentKernel(wide=PATH, narrow=PATH, narrow_rows=1, fit=FIT)):
+        assert msgspec.convert(msgspec.to_builtins(kernel), LatentKernel) == kernel
+
+
+def test_a_fit_finds_the_kernel_that_made_the_rows() -> None:
+    grid = np.meshgrid([1.0, 8.0, 64.0], [64.0, 512.0, 4096.0, 32768.0], [1.0, 8.0, 32.0, 128.0])
+    batch, keys, heads = (axis.ravel() for axis in grid)
+    operator = latent(batch=batch, kv_len=keys, heads=heads, q_len=np.ones_like(batch))
+    rows = Rows(operator, latent_time(GPU, KERNEL, operator, cold=False).time_us)
+    found = fit_latent(rows, GPU, source="made up", name="flash")
+    assert found.name == "flash"
+    assert found.fit.fit_error < 0.02
+    between = latent(batch=16, kv_len=8192, heads=64)
+    assert time_us(between, found, cold=False) == pytest.approx(time_us(between, cold=False), rel=0.1)
+    with pytest.raises(DataError, match="20 or more"):
+        fit_latent(rows.where(np.arange(5)), GPU, source="too few")
