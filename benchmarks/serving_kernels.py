@@ -14,7 +14,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -150,7 +150,8 @@ def dispatch_kernels(gpu: str, card: Gpu) -> Found:
 def collective_kernels(gpu: str, card: Gpu) -> Found:
     """Collectives: the newest release, and older ones that differ."""
     rows = sorted(
-        measured("collectives", gpu), key=lambda each: (_is_other(each.kernel), _newest_first(each.version))
+        _joined(measured("collectives", gpu)),
+        key=lambda each: (_is_other(each.kernel), _newest_first(each.version)),
     )
     known: dict[tuple[str, str, str], CollectiveKernel] = {}
     for each in rows:
@@ -167,6 +168,27 @@ def collective_kernels(gpu: str, card: Gpu) -> Found:
         key = operator.form if newest is None else operator.forms[0]
         known.setdefault((each.engine, each.kernel, operator.form), kernel)
         yield each.engine, FittedKernel(section="collective", key=f"{key}{mark}", kernel=kernel)
+
+
+def _joined(found: Iterator[Measured]) -> Iterator[Measured]:
+    """Too few rows for a fit are joined with those of other dtypes and releases of the same kernel."""
+    few: dict[tuple[str, str, str], list[Measured]] = {}
+    for each in found:
+        if len(each.rows.time_us) >= LEAST_ROWS:
+            yield each
+        else:
+            few.setdefault((each.engine, each.kernel, each.rows.operator.kind), []).append(each)
+    for parts in few.values():
+        newest = min(parts, key=lambda each: _newest_first(each.version))
+        operator = newest.rows.operator
+        columns = {
+            name: np.concatenate([np.asarray(each.rows.operator.columns[name]) for each in parts])
+            for name in operator.COLUMNS
+        }
+        times = np.concatenate([each.rows.time_us for each in parts])
+        joined: Rows[Collective] = Rows(operator.with_columns(**columns), times)  # type: ignore[arg-type]
+        versions = ", ".join(sorted({each.version for each in parts}))
+        yield replace(newest, rows=joined, versions=versions)
 
 
 def _meets(kernel: CollectiveKernel, each: Measured, operator: Collective, card: Gpu) -> bool:
