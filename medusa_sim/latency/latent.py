@@ -73,7 +73,7 @@ def _around_us(projections: Projections, operator: LatentAttention) -> FloatArra
 
 
 def _linear_us(gpu: Gpu, projections: Projections, linear: Gemm) -> tuple[FloatArray, FloatArray]:
-    """Memory and arithmetic of one projection, us (L1, L2)."""
+    """Memory and arithmetic of one projection, us (U3)."""
     memory_us = linear.bytes / (projections.bandwidth_fraction * gpu.bandwidth_bytes_per_s) * US_PER_S
     tiles = np.ceil(as_float(linear.m) / _TILE_ROWS) * np.ceil(as_float(linear.n) / _TILE_COLUMNS)
     flops = 2.0 * _TILE_ROWS * _TILE_COLUMNS * as_float(linear.k) * np.maximum(tiles, gpu.sms)
