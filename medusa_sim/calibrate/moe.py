@@ -78,13 +78,18 @@ def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -
         kernel,
         rows,
         lambda each, part: _time_us(each, part, gpu),
-        lambda part: _refined(kernel, part, gpu, _REFIT_EVALUATIONS),
+        lambda part: refitted_experts(kernel, part, gpu),
         source=source,
         groups=heldout_groups(rows),
         ends=RANGES_OF_TOKENS,
         folds=_FOLDS,
         least_rows=_BAND_ROWS,
     )
+
+
+def refitted_experts(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> ExpertKernel:
+    """The kernel with its parameters fitted to other rows, from where they are; its choices stay."""
+    return _refined(kernel, rows, gpu, _REFIT_EVALUATIONS)
 
 
 def heldout_groups(rows: Rows[Experts]) -> IntArray:

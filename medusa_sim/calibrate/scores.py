@@ -30,6 +30,28 @@ def ratio_mape(predicted: FloatArray, measured: FloatArray, m: IntArray, shape: 
     return float(np.mean(np.concatenate(errors))) if errors else float("nan")
 
 
+GROWTHS = (2, 4, 8)
+"""Times as many tokens: what verification asks of a layer."""
+
+
+def growth_mape(predicted: FloatArray, measured: FloatArray, tokens: IntArray, shape: IntArray) -> float:
+    """MAPE of T(2, 4, 8 x tokens) / T(tokens), as a fraction; NaN where no shape has such a pair.
+
+    All arguments have one entry per row; `shape` labels the rows that differ in tokens alone.
+    """
+    order = np.lexsort((tokens, shape))
+    place = shape[order] * (int(tokens.max()) + 1) + tokens[order]
+    error = np.log(predicted / measured)[order]
+    errors = []
+    for growth in GROWTHS:
+        wanted = place + (growth - 1) * tokens[order]
+        at = np.minimum(np.searchsorted(place, wanted), len(place) - 1)
+        found = (place[at] == wanted) & (growth * tokens[order] <= tokens.max())
+        errors.append(np.abs(np.expm1(error[at][found] - error[found])))
+    every = np.concatenate(errors)
+    return float(np.mean(every)) if every.size else float("nan")
+
+
 @dataclass(frozen=True, slots=True)
 class ChoiceRegret:
     """Share of the attainable speedup that choosing by predicted times gives away, per case."""

@@ -52,7 +52,7 @@ class CalibratedLatency:
         self.gpu = gpu
         self.kernels = engine if engine in gpu.kernels else kernels
         self.cold = cold
-        self.held: KernelSet = gpu.kernel_set(self.kernels)
+        self.held: KernelSet = _over(gpu.kernels.get(kernels), gpu.kernel_set(self.kernels))
         self.asked = Asked(kernels=kernels, engine=engine, kernel=kernel)
 
     def time(self, operator: Operator) -> OperatorTime:
@@ -150,6 +150,15 @@ def _elementwise_time(model: CalibratedLatency, operator: Elementwise) -> Operat
         kind = "rms_norm"  # a pass over rows as well; public rows have no other over the vocabulary
     kernel = model.kernel("elementwise", model.held.elementwise, kind)
     return elementwise_time(model.gpu, kernel, operator, cold=model.cold)
+
+
+def _over(base: KernelSet | None, own: KernelSet) -> KernelSet:
+    """An engine's set, with the sections of the runtime's where it has none."""
+    if base is None or base is own:
+        return own
+    return KernelSet(
+        **{name: getattr(own, name) or getattr(base, name) for name in KernelSet.__struct_fields__}
+    )
 
 
 TIMES: dict[str, Callable[[CalibratedLatency, Any], OperatorTime]] = {

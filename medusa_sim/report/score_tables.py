@@ -19,7 +19,7 @@ def score_table(found: Sequence[Score], file: str) -> TextTable:
     rows = [
         (
             score.op,
-            score.dtype,
+            score.kernels if ":" in score.kernels else score.dtype,
             score.size,
             str(score.rows),
             percent(score.mean),

@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.arrays import FloatArray
-from medusa_sim.calibrate.scores import choice_regret, mape, ratio_mape
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.calibrate.scores import choice_regret, growth_mape, mape, ratio_mape
 from medusa_sim.data import DataDir
 from medusa_sim.latency.by_name import LatencyName, Outside
 from medusa_sim.operators.operator import Attention, Operator
-from medusa_sim.operators.table import operators_of
+from medusa_sim.operators.table import operators_of, texts
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.rows import predicted_rows
+from medusa_sim.step.rows import CHOSEN_COLUMN, predicted_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +32,7 @@ DECIDING_MAX = 512
 REGRET_BATCHES = tuple(range(1, 17))
 REGRET_CANDIDATES = (1, 8, *range(16, 129, 8))
 _FEWEST_COUNTS = 4
+_TOLD_MORE = ("tokens", "hidden", "inter", "experts", "topk", "tp")
 _NOT_IN_A_LAYER = ("lm_head", "embed_tokens")
 
 
@@ -40,8 +41,10 @@ class Score:
     """Errors of one group of rows, as fractions of the measured time.
 
     mean, median, p90, worst: of |predicted / measured - 1|. bias: mean of predicted / measured - 1.
-    ratio: mean error of T(m) / T(1) over shapes with a row at m = 1 (NaN elsewhere). within_band:
-    share of measurements inside low_us..high_us (0.8 is what the band promises).
+    ratio: mean error of T(m) / T(1) over shapes with a row at m = 1 for linear layers, of T(2, 4, 8 times the
+    tokens) / T for layers of experts (NaN elsewhere). within_band: share of measurements inside
+    low_us..high_us (0.8 is what the band promises). kernels: place of the fitted kernel, where rows name an
+    engine or a kernel.
     """
 
     op: str
@@ -56,6 +59,7 @@ class Score:
     bias: float
     ratio: float
     within_band: float
+    kernels: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,14 +108,19 @@ def compared_rows(
 
 
 def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:
-    """Scores of rows with time_us and predictions, for each operator, dtype and range of sizes, then all."""
+    """Scores of rows with time_us and predictions, for each operator, dtype and range of sizes, then all.
+
+    Rows that were predicted by different kernels (CHOSEN_COLUMN) are told apart.
+    """
     found: list[Score] = []
-    for index, operator in operators_of(frame):
+    for index, operator in operators_of(frame, by=(CHOSEN_COLUMN,)):
         rows = frame.iloc[index]
         name = "linear" if operator.kind == "gemm" else operator.kind
+        place = str(texts(frame, CHOSEN_COLUMN, index[:1])[0])
         for label, keep in _ranges(operator, gpu):
             if keep.any():
-                found.append(_score(rows[keep], name, operator.dtype, label))
+                score = _score(rows[keep], name, operator.form, label)
+                found.append(replace(score, kernels=place))
     return found
 
 
@@ -139,10 +148,15 @@ def _m_ranges(operator: Operator, gpu: Gpu) -> list[tuple[str, Mask]]:
     return [*found, (f"m > {edges[-1]}", m > edges[-1]), *_deciding_range(operator, gpu)]
 
 
+def _token_ranges(operator: Operator, _: Gpu) -> list[tuple[str, Mask]]:
+    return [(f"tokens <= {edge}", operator.size <= edge) for edge in (SIZE_EDGES[1], DECIDING_MAX)]
+
+
 _RANGES: dict[str, Callable[[Any, Gpu], list[tuple[str, Mask]]]] = {
     "gemm": _m_ranges,
     "attention": _kv_ranges,
     "elementwise": _deciding_range,
+    "moe": _token_ranges,
 }
 """Ranges of size by operator family; a family that is not here is scored as a whole."""
 
@@ -164,7 +178,7 @@ def _score(rows: pd.DataFrame, op: str, dtype: str, size: str) -> Score:
         worst=float(error[worst]),
         worst_at=_shape(rows.iloc[worst]),
         bias=float(np.mean(predicted / measured - 1.0)),
-        ratio=_ratio(rows, predicted, measured) if op == "linear" else float("nan"),
+        ratio=_RATIOS[op](rows, predicted, measured) if op in _RATIOS else float("nan"),
         within_band=float(np.mean(inside)),
     )
 
@@ -175,12 +189,26 @@ def _ratio(rows: pd.DataFrame, predicted: FloatArray, measured: FloatArray) -> f
     return ratio_mape(predicted, measured, m, shape)
 
 
+def _growth(rows: pd.DataFrame, predicted: FloatArray, measured: FloatArray) -> float:
+    layer = [name for name in _LAYER_OF_EXPERTS if name in rows]
+    groups = rows.groupby(layer, dropna=False, observed=True).ngroup()
+    shape: IntArray = np.asarray(groups, dtype=np.int64)
+    return growth_mape(predicted, measured, rows["tokens"].to_numpy(dtype=np.int64), shape)
+
+
+_LAYER_OF_EXPERTS = ("hidden", "inter", "experts", "topk", "tp", "ep", "distribution", "engine", "kernel")
+_RATIOS: dict[str, Callable[[pd.DataFrame, FloatArray, FloatArray], float]] = {
+    "linear": _ratio,
+    "moe": _growth,
+}
+
+
 def _shape(row: pd.Series[float]) -> str:
     """The sizes of a row and both times: `m 136, n 4096, k 11008: 87 for 120 us`."""
     import pandas as pd
 
-    columns = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads")
-    sizes = ", ".join(f"{c} {int(row[c])}" for c in columns if not pd.isna(row[c]))
+    columns = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", *_TOLD_MORE)
+    sizes = ", ".join(f"{c} {int(row[c])}" for c in columns if c in row and not pd.isna(row[c]))
     return f"{sizes}: {row['predicted_us']:.4g} for {row['time_us']:.4g} us"
 
 
