@@ -94,6 +94,8 @@ def _scenario(set_up: SetUp, version: float) -> Scenario:
         dtype=set_up.dtype,
         weight_dtype=set_up.weight_dtype,
         kv_dtype=set_up.kv_dtype,
+        tp=set_up.tp,
+        ep=set_up.ep,
     )
 
 

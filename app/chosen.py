@@ -46,6 +46,8 @@ class SetUp:
     dtype: str | None = None
     weight_dtype: str | None = None
     kv_dtype: str | None = None
+    tp: int = 1
+    ep: int = 1
 
     @property
     def runtime(self) -> str:
@@ -77,6 +79,8 @@ class SetUp:
         """The same set-up as options of `medusa-sim recommend`."""
         given = ["--gpu", self.gpu, "--model", self.model_given, "--seq", str(self.seq_len)]
         given += self.launch_options
+        given += ["--tp", str(self.tp)] if self.tp > 1 else []
+        given += ["--ep", str(self.ep)] if self.ep > 1 else []
         if self.drafter != DEFAULT_DRAFTER:
             given += ["--drafter", self.drafter]
         if self.heads is not None:
@@ -112,7 +116,8 @@ class SetUp:
     def title(self) -> str:
         """`vicuna-7b on a100-80gb-pcie`, with the engine where there is one."""
         engine = "" if self.own_code else f" under {self.engine}"
-        return f"{self.model} on {self.gpu}{engine}"
+        cards = self.gpu if self.tp == 1 else f"{self.tp} x {self.gpu}"
+        return f"{self.model} on {cards}{engine}"
 
 
 def measured_models(gpu: str) -> dict[str, str]:

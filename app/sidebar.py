@@ -40,6 +40,7 @@ RUNS_ON = (*RUNTIMES, "kernel", *UNTIMED)
 DTYPES = (PUBLISHED, "fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4")
 WEIGHTS = (SAME, "int4")
 CACHES = (SAME, "fp8")
+GPUS = (1, 2, 4, 8, 16)
 _LARGEST_SEQ_LEN = 131_072
 _HEADS = 5
 """Heads of every shipped profile."""
@@ -72,10 +73,14 @@ def set_up(where: Any) -> SetUp:
         told = "A smaller model of the same family and vocabulary."
         draft_model = inputs.choice(where, "draft_model", "Draft model", model_names(), "llama-68m", told)
     acceptance = acceptance_choice(where, drafter)
+    tp = inputs.step_of(where, "tp", "GPUs", GPUS, 1, "They share the model by tensor parallelism.")
     with where.expander("More"):
         dtype = dtype_choice(st)
         weights = inputs.choice(
             st, "weight_dtype", "Weights", WEIGHTS, SAME, "int4: weights alone, as AWQ and GPTQ store them."
+        )
+        whole_experts = tp > 1 and inputs.on_off(
+            st, "ep", "Whole experts on each GPU", False, "Expert parallelism, for mixtures of experts."
         )
         cache = inputs.choice(st, "kv_dtype", "KV cache", CACHES, SAME, "fp8: half the bytes of fp16.")
     return SetUp(
@@ -91,6 +96,8 @@ def set_up(where: Any) -> SetUp:
         dtype=dtype_for(gpu, dtype),
         weight_dtype=None if weights == SAME else weights,
         kv_dtype=None if cache == SAME else cache,
+        tp=tp,
+        ep=tp if whole_experts else 1,
     )
 
 

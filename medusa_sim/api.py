@@ -367,16 +367,18 @@ def sweep(
     batch: Sizes = 1,
     seq_len: Sizes = DEFAULT_SEQ_LEN,
     candidates: Sizes = DEFAULT_CANDIDATES,
+    tp: Sizes = 1,
     **scenario: Any,
 ) -> pd.DataFrame:
-    """`Scenario(...).sweep(...)` over one or more GPUs and models, GPUs outermost; the same columns."""
+    """`Scenario(...).sweep(...)` over one or more cards, models and numbers of GPUs, cards outermost."""
     import pandas as pd
 
     names = [[value] if isinstance(value, str) else list(value) for value in (gpu, model)]
     frames = [
-        Scenario(gpu=card, model=target, **scenario).sweep(batch, seq_len, candidates)
+        Scenario(gpu=card, model=target, tp=gpus, **scenario).sweep(batch, seq_len, candidates)
         for card in names[0]
         for target in names[1]
+        for gpus in _listed(tp)
     ]
     whole: pd.DataFrame = pd.concat(
         [frame.astype({"gpu": str, "model": str}) for frame in frames], ignore_index=True

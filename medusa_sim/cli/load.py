@@ -10,7 +10,7 @@ import click
 
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPU, MODEL
-from medusa_sim.cli.options import SCENARIO_NAMES, PositiveFloat, output_options, scenario_options
+from medusa_sim.cli.options import SCENARIO_NAMES, PositiveFloat, output_options, scenario_options, tp_option
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_MODEL
 
@@ -162,6 +162,7 @@ class Policies(click.ParamType[tuple[str, ...]]):
     default=None,
     help="Also write report.html and report.md with plots into this folder.",
 )
+@tp_option
 @scenario_options
 @output_options
 def load(
@@ -188,8 +189,10 @@ def load(
         from medusa_sim.writing import check_folder
 
         check_folder(report_dir)
-    scenario = Scenario(gpu=names["gpu"], model=names["model"], **{key: names[key] for key in SCENARIO_NAMES})
-    asked = {key: value for key, value in names.items() if key not in (*SCENARIO_NAMES, "gpu", "model")}
+    scenario = Scenario(
+        gpu=names["gpu"], model=names["model"], tp=names["tp"], **{key: names[key] for key in SCENARIO_NAMES}
+    )
+    asked = {key: value for key, value in names.items() if key not in (*SCENARIO_NAMES, "gpu", "model", "tp")}
     test = load_test(scenario, policies=policies, **asked)
     with progress("requests") as tell:
         answer = answered(

@@ -10,7 +10,7 @@ import click
 from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType, echo_grid
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import MODEL, RUNTIME
-from medusa_sim.cli.options import DTYPE, gpu_option, latency_options, output_options
+from medusa_sim.cli.options import DTYPE, gpu_option, latency_options, output_options, tp_option
 from medusa_sim.cli.output import Output
 from medusa_sim.plan.defaults import DEFAULT_MODEL
 
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 )
 @gpu_option
 @click.option("--model", type=MODEL, default=DEFAULT_MODEL, show_default=True, help="Model or config.json.")
+@tp_option
 @click.option("--batch", type=GridType(BATCH), default="1,16", show_default=True)
 @click.option("--seq", "seq_len", type=GridType(SEQ_LEN), default="1024", show_default=True)
 @click.option("--candidates", type=GridType(CANDIDATES), default="1,16..112:16", show_default=True)
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 def roofline(
     gpu: str,
     model: str,
+    tp: int,
     batch: tuple[int, ...],
     seq_len: tuple[int, ...],
     candidates: tuple[int, ...],
@@ -60,12 +62,14 @@ def roofline(
 ) -> None:
     """FLOP/s and operational intensity of each operator in prefill, decode and verification.
 
-    flops_per_s is what the latency model predicts, roofline_flops_per_s what the datasheet allows.
+    flops_per_s is what the latency model predicts, roofline_flops_per_s what the datasheet allows. With --tp
+    the operators are those of one GPU.
     """
     from medusa_sim.latency.by_name import latency_model
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.model import with_dtypes
     from medusa_sim.specs.models import load_model
+    from medusa_sim.specs.parallel import Parallel, on_one_gpu
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.step.grid import Grid
     from medusa_sim.step.roofline import roofline_points
@@ -75,7 +79,7 @@ def roofline(
 
         check_plot_path(plot)
     card, launched = load_gpu(gpu, data_dir), load_runtime(runtime, data_dir)
-    sizes = with_dtypes(load_model(model), dtype)
+    sizes = on_one_gpu(with_dtypes(load_model(model), dtype), Parallel(tp=tp))
     timing = latency_model(
         card, latency, kernels or launched.kernel_set(sizes.dtype), outside=outside, data_dir=data_dir
     )

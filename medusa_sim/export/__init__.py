@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export import llama_cpp, plain_json, sglang, tensorrt_llm, tgi, vllm
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.specs.parallel import ONE
 
 Writer = Callable[[Recommendation, str | None, str | None], EngineSettings]
 
@@ -32,4 +34,27 @@ def exported(
     """
     if engine not in WRITERS:
         raise UsageError(unknown_name("engine", engine, ENGINES))
-    return WRITERS[engine](answer, version, draft_path)
+    found = WRITERS[engine](answer, version, draft_path)
+    return replace(found, notes=(*found.notes, *_gpu_notes(answer, engine)))
+
+
+def _gpu_notes(answer: Recommendation, engine: str) -> tuple[str, ...]:
+    """The options that share the model among GPUs, which the settings leave to the reader."""
+    parallel = answer.scenario.parallel
+    if parallel == ONE:
+        return ()
+    options = [_GPU_OPTIONS[engine].format(tp=parallel.tp)] if engine in _GPU_OPTIONS else []
+    if engine == "vllm" and parallel.ep > 1:
+        options.append("--enable-expert-parallel")
+    if engine == "sglang":
+        options += [f"--ep {parallel.ep}"] if parallel.ep > 1 else []
+        options += [f"--enable-dp-attention --dp {parallel.tp}"] if parallel.dp_attention else []
+    return (f"computed for {answer.scenario.cards}: start the engine with {' '.join(options) or 'as many'}",)
+
+
+_GPU_OPTIONS = {
+    "vllm": "--tensor-parallel-size {tp}",
+    "sglang": "--tp {tp}",
+    "tensorrt-llm": "tensor_parallel_size: {tp}",
+    "tgi": "--num-shard {tp}",
+}

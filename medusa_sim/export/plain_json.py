@@ -37,6 +37,8 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
         "schema": f"medusa-sim/schedule/{known}",
         "gpu": answer.gpu.name,
         "model": answer.setting.model.name,
+        "tp": answer.scenario.parallel.tp,
+        "ep": answer.scenario.parallel.ep,
         "drafter": answer.drafting.method,
         "draft_path": draft_path,
         "acceptance": answer.profile.name,

@@ -309,6 +309,12 @@ class Scenario:
         return tuple(dict.fromkeys(fit.inherited_from for fit in lenders))
 
     @property
+    def cards(self) -> str:
+        """`h200-sxm`; `8 x h200-sxm (tp 8)`."""
+        parallel = self.parallel
+        return self.gpu.name if parallel == ONE else f"{parallel.tp} x {self.gpu.name} ({parallel.ways})"
+
+    @property
     def gpus(self) -> int:
         """GPUs that run the model together."""
         return self.parallel.tp

@@ -93,7 +93,7 @@ def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
 
 def _title(answer: LoadAnswer) -> str:
     scenario = answer.test.scenario
-    return f"{Path(scenario.model.name).name} on {scenario.gpu.name} under load"
+    return f"{Path(scenario.model.name).name} on {scenario.cards} under load"
 
 
 def _cards(answer: LoadAnswer) -> tuple[tuple[str, str, str], ...]:

@@ -29,6 +29,7 @@ def row_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
     values: dict[str, Any] = {
         "gpu": scenario.gpu.name,
         "model": scenario.model.name,
+        "tp": scenario.parallel.tp,
         "runtime": scenario.runtime.name,
         "drafter": scenario.drafting.method,
         "acceptance": scenario.profile.name,

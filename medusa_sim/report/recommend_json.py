@@ -31,6 +31,9 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
     return {
         "gpu": answer.gpu.name,
         "model": setting.model.name,
+        "tp": answer.scenario.parallel.tp,
+        "ep": answer.scenario.parallel.ep,
+        "dp_attention": answer.scenario.parallel.dp_attention,
         "runtime": setting.runtime.name,
         "latency_model": setting.latency.name,
         "kernels": answer.scenario.kernels,

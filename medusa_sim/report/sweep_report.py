@@ -67,7 +67,7 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
         blocks += [_compared(settings, answers), Text("Best count and its speedup, by batch.")]
     for item, found in zip(settings, answers, strict=True):
         if several:
-            blocks.append(Heading(f"{_model_name(item)} on {item.gpu.name}"))
+            blocks.append(Heading(f"{_model_name(item)} on {item.cards}"))
         blocks += _setting_blocks(item, found, several)
     blocks += [
         Heading("Sources"),
@@ -80,7 +80,7 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
 
 
 def _title(settings: Sequence[Scenario]) -> str:
-    gpus = list(dict.fromkeys(item.gpu.name for item in settings))
+    gpus = list(dict.fromkeys(item.cards for item in settings))
     models = list(dict.fromkeys(item.model.name for item in settings))
     return f"How many candidates should {', '.join(models)} verify on {', '.join(gpus)}?"
 
@@ -99,7 +99,7 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
             found.best.columns[name].reshape(grid.batch.size, -1)[:, 0].tolist()
             for name in ("candidates", "speedup")
         )
-        rows.append((item.gpu.name, _model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
+        rows.append((item.cards, _model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
     return TextTable(
         headers=("GPU", "model", *(f"batch {grid.batch[i]}" for i in shown)),
         rows=tuple(rows),

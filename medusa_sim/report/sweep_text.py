@@ -33,7 +33,7 @@ def headline(scenario: Scenario) -> str:
     fixed = scenario.baseline == "fixed"
     against = ", against the decode step at batch 1 and length 1024" if fixed else ""
     return (
-        f"{scenario.gpu.name}, {scenario.model.name} {scenario.model.numbers}, {drafting}"
+        f"{scenario.cards}, {scenario.model.name} {scenario.model.numbers}, {drafting}"
         f"{scenario.runtime.name}, {latency}, acceptance {scenario.profile.name}{against}"
     )
 

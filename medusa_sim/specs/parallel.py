@@ -66,14 +66,17 @@ class Parallel:
         """Whether tokens are sent to the GPUs of their experts (else every GPU has all tokens)."""
         return self.dp_attention and self.ep > 1
 
+    @property
+    def ways(self) -> str:
+        """`tp 8, ep 8, data-parallel attention`."""
+        found = [f"tp {self.tp}"]
+        found += [f"ep {self.ep}"] if self.ep > 1 else []
+        found += ["data-parallel attention"] if self.dp_attention else []
+        return ", ".join(found)
+
     def __str__(self) -> str:
-        """`8 GPUs (tp 8, ep 8, data-parallel attention)`; `1 GPU`."""
-        if self.tp == 1:
-            return "1 GPU"
-        ways = [f"tp {self.tp}"]
-        ways += [f"ep {self.ep}"] if self.ep > 1 else []
-        ways += ["data-parallel attention"] if self.dp_attention else []
-        return f"{self.tp} GPUs ({', '.join(ways)})"
+        """`8 GPUs (tp 8, ep 8)`; `1 GPU`."""
+        return "1 GPU" if self.tp == 1 else f"{self.tp} GPUs ({self.ways})"
 
 
 ONE = Parallel()
