@@ -51,7 +51,8 @@ def headline(answer: Recommendation) -> str:
         *([f"at most {question.max_latency_ms:g} ms a token"] if question.max_latency_ms else []),
     ]
     return (
-        f"{answer.scenario.cards}, {setting.model.name} {setting.model.numbers}, {drafter_text(answer.scenario)}, "
+        f"{answer.scenario.cards}, {setting.model.name} {setting.model.numbers}, "
+        f"{drafter_text(answer.scenario)}, "
         f"{setting.runtime.name}, {latency}, acceptance {answer.profile.name}; {', '.join(limits)}"
     )
 

@@ -1,9 +1,9 @@
-"""What the GPUs of one model send each other in a step (docs/method.md, several GPUs).
+"""What the GPUs of one model send each other in a step (docs/method.md, chapter 15).
 
-(P1)  all-reduce        2 a layer and 1 of the embedding, m h elements          tensor parallelism
-(P2)  all-gather        the logits, once                                        vocabulary in parts
-(P3)  gather, scatter   1 + 1 a layer, m h elements                             data-parallel attention
-(P4)  dispatch, combine 1 + 1 a layer with experts, the own rows                beside expert parallelism
+(Z1)  all-reduce        2 a layer and 1 of the embedding, m h elements          tensor parallelism
+(Z2)  all-gather        the logits, once                                        vocabulary in parts
+(Z3)  gather, scatter   1 + 1 a layer, m h elements                             data-parallel attention
+(Z4)  dispatch, combine 1 + 1 a layer with experts, the own rows                beside expert parallelism
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 def exchange_launches(model: Model, workload: Workload, own: Workload, logit_rows: Size) -> list[Launch]:
-    """Collectives of one step (P1) to (P4); none on one GPU. own: the sequences of this GPU's attention."""
+    """Collectives of one step (Z1) to (Z4); none on one GPU. own: the sequences of this GPU's attention."""
     parallel, layers = model.parallel, model.layers
     if parallel.tp == 1:
         return []
