@@ -29,13 +29,14 @@ tokens take 1.4 times as long as 256 where n and k are large).
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
+from medusa_sim.latency.tiles import Candidates, candidates_of, wave_cost
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu
@@ -74,7 +75,7 @@ def gemm_time(
     """
     m, n, k = (as_float(size) for size in (operator.m, operator.n, operator.k))
     chosen = gemm_choice(gpu, kernel, operator)
-    times = _times(gpu, kernel, operator, (m, n, k), _candidates(kernel).taken(chosen), cold=cold)
+    times = _times(gpu, kernel, operator, (m, n, k), candidates_of(kernel).taken(chosen), cold=cold)
     return calibrated_time(
         gpu,
         [(kernel.fit, operator)],
@@ -93,7 +94,7 @@ def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bo
     tile. For fitting: `gemm_time` is the one of these with the least time x reluctance.
     """
     m, n, k = _sizes(operator)
-    candidates = _candidates(kernel).before(m.ndim)
+    candidates = candidates_of(kernel).before(m.ndim)
     times = _times(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
     every: FloatArray = np.where(candidates.allowed(m, n), times.time_us, np.inf)
     return every
@@ -103,7 +104,7 @@ def gemm_chosen_us(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, chosen: IntArray, *, cold: bool = True
 ) -> FloatArray:
     """Times of given choices: `chosen` indexes the first axis of `gemm_candidates_us`, per shape."""
-    candidates = _candidates(kernel).taken(chosen)
+    candidates = candidates_of(kernel).taken(chosen)
     return _times(gpu, kernel, operator, _sizes(operator), candidates, cold=cold).time_us
 
 
@@ -111,57 +112,6 @@ def _sizes(operator: Gemm) -> tuple[FloatArray, FloatArray, FloatArray]:
     """m, n, k in one shape."""
     m, n, k = np.broadcast_arrays(as_float(operator.m), as_float(operator.n), as_float(operator.k))
     return m, n, k
-
-
-@dataclass(frozen=True, slots=True)
-class _Candidates:
-    """Everything the library can choose: tiles, each with every split. Arrays of one shape."""
-
-    tile_m: FloatArray
-    tile_n: FloatArray
-    split: FloatArray
-    reluctance: FloatArray
-    cluster: FloatArray
-    loads_padding: FloatArray
-    slow_alone: FloatArray
-    pace: FloatArray
-    m_min: FloatArray
-    m_max: FloatArray
-    n_min: FloatArray
-    n_max: FloatArray
-
-    def taken(self, index: IntArray) -> _Candidates:
-        """The candidates at `index`, in its shape."""
-        return _Candidates(*(column[index] for column in self._columns()))
-
-    def before(self, dimensions: int) -> _Candidates:
-        """With `dimensions` axes of length 1 after the candidates' own, to broadcast against shapes."""
-        shape = (-1, *(1 for _ in range(dimensions)))
-        return _Candidates(*(column.reshape(shape) for column in self._columns()))
-
-    def allowed(self, m: FloatArray, n: FloatArray) -> npt.NDArray[np.bool_]:
-        """Whether the library uses the candidate at all for these m and n."""
-        inside: npt.NDArray[np.bool_] = (
-            (m >= self.m_min) & (m <= self.m_max) & (n >= self.n_min) & (n <= self.n_max)
-        )
-        return inside
-
-    def _columns(self) -> tuple[FloatArray, ...]:
-        return tuple(getattr(self, field.name) for field in fields(self))
-
-
-def _candidates(kernel: GemmKernel) -> _Candidates:
-    rows = [
-        (
-            *(tile.m, tile.n, split),
-            tile.reluctance * (kernel.split_reluctance if split > 1 else 1.0),
-            *(tile.cluster, tile.loads_padding, tile.slow_alone, tile.pace),
-            *(tile.m_min, tile.m_max or np.inf, tile.n_min, tile.n_max or np.inf),
-        )
-        for tile in kernel.tiles
-        for split in kernel.splits
-    ]
-    return _Candidates(*np.asarray(rows, dtype=np.float64).T)
 
 
 def gemm_choice(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> IntArray:
@@ -183,25 +133,13 @@ def _best(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, sizes: tuple[FloatArray, FloatArray, FloatArray]
 ) -> IntArray:
     m, n, _ = sizes
-    candidates = _candidates(kernel).before(len(np.broadcast_shapes(*(size.shape for size in sizes))))
+    candidates = candidates_of(kernel).before(len(np.broadcast_shapes(*(size.shape for size in sizes))))
     if kernel.fewest_waves:
-        cost = _wave_cost(gpu, candidates, m, n)
+        cost = wave_cost(gpu, candidates, m, n)
     else:
         cost = _times(gpu, kernel, operator, sizes, candidates).time_us * candidates.reluctance
     best: IntArray = np.argmin(np.where(candidates.allowed(m, n), cost, np.inf), axis=0)
     return np.broadcast_to(best, np.broadcast_shapes(*(size.shape for size in sizes)))
-
-
-def _wave_cost(gpu: Gpu, candidate: _Candidates, m: FloatArray, n: FloatArray) -> FloatArray:
-    """What a library that counts waves makes least: waves, idle SMs in the last, padding, then 1 / tile_n.
-
-    Each in units that the next cannot reach. Source: DeepGEMM (MIT), `get_best_config` of its heuristics.
-    """
-    columns = np.ceil(n / candidate.tile_n)
-    blocks = np.ceil(m / candidate.tile_m) * columns
-    waves = np.ceil(blocks / gpu.sms)
-    padding = (columns * candidate.tile_n - n) / candidate.tile_n
-    return 4.0 * gpu.sms * waves - 2.0 * (blocks - (waves - 1.0) * gpu.sms) + padding + 1.0 / candidate.tile_n
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,7 +148,7 @@ class _Work:
 
     gpu: Gpu
     kernel: GemmKernel
-    candidate: _Candidates
+    candidate: Candidates
     m: FloatArray
     n: FloatArray
     k: FloatArray
@@ -227,7 +165,7 @@ def _times(
     kernel: GemmKernel,
     operator: Gemm,
     sizes: tuple[FloatArray, FloatArray, FloatArray],
-    candidate: _Candidates,
+    candidate: Candidates,
     *,
     cold: bool = True,
 ) -> _Times:
