@@ -72,7 +72,7 @@ bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help
 accuracy: $(VENV)/stamp-run  ## write docs/accuracy.md from measured rows (MEDUSA_SIM_DATA, else ../shared/data)
 	$(BIN)/python benchmarks/accuracy.py
 
-validate: $(VENV)/stamp-test  ## measure this CPU, fit, predict and compare with the decoder, nine minutes, to out/validate
+validate: $(VENV)/stamp-test  ## measure this CPU, fit, predict and compare with the decoder, ten minutes, to out/validate
 	PYTHON=$(CURDIR)/$(BIN)/python benchmarks/cpu_ground_truth.sh out/validate
 
 # The engine lives in an environment of its own: it pins another numpy, and the project needs none of it.
@@ -89,8 +89,8 @@ $(ENGINE_VENV)/stamp: $(ENGINE_PACKAGES)
 validate-engine: $(VENV)/stamp-test $(ENGINE_VENV)/stamp  ## compare with vLLM on this CPU, fifteen minutes, to out/engine
 	$(BIN)/python benchmarks/validate_engine.py out/engine --engine-python $(ENGINE_VENV)/bin/python --name vllm-cpu
 
-measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes (PYTHON with a CUDA torch)
-	PYTHON=$(PYTHON) benchmarks/gpu_ground_truth.sh out/gpu
+measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes a call (PYTHON with a CUDA torch)
+	$(PYTHON) benchmarks/gpu_ground_truth.py out/gpu
 
 docs: $(VENV)/stamp-run  ## write docs/cli.md, docs/validation.md, the outputs in README.md, docs/speedup.png
 	$(BIN)/python benchmarks/refresh_docs.py

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,21 +21,18 @@ from scipy.optimize import least_squares
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.calibrate.store import write_power
-from medusa_sim.latency.by_name import latency_model
+from medusa_sim.errors import SpecError
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import Model, with_dtypes
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import ONE, Parallel, on_one_gpu
 from medusa_sim.specs.power import PowerFit
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.engine import filter_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.power import load_watts, under_limit
-from medusa_sim.step.server import Traffic, served, served_length
-from medusa_sim.step.step import Setting, decode_step
-from medusa_sim.step.workload import decode, prefill
+from medusa_sim.step.server import Traffic, served_length
+from medusa_sim.step.step import step_works
+from medusa_sim.step.workload import Launch, prefill
 from medusa_sim.units import US_PER_S
 
 CARD = "h100-sxm"
@@ -72,73 +70,57 @@ class Row:
 
 
 def rows_of(folder: Path) -> list[Row]:
-    """Every run, at its measured tokens/s; predicted_us: the step that would have been predicted, one GPU."""
+    """Every run at its measured tokens/s; predicted_us: its predicted step, where the kernels are known."""
     power = pd.read_csv(folder / "engines" / "power_mlenergy.csv")
     speed = pd.read_csv(folder / "engines" / "plain_decode_mlenergy.csv")
     assert (power.model == speed.model).all()
     assert (power.max_num_seqs == speed.max_num_seqs).all()
-    both = power.assign(output=speed.avg_output_len, tokens_per_s=speed.output_tok_s)
+    both = power.assign(output=speed.avg_output_len, tokens_per_s=speed.output_tok_s, ep=speed.ep)
     return [_row(line) for line in both.itertuples()]
 
 
-def _row(line: object) -> Row:
-    name, gpus, batch = MODELS[line.model], int(line.n_gpus), float(line.avg_batch)  # type: ignore[attr-defined]
-    output, prompt = float(line.output), PROMPTS[line.task]  # type: ignore[attr-defined]
-    gpu, runtime = load_gpu(CARD), load_runtime(RUNTIME)
-    engine = runtime.engine
-    assert engine is not None
-    model = with_dtypes(load_model(name), "bf16")
-    traffic = Traffic(prompt_tokens=prompt, output_tokens=output)
-    setting = Setting(
-        latency=latency_model(gpu, "calibrated", runtime.kernel_set("bf16")),
-        model=model, runtime=runtime, scope="model", drafter=NoDrafter(),
+def _row(line: Any) -> Row:
+    gpus, batch = int(line.n_gpus), float(line.avg_batch)
+    traffic = Traffic(prompt_tokens=PROMPTS[line.task], output_tokens=float(line.output))
+    scenario = Scenario(
+        gpu=CARD, model=MODELS[line.model], dtype="bf16", runtime=RUNTIME, drafter="eagle3", acceptance=0.7,
+        tp=gpus, ep=int(line.ep), dp_attention=int(line.ep) > 1,
+        prompt_tokens=traffic.prompt_tokens, output_tokens=traffic.output_tokens,
     )  # fmt: skip
-    length = float(served_length(setting, prompt + output / 2.0, traffic))
-    per_gpu = batch / gpus if line.tp < gpus else batch  # type: ignore[attr-defined]
-    moved, computed = _counts(model, gpus, per_gpu, batch, length, traffic, setting)
-    step_us = US_PER_S * batch / float(line.tokens_per_s)  # type: ignore[attr-defined]
-    sampled_us = float(filter_us(engine, gpu, batch, model.vocab, top_k=model.samples_top_k)) / gpus
-    predicted = None
-    if gpus == 1 and model.experts is None:
-        time = decode_step(setting, batch, length).time_us
-        predicted = float(served(setting, time, batch, 1, np.ones(()), traffic).tpot_us)
+    setting, engine = scenario.setting, scenario.runtime.engine
+    length = traffic.prompt_tokens + traffic.output_tokens / 2
+    assert engine is not None
+    seen = round(float(served_length(setting, length, traffic)))
+    launches = [launch for work in step_works(setting, round(batch), seen, 1) for launch in work.launches]
+    prompt = model_launches(setting.shard, prefill(1, traffic.prompt_tokens), scenario.runtime)
+    finished = batch / traffic.output_tokens
+    computed = sum(_of(launch, launch.operator.flops) for launch in launches)
+    computed += finished * sum(_of(launch, launch.operator.flops) for launch in prompt)
+    step_us = US_PER_S * batch / float(line.tokens_per_s)
+    vocab, top_k = scenario.model.vocab, scenario.model.samples_top_k
     return Row(
-        model=name,
+        model=scenario.model.name,
         gpus=gpus,
         batch=batch,
-        bytes_per_s=moved / step_us * US_PER_S,
+        bytes_per_s=sum(_of(launch, launch.operator.bytes) for launch in launches) / step_us * US_PER_S,
         flops_per_s=computed / step_us * US_PER_S,
-        sampling=sampled_us / step_us,
-        watts=float(line.watts_all_gpus) / gpus,  # type: ignore[attr-defined]
+        sampling=float(filter_us(engine, scenario.gpu, batch, vocab, top_k=top_k)) / gpus / step_us,
+        watts=float(line.watts_all_gpus) / gpus,
         step_us=step_us,
-        predicted_us=predicted,
+        predicted_us=_predicted_us(scenario, round(batch), round(length)),
     )
 
 
-def _counts(
-    model: Model, gpus: int, per_gpu: float, batch: float, length: float, traffic: Traffic, setting: Setting
-) -> tuple[float, float]:
-    """(bytes, FLOPs) of one GPU in a step, the prompts that ride on it included.
+def _predicted_us(scenario: Scenario, batch: int, length: int) -> float | None:
+    """The plain step as a server is predicted to take it; None where a kernel of the model was not fitted."""
+    try:
+        return float(price(scenario, [batch], [length], ()).served.tpot_us[0, 0, 0])
+    except SpecError:
+        return None
 
-    A mixture of experts is counted as a dense model of the experts that a token takes, whose weights are read
-    once for every expert that the step wakes. What GPUs exchange is left out.
-    """
-    stand_in, woken = model, 0.0
-    if model.experts is not None:
-        experts = model.experts
-        stand_in = replace(model, experts=None, intermediate=experts.topk * experts.inter)
-        hit = experts.experts * (1.0 - (1.0 - experts.topk / experts.experts) ** batch)
-        each = 2.0 * experts.expert_weights(model.hidden, gated=model.gated) * experts.layers
-        woken = each * (hit / gpus - experts.topk)
-    elif gpus > 1:
-        stand_in = replace(on_one_gpu(model, Parallel(tp=gpus)), parallel=ONE)
-    launches = model_launches(stand_in, decode(per_gpu, length), setting.runtime)
-    prompt = model_launches(stand_in, prefill(1, traffic.prompt_tokens), setting.runtime)
-    finished = per_gpu / traffic.output_tokens
-    moved = sum(float(launch.count * launch.share * launch.operator.bytes) for launch in launches)
-    computed = sum(float(launch.count * launch.share * launch.operator.flops) for launch in launches)
-    read = sum(float(launch.count * launch.share * launch.operator.flops) for launch in prompt)
-    return moved + woken, computed + finished * read
+
+def _of(launch: Launch, each: FloatArray) -> float:
+    return launch.count * launch.share * float(np.ravel(each)[0])
 
 
 def law(parameters: Sequence[float], rows: Sequence[Row], limit: float, *, predicted: bool) -> FloatArray:

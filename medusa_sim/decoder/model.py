@@ -17,7 +17,13 @@ from torch.nn import functional
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.parts import Embedding, Linear, Part
-from medusa_sim.decoder.tree_attention import aligned, attention_mask, mask_bias, prefix_and_tree
+from medusa_sim.decoder.tree_attention import (
+    aligned,
+    attend,
+    attention_mask,
+    mask_bias,
+    prefix_and_tree,
+)
 
 _TABLE_ROWS = 256
 """Rotations are tabulated for so many positions, or a multiple."""
@@ -152,7 +158,7 @@ class Attention(Part):
             if step.prefix and step.mask is not None:
                 out = prefix_and_tree(q, keys, values, step.prefix, step.mask)
             else:
-                out = functional.scaled_dot_product_attention(q, keys, values, step.mask)
+                out = attend(q, keys, values, step.mask)
             out = out.view(batch, heads, query_tokens, head_dim)
         merged: Tensor = o_proj(out.transpose(1, 2).reshape(x.shape[0], heads * head_dim))
         return merged

@@ -20,7 +20,7 @@ from torch.nn import functional
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.model import RMSNorm, rotate
-from medusa_sim.decoder.tree_attention import attention_mask, mask_bias, prefix_and_tree
+from medusa_sim.decoder.tree_attention import attend, attention_mask, mask_bias, prefix_and_tree
 from medusa_sim.measure.shapes import Case
 from medusa_sim.operators.operator import ATTENTION_KINDS
 
@@ -193,18 +193,18 @@ def _fused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     v = _random(pool, dtype, batch, q_len, kv_heads, head_dim).transpose(1, 2)
 
     def call(layer: int) -> Call:
-        def attend() -> Tensor:
+        def once() -> Tensor:
             cache.write(layer, slots, k, v)
             rows = q.reshape(batch, kv_heads, group * q_len, head_dim)
             keys, values = cache.keys[layer], cache.values[layer]
             if splits and bias is not None:
                 out = prefix_and_tree(rows, keys, values, prefix, bias)
             else:
-                out = functional.scaled_dot_product_attention(rows, keys, values, attn_mask=bias)
+                out = attend(rows, keys, values, bias)
             merged = out.reshape(batch, heads, q_len, head_dim).transpose(1, 2)
             return merged.reshape(batch, q_len, -1)
 
-        return attend
+        return once
 
     return [call(layer) for layer in range(store.shape[0])]
 

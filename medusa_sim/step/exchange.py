@@ -22,10 +22,9 @@ def exchange_launches(model: Model, workload: Workload, own: Workload, logit_row
     parallel, layers = model.parallel, model.layers
     if parallel.tp == 1:
         return []
-    logits = _collective(model, "all_gather", logit_rows, model.whole_vocab, 1)
+    launches = logit_exchange(model, logit_rows)
     if not parallel.dp_attention:
-        return [_collective(model, "all_reduce", workload.rows, model.hidden, 2 * layers + 1), logits]
-    launches = [logits]
+        return [_collective(model, "all_reduce", workload.rows, model.hidden, 2 * layers + 1), *launches]
     if parallel.exchanges_experts and model.experts is not None:
         layers = model.dense_layers
         launches += [_dispatch(model, kind, own.rows) for kind in ("dispatch", "combine")]
@@ -37,10 +36,19 @@ def exchange_launches(model: Model, workload: Workload, own: Workload, logit_row
     return launches
 
 
-def _collective(model: Model, kind: CollectiveKind, rows: Size, width: int, count: int) -> Launch:
+def logit_exchange(model: Model, rows: Size) -> list[Launch]:
+    """Every GPU receives the logits of all (P2)."""
+    if model.parallel.tp == 1:
+        return []
+    return [_collective(model, "all_gather", rows, model.whole_vocab, 1, "logit_gather")]
+
+
+def _collective(
+    model: Model, kind: CollectiveKind, rows: Size, width: int, count: int, name: str | None = None
+) -> Launch:
     element = BYTES_PER_ELEMENT[model.activation_dtype]
     operator = Collective(
-        name=kind,
+        name=name or kind,
         kind=kind,
         dtype=model.activation_dtype,
         message_bytes=np.asarray(rows, dtype=np.float64) * (width * element),

@@ -58,7 +58,8 @@ def served_joules(
 ) -> FloatArray:
     """Joules above idle that a server adds to a step: filtered logits, and prompts that ride on it.
 
-    rows: of logits. A prompt that rides on a step shares its weights, so that its FLOPs alone are counted.
+    rows: of logits, which one of the GPUs filters. A prompt that rides on a step shares its weights, so that
+    its FLOPs alone are counted.
     """
     requests = np.asarray(batch, dtype=np.float64)
     finished = requests * np.asarray(tokens_per_step) / traffic.output_tokens
@@ -69,7 +70,8 @@ def served_joules(
         return np.asarray(finished * prompt)
     model = setting.model
     filtered_us = filter_us(engine, gpu, rows, model.vocab, top_k=model.samples_top_k)
-    return np.asarray(finished * prompt + power.fit.sampling_watts * filtered_us / US_PER_S)
+    sampled = power.fit.sampling_watts * filtered_us / US_PER_S / setting.parallel.tp
+    return np.asarray(finished * prompt + sampled)
 
 
 def watts(power: Power, joules: FloatArray, time_us: FloatArray) -> FloatArray:

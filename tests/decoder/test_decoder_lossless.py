@@ -42,6 +42,7 @@ def _own_trees() -> dict[str, CandidateTree]:
     }
 
 
+@torch.inference_mode()
 def _gap(model: Llama, text: Sequence[int]) -> float:
     """Distance of the two best logits after `text`, in the model's own precision."""
     top = model.logits(model(torch.tensor([list(text)])))[0, -1].double().topk(2).values

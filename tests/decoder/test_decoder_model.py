@@ -349,3 +349,21 @@ def test_operators_are_those_of_the_simulator(tmp_path: Path, monkeypatch: pytes
         if isinstance(operator, Gemm):
             told[(int(operator.m), int(operator.n), int(operator.k))] += launch.count
     assert ran == told
+
+
+@pytest.mark.parametrize("rows", [1, 4, 9])
+@pytest.mark.parametrize("masked", [False, True])
+def test_few_rows_in_bf16_attend_as_exactly_as_torch_does(rows: int, masked: bool) -> None:
+    """Two products where torch's kernel is slow: no further from the exact result than rounding is."""
+    from medusa_sim.decoder.tree_attention import attend
+
+    generator = torch.Generator().manual_seed(1)
+    q, keys, values = (
+        torch.randn(2, 3, n, 16, generator=generator, dtype=torch.float64).bfloat16() for n in (rows, 40, 40)
+    )
+    bias = torch.zeros(2, 1, rows, 40, dtype=torch.bfloat16) if masked else None
+    if bias is not None:
+        bias[..., 30:] = -torch.inf
+    wide = None if bias is None else bias.double()
+    exact = torch.nn.functional.scaled_dot_product_attention(q.double(), keys.double(), values.double(), wide)
+    assert (attend(q, keys, values, bias).double() - exact).abs().max() < 0.02

@@ -9,9 +9,11 @@ import pytest
 
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import Parallel, on_one_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.dflash import DFlash
@@ -25,6 +27,7 @@ from medusa_sim.step.drafter.parallel import Pard, PEagle
 from medusa_sim.step.drafter.registry import DRAFTERS
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, prefill_step, work_time
+from medusa_sim.step.union import union
 from medusa_sim.step.workload import prefill, verify
 
 MODEL = load_model("vicuna-7b")
@@ -263,3 +266,47 @@ def test_parts_that_a_drafter_lacks_are_named() -> None:
         DFlash.check(PARTS, LLAMA)
     with pytest.raises(UsageError, match="no MTP module"):
         Mtp.check(Parts(), LLAMA)
+
+
+def test_an_mtp_module_is_a_layer_of_experts_that_wakes_its_own() -> None:
+    target = load_model("deepseek-v3")
+    module = Mtp(depth=3)
+    # its README: 11.5 billion parameters beside the shared embedding and head, here in fp8
+    assert module.weight_bytes(target) == pytest.approx(11.5e9, rel=0.02)
+    layer = target.kv_bytes_per_token / target.layers
+    assert module.kv_bytes_per_token(target) == pytest.approx(layer)
+    works = module.work(target, verify(16, 1024, 4), RUNTIME)
+    experts = [one.operator for work in works for one in work.launches if isinstance(one.operator, Experts)]
+    assert target.experts is not None
+    for kernel, tokens in zip(experts, (4, 1, 1), strict=True):
+        woken = union(target.experts.experts, target.experts.topk, 16, tokens)
+        assert float(np.asarray(kernel.hit)) == pytest.approx(float(woken))
+    assert all(one.part == "drafter" for work in works for one in work.launches)
+
+
+@pytest.mark.parametrize("kind", [Eagle3, PEagle, DFlash, DSpark])
+def test_draft_layers_are_dense_whatever_the_target_is(kind: type) -> None:
+    for name, width in (("gpt-oss-120b", 3 * 2880), ("deepseek-r1", 18432), ("qwen3-30b-a3b", 6144)):
+        target = load_model(name)
+        works = kind.of(Parts(), 2).work(target, verify(4, 512, 3), RUNTIME)
+        assert {g.k for g in gemms(works, "down_proj")} == {width}
+        assert not any(isinstance(one.operator, Experts) for work in works for one in work.launches)
+
+
+def test_drafters_are_split_as_the_target_is() -> None:
+    target = load_model("llama-3.1-70b")
+    small = load_model("llama-3.2-1b")
+    for kind in (Eagle3, PEagle, DFlash, DSpark, DraftModel, Pard):
+        drafter = kind.of(Parts(draft=small if kind.takes_draft_model else None), 3)
+        shard = on_one_gpu(target, Parallel(tp=4))
+        share = drafter.weight_bytes(shard) / drafter.weight_bytes(target)
+        assert 0.25 <= share < 0.45, kind.name  # what fuses features is not split
+        assert drafter.kv_bytes_per_token(shard) <= drafter.kv_bytes_per_token(target) / 2
+        works = drafter.work(shard, verify(8, 512, 4), RUNTIME)
+        gathers = [
+            one.operator for work in works for one in work.launches if one.operator.name == "logit_gather"
+        ]
+        heads = gemms(works, "lm_head")
+        vocab = drafter.own_vocab if kind in (Eagle3, PEagle) else target.vocab
+        for head, gather in zip(heads, gathers, strict=True):
+            assert float(np.asarray(gather.message_bytes)) == int(head.m) * vocab * 2

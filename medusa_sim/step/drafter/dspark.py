@@ -38,8 +38,7 @@ class DSpark(DFlash):
 
     def _logits(self, model: Model, rows: Size) -> tuple[Launch, ...]:
         """The LM head; tokens are chosen draft by draft, with the bias of the token before."""
-        head, _ = DFlash._logits(self, model, rows)
-        return (head,)
+        return DFlash._logits(self, model, rows)[:-1]
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The parallel pass, then `depth` times the Markov head and the choice of a token."""
@@ -49,7 +48,7 @@ class DSpark(DFlash):
             elementwise_launch(layer, "markov_embedding", "embedding", "drafter", batch, self.rank, times),
             head_launch(layer, "markov_head", "drafter", batch, vocab, self.rank, times),
             elementwise_launch(layer, "markov_bias", "residual", "drafter", batch, vocab, times),
-            elementwise_launch(layer, "next_token", "next_token", "drafter", batch, vocab, times),
+            elementwise_launch(layer, "next_token", "next_token", "drafter", batch, layer.whole_vocab, times),
             head_launch(layer, "draft_confidence", "drafter", batch, 1, layer.hidden + self.rank, times),
         )
         steps = PassWork(launches=heads, runtime=runtime, workload=workload, of="continued")
@@ -57,7 +56,7 @@ class DSpark(DFlash):
 
     def weight_bytes(self, model: Model) -> float:
         """As DFlash, with both sides of the Markov head and the confidence's row."""
-        own = self.rank * (model.vocab + self._network(model).vocab) + model.hidden + self.rank
+        own = self.rank * (model.whole_vocab + self._network(model).vocab) + model.hidden + self.rank
         return DFlash.weight_bytes(self, model) + BYTES_PER_ELEMENT[model.activation_dtype] * own
 
     def kv_slots(self) -> int:

@@ -9,11 +9,17 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, levels
+from medusa_sim.step.exchange import logit_exchange
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
 from medusa_sim.units import BYTES_PER_ELEMENT
 
-_LOGIT_OPERATORS = ("lm_head", "next_token")
+_LOGIT_OPERATORS = ("lm_head", "logit_gather", "next_token")
+WIDTHS_OF_MLP = 3
+"""Hidden widths that the MLP of a draft layer is wide at least, where the target has no dense layer.
+
+As in config.json of Qwen3-30B-A3B, whose EAGLE-3 and DFlash drafters take its intermediate_size.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,9 +51,12 @@ class LayerDrafter(Drafter):
 
     def _network(self, model: Model) -> Model:
         """The draft layers as a model: dense, in the dtype of the activations, as their checkpoints are."""
-        dtype = model.activation_dtype
+        dtype, width = model.activation_dtype, model.intermediate
+        if model.dense_layers == 0:
+            width = max(width, -(-WIDTHS_OF_MLP * model.hidden // model.parallel.tp))
         return replace(
             model.dense().resized(layers=self.layers, vocab=self._own_head(model) or model.vocab),
+            intermediate=width,
             dtype=dtype,
             weight_dtype=dtype,
         )
@@ -77,7 +86,8 @@ class LayerDrafter(Drafter):
         layer = self._network(model)
         return (
             head_launch(layer, "lm_head", "drafter", rows, layer.vocab, layer.hidden),
-            elementwise_launch(layer, "next_token", "next_token", "drafter", rows, layer.vocab),
+            *as_drafting(tuple(logit_exchange(layer, rows))),
+            elementwise_launch(layer, "next_token", "next_token", "drafter", rows, layer.whole_vocab),
         )
 
     def _pass(self, model: Model, workload: Workload, runtime: Runtime, *, logit_rows: Size) -> PassWork:

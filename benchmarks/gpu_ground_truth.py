@@ -1,0 +1,324 @@
+r"""What a GPU has to tell, in calls of under nine minutes that go on where the last one stopped.
+
+    python benchmarks/gpu_ground_truth.py OUT --dry-run     what would run, call by call, with expected times
+    python benchmarks/gpu_ground_truth.py OUT               one call; again for the next, until it says done
+    python benchmarks/gpu_ground_truth.py OUT --device cuda:1 --only check,steps
+    python benchmarks/gpu_ground_truth.py OUT --archive gpu.tar.gz
+                                             all results in one file, which is read back where OUT is gone
+    python benchmarks/gpu_ground_truth.py OUT --device cpu --scale 0.1 \
+        --models benchmarks/models/llama-3m/config.json     a rehearsal without a GPU
+
+First whether the card does what the CPU's tests promise (tests marked cuda, the decoder eager, static and as
+a CUDA graph); then whole steps and operators of Llama-7B, Llama-3-8B and Llama-13B; then fits and
+comparisons, which need the card no more. OUT/data is the --data-dir of every command: hardware/,
+profiles/operators/<card> and profiles/decoder/<card>-... go into the project as they are. OUT/state.json
+says what is done, OUT/logs why something failed: a stage that fails is told and passed over, --retry tries
+it again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+import tomllib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+CALL_S = 510.0
+"""A call starts nothing that is not expected to end within this; half a minute is left for errors."""
+SLACK = 1.4
+"""A stage may take this many times its expected seconds before it is ended; `measure` keeps its rows then."""
+SIM = "from medusa_sim.cli import main; main()"
+NEEDED = ("torch", "safetensors", "tokenizers", "pytest")
+UNUSED = ("matplotlib", "jinja2")
+"""What the commands here need beside the requirements of every user, and what of these they do not need."""
+PLAIN_GRID, LONG_GRID = "16..128:16", "16,32,64,128"
+MODELS = "llama-7b,llama-3-8b,llama-13b"
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A command, what it is about, and the seconds it is expected to take on an H100."""
+
+    name: str
+    kind: str
+    seconds: float
+    command: tuple[str, ...]
+
+
+def missing_packages() -> list[str]:
+    """Requirements that this Python does not meet, as pip wants them."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    wanted = [*project["dependencies"], *NEEDED]
+    return [text for text in wanted if not text.startswith(UNUSED) and not _is_met(text)]
+
+
+def _is_met(requirement: str) -> bool:
+    name, _, least = requirement.partition(">=")
+    try:
+        version = importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return not least and importlib.util.find_spec(name) is not None
+    return _numbers(version) >= _numbers(least)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version.split("+", maxsplit=1)[0]))
+
+
+def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
+    """Everything in order. name: of the card, as its hardware file has it."""
+    data = given.out / "data"
+    sim = (sys.executable, "-c", SIM)
+    device = ("--device", given.device)
+    measure = (*sim, "measure", *device, "--dtype", given.dtype)
+    measure += ("--name", given.name) if given.name else ()
+    is_gpu = given.device != "cpu"
+    if is_gpu:
+        tests = ("tests/measure/test_measure_capture.py", "tests/decoder/test_decoder_lossless.py")
+        yield Stage("check-tests", "check", 90, (sys.executable, "-m", "pytest", "-q", "-m", "cuda", *tests))
+    for step in ("eager", "static", *(("cuda-graph",) if is_gpu else ())):
+        words = ("decode", "--prompt", "def ", *device, "--step", step, "--tree", "8", "--temperature", "0")
+        yield Stage(f"check-decode-{step}", "check", 20, (*sim, *words))
+    first, *others = given.models.split(",")
+
+    def steps(model: str, attention: str, batches: str, grid: str, seq_len: int, seconds: float) -> Stage:
+        label = f"{name}-{_label(model)}-{seq_len}-{attention}"
+        words = ("--batch", batches, "--candidates", grid, "--seq-len", str(seq_len), "--passes", "3")
+        folder = ("--decoder-steps", str(data / "profiles/decoder" / f"{label}-{batches.replace(',', '-')}"))
+        split = ("--tree-attention", attention)
+        return Stage(
+            f"steps-{_label(model)}-{seq_len}-{attention}-{batches}",
+            "steps",
+            seconds,
+            (*measure, *folder, "--models", model, *words, *split),
+        )
+
+    def operators(model: str, seconds: float) -> Stage:
+        budget = given.scale * seconds
+        words = ("--models", model, "--budget", f"{budget:.0f}", "--resume", "--data-dir", str(data))
+        return Stage(
+            f"operators-{_label(model)}",
+            "operators",
+            seconds + 30,
+            (*measure, *words, "--tree-attention", given.tree_attention),
+        )
+
+    batches = "1,4,16" if is_gpu else "1"
+    grid, long_grid, long_len = (PLAIN_GRID, LONG_GRID, 8192) if is_gpu else ("4,16", "4", 256)
+    chosen, other = given.tree_attention, "masked" if given.tree_attention == "split" else "split"
+    yield steps(first, chosen, batches, grid, 1024, 90)
+    yield operators(first, 200)
+    yield steps(first, other, batches, grid, 1024, 90)
+    yield steps(first, chosen, "1,4" if is_gpu else "1", long_grid, long_len, 70)
+    for model in others[:1]:
+        yield steps(model, chosen, batches, grid, 1024, 95)
+        yield operators(model, 240)
+        yield steps(model, chosen, "64", long_grid, 1024, 60)
+        yield steps(model, chosen, "1,4,16", long_grid, long_len, 90)
+        yield steps(model, other, "1,4", long_grid, long_len, 70)
+    for model in others[1:]:
+        yield operators(model, 200)
+    yield from fits(given, name, sim, data)
+
+
+def fits(given: argparse.Namespace, name: str, sim: tuple[str, ...], data: Path) -> Iterator[Stage]:
+    """A fit and a comparison of every folder of steps; these need no GPU."""
+    rows = sorted(str(path) for path in (data / "profiles/operators" / name).glob("*.csv"))
+    told = ("--gpu", name, "--kernels", "torch", "--data-dir", str(data))
+    source = ("--rows", *rows) if rows else ("--rows", "ROWS")
+    yield Stage("fit", "fit", 150, (*sim, "calibrate", *told, "-o", str(given.out / "fit.md"), *source))
+    for folder in sorted((data / "profiles/decoder").glob("*/steps.csv")) or [Path("STEPS/steps.csv")]:
+        steps = folder.parent
+        for latency, outside in (("measured", "calibrated"), ("calibrated", "refuse")):
+            words = ("--latency", latency, "--outside", outside, "--decoder", str(steps), "--format", "md")
+            target = ("-o", str(given.out / f"{steps.name}-{latency}.md"))
+            yield Stage(
+                f"compare-{steps.name}-{latency}", "compare", 5, (*sim, "validate", *told, *words, *target)
+            )
+
+
+def _label(model: str) -> str:
+    path = Path(model)
+    return path.parent.name if path.name == "config.json" else model
+
+
+class Run:
+    """The folder of a run: what is done, and one call that does more."""
+
+    def __init__(self, given: argparse.Namespace) -> None:
+        self.given = given
+        self.path = given.out / "state.json"
+        self.state: dict[str, str] = {}
+        if self.path.is_file():
+            self.state = json.loads(self.path.read_text(encoding="utf-8"))
+
+    def waiting(self, name: str) -> list[Stage]:
+        """Stages that are neither done nor, without --retry, failed."""
+        passed = ("done",) if self.given.retry else ("done", "failed")
+        kinds = set(self.given.only.split(",")) if self.given.only else None
+        return [
+            stage
+            for stage in stages(self.given, name)
+            if self.state.get(stage.name) not in passed and (kinds is None or stage.kind in kinds)
+        ]
+
+    def call(self, name: str) -> int:
+        """Stages one after another while they fit the call. Returns an exit status."""
+        began, failed = time.monotonic(), 0
+        (self.given.out / "logs").mkdir(parents=True, exist_ok=True)
+        tried: set[str] = set()
+        while True:
+            left = self.given.call_s - (time.monotonic() - began)
+            # Listed anew each time: folders of steps appear while it runs.
+            waiting = [stage for stage in self.waiting(name) if stage.name not in tried]
+            fitting = [stage for stage in waiting if stage.seconds * self.given.scale <= left]
+            if not waiting:
+                print("done" if not failed else f"done, {failed} stages failed (--retry tries them again)")
+                return 1 if failed else 0
+            if not fitting or fitting[0] is not waiting[0]:
+                print(f"{len(waiting)} stages are left, the next is {waiting[0].name}; call again")
+                return 0
+            stage = fitting[0]
+            tried.add(stage.name)
+            failed += not self._do(stage, left)
+
+    def _do(self, stage: Stage, left_s: float) -> bool:
+        log = self.given.out / "logs" / f"{stage.name}.log"
+        print(f"{stage.name}: about {stage.seconds * self.given.scale:.0f} s", flush=True)
+        began = time.monotonic()
+        with log.open("w", encoding="utf-8") as file:
+            process = subprocess.Popen(
+                stage.command,
+                stdout=file,
+                stderr=subprocess.STDOUT,
+                cwd=ROOT,
+                env=_environment(self.given.out),
+            )
+            try:
+                status = process.wait(max(SLACK * stage.seconds * self.given.scale, min(60.0, left_s)))
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)  # `measure` keeps its rows
+                try:
+                    status = process.wait(20.0) or 1
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                    status = process.wait()
+            except KeyboardInterrupt:
+                process.wait()
+                raise
+        is_done = status == 0
+        self.state[stage.name] = "done" if is_done else "failed"
+        self.path.write_text(json.dumps(self.state, indent=1), encoding="utf-8")
+        told = log.read_text(encoding="utf-8").strip().splitlines()[-1:] or [""]
+        print(
+            f"  {'done' if is_done else f'FAILED ({status})'} in {time.monotonic() - began:.0f} s: {told[0]}"
+        )
+        return is_done
+
+
+def _environment(out: Path) -> dict[str, str]:
+    path = os.pathsep.join(part for part in (str(ROOT), os.environ.get("PYTHONPATH")) if part)
+    return {
+        **os.environ,
+        "PYTHONPATH": path,
+        "PYTHONUNBUFFERED": "1",
+        "MEDUSA_SIM_DATA_DIR": str(out / "data"),
+    }
+
+
+def card_name(given: argparse.Namespace) -> str:
+    """The name under which rows of this device are kept; `<card>` where it cannot be asked."""
+    if given.name:
+        return str(given.name)
+    words = (
+        "from medusa_sim.measure.environment import environment, torch_device; import sys; "
+        "print(environment(torch_device(sys.argv[1])).name)"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", words, given.device],
+        capture_output=True, text=True, check=False, cwd=ROOT, env=_environment(given.out),
+    )  # fmt: skip
+    if told.returncode:
+        if given.dry_run:
+            return "<card>"
+        raise SystemExit(f"Error: {(told.stderr.strip().splitlines() or ['no device'])[-1]}")
+    return told.stdout.strip()
+
+
+def show(waiting: Sequence[Stage], scale: float, call_s: float) -> None:
+    """The plan: stages by call, expected seconds, commands."""
+    call, used = 1, 0.0
+    for stage in waiting:
+        seconds = stage.seconds * scale
+        if used and used + seconds > call_s:
+            call, used = call + 1, 0.0
+        if not used:
+            print(f"call {call}")
+        used += seconds
+        words = ["medusa-sim" if word == SIM else word for word in stage.command if word != "-c"]
+        shown = [word for word in words if word != sys.executable or "medusa-sim" not in words]
+        print(f"  {seconds:4.0f} s  {stage.name}\n          {' '.join(shown)}")
+    total = sum(stage.seconds for stage in waiting) * scale
+    print(f"{len(waiting)} stages, {total / 60:.0f} minutes in {call} calls")
+
+
+def main() -> int:
+    """One call."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("out", type=lambda text: Path(text).absolute())
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--dtype", help="fp16 on a GPU, fp32 on a CPU")
+    parser.add_argument("--models", default=MODELS, help="the first gets most, the third operators alone")
+    parser.add_argument("--tree-attention", choices=("split", "masked"), default="split")
+    parser.add_argument("--only", help="kinds of stages, by commas: check, steps, operators, fit, compare")
+    parser.add_argument("--name", help="of the device, where its own is not wanted")
+    parser.add_argument("--scale", type=float, default=1.0, help="of budgets and expected times")
+    parser.add_argument("--call-s", type=float, default=CALL_S, help="seconds of this call")
+    parser.add_argument(
+        "--archive", type=Path, help="tar.gz of OUT: read first where OUT is gone, then written"
+    )
+    parser.add_argument("--retry", action="store_true", help="stages that failed too")
+    parser.add_argument("--dry-run", action="store_true")
+    given = parser.parse_args()
+    given.dtype = given.dtype or ("fp32" if given.device == "cpu" else "fp16")
+    missing = missing_packages()
+    if missing:
+        told = (
+            f"missing: {', '.join(missing)}; {sys.executable} -m pip install {' '.join(map(repr, missing))}"
+        )
+        if not given.dry_run:
+            print(f"Error: {told}", file=sys.stderr)
+            return 1
+        print(f"note: {told}", file=sys.stderr)
+    if given.archive and given.archive.is_file() and not given.out.exists():
+        with tarfile.open(given.archive) as packed:
+            packed.extractall(given.out, filter="data")
+    if not given.dry_run:
+        given.out.mkdir(parents=True, exist_ok=True)
+    name = card_name(given)
+    run = Run(given)
+    if given.dry_run:
+        show(run.waiting(name), given.scale, given.call_s)
+        return 0
+    try:
+        return run.call(name)
+    finally:
+        if given.archive:
+            with tarfile.open(given.archive, "w:gz") as packed:
+                packed.add(given.out, ".")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
