@@ -6,6 +6,7 @@ are computed from (`data_version`): a GPU that was measured while the app runs i
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from medusa_sim import data
 from medusa_sim.export import exported
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
+from medusa_sim.load.question import LoadAnswer, answered, load_test
 from medusa_sim.measure.cells import STEPS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.plan import tree_speedup
@@ -231,6 +233,57 @@ def _by_batch(
         }
         for row in rows
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadQuestion:
+    """What the page Under load asks beside the set-up."""
+
+    policy: str
+    prompt_tokens: int
+    output_tokens: int
+    tpot_ms: int
+    ttft_ms: int | None
+    max_num_seqs: int
+    burstiness: float
+
+    @property
+    def options(self) -> list[str]:
+        """The same as options of `medusa-sim load`."""
+        given = [
+            "--policy", f"none,{self.policy}", "--requests", str(LOAD_REQUESTS), "--seeds", "1",
+            "--prompt-tokens", str(self.prompt_tokens), "--output-tokens", str(self.output_tokens),
+            "--tpot-ms", str(self.tpot_ms), "--max-num-seqs", str(self.max_num_seqs),
+        ]  # fmt: skip
+        if self.ttft_ms is not None:
+            given += ["--ttft-ms", str(self.ttft_ms)]
+        return given + (["--burstiness", str(self.burstiness)] if self.burstiness != 1.0 else [])
+
+
+LOAD_REQUESTS = 500
+"""Requests of a run: few, so that an answer takes seconds."""
+
+
+def load(set_up: SetUp, asked: LoadQuestion) -> LoadAnswer:
+    """`medusa-sim load` with few requests and one seed. Raises UsageError for what makes no sense."""
+    return _load(set_up, asked, data_version())
+
+
+@st.cache_resource(max_entries=32, show_spinner=False)
+def _load(set_up: SetUp, asked: LoadQuestion, version: float) -> LoadAnswer:
+    test = load_test(
+        _scenario(set_up, version),
+        policies=("none", asked.policy),
+        requests=LOAD_REQUESTS,
+        seeds=1,
+        prompt_tokens=float(asked.prompt_tokens),
+        output_tokens=float(asked.output_tokens),
+        tpot_ms=float(asked.tpot_ms),
+        ttft_ms=None if asked.ttft_ms is None else float(asked.ttft_ms),
+        max_num_seqs=asked.max_num_seqs,
+        burstiness=asked.burstiness,
+    )
+    return answered(test)
 
 
 def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:

@@ -10,6 +10,7 @@ import streamlit as st
 
 PAGES = (
     ("choose", "Choose", ":material/target:"),
+    ("load", "Under load", ":material/speed:"),
     ("roofline", "Roofline", ":material/show_chart:"),
     ("tree", "Tree", ":material/account_tree:"),
     ("compare", "Compare", ":material/compare_arrows:"),

@@ -32,7 +32,7 @@ from medusa_sim.plan.recommend import scheduled_at
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 
-VIEWS = ("choose", "roofline", "tree", "compare", "validation", "method")
+VIEWS = ("choose", "load", "roofline", "tree", "compare", "validation", "method")
 
 
 @pytest.mark.parametrize("view", VIEWS)

@@ -14,7 +14,7 @@ from conftest import Browser
 from selenium.webdriver.common.keys import Keys
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
-PAGES = ("", "roofline", "tree", "compare", "validation", "method")
+PAGES = ("", "load", "roofline", "tree", "compare", "validation", "method")
 FIRST_ANSWER_S, SLIDER_S = 6.0, 2.0
 """Three and seven times what is asked of a quiet machine (benchmarks/app_feel.py measures that)."""
 
@@ -60,7 +60,7 @@ def test_a_phone_shows_the_whole_answer(browser: Browser, dark: bool) -> None:
 
 
 def test_tables_are_not_cut_on_a_screen(browser: Browser) -> None:
-    for page in ("", "compare", "validation", "method"):
+    for page in ("", "load", "compare", "validation", "method"):
         browser.open(f"/{page}")
         browser.until(  # a table takes its width after it is drawn
             "const tables = [...document.querySelectorAll('[data-testid=stDataFrame] .dvn-scroller')]\n"

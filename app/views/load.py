@@ -1,0 +1,178 @@
+"""Under load: what a policy of speculation is worth where requests come when they like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import answers
+import inputs
+import show
+import streamlit as st
+from charts.load import rate_chart, time_chart
+from chosen import SetUp
+
+from medusa_sim.load.question import LoadAnswer
+from medusa_sim.report import load_text
+from medusa_sim.report.load_rows import load_arrow, timeline_arrow
+from medusa_sim.report.numbers import significant
+from medusa_sim.units import KILO
+
+_FIXED = "fixed"
+_POLICIES = (_FIXED, "schedule", "schedule-context", "adaptive", "budget")
+_SHOWN = {
+    _FIXED: "a fixed number of drafts",
+    "schedule": "schedule by batch",
+    "schedule-context": "schedule by batch and context",
+    "adaptive": "measured acceptance (SGLang)",
+    "budget": "most tokens/s at every step",
+}
+_WHAT = {
+    "tpot_mean_s": "time per token, mean, ms",
+    "tpot_p99_s": "time per token, 99th per cent, ms",
+    "ttft_p50_s": "time to first token, median, ms",
+    "ttft_p99_s": "time to first token, 99th per cent, ms",
+    "goodput_per_s": "requests/s within the limits",
+    "tokens_per_s": "tokens/s",
+}
+_OVER_TIME = {
+    "requests": "requests that decode",
+    "waiting": "requests that wait",
+    "kv_tokens": "tokens in the KV cache",
+    "tokens_per_s": "tokens/s",
+}
+_TPOT_MS, _MOST_MS = 50, 60_000
+_PROMPT, _OUTPUT, _LONGEST = 512, 256, 65_536
+_DRAFTS, _MOST_DRAFTS = 3, 16
+_SEQS = (16, 32, 64, 128, 256, 512)
+_WIDTHS = {
+    "policy": 150,
+    "full at": 80,
+    "tokens/s": 80,
+    "within limits to": 120,
+    "loses from": 90,
+    "off from": 80,
+}
+
+
+def page(set_up: SetUp) -> None:
+    """Requests, limits and a policy in; rates that are carried, latencies and one run over time out."""
+    st.title("Under load", anchor=False)
+    show.ask_for_acceptance(set_up)
+    if set_up.chain_only is False:
+        st.caption("Chains of drafts are simulated, also where trees could be run.")
+    asked = _asked()
+    show.ignored_note()
+    with st.spinner("Serving requests ..."):
+        answer = answers.load(set_up, asked)
+    _answer(set_up, answer)
+    told = show.command(["load", *_options(set_up), *asked.options])
+    rows = load_arrow(answer)
+    what = inputs.choice(st, "shows", "Show", tuple(_WHAT), "tpot_mean_s", "Against the rate.", shown=_WHAT)
+    limit = {"tpot": asked.tpot_ms, "ttft": asked.ttft_ms}.get(what.split("_", maxsplit=1)[0])
+    show.chart(
+        rate_chart(rows.to_pylist(), what, _WHAT[what], limit),
+        name="load",
+        caption="Each rate with the same requests for every policy. Grey: the limit.",
+        told=f"{told} --format csv",
+        rows=rows,
+        alt="Lines of the policies over the rate of requests",
+    )
+    over = inputs.choice(
+        st, "over", "Over time", tuple(_OVER_TIME), "requests", "At the last rate.", shown=_OVER_TIME
+    )
+    line = timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=()))
+    show.chart(
+        time_chart(line.to_pylist(), over, _OVER_TIME[over]),
+        name="timeline",
+        caption=f"The run at {significant(answer.last[0].rate, 3)} requests/s, until all are served.",
+        told=f"{told} --timeline --format csv",
+        rows=line,
+        alt="Lines of the policies over time",
+    )
+    show.text_table(load_text.carried_table(answer), "carried", _WIDTHS)
+
+
+def _asked() -> answers.LoadQuestion:
+    """What the page asks beside the set-up."""
+    left, middle, right, last = st.columns(4)
+    prompt = inputs.number(left, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, "Mean; lengths scatter.")
+    output = inputs.number(middle, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, "Mean; lengths scatter.")
+    tpot = inputs.number(
+        right, "tpot", "Limit, ms a token", 1, _MOST_MS, _TPOT_MS, "Longest mean time per token of a request."
+    )
+    ttft = inputs.perhaps(last, "ttft", "Limit, ms to first token", 1, _MOST_MS, "Longest wait for it.")
+    left, middle, right, last = st.columns(4)
+    policy = inputs.choice(
+        left, "policy", "Policy", _POLICIES, _FIXED, "What chooses the drafts of a step.", shown=_SHOWN
+    )
+    drafts = _DRAFTS
+    if policy == _FIXED:
+        drafts = inputs.whole(middle, "drafts", "Drafts", 1, _MOST_DRAFTS, _DRAFTS, "In every step.")
+    most = inputs.step_of(right, "seqs", "Requests in a step", _SEQS, 256, "At most (max_num_seqs).")
+    bursts = inputs.step_of(
+        last, "bursts", "Bursts", (1, 2, 4, 8), 1, "1: Poisson; larger: in bursts (burstiness 1 / that)."
+    )
+    return answers.LoadQuestion(
+        policy=str(drafts) if policy == _FIXED else policy,
+        prompt_tokens=prompt,
+        output_tokens=output,
+        tpot_ms=tpot,
+        ttft_ms=ttft,
+        max_num_seqs=most,
+        burstiness=1.0 / bursts,
+    )
+
+
+def _options(set_up: SetUp) -> list[str]:
+    """The set-up as options of `medusa-sim load`, which has no one length and no trees."""
+    words = list(set_up.options)
+    place = words.index("--seq")
+    del words[place : place + 2]
+    return [word for word in words if word != "--chain-only"]
+
+
+def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
+    """The sentence, what each policy carries, what to be warned of."""
+    told = f"**{set_up.title}:** {load_text.sentence(answer)}"
+    if any(each.largest_per_s for each in answer.carried):
+        st.success(told, icon=":material/speed:")
+    else:
+        st.error(told, icon=":material/do_not_disturb_on:")
+    for line in load_text.warnings(answer):
+        st.markdown(f":orange[:material/warning: {show.in_words(line)}]")
+    plain, drafting = answer.carried[0], answer.carried[-1]
+    last = {point.policy: point.mean for point in answer.last}
+    rate = f"at {significant(answer.last[0].rate, 3)} requests/s"
+    figures: list[Any] = [
+        show.Figure(
+            "Carried within the limits",
+            f"{significant(drafting.largest_per_s or 0.0, 3)}/s",
+            f"{significant(plain.largest_per_s or 0.0, 3)}/s without",
+            "Requests a second of which 90 % keep the limits.",
+        ),
+        show.Figure(
+            "Always full",
+            f"{significant(drafting.saturated_per_s, 3)}/s",
+            f"{significant(plain.saturated_per_s, 3)}/s without",
+            "Requests a second with the server always full; above it queues grow without end.",
+        ),
+        show.Figure(
+            "Time per token",
+            f"{significant(KILO * last[drafting.policy]['tpot_mean_s'], 3)} ms",
+            f"{significant(KILO * last[plain.policy]['tpot_mean_s'], 3)} ms without",
+            f"Mean of the requests, {rate}.",
+        ),
+        show.Figure(
+            "Time to first token",
+            f"{significant(KILO * last[drafting.policy]['ttft_p50_s'], 3)} ms",
+            f"{significant(KILO * last[plain.policy]['ttft_p50_s'], 3)} ms without",
+            f"Median of the requests, {rate}.",
+        ),
+        show.Figure(
+            "Switch off from",
+            "never" if drafting.off_from is None else f"{drafting.off_from}",
+            "requests in flight",
+            "From there every step with drafts emits fewer tokens a second than a plain one.",
+        ),
+    ]
+    show.figures(*figures, width=165)
