@@ -148,8 +148,8 @@ class Policies(click.ParamType[tuple[str, ...]]):
               help="Tokens of a KV block.")  # fmt: skip
 @click.option("--prefix-hit-rate", type=click.FloatRange(0.0, 1.0, max_open=True), default=0.0,
               show_default=True, help="Share of a prompt's tokens found in the cache.")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True,
-              help="Runs of each policy and rate; the same for every policy.")  # fmt: skip
+@click.option("--seeds", type=click.IntRange(1, 100), default=None,
+              help="Runs of each policy and rate; the same for every policy [3; of a trace 1].")  # fmt: skip
 @click.option(
     "--target-rate", type=PositiveFloat(), default=None, help="Count the GPUs that carry this rate."
 )

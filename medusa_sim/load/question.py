@@ -23,6 +23,7 @@ DEFAULT_PROMPT_TOKENS = 512.0
 DEFAULT_OUTPUT_TOKENS = 256.0
 DEFAULT_LENGTH_CV = 0.8
 DEFAULT_SEEDS = 3
+"""Of drawn requests; a trace has the same requests for every seed, and is run once."""
 DEFAULT_SHARE = 0.9
 
 
@@ -66,7 +67,7 @@ def load_test(
     max_num_batched_tokens: int = TOKEN_BUDGET,
     block_size: int = BLOCK_TOKENS,
     prefix_hit_rate: float = 0.0,
-    seeds: int = DEFAULT_SEEDS,
+    seeds: int | None = None,
     drop_long: bool = False,
 ) -> LoadTest:
     """The test of a scenario, from plain values; names and defaults are those of `medusa-sim load`.
@@ -102,7 +103,7 @@ def load_test(
             prefix_hit_rate=prefix_hit_rate,
         ),
         goals=Goals(ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s, share=share),
-        seeds=seeds,
+        seeds=(DEFAULT_SEEDS if trace is None else 1) if seeds is None else seeds,
         drop_long=drop_long,
     )
 
