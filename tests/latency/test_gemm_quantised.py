@@ -7,17 +7,21 @@ from pathlib import Path
 
 import msgspec
 import numpy as np
+import pandas as pd
 import pytest
 
 from medusa_sim.arrays import FloatArray
+from medusa_sim.calibrate.fit import Rows
+from medusa_sim.calibrate.gemm import unscored_gemm
 from medusa_sim.calibrate.gemm_start import gemm_start
+from medusa_sim.calibrate.rows import fitted_kernels
 from medusa_sim.calibrate.store import write_kernel
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time
 from medusa_sim.operators.operator import Gemm
-from medusa_sim.operators.table import read_rows
+from medusa_sim.operators.table import check_rows, read_rows
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.formats import format_of
@@ -234,3 +238,28 @@ def test_measured_rows_are_met(gpu: str, kernels: str, form: str) -> None:
     small, every = FITTED[gpu, kernels, form]
     assert error[told["m"] <= 512].mean() <= small
     assert error.mean() <= every
+
+
+def test_rows_of_a_format_are_fitted_under_its_name() -> None:
+    gpu, kernel = load_gpu("a100-80gb-sxm"), kernel_of("a100-80gb-sxm", "sglang", "int4")
+    m, n = (size.ravel().astype(float) for size in np.meshgrid([1, 16, 64, 256, 1024], [2048, 4096, 8192]))
+    operator = layer(m, n, np.full(m.shape, 4096.0), "int4")
+    measured_us = gemm_time(gpu, kernel, operator, form="int4").time_us
+    told = pd.DataFrame({"dtype": "int4_wo", "m": m, "n": n, "k": 4096, "time_us": measured_us})
+    twice = pd.concat([told, told.assign(k=8192, time_us=2.0 * measured_us)], ignore_index=True)
+    (found,) = fitted_kernels(check_rows(twice, "made"), gpu, "made", kernel_set="trtllm")
+    assert (found.section, found.key) == ("gemm", "int4")
+    assert isinstance(found.kernel, GemmKernel)
+    assert found.kernel.unpack_rows > 0.0
+    assert found.kernel.fit.fit_error < 0.2
+
+
+def test_a_pinned_parameter_stays() -> None:
+    gpu = load_gpu("a100-80gb-sxm")
+    kernel = kernel_of("a100-80gb-sxm", "sglang", "int4")
+    m, n = (size.ravel().astype(float) for size in np.meshgrid([1, 64, 1024], [2048, 4096, 8192]))
+    operator = layer(m, n, np.full(m.shape, 4096.0), "int4")
+    rows = Rows(operator, gemm_time(gpu, kernel, operator, form="int4").time_us)
+    start = msgspec.structs.replace(gemm_start("sglang", "int4", gpu), ramp_us=9.0)
+    assert unscored_gemm(rows, gpu, start, pinned=("ramp_us",)).ramp_us == 9.0
+    assert unscored_gemm(rows, gpu, start).ramp_us != 9.0
