@@ -79,7 +79,6 @@ class Policies(click.ParamType[tuple[str, ...]]):
     show_default=True,
     help="Model, or the path of a Hugging Face config.json.",
 )
-@tp_option
 @click.option(
     "--policy",
     "policies",
