@@ -158,7 +158,7 @@ def collective_kernels(gpu: str, card: Gpu) -> Found:
         operator = each.rows.operator
         assert isinstance(operator, Collective)
         newest = known.get((each.engine, each.kernel, operator.form))
-        if newest is not None and (_is_other(each.kernel) or _meets(newest, each, operator, card)):
+        if newest is not None and _meets(newest, each, operator, card):
             continue
         if len(each.rows.time_us) < LEAST_ROWS:
             continue

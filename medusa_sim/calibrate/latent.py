@@ -1,7 +1,7 @@
 """Fits the model of latent attention (`medusa_sim.latency.latent`) to measured rows of one GPU and kernel.
 
 Tile sizes and other whole numbers are found by coordinate search, the rest by least squares. Held-out errors
-leave out whole numbers of heads.
+leave out whole numbers of heads, or batches where there is one.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
@@ -96,10 +96,16 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
         lambda each, part: _time_us(each, part, gpu),
         lambda part: _refined(kernel, part, gpu),
         source=source,
-        groups=rows.labels("heads"),
+        groups=_heldout_groups(rows),
         ends=RANGES_OF_SIZE,
         least_rows=_BAND_ROWS,
     )
+
+
+def _heldout_groups(rows: Rows[LatentAttention]) -> IntArray:
+    """A label per number of heads; per batch where there is one of these."""
+    heads = rows.labels("heads")
+    return heads if heads.max() > 0 else rows.labels("batch")
 
 
 def _searched(rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:

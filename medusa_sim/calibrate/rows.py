@@ -22,7 +22,7 @@ from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.moe import fit_experts
 from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
-from medusa_sim.calibrate.store import Section, write_kernel
+from medusa_sim.calibrate.store import Section, write_tables
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.errors import DataError, UsageError
@@ -283,7 +283,6 @@ def write_kernels(folder: Path, gpu: Gpu, kernel_set: str, fitted: Sequence[Fitt
     with tempfile.TemporaryDirectory() as building:
         draft = Path(building) / target.name
         write_text(draft, read_text(Path(gpu.path), SPEC_BYTES, "a hardware file"))
-        for each in fitted:
-            write_kernel(draft, kernel_set, each.section, each.key, each.kernel)
+        write_tables(draft, kernel_set, [(each.section, each.key, each.kernel) for each in fitted])
         write_text(target, read_text(draft, SPEC_BYTES, "a hardware file"))
     return target

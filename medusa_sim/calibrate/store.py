@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -32,23 +33,33 @@ _SIGNIFICANT_DIGITS = 6
 
 
 def write_kernel(path: Path, kernel_set: str, section: Section, key: str, kernel: Kernel) -> None:
-    """Put `kernel` at `[kernels.<kernel_set>.<section>.<key>]` of the hardware TOML at `path`.
+    """One kernel, as `write_tables` puts several."""
+    write_tables(path, kernel_set, [(section, key, kernel)])
+
+
+def write_tables(path: Path, kernel_set: str, kernels: Sequence[tuple[Section, str, Kernel]]) -> None:
+    """Put every kernel at `[kernels.<kernel_set>.<section>.<key>]` of the hardware TOML at `path`.
 
     The section `unfused` is one kernel, without a key (give "").
     Comments, order and every other table are kept; floats keep six significant digits. The file is
     replaced in one step, so a reader sees the old or the new one. Raises SpecError where the file is
     missing or is no TOML, OutputError where it cannot be written.
     """
-    places = [name for name in ("kernels", kernel_set, section, key) if name]
-    _write(path, places, msgspec.to_builtins(kernel))
+    _write(
+        path,
+        [
+            ([name for name in ("kernels", kernel_set, section, key) if name], msgspec.to_builtins(kernel))
+            for section, key, kernel in kernels
+        ],
+    )
 
 
 def write_power(path: Path, fit: PowerFit) -> None:
     """Put `fit` at `[power.fit]` of the hardware TOML at `path`, as `write_kernel` does; same errors."""
-    _write(path, ["power", "fit"], msgspec.to_builtins(fit))
+    _write(path, [(["power", "fit"], msgspec.to_builtins(fit))])
 
 
-def _write(path: Path, places: list[str], fields: dict[str, object]) -> None:
+def _write(path: Path, entries: Sequence[tuple[list[str], dict[str, object]]]) -> None:
     import tomlkit
     from tomlkit.exceptions import TOMLKitError
 
@@ -57,13 +68,13 @@ def _write(path: Path, places: list[str], fields: dict[str, object]) -> None:
         document = tomlkit.parse(text)
     except TOMLKitError as error:
         raise SpecError(f"{path}: cannot be read as a hardware file ({error}); give a TOML") from error
-    table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
-    *parents, last = places
-    for name in parents:
-        if name not in table:
-            table.add(name, tomlkit.table(is_super_table=True))
-        table = table[name]
-    table[last] = _table(fields)
+    for (*parents, last), fields in entries:
+        table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
+        for name in parents:
+            if name not in table:
+                table.add(name, tomlkit.table(is_super_table=True))
+            table = table[name]
+        table[last] = _table(fields)
     write_text(path, tomlkit.dumps(document))
 
 

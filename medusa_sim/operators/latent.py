@@ -16,7 +16,7 @@ from typing import ClassVar, Literal, Self, get_args
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Fault, Gemm, Numbers, Operator, Size, TextArray, Words
-from medusa_sim.specs.formats import HALVES, Format, format_of
+from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 LatentKind = Literal["mla_decode", "mla_prefill"]
@@ -125,13 +125,13 @@ class LatentAttention(Operator):
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """Keys of kernels that may serve, best first: its own, other projections, a plain cache."""
-        halves = ("bf16", "fp16") if self.dtype in HALVES else (self.dtype,)
-        caches = dict.fromkeys((self.stored_dtype, self.dtype))
+        """Keys of kernels that may serve, best first: its own, other projections, a plain cache, 16 bits."""
+        dtypes = dict.fromkeys((self.dtype, "bf16", "fp16"))
+        caches = dict.fromkeys((self.stored_dtype, self.dtype, "bf16"))
         scopes = dict.fromkeys((self.scope, "module")) if self.scope != KERNEL_SCOPE else (self.scope,)
         weights = dict.fromkeys((self.gemm_dtype or self.dtype, "bf16", "fp8_block", "nvfp4"))
         found = [self.form]
-        for scope, cache, dtype in itertools.product(scopes, caches, halves):
+        for scope, cache, dtype in itertools.product(scopes, caches, dtypes):
             for gemm_dtype in weights if scope != KERNEL_SCOPE else (None,):
                 kv_dtype = None if cache == self.dtype else cache
                 other = replace(self, dtype=dtype, kv_dtype=kv_dtype, scope=scope, gemm_dtype=gemm_dtype)
