@@ -50,8 +50,6 @@ GPUS = {
 SOURCE = "aiconfigurator-core 0.12 (Apache-2.0): {gpu}, {engine} {versions}, {kernel}"
 NOT_DEFAULT = ("eager", "deepep_normal", "deepep_ht", "deepep_v2", "NVLinkOneSided")
 """Kernels whose name has one of these are not what a library takes by itself in a decoding step."""
-WIDE = "wideep_module"
-"""Modules of an older release with another path for each of few head counts; no step uses them."""
 SHARED_ERROR = 0.03
 """A release whose rows the newest one's kernel meets as closely as this needs none of its own."""
 
@@ -83,8 +81,6 @@ def table(name: str) -> pd.DataFrame:
     keep = frame["gpu"].isin(GPUS)
     if "suspect" in frame:
         keep &= frame["suspect"] == ""
-    if "scope" in frame:
-        keep &= frame["scope"] != WIDE
     if name == "collectives":
         keep &= ~((frame["gpu"] == "l40s") & (frame["ranks"] > 2))
     return frame[keep]
