@@ -89,6 +89,7 @@ HOUSE = (
             "policies",
             "record",
             "scheduler",
+            "energy",
             "metrics",
             "simulate",
             "search",
@@ -105,7 +106,7 @@ HOUSE = (
     Room(
         ("parts",),
         "a question of any size cut into parts that any number of workers write",
-        ("work", "sweep_parts", "registry", "folder", "run", "cluster"),
+        ("work", "cases", "sweep_parts", "load_parts", "registry", "folder", "run", "cluster"),
     ),
     Room(("cli",), "one module a command"),
     Room(("api",), "the Python face: import medusa_sim"),

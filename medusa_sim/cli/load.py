@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import GPU, MODEL
+from medusa_sim.cli.names import GPUS, MODELS
 from medusa_sim.cli.options import SCENARIO_NAMES, PositiveFloat, output_options, scenario_options, tp_option
 from medusa_sim.cli.output import Output, command_line
+from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
+from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -70,14 +72,16 @@ class Policies(click.ParamType[tuple[str, ...]]):
     ),
 )
 @click.option(
-    "--gpu", type=GPU, default=DEFAULT_GPU, show_default=True, help="`medusa-sim specs` lists them."
-)
+    "--gpu", "gpus", type=GPUS, default=DEFAULT_GPU, show_default=True,
+    help="`medusa-sim specs` lists them; with --out also a list a,b.",
+)  # fmt: skip
 @click.option(
     "--model",
-    type=MODEL,
+    "models",
+    type=MODELS,
     default=DEFAULT_MODEL,
     show_default=True,
-    help="Model, or the path of a Hugging Face config.json.",
+    help="Model, or the path of a Hugging Face config.json; with --out also a list a,b.",
 )
 @click.option(
     "--policy",
@@ -164,9 +168,13 @@ class Policies(click.ParamType[tuple[str, ...]]):
 )
 @tp_option
 @scenario_options
+@parts_options
 @output_options
 def load(
     output: Output,
+    parts: PartsPlace,
+    gpus: tuple[str, ...],
+    models: tuple[str, ...],
     policies: tuple[str, ...],
     rates: tuple[float, ...] | None,
     target_rate: float | None,
@@ -179,20 +187,30 @@ def load(
     """Requests over time on an engine: latencies, throughput and goodput of policies of speculation.
 
     The table says first what speculation is worth under this load; --format csv, json and parquet carry every
-    metric of every policy and rate, with confidence intervals over the seeds.
+    metric of every policy and rate, with confidence intervals over the seeds. --out writes these rows as parts of a
+    data set, for lists of GPUs and models, by any number of processes.
     """
     from medusa_sim.cli.progress import progress
     from medusa_sim.load.question import answered, load_test
     from medusa_sim.plan.scenario import Scenario
 
+    parts.check(output)
     if report_dir is not None:
         from medusa_sim.writing import check_folder
 
         check_folder(report_dir)
-    scenario = Scenario(
-        gpu=names["gpu"], model=names["model"], tp=names["tp"], **{key: names[key] for key in SCENARIO_NAMES}
-    )
-    asked = {key: value for key, value in names.items() if key not in (*SCENARIO_NAMES, "gpu", "model", "tp")}
+    common = {key: names[key] for key in ("tp", *SCENARIO_NAMES)}
+    scenarios = [Scenario(gpu=gpu, model=model, **common) for gpu in gpus for model in models]
+    asked = {key: value for key, value in names.items() if key not in common}
+    if parts.folder is not None:
+        from medusa_sim.parts.load_parts import LoadParts
+
+        work = LoadParts.of(scenarios, rates, {"policies": policies, **asked})
+        write_parts(work, parts, "requests")
+        return
+    if len(scenarios) > 1:
+        raise UsageError("several GPUs or models: say where their rows go with --out DIR")
+    scenario = scenarios[0]
     test = load_test(scenario, policies=policies, **asked)
     with progress("requests") as tell:
         answer = answered(

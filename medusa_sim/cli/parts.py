@@ -80,8 +80,11 @@ def parts_options(command: Callable[..., Any]) -> Callable[..., Any]:
     return wrapped
 
 
-def write_parts(work: Work, place: PartsPlace) -> None:
-    """Compute the parts that are missing, with progress and time left; then say what was done."""
+def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
+    """Compute the parts that are missing, with progress and time left; then say what was done.
+
+    unit: what the work counts as computed.
+    """
     from medusa_sim.cli.progress import progress
     from medusa_sim.parts.folder import PartFolder
     from medusa_sim.parts.run import Shard, run_here
@@ -93,7 +96,7 @@ def write_parts(work: Work, place: PartsPlace) -> None:
 
         require_cluster_extra()
     folder = PartFolder.of(place.folder, work.description)
-    with progress("rows") as advance:
+    with progress(unit) as advance:
 
         def told(computed: int, rows: int) -> None:
             advance(computed, rows, None)
@@ -105,4 +108,4 @@ def write_parts(work: Work, place: PartsPlace) -> None:
 
             done = run_on_cluster(work, folder, told, workers=place.workers, scheduler=place.scheduler)
     were = f", {done.there} were there" if done.there else ""
-    click.echo(f"{done.parts} parts of {done.computed:,} rows computed into {place.folder}{were}", err=True)
+    click.echo(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.folder}{were}", err=True)

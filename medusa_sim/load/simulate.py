@@ -11,6 +11,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Drawn, Source
+from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.limits import BLOCK_TOKENS, MAX_REQUESTS, TOKEN_BUDGET, Limits, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
 from medusa_sim.load.policies import Fixed, Policy, drafts_asked, policy_of
@@ -180,6 +181,14 @@ class LoadTest:
         return float(((requests.prompt_tokens + output / 2.0) * output).sum() / output.sum())
 
     @cached_property
+    def energy(self) -> Energy | None:
+        """What steps draw; None where the GPU's power is not known."""
+        options = chains(self.scenario, self._drafts_asked) if self._drafts_asked else ()
+        prompts, _ = self.requests(self.any_rate, 0)
+        most = self.limits(self._drafts_asked).max_requests
+        return energy_of(self.scenario, options, most, self.mean_length, float(prompts.prompt_tokens.mean()))
+
+    @cached_property
     def served(self) -> tuple[Served, ...]:
         """Every policy with its own server."""
         return tuple(self._served(policy) for policy in self.policies)
@@ -215,6 +224,9 @@ class LoadTest:
                     self.scenario.usd_per_gpu_hour, self.scenario.gpus, found["tokens_per_s"]
                 )
             )
+            energy = self.energy
+            found["watts"] = np.nan if energy is None else energy.watts(record)
+            found["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record)
             values.append(found)
             if first is None:
                 first = record

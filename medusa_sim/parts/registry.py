@@ -6,6 +6,7 @@ import json
 from functools import lru_cache
 
 from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.parts.load_parts import LoadParts
 from medusa_sim.parts.sweep_parts import SweepParts
 from medusa_sim.parts.work import Description, Work
 
@@ -24,5 +25,7 @@ def _work(text: str) -> Work:
     match description.get("kind"):
         case "sweep":
             return SweepParts.made_from(description)
+        case "load":
+            return LoadParts.made_from(description)
         case kind:
-            raise UsageError(unknown_name("kind of work", str(kind), ("sweep",)))
+            raise UsageError(unknown_name("kind of work", str(kind), ("sweep", "load")))

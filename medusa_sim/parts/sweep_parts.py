@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import os
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from medusa_sim import __version__
-from medusa_sim.errors import UsageError
+from medusa_sim.parts.cases import Case, case_of, digests, frozen, scenario_of
 from medusa_sim.parts.work import Description
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import Slices, SweepTable, sweep
-from medusa_sim.reading import TABLE_BYTES, read_bytes
 from medusa_sim.step.grid import Grid
 
 if TYPE_CHECKING:
@@ -31,7 +27,6 @@ ALL_PART_ROWS = 1 << 20
 
 Fewer where all are written, which takes some 100 bytes a row.
 """
-_PLAIN = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True)
@@ -42,7 +37,7 @@ class SweepParts:
     all_rows: every row; else the best of each batch and length among the counts that fit, as one row.
     """
 
-    cases: tuple[dict[str, Any], ...]
+    cases: tuple[Case, ...]
     counts: tuple[int, ...]
     grid: Grid
     all_rows: bool
@@ -58,7 +53,7 @@ class SweepParts:
         describes no count of the grid.
         """
         return cls(
-            cases=tuple(_case(item) for item in scenarios),
+            cases=tuple(case_of(item) for item in scenarios),
             counts=tuple(item.covered(grid.candidates).size for item in scenarios),
             grid=grid,
             all_rows=all_rows,
@@ -90,7 +85,7 @@ class SweepParts:
             "batch": self.grid.batch.tolist(),
             "seq_len": self.grid.seq_len.tolist(),
             "candidates": self.grid.candidates.tolist(),
-            "files": _digests(self.cases),
+            "files": digests(self.cases),
         }
 
     @property
@@ -126,7 +121,7 @@ class SweepParts:
     def tables(self, number: int) -> Iterator[pa.Table]:
         """The rows of a part."""
         case, grid, slices = self._place(number)
-        for table in sweep([scenario_of(_frozen(self.cases[case]))], grid):
+        for table in sweep([scenario_of(frozen(self.cases[case]))], grid):
             yield table.arrow() if self.all_rows else best_rows(table, slices.counts)
 
 
@@ -140,37 +135,3 @@ def best_rows(table: SweepTable, counts: int) -> pa.Table:
     allowed = fits | ~fits.any(axis=1, keepdims=True)
     best = np.argmax(np.where(allowed, speedup, -np.inf), axis=1)
     return table.arrow().take(np.arange(best.size) * counts + best)
-
-
-def _case(scenario: Scenario) -> dict[str, Any]:
-    return {name: _plain(name, value) for name, value in scenario.changed.items()}
-
-
-def _plain(name: str, value: object) -> object:
-    if isinstance(value, os.PathLike):
-        return str(Path(value).expanduser().resolve())
-    if isinstance(value, str) and name != "data_dir" and os.sep in value and Path(value).exists():
-        return str(Path(value).resolve())
-    if isinstance(value, _PLAIN):
-        return value
-    raise UsageError(f"{name} was given as an object of Python; parts are made from names: give its name")
-
-
-def _digests(cases: Sequence[dict[str, Any]]) -> dict[str, str]:
-    """SHA-256 of every file that a case names: with other content it would be another sweep."""
-    values = {value for case in cases for value in case.values() if isinstance(value, str)}
-    paths = sorted(path for path in map(Path, values) if path.is_absolute() and path.is_file())
-    return {
-        str(path): hashlib.sha256(read_bytes(path, TABLE_BYTES, "a file of the scenario")).hexdigest()
-        for path in paths
-    }
-
-
-def _frozen(case: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(case.items()))
-
-
-@lru_cache(maxsize=64)
-def scenario_of(case: tuple[tuple[str, Any], ...]) -> Scenario:
-    """The scenario of a case, kept between parts."""
-    return Scenario(**dict(case))

@@ -58,20 +58,26 @@ def served_joules(
 ) -> FloatArray:
     """Joules above idle that a server adds to a step: filtered logits, and prompts that ride on it.
 
-    rows: of logits, which one of the GPUs filters. A prompt that rides on a step shares its weights, so that
-    its FLOPs alone are counted.
+    rows: of logits.
     """
-    requests = np.asarray(batch, dtype=np.float64)
-    finished = requests * np.asarray(tokens_per_step) / traffic.output_tokens
-    workload = prefill(1, traffic.prompt_tokens)
-    prompt = _joules(gpu, power, model_launches(setting.shard, workload, setting.runtime), with_bytes=False)
-    engine = setting.runtime.engine
+    finished = np.asarray(batch, dtype=np.float64) * np.asarray(tokens_per_step) / traffic.output_tokens
+    prompt = prompt_joules(gpu, power, setting, traffic.prompt_tokens)
+    return np.asarray(finished * prompt + sampling_joules(gpu, power, setting, rows))
+
+
+def prompt_joules(gpu: Gpu, power: Power, setting: Setting, prompt_tokens: float) -> FloatArray:
+    """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step."""
+    launches = model_launches(setting.shard, prefill(1, prompt_tokens), setting.runtime)
+    return _joules(gpu, power, launches, with_bytes=False)
+
+
+def sampling_joules(gpu: Gpu, power: Power, setting: Setting, rows: Size) -> FloatArray:
+    """Joules above idle of filtering so many rows of logits (N6), of which one of the GPUs has them all."""
+    engine, model = setting.runtime.engine, setting.model
     if engine is None:
-        return np.asarray(finished * prompt)
-    model = setting.model
+        return np.zeros(())
     filtered_us = filter_us(engine, gpu, rows, model.vocab, top_k=model.samples_top_k)
-    sampled = power.fit.sampling_watts * filtered_us / US_PER_S / setting.parallel.tp
-    return np.asarray(finished * prompt + sampled)
+    return np.asarray(power.fit.sampling_watts * filtered_us / US_PER_S / setting.parallel.tp)
 
 
 def watts(power: Power, joules: FloatArray, time_us: FloatArray) -> FloatArray:

@@ -1,0 +1,80 @@
+"""Watts of a run: what its steps, prompts and pauses draw (docs/method.md, cost).
+
+Decoding and verification steps draw by (W2) at the middle length, with the filter of their logits; prompts
+by the FLOPs of their tokens, since they share a step's weights; a server without work its idle watts. The
+limit (W3) holds for the mean while it works.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.load.record import Record
+from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
+from medusa_sim.specs.power import Power
+from medusa_sim.step.power import prompt_joules, sampling_joules, watts
+from medusa_sim.step.server import served
+from medusa_sim.step.step import processed_tokens
+from medusa_sim.units import US_PER_S
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Energy:
+    """above_w: (K, b) watts above idle of one GPU in steps of K drafts for b requests, without prompts.
+
+    prompt_token_joule: above idle, of one GPU. gpus: that run the model together.
+    """
+
+    power: Power
+    gpus: int
+    above_w: FloatArray
+    prompt_token_joule: float
+
+    def watts(self, record: Record) -> float:
+        """Mean watts of all GPUs from the beginning of a run to its end."""
+        drafts, requests = record.steps_s.shape
+        joules = float((record.steps_s * self.above_w[:drafts, :requests]).sum())
+        joules += record.prompt_tokens * self.prompt_token_joule
+        busy_s = min(record.busy_s, record.end_s)
+        if busy_s <= 0.0:
+            return self.gpus * self.power.fit.idle_watts
+        working = float(watts(self.power, np.asarray(joules), np.asarray(busy_s * US_PER_S)))
+        idle_s = record.end_s - busy_s
+        return self.gpus * (working * busy_s + self.power.fit.idle_watts * idle_s) / record.end_s
+
+    def joule_per_token(self, record: Record) -> float:
+        """Of all GPUs, over the tokens that the run emitted; nan where it emitted none."""
+        return self.watts(record) * record.end_s / record.emitted if record.emitted else float("nan")
+
+
+def energy_of(
+    scenario: Scenario, options: Sequence[DraftOption], max_requests: int, length: float, prompt: float
+) -> Energy | None:
+    """What steps of a scenario draw; None where the GPU's power is not known.
+
+    options: chains of 1, 2, ... drafts. length: mean committed tokens of a request in flight; prompt: mean
+    tokens of a prompt.
+    """
+    gpu, power = scenario.gpu, scenario.gpu.power
+    if power is None:
+        return None
+    batch = np.arange(1, max_requests + 1)
+    surface = price(scenario, batch, [max(round(length), 1)], options)
+    found, sizes = surface.by_count, batch[:, None, None].astype(np.float64)
+    rows = sizes * np.asarray(processed_tokens(surface.setting, found.counts), dtype=np.float64)
+    joules = found.joules(gpu, power) + sampling_joules(gpu, power, surface.setting, rows)
+    seen = served(surface.setting, found.step_us, sizes, found.counts, found.tokens_per_step, None)
+    above = np.broadcast_to(joules / seen.itl_us * US_PER_S, found.fits.shape)[:, 0].T
+    return Energy(
+        power=power,
+        gpus=scenario.gpus,
+        above_w=np.concatenate([above[:, :1], above], axis=1),
+        prompt_token_joule=float(prompt_joules(gpu, power, surface.setting, max(prompt, 1.0)))
+        / max(prompt, 1.0),
+    )
