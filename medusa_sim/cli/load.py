@@ -187,8 +187,8 @@ def load(
     """Requests over time on an engine: latencies, throughput and goodput of policies of speculation.
 
     The table says first what speculation is worth under this load; --format csv, json and parquet carry every
-    metric of every policy and rate, with confidence intervals over the seeds. --out writes these rows as parts of a
-    data set, for lists of GPUs and models, by any number of processes.
+    metric of every policy and rate, with confidence intervals over the seeds. --out writes these rows as
+    parts of a data set, for lists of GPUs and models, by any number of processes.
     """
     from medusa_sim.cli.progress import progress
     from medusa_sim.load.question import answered, load_test
@@ -204,7 +204,11 @@ def load(
     asked = {key: value for key, value in names.items() if key not in common}
     if parts.folder is not None:
         from medusa_sim.parts.load_parts import LoadParts
+        from medusa_sim.report.cost_text import price_lines
 
+        told = (line for item in scenarios for line in item.warnings)
+        for line in dict.fromkeys((*told, *price_lines(scenarios))):
+            click.echo(line, err=True)
         work = LoadParts.of(scenarios, rates, {"policies": policies, **asked})
         write_parts(work, parts, "requests")
         return

@@ -39,7 +39,7 @@ class LoadParts:
 
         Raises UsageError or DataError for values that make no sense, and what the first scenario raises.
         """
-        given = {name: plain(name, value) for name, value in asked.items()}
+        given: Case = {name: plain(name, value) for name, value in asked.items()}
         first = load_test(scenarios[0], **given)
         each = first.seeds * len(first.policies) * first.requests(first.any_rate, 0)[0].count
         return cls(

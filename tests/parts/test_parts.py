@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import subprocess
 import sys
@@ -231,6 +232,28 @@ def test_options_that_do_not_go_together(
     assert result.exit_code == 2
     assert told in result.stderr
     assert not list(tmp_path.iterdir())
+
+
+LOAD = (
+    "load", "--model", "llama-3.1-8b", "--drafter", "eagle3", "--policy", "none,3", "--rate", "2,6",
+    "--requests", 40, "--seeds", 1, "--no-search",
+)  # fmt: skip
+
+
+def test_a_load_test_of_many_scenarios_is_cut_into_parts(tmp_path: Path) -> None:
+    args = (*LOAD, "--gpu", "h100-sxm,l40s", "--out", tmp_path / "all")
+    for shard in ("1/2", "2/2"):
+        assert run(*args, "--shard", shard).exit_code == 0
+    found = pd.read_parquet(tmp_path / "all")
+    assert parts_in(tmp_path / "all") == 2 * 2
+    assert list(found.groupby(["gpu", "rate_per_s"], sort=False).size()) == [2, 2, 2, 2]
+    alone = pd.read_csv(io.StringIO(run(*LOAD, "--gpu", "l40s", "--format", "csv").stdout))
+    own = found[found.gpu == "l40s"].reset_index(drop=True)
+    for column in ("policy", "rate_per_s", "tokens_per_s", "watts", "tpot_mean_s"):
+        assert own[column].tolist() == pytest.approx(alone[column].tolist())
+    assert run(*LOAD, "--gpu", "h100-sxm,l40s").exit_code == 2
+    other = run(*args, "--prompt-tokens", 99)
+    assert "parts of another question (asked differ)" in other.stderr
 
 
 def shell(*args: object, before: str = "") -> list[str]:
