@@ -81,7 +81,8 @@ def _published_model(set_up: SetUp) -> Model:
 
 @st.cache_resource(max_entries=64, show_spinner=False, ttl=900)
 def _scenario(set_up: SetUp, version: float) -> Scenario:
-    kernels = load_runtime(set_up.runtime).kernel_set(model_of(set_up).dtype)
+    runtime = load_runtime(set_up.runtime)
+    kernels = runtime.kernel_set(model_of(set_up).dtype)
     return Scenario(
         gpu=set_up.gpu,
         model=_published_model(set_up),
@@ -91,7 +92,7 @@ def _scenario(set_up: SetUp, version: float) -> Scenario:
         heads=set_up.heads,
         draft_model=set_up.draft_model,
         chain_only=set_up.chain_only,
-        latency=_latency(set_up.gpu, kernels, version),
+        latency=_latency(set_up.gpu, kernels, version, runtime.library),
         kernels=kernels,
         dtype=set_up.dtype,
         weight_dtype=set_up.weight_dtype,
@@ -102,9 +103,9 @@ def _scenario(set_up: SetUp, version: float) -> Scenario:
 
 
 @st.cache_resource(max_entries=16, show_spinner=False, ttl=900)
-def _latency(gpu: str, kernels: str, version: float) -> CachedLatency:
+def _latency(gpu: str, kernels: str, version: float, library: str) -> CachedLatency:
     del version
-    return cached(latency_model(load_gpu(gpu), "calibrated", kernels))
+    return cached(latency_model(load_gpu(gpu), "calibrated", kernels, library=library))
 
 
 def recommendation(set_up: SetUp, batch_max: int, objective: str = "latency") -> Recommendation:
@@ -163,7 +164,7 @@ def roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...]) -
 def _roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...], version: float) -> pa.Table:
     runtime = load_runtime("kernel")
     model = model_of(set_up)
-    latency = _latency(gpu, runtime.kernel_set(model.dtype), version)
+    latency = _latency(gpu, runtime.kernel_set(model.dtype), version, runtime.library)
     grid = Grid.of((batch,), (set_up.seq_len,), candidates)
     return roofline_points(latency, load_gpu(gpu), model, runtime, grid)
 

@@ -131,9 +131,9 @@ def held_out(gpu: Gpu, kernel: ExpertKernel, frame: pd.DataFrame) -> Held:
 
 def ratio_error(held: Held) -> float:
     """Mean error of T(2, 4, 8 times the tokens) / T of the same layer and routing."""
-    layer = held.frame.groupby(["model", "tp", "distribution"], observed=True).ngroup().to_numpy()
+    layers = held.frame.groupby(["model", "tp", "distribution"], observed=True).ngroup()
     tokens = held.frame["tokens"].to_numpy(dtype=np.int64)
-    return growth_mape(held.held_us, held.measured_us, tokens, layer)
+    return growth_mape(held.held_us, held.measured_us, tokens, np.asarray(layers, dtype=np.int64))
 
 
 def score(gpus: list[str]) -> Iterator[tuple[str, ...]]:
@@ -141,12 +141,11 @@ def score(gpus: list[str]) -> Iterator[tuple[str, ...]]:
     for gpu, engine, frame in table(gpus):
         clean = frame[frame["suspect"].astype(str) == ""]
         for key, kernel in gpu.kernels[engine].moe.items():
-            of_kernel = clean[(clean["kernel"].astype(str) == kernel.name)]
-            forms = {index: operator.form for index, (_, operator) in enumerate(operators_of(of_kernel))}
-            form = key.partition("@")[0]
-            if form not in forms.values():
+            if kernel.fit.inherited_from:
                 continue
-            rows, _ = operators_of(of_kernel)[list(forms.values()).index(form)]
+            form = key.partition("@")[0]
+            of_kernel = clean[clean["kernel"].astype(str) == kernel.name].reset_index(drop=True)
+            rows = next(index for index, operator in operators_of(of_kernel) if operator.form == form)
             held = held_out(gpu, kernel, of_kernel.iloc[rows].reset_index(drop=True))
             errors = np.abs(held.held_us / held.measured_us - 1.0)
             by_model = pd.Series(errors).groupby(held.frame["model"].astype(str)).mean()

@@ -23,14 +23,15 @@ def latency_model(
     cold: bool = True,
     outside: Outside = "refuse",
     data_dir: DataDir = None,
+    library: str = "",
     engine: str = "",
     kernel: str = "",
 ) -> LatencyModel:
     """The latency model of that name for one GPU.
 
     kernels: kernel set of `calibrated`. cold: operands come from HBM (always so in a step). outside:
-    what `measured` does beyond its profile: refuse, or ask the calibrated model. engine, kernel: whose fitted
-    kernel (`latency.choice`).
+    what `measured` does beyond its profile: refuse, or ask the calibrated model. library, engine, kernel:
+    whose fitted kernels (`latency.choice`).
     Raises SpecError (no such kernel set or profile), UsageError (an unknown latency model).
     """
     if latency == "roofline":
@@ -40,13 +41,15 @@ def latency_model(
     if latency == "calibrated":
         from medusa_sim.latency.calibrated import CalibratedLatency
 
-        return CalibratedLatency(gpu, kernels, cold=cold, engine=engine, kernel=kernel)
+        return CalibratedLatency(gpu, kernels, cold=cold, library=library, engine=engine, kernel=kernel)
     if latency == "measured":
         from medusa_sim.latency.measured import MeasuredLatency
         from medusa_sim.latency.profile import load_profile
 
         fallback = None
         if outside == "calibrated":
-            fallback = latency_model(gpu, "calibrated", kernels, cold=cold, engine=engine, kernel=kernel)
+            fallback = latency_model(
+                gpu, "calibrated", kernels, cold=cold, library=library, engine=engine, kernel=kernel
+            )
         return MeasuredLatency(gpu, load_profile(gpu.name, data_dir), fallback)
     raise UsageError(unknown_name("latency model", latency, LATENCIES))

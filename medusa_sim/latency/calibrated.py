@@ -38,22 +38,30 @@ class CalibratedLatency:
     """Kernel times from the parameters in `hardware/<gpu>.toml`.
 
     kernels: name of the kernel set. cold: whether weights and KV come from HBM, as in every step of
-    a model; `False` predicts rows that were measured with operands left in L2. engine, kernel: the set and
-    the library's name of the kernel that rows were measured with (`latency.choice`); an engine that the GPU
-    has no set of leaves `kernels`.
+    a model; `False` predicts rows that were measured with operands left in L2. library: set of an engine's
+    own layers of experts, latent attention and collectives. engine, kernel: the set and the library's name of
+    the kernel that rows were measured with (`latency.choice`); an engine that the GPU has no set of leaves
+    `kernels`.
     Raises SpecError where the GPU has no such kernel set.
     """
 
     name = "calibrated"
 
     def __init__(
-        self, gpu: Gpu, kernels: str, *, cold: bool = True, engine: str = "", kernel: str = ""
+        self,
+        gpu: Gpu,
+        kernels: str,
+        *,
+        cold: bool = True,
+        library: str = "",
+        engine: str = "",
+        kernel: str = "",
     ) -> None:
         self.gpu = gpu
         self.kernels = engine if engine in gpu.kernels else kernels
         self.cold = cold
         self.held: KernelSet = _over(gpu.kernels.get(kernels), gpu.kernel_set(self.kernels))
-        self.asked = Asked(kernels=kernels, engine=engine, kernel=kernel)
+        self.asked = Asked(kernels=kernels, library=library, engine=engine, kernel=kernel)
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""

@@ -20,9 +20,9 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR
-from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.kernels import Kernel, KernelSet
 
-KernelT = TypeVar("KernelT")
+KernelT = TypeVar("KernelT", bound=Kernel)
 NAME_MARK = "@"
 
 
@@ -30,11 +30,13 @@ NAME_MARK = "@"
 class Asked:
     """Whose kernels are wanted.
 
-    kernels: name of the set where nothing else is said. engine, kernel: the set that a row names and the
-    library's name of a kernel there; empty where it does not.
+    kernels: name of the set where nothing else is said. library: the set of an engine's own kernels, where it
+    holds some that were measured on this GPU. engine, kernel: the set that a row names and the library's name
+    of a kernel there; empty where it does not.
     """
 
     kernels: str
+    library: str = ""
     engine: str = ""
     kernel: str = ""
 
@@ -74,9 +76,11 @@ def choose(
     were asked for serve in any of the forms before other sets do, and there the kernel that was named
     before others. Raises SpecError in one line where there is none of them.
     """
-    others = gpu.kernels if anywhere else ()
-    sets = dict.fromkeys([name for name in (asked.engine, asked.kernels, *others) if name])
+    others = (asked.library, asked.kernels, *gpu.kernels) if anywhere else (asked.kernels,)
+    sets = dict.fromkeys([name for name in (asked.engine, *others) if name])
     held = {name: table(gpu.kernels[name]) for name in sets if name in gpu.kernels}
+    if asked.library in held and asked.library not in (asked.engine, asked.kernels):
+        held[asked.library] = _measured(held[asked.library])
     wanted = _forms(operator) if forms is None else forms
     found = [
         (set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
@@ -85,7 +89,9 @@ def choose(
         for key, kernel in _in_order(kernels, form, asked.kernel)
     ]
     if own_first:
-        found.sort(key=lambda entry: (entry[0] not in (asked.engine, asked.kernels), not entry[-1]))
+        found.sort(
+            key=lambda entry: (entry[0] not in (asked.engine, asked.library, asked.kernels), not entry[-1])
+        )
     for set_name, form, key, kernel, is_named in found:
         is_asked = is_named and asked.engine in ("", set_name)
         return Choice(place=f"{set_name}:{key}", form=form, kernel=kernel, is_asked=is_asked)
@@ -96,6 +102,11 @@ def choose(
         f"(it has: {', '.join(has) or 'none'}); choose another GPU, --kernels or dtype, or fit it: "
         "medusa-sim calibrate"
     )
+
+
+def _measured(kernels: Mapping[str, KernelT]) -> dict[str, KernelT]:
+    """Those that were not inherited."""
+    return {key: kernel for key, kernel in kernels.items() if not kernel.fit.inherited_from}
 
 
 def said(choice: Choice[KernelT], found: OperatorTime) -> OperatorTime:

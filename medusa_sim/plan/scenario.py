@@ -166,7 +166,14 @@ class Scenario:
         )
         chosen = kernels or self.runtime.kernel_set(self.model.dtype)
         self.latency: LatencyModel = (
-            latency_model(self.gpu, latency, chosen, outside=outside, data_dir=data_dir)
+            latency_model(
+                self.gpu,
+                latency,
+                chosen,
+                outside=outside,
+                data_dir=data_dir,
+                library="" if kernels else self.runtime.library,
+            )
             if isinstance(latency, str)
             else latency
         )

@@ -38,8 +38,9 @@ class Runtime:
     of the host, which works ahead of the device (`step/compose.py`). host_us_per_drafted_step: what the code
     around drafts and acceptance takes while the device waits. head_rows: whether Medusa heads run on
     all candidates, as public code does, or on the accepted row alone.
-    engine: what a serving engine adds; None for kernels alone. sources, notes: by field, the document of each
-    time and how it was read.
+    library: kernel set of an engine's own layers of experts, latent attention and collectives, used where
+    some were measured on the GPU. engine: what a serving engine adds; None for kernels alone. sources, notes:
+    by field, the document of each time and how it was read.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Runtime:
     host_us_per_launch: float
     host_us_per_step: float
     host_us_per_drafted_step: float = 0.0
+    library: str = ""
     engine: Engine | None = None
     sources: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -148,6 +150,7 @@ class _Relative(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
     inherits: str
     title: Text
+    library: str | None = None
     engine: EngineToml
 
 
@@ -164,6 +167,7 @@ class _Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     host_us_per_launch: Sourced[Us]
     host_us_per_step: Sourced[Us]
     host_us_per_drafted_step: Sourced[Us] | None = None
+    library: str = ""
     engine: EngineToml | None = None
 
 
@@ -176,7 +180,8 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
         if given.inherits not in engines:
             raise SpecError(f"{where}: {below}inherits: {unknown_name('engine', given.inherits, engines)}")
         engine = engine_of(given.engine, (given.inherits, engines[given.inherits]), where, f"{below}engine")
-        return replace(known[given.inherits], name=name, title=given.title, engine=engine)
+        library = known[given.inherits].library if given.library is None else given.library
+        return replace(known[given.inherits], name=name, title=given.title, library=library, engine=engine)
     whole = converted(content, _Whole, where, key=key)
     check_dtypes(whole.kernels, where, f"{below}kernels")
     times: dict[str, Sourced[float]] = {
@@ -195,6 +200,7 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
         host_us_per_launch=whole.host_us_per_launch.value,
         host_us_per_step=whole.host_us_per_step.value,
         host_us_per_drafted_step=0.0 if drafted is None else drafted.value,
+        library=whole.library,
         engine=None if whole.engine is None else engine_of(whole.engine, None, where, f"{below}engine"),
         sources={key: number.source for key, number in times.items()},
         notes={key: number.note for key, number in times.items() if number.note},

@@ -21,6 +21,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.specs.expert_kernel import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.runtime import load_runtime
 
 GPU = load_gpu("h100-sxm")
 KERNEL = ExpertKernel(
@@ -137,3 +138,23 @@ def test_another_format_is_extrapolated_and_a_gpu_without_kernels_refuses() -> N
     with pytest.raises(SpecError, match=r"no moe kernel for 'bf16' \(it has: none\)") as caught:
         CalibratedLatency(gpu_with(sglang=KernelSet()), "sglang").time(layer())
     assert "\n" not in str(caught.value)
+
+
+def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu() -> None:
+    own = KernelSet(moe={"bf16": named("triton", 30.0)})
+    others = KernelSet(moe={"bf16": named("triton", 10.0)})
+    measured = CalibratedLatency(gpu_with(sglang=others, vllm=own), "sglang", library="vllm").time(layer())
+    assert measured.kernels == "vllm:bf16"
+    assert measured.source == Source.CALIBRATED
+    lent = msgspec.structs.replace(KERNEL.fit, inherited_from="h200-sxm:vllm")
+    borrowed = KernelSet(moe={"bf16": msgspec.structs.replace(named("triton", 30.0), fit=lent)})
+    found = CalibratedLatency(gpu_with(sglang=others, vllm=borrowed), "sglang", library="vllm").time(layer())
+    assert found.kernels == "sglang:bf16"
+
+
+@pytest.mark.parametrize(
+    ("runtime", "library"),
+    [("vllm", "vllm"), ("sglang", "sglang"), ("tensorrt-llm", "trtllm"), ("kernel", "")],
+)
+def test_engines_name_their_library(runtime: str, library: str) -> None:
+    assert load_runtime(runtime).library == library
