@@ -234,6 +234,12 @@ _PARALLEL_OPTIONS = (
         help="Attention of other sequences on every GPU, as SGLang's --enable-dp-attention.",
     ),
     click.option(
+        "--overlap",
+        type=click.Choice(("chain", "tree", "independent", "disjoint")),
+        default=None,
+        help="How far candidates of one sequence share experts [chain, or tree where trees are run].",
+    ),
+    click.option(
         "--pp",
         type=click.IntRange(1),
         default=1,
@@ -245,7 +251,7 @@ _PARALLEL_OPTIONS = (
 SCENARIO_NAMES = (
     "runtime", "drafter", "acceptance", "heads", "draft_model", "draft_runtime", "draft_vocab", "max_drafts",
     "chain_only", "match_rate", "workload", "lossless", "dtype", "weight_dtype", "kv_dtype", "latency",
-    "kernels", "outside", "price", "ep", "dp_attention", "data_dir",
+    "kernels", "outside", "price", "ep", "dp_attention", "overlap", "data_dir",
 )  # fmt: skip
 """Arguments of a scenario that both `sweep` and `recommend` take as options."""
 

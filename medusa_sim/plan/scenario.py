@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -46,6 +47,10 @@ from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting
 from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
 from medusa_sim.step.workload import SCOPES, Scope
+
+SEVERAL_GPUS_WIDEN = 1.5
+"""Bands of an engine's terms on several GPUs, which nobody measured apart: as between versions."""
+_ONE_NODE = 8
 
 ModelName: TypeAlias = str | os.PathLike[str] | Model
 
@@ -209,7 +214,7 @@ class Scenario:
         return Setting(
             latency=self.latency,
             model=self.model,
-            runtime=self.runtime,
+            runtime=self._launched,
             scope=self.scope,
             drafter=NoDrafter(),
             depth=self.depth,
@@ -217,6 +222,14 @@ class Scenario:
             parallel=self.parallel,
             overlap=self.overlap,
         )
+
+    @property
+    def _launched(self) -> Runtime:
+        """The runtime, with wider bands where its engine was measured on one GPU alone."""
+        engine = self.runtime.engine
+        if engine is None or self.parallel.tp == 1:
+            return self.runtime
+        return replace(self.runtime, engine=engine.widened(SEVERAL_GPUS_WIDEN))
 
     @property
     def depth(self) -> int:
@@ -342,7 +355,12 @@ class Scenario:
             )
         if (parallel := self.parallel) != ONE and self.runtime.engine is not None:
             told.append(
-                f"{self.runtime.name}'s own terms were fitted on one GPU and are taken over for {parallel}"
+                f"{self.runtime.name}'s own terms were fitted on one GPU and are taken over for {parallel}, "
+                "with wider bands"
+            )
+        if self.parallel.tp > _ONE_NODE:
+            told.append(
+                f"{self.parallel}: priced as if all were in one NVLink domain; links between nodes are slower"
             )
         if self._too_large:
             told.append(self._too_large)

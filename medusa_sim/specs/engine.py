@@ -124,6 +124,15 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """Every term by name."""
         return {name: getattr(self, name) for name in UNITS}
 
+    def widened(self, factor: float) -> Engine:
+        """The engine with bands so many times as wide: what it was not measured on."""
+        return self.with_terms(
+            {
+                name: msgspec.structs.replace(term, band=factor * term.band)
+                for name, term in self.terms.items()
+            }
+        )
+
     def with_terms(self, terms: Mapping[str, Term]) -> Engine:
         """The engine with some terms replaced (fitted to somebody's own measurements)."""
         given: dict[str, Any] = dict(terms)
