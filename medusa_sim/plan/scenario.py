@@ -43,14 +43,25 @@ from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.drafter.registry import drafter_kind
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.network import model_launches
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting
 from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
-from medusa_sim.step.workload import SCOPES, Scope
+from medusa_sim.step.workload import SCOPES, Scope, decode
 
 SEVERAL_GPUS_WIDEN = 1.5
 """Bands of an engine's terms on several GPUs, which nobody measured apart: as between versions."""
 _ONE_NODE = 8
+_SECTIONS = {
+    "moe": "moe",
+    "mla_decode": "mla",
+    "all_reduce": "collective",
+    "all_gather": "collective",
+    "reduce_scatter": "collective",
+    "dispatch": "dispatch",
+    "combine": "dispatch",
+}
+"""Sections of a kernel set by kind of operator, beside those of a dense model on one GPU."""
 
 ModelName: TypeAlias = str | os.PathLike[str] | Model
 
@@ -300,7 +311,28 @@ class Scenario:
             **{f"gemm.{key}": kernel.fit for key, kernel in linear.items() if key in forms},
             **{f"attention.{key}": kernel.fit for key, kernel in chosen.fused_attention.items()},
             **{f"elementwise.{key}": kernel.fit for key, kernel in chosen.elementwise.items()},
+            **self._fits_beside,
         }
+
+    @cached_property
+    def _fits_beside(self) -> dict[str, Fit]:
+        """`moe.vllm:bf16` -> fit, of what a dense model on one GPU does not call."""
+        found: dict[str, Fit] = {}
+        if self.scope == "block" or (self.shard is self.model and not _SECTIONS.keys() & self._parts):
+            return found
+        for launch in model_launches(self.shard, decode(1, 1), self.runtime):
+            section = _SECTIONS.get(launch.operator.kind)
+            if section is not None:
+                place = self.latency.time(launch.operator).kernels
+                held, _, key = place.partition(":")
+                found[f"{section}.{place}"] = getattr(self.gpu.kernels[held], section)[key].fit
+        return found
+
+    @property
+    def _parts(self) -> set[str]:
+        """Kinds of operators that the model has beside a dense one's."""
+        parts = {"moe": self.model.experts, "mla_decode": self.model.latent}
+        return {kind for kind, part in parts.items() if part is not None}
 
     @property
     def linear_fit(self) -> Fit | None:
