@@ -17,9 +17,11 @@ from medusa_sim.units import KILO
 
 _HEADERS = (
     "rate", "policy", "done/s", "in flight", "TTFT", "TTFT p99", "TPOT", "TPOT p99", "ITL", "ITL p99",
-    "tokens/s", "in limits", "tokens/step", "time vs first", "KV", "$/M tokens",
+    "tokens/s", "in limits", "tokens/step", "time vs first", "KV", "W", "J/token", "$/M tokens",
 )  # fmt: skip
-_EXPENDABLE = ("KV", "time vs first", "ITL p99", "tokens/step", "$/M tokens", "in flight", "done/s")
+_EXPENDABLE = (
+    "W", "KV", "time vs first", "ITL p99", "J/token", "tokens/step", "$/M tokens", "in flight", "done/s",
+)  # fmt: skip
 _FULL = 0.97
 """Share of the saturated rate from which a rate is told to be too high."""
 _SHORT = 0.9
@@ -169,11 +171,15 @@ def load_table(answer: LoadAnswer) -> TextTable:
                 f"{1.0 + mean['accepted_drafts']:.2f}",
                 times(ratio),
                 percent(mean["kv_share"], 0),
+                significant(mean["watts"], 3),
+                significant(mean["joule_per_token"], 3),
                 significant(mean["usd_per_million_tokens"], 3),
             )
         )
     priced = any(math.isfinite(point.mean["usd_per_million_tokens"]) for point in points)
     unused = ["in limits"] * (not answer.test.goals.given) + ["$/M tokens"] * (not priced)
+    if not any(math.isfinite(point.mean["watts"]) for point in points):
+        unused += ["W", "J/token"]
     table = TextTable(
         headers=_HEADERS,
         rows=tuple(rows),
