@@ -5,8 +5,8 @@
 The published figures are not part of this project (CONTRIBUTING.md); their folder is the argument,
 $MEDUSA_SIM_DATA, or ../shared/data. What a source leaves open was assumed and is printed: batches as a range
 of which both ends are predicted, contexts, GPUs of the same kind. Each row is predicted with kernels alone
-and in the engine that it names (vLLM's newest terms where its version was not measured); a source is met as
-well as the better of what its batches allow: the error is that of the middle of the range.
+and in the engine that it names (the newest terms where its version was not measured). An error is that of the
+middle of the range. `--roofline` takes kernels at the card's limits instead of fitted ones.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ def case_of(row: pd.Series) -> Case | None:
     return None
 
 
-def ratio(case: Case, runtime: str, batch: int, drafts: int) -> float:
+def ratio(case: Case, runtime: str, batch: int, drafts: int, latency: str) -> float:
     """Predicted step that speculates over a plain step."""
     scenario = Scenario(
         gpu=case.gpu,
@@ -113,12 +113,13 @@ def ratio(case: Case, runtime: str, batch: int, drafts: int) -> float:
         dtype=case.dtype,
         tp=case.tp,
         chain_only=True,
+        latency=latency,
     )
     step = scenario.step(batch, case.seq_len, drafts + 1)
     return float(step.time_us / step.plain_us)
 
 
-def rows(folder: Path) -> Iterator[dict[str, object]]:
+def rows(folder: Path, latency: str) -> Iterator[dict[str, object]]:
     """Every row with a step ratio, as published and as predicted with kernels alone and in an engine."""
     table = pd.read_csv(folder / "engines" / "moe_speculation.csv")
     for _, row in table.iterrows():
@@ -128,7 +129,7 @@ def rows(folder: Path) -> Iterator[dict[str, object]]:
         drafts = int(row["draft_tokens"])
         published = float(row["implied_step_ratio"])
         found = {
-            runtime: [ratio(case, runtime, batch, drafts) for batch in case.batches]
+            runtime: [ratio(case, runtime, batch, drafts, latency) for batch in case.batches]
             for runtime in ("cuda-graph", case.engine)
         }
         alone, engine = found["cuda-graph"], found[case.engine]
@@ -161,8 +162,10 @@ def contradictions(table: pd.DataFrame) -> Iterator[str]:
 def main(arguments: list[str]) -> int:
     """Print the rows, the errors by source, and what contradicts what."""
     data = os.environ.get("MEDUSA_SIM_DATA", ROOT.parent / "shared" / "data")
-    folder = Path(arguments[0]) if arguments else Path(data)
-    table = pd.DataFrame(list(rows(folder)))
+    given = [word for word in arguments if not word.startswith("--")]
+    folder = Path(given[0]) if given else Path(data)
+    latency = "roofline" if "--roofline" in arguments else "calibrated"
+    table = pd.DataFrame(list(rows(folder, latency)))
     shown = table.assign(
         kernels_error=[f"{value:+.1%}" for value in table.kernels_error],
         engine_error=[f"{value:+.1%}" for value in table.engine_error],
