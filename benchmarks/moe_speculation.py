@@ -90,7 +90,7 @@ def case_of(row: pd.Series) -> Case | None:
     if source == "Cascade" and model == "Mixtral-8x7B":
         return Case(
             gpu="l40s", model=load_model("mixtral-8x7b"), tp=1, drafter="ngram", engine="vllm-0.10",
-            batches=(1,), seq_len=512, dtype="bf16", assumed="RTX 6000 Ada as L40S, verification of 7 drafts, "
+            batches=(1,), seq_len=512, dtype="bf16", assumed="RTX 6000 Ada as L40S, verification alone, "
             "context 512",
         )  # fmt: skip
     if source == "MoESD" and pd.notna(row["implied_step_ratio"]):
