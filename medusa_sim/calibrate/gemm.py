@@ -42,7 +42,6 @@ _LIMITS: Limits = {
     "padding_ratio": (0.05, 20.0),
     "resident_share": (0.1, 3.0),
     "hot_ratio": (0.5, 8.0),
-    "lone_slowdown": (1.0, 5.0),
     "vector_ramp_us": (0.02, 100.0),
     "unpack_rows": (0.5, 200.0),
 }
@@ -52,6 +51,7 @@ _EVALUATIONS = 25
 _FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4)
 _WORTH_IT = 1e-4
 """Share by which a reluctance must lower the objective to be kept: a tie leaves the tile as it is."""
+_PACES = ("pace", "pace_alone", "pace_half")
 _HOT_RATIO = 3.0
 _ROUNDS = 3
 
@@ -194,7 +194,7 @@ def _replaced(kernel: GemmKernel, names: Iterable[str], log_values: FloatArray) 
 
 
 def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:
-    """The pace of each tile that brings its own rows nearest; who counts waves never looks at it."""
+    """The paces of each tile that bring its own rows nearest; who counts waves never looks at them."""
     log_measured = np.log(rows.time_us)
     tile_of_row = gemm_choice(gpu, kernel, rows.operator) // len(kernel.splits)
 
@@ -206,15 +206,21 @@ def _with_paces(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArr
 
     tiles = kernel.tiles
     best = costs(tiles)
-    for factor in _FACTORS:
-        trial = tuple(msgspec.structs.replace(tile, pace=factor * tile.pace) for tile in kernel.tiles)
-        found = costs(trial)
-        is_better = found < best * (1.0 - _WORTH_IT)
-        tiles = tuple(
-            new if better else old for new, old, better in zip(trial, tiles, is_better, strict=True)
-        )
-        best = np.minimum(best, found)
+    for name in _PACES:
+        begin = tiles
+        for factor in (*_FACTORS, 2.0):
+            trial = tuple(_scaled(tile, name, factor) for tile in begin)
+            found = costs(trial)
+            is_better = found < best * (1.0 - _WORTH_IT)
+            tiles = tuple(
+                new if better else old for new, old, better in zip(trial, tiles, is_better, strict=True)
+            )
+            best = np.minimum(best, found)
     return msgspec.structs.replace(kernel, tiles=tiles)
+
+
+def _scaled(tile: GemmTile, name: str, factor: float) -> GemmTile:
+    return msgspec.structs.replace(tile, **{name: factor * getattr(tile, name)})
 
 
 def _with_reluctances(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:

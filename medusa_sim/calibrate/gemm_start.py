@@ -73,14 +73,14 @@ def _tiles(heights: tuple[int, ...], widths: tuple[int, ...]) -> tuple[GemmTile,
 def _deep_gemm_tiles() -> tuple[GemmTile, ...]:
     """What DeepGEMM offers on Hopper: 64 rows alone up to 64 tokens, and widths in steps of 16."""
     return tuple(
-        GemmTile(m=m, n=n, m_min=1 if m == 64 else 65, slow_alone=(m, n) in _SLOW_ALONE)
+        GemmTile(m=m, n=n, m_min=1 if m == 64 else 65, pace_alone=_ALONE.get((m, n), 1.0))
         for m in (64, 128, 256)
         for n in range(16, 257, 16)
         if (n <= 128 or gcd(n, 128) == n - 128) and (m <= 128 or n <= 128)
     )
 
 
-_SLOW_ALONE = ((128, 192), (128, 256), (256, 96))
+_ALONE = {(128, 192): 3.0, (128, 256): 3.0, (256, 96): 3.0}
 """Read off the measured rows: two to four times as long where 97 to 132 such tiles are the whole launch."""
 _WHOLE: dict[str, Any] = {"splits": (1,), "split_us": 0.0}
 """Kernels that never split k."""
@@ -106,7 +106,6 @@ _KNOWN: dict[tuple[str, str, str], dict[str, Any]] = {
         "tiles": _deep_gemm_tiles(),
         "drain_k": 100.0,
         "fewest_waves": True,
-        "lone_slowdown": 2.5,
     },
     ("sglang", "bf16", "blackwell"): {
         "tiles": tuple(tile for tile in _COMMON_TILES if tile.m >= 64),

@@ -17,8 +17,8 @@ For every tile (tile_m x tile_n) and split s of the k loop that the library has 
 with w the wave_rounding. Some libraries have, and others leave out: `quantise`, a pass over the activations
 before the product, (2 + b_x) m k / (quantise_ratio bandwidth); loads of rows beyond m, added to tiles:
 ceil(n / tile_n) (rows - m) k b_x / (padding_ratio bandwidth); activations that are read again for every
-column of tiles that a wave does not cover, once they exceed resident_share of L2; tiles that take
-lone_slowdown times as long where all of them fit one wave.
+column of tiles that a wave does not cover, once they exceed resident_share of L2; a pace of each tile, a
+factor on tiles, with values of its own where all tiles fit one wave.
 
 |a, b|_p = (a^p + b^p)^(1/p), a smooth maximum that is never below max(a, b). The library takes the tile
 and split with the least `time x reluctance`, or (fewest_waves) the tile with the fewest waves, the fullest
@@ -32,7 +32,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
@@ -213,22 +212,19 @@ def _tiles_us(work: _Work, step_us: FloatArray) -> FloatArray:
     """All tiles in waves over the SMs, with the chip-wide limit on their loads where the kernel has one."""
     kernel, split = work.kernel, work.candidate.split
     slowdown = _slowdown(kernel, 2.0 * work.m * work.n * work.k / work.peak)
-    tiles = slowdown * _waves(work) * (work.k / split + kernel.tile_k) * work.candidate.pace * step_us
-    if kernel.lone_slowdown:
-        tiles = np.where(_is_slow_alone(work), kernel.lone_slowdown * tiles, tiles)
+    tiles = slowdown * _waves(work) * (work.k / split + kernel.tile_k) * _pace(work) * step_us
     if kernel.l2_ratio:
         loaded = work.m * work.columns * work.x_bytes + work.n * work.rows * work.w_bytes
         tiles = norm_max(tiles, work.k * loaded / (kernel.l2_ratio * work.bandwidth), kernel.step_norm)
     return tiles + _padding_us(work) if kernel.padding_ratio else tiles
 
 
-def _is_slow_alone(work: _Work) -> npt.NDArray[np.bool_]:
-    """Whether a tile is one that is slow in a single wave whose last row of tiles is over half full."""
-    tile_m = work.candidate.tile_m
-    is_one_wave = work.rows * work.columns * work.candidate.split <= work.gpu.sms
-    is_filled = work.rows * tile_m - work.m < tile_m / 2.0
-    found: npt.NDArray[np.bool_] = (work.candidate.slow_alone > 0.0) & is_one_wave & is_filled
-    return found
+def _pace(work: _Work) -> FloatArray:
+    """The tile's own factor: in several waves, or in one whose last row of tiles is over half full or not."""
+    tile = work.candidate
+    is_alone = work.rows * work.columns * tile.split <= work.gpu.sms
+    is_filled = work.rows * tile.tile_m - work.m < tile.tile_m / 2.0
+    return np.where(is_alone, np.where(is_filled, tile.pace_alone, tile.pace_half), tile.pace)
 
 
 def _waves(work: _Work) -> FloatArray:

@@ -22,8 +22,9 @@ class Candidates:
     reluctance: FloatArray
     cluster: FloatArray
     loads_padding: FloatArray
-    slow_alone: FloatArray
     pace: FloatArray
+    pace_alone: FloatArray
+    pace_half: FloatArray
     m_min: FloatArray
     m_max: FloatArray
     n_min: FloatArray
@@ -55,7 +56,7 @@ def candidates_of(kernel: GemmKernel) -> Candidates:
         (
             *(tile.m, tile.n, split),
             tile.reluctance * (kernel.split_reluctance if split > 1 else 1.0),
-            *(tile.cluster, tile.loads_padding, tile.slow_alone, tile.pace),
+            *(tile.cluster, tile.loads_padding, tile.pace, tile.pace_alone, tile.pace_half),
             *(tile.m_min, tile.m_max or np.inf, tile.n_min, tile.n_max or np.inf),
         )
         for tile in kernel.tiles

@@ -26,9 +26,9 @@ class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     the library takes the tile less often than its time deserves. The tile is used for m_min <= m <= m_max
     and n_min <= n <= n_max only (a maximum of 0 is open): libraries that fix the tile by shape.
     cluster: thread blocks along m that are launched together, so that m is padded to tile times cluster.
-    loads_padding: whether rows beyond m are loaded too, at the kernel's `padding_ratio`. slow_alone: whether
-    it takes the kernel's `lone_slowdown` times as long where all tiles fit one wave, their last row more
-    than half full. pace: factor on the tile's time beyond what its sizes explain.
+    loads_padding: whether rows beyond m are loaded too, at the kernel's `padding_ratio`. pace, pace_alone,
+    pace_half: factors on the tile's time beyond what its sizes explain: where tiles take several waves; where
+    all fit one and their last row is more than half full; where all fit one and it is not.
     """
 
     m: Size
@@ -36,8 +36,9 @@ class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     reluctance: Rate = 1.0
     cluster: Size = 1
     loads_padding: bool = False
-    slow_alone: bool = False
     pace: Rate = 1.0
+    pace_alone: Rate = 1.0
+    pace_half: Rate = 1.0
     m_min: Size = 1
     m_max: Count = 0
     n_min: Size = 1
@@ -69,7 +70,6 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     unpack_rows: rows of a tile whose arithmetic takes as long as unpacking its weights to 16 bits (0: they
     are not unpacked).
     fewest_waves: whether the library takes the tile that needs the fewest waves instead of the fastest.
-    lone_slowdown: factor on tiles that are `slow_alone` (0: none).
     hot_share, hot_ratio: rows whose weights are smaller than this share of L2 were measured with weights in
     L2, read at this rate; only predictions of such rows (`cold=False`) use it. hot_copies: copies of the
     weights that the benchmark took turns with, at most as many as fill L2 (0: it repeated one).
@@ -99,7 +99,6 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     hot_share: Ratio = 0.0
     hot_ratio: Ratio = 0.0
     hot_copies: Count = 0
-    lone_slowdown: Ratio = 0.0
     vector_rows: Count = 0
     unpack_rows: Ratio = 0.0
     vector_ramp_us: Us = 0.0
