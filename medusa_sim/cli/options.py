@@ -39,17 +39,18 @@ class PositiveFloat(click.FloatRange):
 
 
 class Threads(click.IntRange):
-    """Threads of the CPU; more than a machine can start would end the process without a word."""
+    """Threads or processes; more than a machine can start would end the command without a word."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str = "threads") -> None:
         super().__init__(1, 1024)
+        self.what = what
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number. Fails where it is far above the cores of this machine."""
         threads = int(super().convert(value, param, ctx))
         cores = os.cpu_count() or 1
         if threads > (most := max(64, 4 * cores)):
-            self.fail(f"{threads} threads on {cores} cores; at most {most} here", param, ctx)
+            self.fail(f"{threads} {self.what} on {cores} cores; at most {most} here", param, ctx)
         return threads
 
 

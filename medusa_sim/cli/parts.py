@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from medusa_sim.cli.options import Threads
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import UsageError
 
@@ -45,7 +46,6 @@ def parts_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
     @click.option(
         "--out",
-        "folder",
         type=click.Path(path_type=Path, file_okay=False),
         default=None,
         help="Write parts of a Parquet data set into this folder instead: any number of rows, finished parts "
@@ -58,7 +58,7 @@ def parts_options(command: Callable[..., Any]) -> Callable[..., Any]:
     )
     @click.option(
         "--workers",
-        type=click.IntRange(1, 1024),
+        type=Threads("processes"),
         default=None,
         help="With --out: this many processes of this machine (extra [cluster]).",
     )
@@ -68,13 +68,13 @@ def parts_options(command: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(command)
     def wrapped(
         *args: Any,
-        folder: Path | None,
+        out: Path | None,
         shard: str | None,
         workers: int | None,
         scheduler: str | None,
         **kwargs: Any,
     ) -> Any:
-        place = PartsPlace(folder=folder, shard=shard, workers=workers, scheduler=scheduler)
+        place = PartsPlace(folder=out, shard=shard, workers=workers, scheduler=scheduler)
         return command(*args, parts=place, **kwargs)
 
     return wrapped

@@ -58,6 +58,7 @@ BASES: tuple[tuple[str, ...], ...] = (
      "--data-dir", "@data"),
     ("tree", "build", "--head-accuracy", "@heads", "--candidates", "8"),
     ("tree", "convert", "--tree", "@tree", "--to", "paths"),
+    ("sweep", "--latency", "roofline", "--out", "@out.dir", "--shard", "1/2"),
     ("tree", "draw", "--tree", "@tree", "-o", "@out.svg"),
     ("tree", "score", "--tree", "@tree", "--head-accuracy", "@heads"),
     ("acceptance", "fit", "--head-accuracy", "@heads", "--source", "a test", "-o", "@out.toml"),
@@ -81,8 +82,8 @@ BASES: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 """Set-ups that work. `@kind` is replaced by a file (or folder) of that kind, sound or mutated."""
 
-SKIPPED = ("list_targets", "device", "data", "text_folder")
-"""Options that price every table of both papers, or let training and measuring begin."""
+SKIPPED = ("list_targets", "device", "data", "text_folder", "workers", "scheduler")
+"""Options that price every table of both papers, let training and measuring begin, or start processes."""
 
 FOLDERS = {
     "checkpoint": "profiles/checkpoints/python-stdlib-draft",
