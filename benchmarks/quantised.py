@@ -1,9 +1,13 @@
 """Scores quantised linear layers on measured rows: the fit, and refits without whole weight shapes.
 
     python benchmarks/quantised.py [FOLDER]        # some five minutes; --fit-only: seconds
+    python benchmarks/quantised.py --write-int4 hardware/a100-80gb-sxm.toml
 
 FOLDER holds quant_gemm.parquet (CONTRIBUTING.md); default: moe_tp in $MEDUSA_SIM_DATA or ../shared/data. Each
 kernel is refitted five times without a fifth of the (n, k), from where `medusa-sim calibrate` begins.
+
+--write-int4 fits the int4 kernel of the A100's set `sglang`, which every card borrows: rows of TensorRT-LLM with
+32 MB of weights or more, ramp and bandwidth of the set's bf16 kernel, since the plugin's launches take 11 to 18 us.
 """
 
 from __future__ import annotations
@@ -12,12 +16,14 @@ import argparse
 import os
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.calibrate.fit import FOLDS, Rows
-from medusa_sim.calibrate.gemm import merged_repeats, unscored_gemm
+from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats, unscored_gemm
 from medusa_sim.calibrate.gemm_start import gemm_start
+from medusa_sim.calibrate.store import write_kernel
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Gemm
@@ -48,6 +54,12 @@ HEADERS = (
     "in band",
 )
 DECIDING_M = 512
+LARGE_BYTES = 32e6
+INT4_SOURCE = (
+    "aiconfigurator-core 0.12 (Apache-2.0): A100 SXM, TensorRT-LLM 1.0 weight-only plugin, CUDA graph; layers "
+    "of 32 MB of weights or more, with ramp and bandwidth of this set's bf16 kernel, for the plugin's "
+    "launches take 11 to 18 us"
+)
 Floats = npt.NDArray[np.float64]
 
 
@@ -95,10 +107,22 @@ def line(rows: Rows[Gemm], gpu: Gpu, kernel_set: str, *, refit: bool) -> tuple[s
     )
 
 
+def write_int4(rows: Rows[Gemm], gpu: Gpu, path: Path) -> None:
+    """Fit the int4 kernel that other libraries and cards borrow, into the hardware file at `path`."""
+    half = gpu.kernels["sglang"].gemm["bf16"]
+    pinned = {name: getattr(half, name) for name in ("ramp_us", "bandwidth_fraction", "memory_norm")}
+    start = msgspec.structs.replace(gemm_start("sglang", "int4", gpu), drain_k=0.0, **pinned)
+    large = rows.where(rows.operator.weight_bytes >= LARGE_BYTES)
+    kernel = fit_gemm(large, gpu, source=INT4_SOURCE, start=start, pinned=tuple(pinned))
+    write_kernel(path, "sglang", "gemm", "int4", kernel)
+    print(f"{path}: off by {percent(kernel.fit.fit_error)}, held out {percent(kernel.fit.heldout_error)}")
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--write-int4", type=Path, help="hardware file of the A100 to write to")
     parser.add_argument("--fit-only", action="store_true", help="no refits")
     given = parser.parse_args()
     data = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
@@ -111,8 +135,13 @@ def main() -> None:
             assert isinstance(operator, Gemm)
             rows = merged_repeats(Rows(operator, times[index]))
             gpu = load_gpu(GPU_OF_ROWS[str(recorded)])
+            if given.write_int4 is not None:
+                if operator.form == "int4":
+                    write_int4(rows, gpu, given.write_int4)
+                continue
             lines.append(line(rows, gpu, str(engine), refit=not given.fit_only))
-    print(markdown(TextTable(HEADERS, tuple(lines), tuple(column > 1 for column in range(len(HEADERS))))))
+    if lines:
+        print(markdown(TextTable(HEADERS, tuple(lines), tuple(column > 1 for column in range(len(HEADERS))))))
 
 
 if __name__ == "__main__":
