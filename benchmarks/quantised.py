@@ -6,8 +6,9 @@
 FOLDER holds quant_gemm.parquet (CONTRIBUTING.md); default: moe_tp in $MEDUSA_SIM_DATA or ../shared/data. Each
 kernel is refitted five times without a fifth of the (n, k), from where `medusa-sim calibrate` begins.
 
---write-int4 fits the int4 kernel of the A100's set `sglang`, which every card borrows: rows of TensorRT-LLM with
-32 MB of weights or more, ramp and bandwidth of the set's bf16 kernel, since the plugin's launches take 11 to 18 us.
+--write-int4 fits the int4 kernel of the A100's set `sglang`, which every card borrows: rows of TensorRT-LLM
+with 32 MB of weights or more, ramp and bandwidth of the set's bf16 kernel, since the plugin's launches take
+11 to 18 us.
 """
 
 from __future__ import annotations
@@ -56,8 +57,8 @@ HEADERS = (
 DECIDING_M = 512
 LARGE_BYTES = 32e6
 INT4_SOURCE = (
-    "aiconfigurator-core 0.12 (Apache-2.0): A100 SXM, TensorRT-LLM 1.0 weight-only plugin, CUDA graph; layers "
-    "of 32 MB of weights or more, with ramp and bandwidth of this set's bf16 kernel, for the plugin's "
+    "aiconfigurator-core 0.12 (Apache-2.0): A100 SXM, TensorRT-LLM 1.0 weight-only plugin, CUDA graph; "
+    "layers of 32 MB of weights or more, with ramp and bandwidth of this set's bf16 kernel, for the plugin's "
     "launches take 11 to 18 us"
 )
 Floats = npt.NDArray[np.float64]
