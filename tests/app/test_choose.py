@@ -54,9 +54,25 @@ def test_the_command_gives_the_same_numbers(opened: Opened) -> None:
     assert [float(row["speedup"]) for row in rows] == pytest.approx(table.column("speedup").to_pylist())
 
 
+def test_a_mixture_of_experts_on_two_gpus(opened: Opened) -> None:
+    page = opened(
+        "choose", gpu="h100-sxm", model="qwen3-30b-a3b", tp=2, drafter="eagle3", acceptance="0.6", batch=4,
+        batch_max=8,
+    )  # fmt: skip
+    assert "**qwen3-30b-a3b on 2 x h100-sxm under" in page.success[0].value
+    command = next(told for told in commands(page) if "--by-count" in told)
+    assert "--tp 2" in command
+    shown = metrics(page)
+    row = next(
+        row for row in csv_rows(printed(command))
+        if row["batch"] == "4" and row["candidates"] == shown["Candidates"]
+    )  # fmt: skip
+    assert shown["Speedup"] == f"{float(row['speedup']):.2f}x"
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("gpu", "l40s"), ("model", "llama-3-8b"), ("seq", 16000), ("batch", 32), ("heads", 1)],
+    [("gpu", "l40s"), ("model", "llama-3-8b"), ("seq", 16000), ("batch", 32), ("heads", 1), ("tp", 2)],
 )
 def test_every_input_changes_the_answer(opened: Opened, name: str, value: object) -> None:
     before, after = opened("choose"), opened("choose", **{name: value})
