@@ -67,6 +67,7 @@ lint: $(VENV)/stamp-lint  ## ruff, formatting, mypy --strict
 
 bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help and of the default sweep
 	$(BIN)/python benchmarks/sweep_rows.py
+	$(BIN)/python benchmarks/sweep_rows.py --models qwen3-30b-a3b
 	$(BIN)/python benchmarks/start_up.py
 
 accuracy: $(VENV)/stamp-run  ## write docs/accuracy.md from measured rows (MEDUSA_SIM_DATA, else ../shared/data)

@@ -2,7 +2,7 @@
 
 2 GPUs x 2 models x 64 batches x 64 lengths x 128 counts, scope model, calibrated. numpy's
 elementwise arithmetic uses no threads, and `make bench` allows BLAS one. Or run
-`python benchmarks/sweep_rows.py --latency roofline`.
+`python benchmarks/sweep_rows.py --latency roofline`, or `--models qwen3-30b-a3b` for a mixture of experts.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ GPUS = ("a100-80gb-pcie", "h100-sxm")
 MODELS = ("vicuna-7b", "llama-2-70b")
 
 
-def measured(latency: str, repeats: int) -> dict[str, float | int | str]:
+def measured(latency: str, repeats: int, models: Sequence[str] = MODELS) -> dict[str, float | int | str]:
     """Rows, the seconds of each repeat, and the peak memory of the process."""
     grid = Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
     scenarios = [
         Scenario(gpu=gpu, model=model, runtime="cuda-graph", latency=latency)
         for gpu in GPUS
-        for model in MODELS
+        for model in models
     ]  # type: ignore[arg-type]  # checked by argparse
     seconds = []
     rows = 0
@@ -40,6 +40,7 @@ def measured(latency: str, repeats: int) -> dict[str, float | int | str]:
         seconds.append(time.perf_counter() - start)
     return {
         "latency": latency,
+        "models": ",".join(models),
         "rows": rows,
         "best_s": min(seconds),
         "median_s": sorted(seconds)[len(seconds) // 2],
@@ -62,8 +63,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--latency", choices=("calibrated", "roofline"), default="calibrated")
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--models", default=",".join(MODELS))
     given = parser.parse_args(arguments)
-    print(json.dumps(measured(given.latency, given.repeats)))
+    print(json.dumps(measured(given.latency, given.repeats, given.models.split(","))))
 
 
 if __name__ == "__main__":
