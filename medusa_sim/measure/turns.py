@@ -17,6 +17,8 @@ import torch
 from medusa_sim.measure.spread import lower_quartile
 from medusa_sim.units import US_PER_S
 
+_LEAST_ROUNDS = 2
+"""So that there are passes to compare; a machine that is far too busy takes longer than its budget."""
 _FIRST_SHARE = 1 / 6
 """Share of the budget that the first round may take, so that five more follow."""
 _REFERENCE_ROWS, _REFERENCE_SIZE, _REFERENCE_CALLS = 128, 256, 2
@@ -108,7 +110,8 @@ def take_turns(
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[int]:
     """Visit all of `first` whatever the budget, of `more` what a sixth of it leaves room for, and then all
-    of these round by round until the budget is used or nothing moves any more. Yields the rounds done.
+    of these round by round, at least once more, until the budget is used or nothing moves any more. Yields
+    the rounds done.
     """
     started = clock()
     for visit in first:
@@ -122,7 +125,7 @@ def take_turns(
     turns.rounds = 1
     yield turns.rounds
     round_s = clock() - started
-    while clock() - started + round_s <= budget_s and not is_steady():
+    while (turns.rounds < _LEAST_ROUNDS or clock() - started + round_s <= budget_s) and not is_steady():
         began = clock()
         for visit in chosen:
             turns.visit(visit)
