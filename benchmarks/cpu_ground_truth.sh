@@ -11,7 +11,8 @@
 # Each model is a device of its own, since a small one lies in the last-level cache and a large one does not; so is
 # each dtype. OUT/data holds hardware/ and profiles/ as a --data-dir; OUT/validation.md the comparisons, each behind
 # the line that says how exactly this run can judge. Other work on the machine widens that floor; it does not stop the
-# run, and what was measured when it is stopped is kept. Exit 3 where a mean error is above the floor and FAIL_ABOVE
+# run. Ctrl-C ends the measurement of a model; what there is of it is compared all the same, and later models are left
+# out. Exit 3 where a mean error is above the floor and FAIL_ABOVE
 # (10) per cent.
 set -eu
 
@@ -30,7 +31,8 @@ suffix=
 mkdir -p "$out"
 rm -rf "$out/data"
 : > "$out/validation.md"
-failed=0
+failed=0 stopped=0
+trap 'stopped=1' INT
 for size in ${SIZES:-3m 50m 300m}; do
     trained=
     case $size in
@@ -53,7 +55,8 @@ for size in ${SIZES:-3m 50m 300m}; do
     else
         sim measure --decoder-steps "$steps" --with-operators --batch "$batches" --candidates "$candidates" "$@" \
             > "$out/measure-$size.log" 2>&1
-    fi || { tail -3 "$out"/*-"$size".log >&2; exit 1; }
+    fi || [ $stopped -eq 1 ] || { tail -3 "$out"/*-"$size".log >&2; exit 1; }
+    [ -e "$steps/steps.csv" ] || [ -e "$steps/runs.csv" ] || { echo "$device: stopped before anything was measured" >&2; exit 130; }
     sim calibrate --gpu "$device" --kernels torch --rows "$rows"/*.csv --data-dir "$out/data" -o "$out/fit-$size.md" \
         2> "$out/fit-$size.log" || { tail -1 "$out/fit-$size.log" >&2; exit 1; }
     for latency in measured calibrated; do
@@ -70,6 +73,7 @@ for size in ${SIZES:-3m 50m 300m}; do
     done
     sim validate --gpu "$device" --kernels torch --latency measured --outside calibrated --decoder "$steps" \
         --data-dir "$out/data" --fail-above "$fail_above" > /dev/null 2> "$out/one.log" || { failed=$?; tail -1 "$out/one.log" >&2; }
+    [ $stopped -eq 0 ] || { echo "stopped in $device; later models are left out" >&2; failed=130; break; }
 done
 rm -f "$out/one.md" "$out/one.log" "$out/part.md"
 exit $failed

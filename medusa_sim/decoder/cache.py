@@ -32,6 +32,8 @@ class KVCache:
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
         self.lengths = torch.zeros(batch, dtype=torch.long, device=device)
+        self._layers_of: Tensor | None = None
+        self._layers: list[tuple[Tensor, Tensor]] = []
 
     @property
     def batch(self) -> int:
@@ -60,11 +62,18 @@ class KVCache:
         self.keys[layer][rows, :, slots] = keys.transpose(1, 2)
         self.values[layer][rows, :, slots] = values.transpose(1, 2)
 
-    def append(self, layer: int, start: int, keys: Tensor, values: Tensor) -> None:
-        """`write` to slots `start`, `start + 1`, ... of every sequence."""
+    def append(
+        self, layer: int, start: int, keys: Tensor, values: Tensor, slots: int
+    ) -> tuple[Tensor, Tensor]:
+        """`write` to slots `start`, `start + 1`, ... of every sequence, and then `first`."""
+        if self._layers_of is not self.keys:
+            self._layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
+            self._layers_of = self.keys
+        own_keys, own_values = self._layers[layer]
         rows = keys.shape[2]
-        self.keys[layer].narrow(2, start, rows).copy_(keys)
-        self.values[layer].narrow(2, start, rows).copy_(values)
+        own_keys.narrow(2, start, rows).copy_(keys)
+        own_values.narrow(2, start, rows).copy_(values)
+        return own_keys.narrow(2, 0, slots), own_values.narrow(2, 0, slots)
 
     def first(self, layer: int, slots: int) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer's first slots, each (batch, kv_heads, slots, head_dim)."""

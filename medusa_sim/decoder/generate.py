@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
 import torch
@@ -131,7 +131,8 @@ class NoDrafter:
             itself = torch.ones(1, 1, dtype=torch.bool, device=roots.device)
             parents = (alone - 1).expand(roots.shape[0], 1)
             self._roots = Draft(tokens=roots[:, None], parents=parents, depths=alone, mask=itself)
-        return replace(self._roots, tokens=roots[:, None])
+        known = self._roots
+        return Draft(tokens=roots[:, None], parents=known.parents, depths=known.depths, mask=known.mask)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Nothing to keep."""

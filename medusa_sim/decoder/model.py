@@ -139,7 +139,7 @@ class Attention(Part):
         q_proj, k_proj, v_proj, o_proj = self.parts
         # Queries and keys are rotated as one.
         both = torch.cat((q_proj(x), k_proj(x)), 1).view(batch, query_tokens, heads + kv_heads, head_dim)
-        q, k = torch.split(rotate(both.transpose(1, 2), step.cos, step.sin), [heads, kv_heads], 1)
+        q, k = torch.split_with_sizes(rotate(both.transpose(1, 2), step.cos, step.sin), [heads, kv_heads], 1)
         v = v_proj(x).view(batch, query_tokens, kv_heads, head_dim).transpose(1, 2)
         group = heads // kv_heads
         if cache is None:
@@ -150,9 +150,9 @@ class Attention(Part):
         else:
             if step.slots is not None:
                 cache.write(self.layer, step.slots, k, v)
+                keys, values = cache.first(self.layer, step.kv_len)
             else:
-                cache.append(self.layer, step.start, k, v)
-            keys, values = cache.first(self.layer, step.kv_len)
+                keys, values = cache.append(self.layer, step.start, k, v, step.kv_len)
             # The query heads of a group become rows of their K/V head: each K/V row is read once.
             q = q.reshape(batch, kv_heads, group * query_tokens, head_dim)
             if step.prefix and step.mask is not None:

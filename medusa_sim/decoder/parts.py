@@ -15,9 +15,10 @@ from torch.nn import functional
 class Part(nn.Module):
     """A module whose call is its forward, and nothing around it."""
 
-    def __call__(self, *given: Any, **named: Any) -> Any:
-        """`forward`."""
-        return self.forward(*given, **named)
+    def __init_subclass__(cls, **named: Any) -> None:
+        super().__init_subclass__(**named)
+        if "forward" in vars(cls):
+            cls.__call__ = vars(cls)["forward"]  # type: ignore[method-assign]
 
     @property
     def parts(self) -> Collection[Any]:
