@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator
+from concurrent.futures import CancelledError
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ ANSWER_S = 10.0
 """Longest wait for a scheduler to answer, and for the first of its workers."""
 AHEAD = 3
 """Parts in flight per thread of the workers: enough to keep them busy, few enough for any number of parts."""
+_TALKATIVE = ("distributed", "tornado", "asyncio")
 RETRIES = 2
 """Further tries of a part whose worker failed otherwise than by ending."""
 
@@ -53,7 +55,7 @@ def run_on_cluster(
     """Compute every part that is missing on `workers` processes of this machine, or at a scheduler.
 
     Raises UsageError where dask is missing, OutputError where no scheduler or worker answers, where another
-    client is at it or where a part ends its workers, and what parts raise.
+    client is at it, where the scheduler goes away or a part ends its workers, and what parts raise.
     """
     require_cluster_extra()
     numbers = range(work.parts)
@@ -109,6 +111,10 @@ def _finished(client: Client, folder: PartFolder, missing: list[int]) -> Iterato
                 f"part {number} ended every worker that computed it, perhaps for memory; finished parts are "
                 "kept: give workers more, and run the same command again"
             ) from error
+        except CancelledError as error:
+            raise OutputError(
+                "the scheduler went away; finished parts are kept: run the same command again when it is back"
+            ) from error
         following = submit()
         if following is not None:
             running.add(following)
@@ -119,8 +125,9 @@ def _client(workers: int | None, scheduler: str | None) -> Iterator[Client]:
     """A client of the scheduler named, or of processes started here and ended with it."""
     from distributed import Client, LocalCluster
 
-    for name in ("distributed", "tornado"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+    # Its loggers have levels and handlers of their own; what matters is told here, in one line.
+    for name in [name for name in logging.root.manager.loggerDict if name.startswith(_TALKATIVE)]:
+        logging.getLogger(name).disabled = True
     if scheduler is None:
         with (
             LocalCluster(
