@@ -19,6 +19,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.calibrate.fit import UNFITTED, Rows, require_rows, with_fit
 from medusa_sim.latency.collective import FEWEST_RANKS, collective_time, sent_bytes
 from medusa_sim.operators.collective import Collective
+from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.link_kernels import CollectiveKernel, CollectiveRegime
 from medusa_sim.units import US_PER_S
@@ -31,8 +32,20 @@ custom_all_reduce.cuh: 512 KiB of up to four ranks, 256 KiB of eight, any size o
 RINGS = ("nccl", "rccl")
 """Libraries whose small messages go through rings and trees as well."""
 
+IN_SWITCH = {"hopper": 1.23, "blackwell": 1.5}
+"""What a byte of an all-reduce in the switch (NVLink SHARP) costs beside a ring's, by architecture: from the
+16-bit and the 8-bit all-reduce of eight ranks, of which NCCL leaves the second to rings."""
+SWITCH_BYTES = 2**23
+"""From such messages on libraries leave an all-reduce to NCCL and NCCL to the switch."""
+_SWITCH_LINK = 3e11
+"""Bytes a second above which a link leads to an NVLink switch."""
+
 _REGIME_COST = 0.1
 """Relative error, summed over rows, that a further regime must save."""
+_SAME_END_COST = 0.02
+_NO_WORSE = 0.02
+"""Relative errors, summed over rows: of a range that ends at the same size for all ranks, where one-shot
+kernels do not; and what a sum in the switch may miss more than a ring, being the likelier."""
 _LEAST_SIZES = 2
 _FARTHEST = 2.0
 """How many powers of two the ends of a range may be apart at the fewest and at the most ranks."""
@@ -70,6 +83,11 @@ def _fitted(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
     message, ranks = as_float(rows.operator.message_bytes), as_float(rows.operator.ranks)
     fewest, most = float(ranks.min()), float(ranks.max())
     sizes = [np.unique(message[ranks == count]) for count in (fewest, most)]
+    switch = IN_SWITCH.get(gpu.architecture, 0.0)
+    if rows.operator.kind != "all_reduce" or rows.operator.dtype not in HALVES:
+        switch = 0.0
+    if gpu.link_bandwidth_bytes_per_s <= _SWITCH_LINK:
+        switch = 0.0
     may_be_one_shot = rows.operator.kind == "all_reduce" and not name.lower().startswith(RINGS)
 
     found: dict[tuple[int, int, int, int], _Part] = {}
@@ -82,9 +100,13 @@ def _fitted(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
             keep |= (ranks == most) & (message >= sizes[1][low_most]) & (message <= sizes[1][high_most - 1])
             one_shot = may_be_one_shot and bool(sizes[0][high - 1] <= ONE_SHOT_BYTES)
             found[key] = _regime(rows.where(keep), gpu, one_shot=one_shot)
+            if switch > 0.0 and sizes[0][low] >= SWITCH_BYTES:
+                added = _regime(rows.where(keep), gpu, in_switch=switch)
+                if added.error <= found[key].error + _NO_WORSE:
+                    found[key] = added
         return found[key]
 
-    ways = _cheapest(sizes, lambda *ends: part(*ends).error + _REGIME_COST)
+    ways = _cheapest(sizes, lambda *ends: part(*ends).error + _REGIME_COST, at_most_as_far=may_be_one_shot)
     regimes = []
     for low, high, low_most, high_most in ways:
         regime = part(low, high, low_most, high_most).regime
@@ -98,9 +120,12 @@ def _fitted(rows: Rows[Collective], gpu: Gpu, name: str) -> CollectiveKernel:
 
 
 def _cheapest(
-    sizes: list[FloatArray], cost: Callable[[int, int, int, int], float]
+    sizes: list[FloatArray], cost: Callable[[int, int, int, int], float], *, at_most_as_far: bool
 ) -> list[tuple[int, int, int, int]]:
-    """The cut of both rows of sizes into the same number of ranges that has the least cost."""
+    """The cut of both rows of sizes into the same number of ranges that has the least cost.
+
+    at_most_as_far: whether a range ends at the most ranks no later than at the fewest, as one-shot ones do.
+    """
     last = (len(sizes[0]), len(sizes[1]))
     best: dict[tuple[int, int], tuple[float, tuple[int, int]]] = {(0, 0): (0.0, (0, 0))}
     for low, low_most in itertools.product(range(last[0]), range(last[1])):
@@ -109,9 +134,11 @@ def _cheapest(
         before = best[low, low_most][0]
         for high in range(low + _LEAST_SIZES, last[0] + 1):
             for high_most in range(low_most + _LEAST_SIZES, last[1] + 1):
-                if not _may_end(sizes, high, high_most):
+                if not _may_end(sizes, high, high_most, at_most_as_far=at_most_as_far):
                     continue
                 total = before + cost(low, high, low_most, high_most)
+                if at_most_as_far and sizes[0][high - 1] <= sizes[1][high_most - 1] < sizes[1][-1]:
+                    total += _SAME_END_COST
                 if (high, high_most) not in best or total < best[high, high_most][0]:
                     best[high, high_most] = (total, (low, low_most))
     ways, end = [], last
@@ -122,17 +149,19 @@ def _cheapest(
     return ways[::-1]
 
 
-def _may_end(sizes: list[FloatArray], high: int, high_most: int) -> bool:
+def _may_end(sizes: list[FloatArray], high: int, high_most: int, *, at_most_as_far: bool) -> bool:
     """Whether a range may end there: both or neither at their last size, and not far apart."""
     lasts = (high == len(sizes[0]), high_most == len(sizes[1]))
     if any(lasts):
         return all(lasts)
     left = (len(sizes[0]) - high, len(sizes[1]) - high_most)
-    apart = abs(float(np.log2(sizes[0][high - 1] / sizes[1][high_most - 1])))
-    return min(left) >= _LEAST_SIZES and apart <= _FARTHEST
+    apart = float(np.log2(sizes[0][high - 1] / sizes[1][high_most - 1]))
+    if at_most_as_far and apart < 0.0:
+        return False
+    return min(left) >= _LEAST_SIZES and abs(apart) <= _FARTHEST
 
 
-def _regime(rows: Rows[Collective], gpu: Gpu, *, one_shot: bool) -> _Part:
+def _regime(rows: Rows[Collective], gpu: Gpu, *, one_shot: bool = False, in_switch: float = 0.0) -> _Part:
     """Coefficients that are not negative and bring the squares of the relative errors to the least (C3)."""
     from scipy.optimize import nnls
 
@@ -143,7 +172,7 @@ def _regime(rows: Rows[Collective], gpu: Gpu, *, one_shot: bool) -> _Part:
             np.ones_like(ranks),
             ranks - FEWEST_RANKS,
             rows.operator.size * line_us,
-            sent_bytes(rows.operator, one_shot=one_shot) * line_us,
+            sent_bytes(rows.operator, one_shot=one_shot, in_switch=in_switch) * line_us,
         ],
         axis=1,
     )
@@ -158,5 +187,6 @@ def _regime(rows: Rows[Collective], gpu: Gpu, *, one_shot: bool) -> _Part:
         copy_passes=copy_passes,
         link_passes=link_passes,
         one_shot=one_shot,
+        in_switch=in_switch,
     )
     return _Part(regime, float(np.sum(np.abs(relative @ values - 1.0))))

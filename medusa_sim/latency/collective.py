@@ -2,8 +2,9 @@
 
 A library changes its algorithm and protocol with the size of the message: one-shot for the smallest, then
 two-shot or rings with ever larger packets. Each is a regime, and its time is linear. With n ranks, a message
-of B bytes, w the bytes that a rank must send (`Collective.link_bytes`; B (n - 1) where one-shot) and L the
-link's datasheet bandwidth in one direction (`CollectiveRegime` has the other names):
+of B bytes, w the bytes that a rank must send (`sent_bytes`: those of `Collective.link_bytes`; B (n - 1) where
+one-shot, at most in_switch B (1 + 1 / n) where the switch adds up) and L the link's datasheet bandwidth in
+one direction (`CollectiveRegime` has the other names):
 
     served   = B <= bytes_max (n / 2)^growth                               the first regime that serves B (C2)
     time     = start_us + rank_us (n - 2) + (copy_passes B + link_passes w) / L                          (C3)
@@ -60,14 +61,23 @@ def largest_message(regime: CollectiveRegime, ranks: FloatArray) -> FloatArray:
     return regime.bytes_max * (ranks / FEWEST_RANKS) ** regime.growth
 
 
-def sent_bytes(operator: Collective, *, one_shot: bool) -> FloatArray:
-    """Bytes that a rank sends: to each other the whole message, or what the best algorithms must."""
+def sent_bytes(operator: Collective, *, one_shot: bool = False, in_switch: float = 0.0) -> FloatArray:
+    """Bytes that a rank sends: to each other the whole message, or what the best algorithms must (C1).
+
+    Where the switch adds up, a rank sends its message once and its share of the sum: B (1 + 1 / n), at
+    `in_switch` times the cost of a ring's bytes; the library takes it where it is the cheaper.
+    """
+    message, ranks = as_float(operator.message_bytes), as_float(operator.ranks)
     if one_shot:
-        return as_float(operator.message_bytes) * (as_float(operator.ranks) - 1.0)
+        return message * (ranks - 1.0)
+    if in_switch > 0.0:
+        return np.minimum(operator.link_bytes, in_switch * message * (1.0 + 1.0 / ranks))
     return operator.link_bytes
 
 
 def _travel_us(gpu: Gpu, regime: CollectiveRegime, operator: Collective) -> FloatArray:
     passed = regime.copy_passes * operator.size
-    passed = passed + regime.link_passes * sent_bytes(operator, one_shot=regime.one_shot)
+    passed = passed + regime.link_passes * sent_bytes(
+        operator, one_shot=regime.one_shot, in_switch=regime.in_switch
+    )
     return passed / gpu.link_bandwidth_bytes_per_s * US_PER_S

@@ -22,7 +22,8 @@ class CollectiveRegime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     start_us, rank_us: time of an empty message at two ranks, and for every further rank. copy_passes: how
     often the whole message passes at the link's datasheet bandwidth whatever the number of ranks;
     link_passes: how often what an algorithm must send does. one_shot: each rank sends its whole message to
-    every other.
+    every other. in_switch: of ranks among which the switch adds up, what a byte costs beside a ring's (0: it
+    does not).
     """
 
     start_us: Us
@@ -32,6 +33,7 @@ class CollectiveRegime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     bytes_max: Annotated[float, Meta(ge=0.0, le=1e15)] = 0.0
     growth: Annotated[float, Meta(ge=-8.0, le=8.0)] = 0.0
     one_shot: bool = False
+    in_switch: Ratio = 0.0
 
 
 class CollectiveKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
