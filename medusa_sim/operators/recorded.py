@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 KIND_ALIASES: dict[str, str] = {"fused_moe": "moe", "alltoall": "all_to_all"}
 """Further names in the column `op` -> kind."""
 
-_COMBINES = {True: "combine", False: "dispatch"}
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recorded:
@@ -39,19 +37,26 @@ RECORDED: tuple[Recorded, ...] = (
     Recorded(tells=frozenset({"tokens", "inter", "experts", "topk"}), lacks=frozenset({"m"}), op="moe"),
     Recorded(tells=frozenset({"m", "n", "k"}), lacks=frozenset({"batch", "heads", "topk"}), op="gemm"),
     Recorded(
-        tells=frozenset({"mla_dtype", "heads", "kv_len", "phase"}),
+        tells=frozenset({"mla_dtype", "heads", "kv_len"}),
         lacks=frozenset(),
-        op=lambda frame: "mla_" + frame["phase"].astype(str),
+        op=lambda frame: _by_phase(frame, "mla_decode", "mla_prefill", "prefill"),
         dtype="mla_dtype",
     ),
     Recorded(
-        tells=frozenset({"ep", "hidden", "topk", "phase", "backend"}),
+        tells=frozenset({"ep", "hidden", "topk"}),
         lacks=frozenset({"inter"}),
-        op=lambda frame: frame["phase"].astype(str).str.contains("combine").map(_COMBINES),
+        op=lambda frame: _by_phase(frame, "dispatch", "combine", "combine"),
         kernel="backend",
         no_dtype=frozenset({"default"}),
     ),
 )
+
+
+def _by_phase(frame: pd.DataFrame, first: str, second: str, word: str) -> pd.Series[Any]:
+    """The second operator where `phase` has the word, else the first; blank without such a column."""
+    if "phase" not in frame:
+        return frame.iloc[:, 0].map(lambda _: "")
+    return frame["phase"].astype(str).str.contains(word).map({True: second, False: first})
 
 
 def with_names(frame: pd.DataFrame) -> pd.DataFrame:
