@@ -214,7 +214,7 @@ def _fit_latent(job: _Job, operator: LatentAttention, time_us: FloatArray) -> Fi
 
 def _fit_collective(job: _Job, operator: Collective, time_us: FloatArray) -> FittedKernel:
     kernel = fit_collective(Rows(operator, time_us), job.gpu, source=job.source, name=job.kernel)
-    return FittedKernel(section="collective", key=operator.forms[0], kernel=kernel)
+    return FittedKernel(section="collective", key=operator.form, kernel=kernel)
 
 
 def _fit_dispatch(job: _Job, operator: Dispatch, time_us: FloatArray) -> FittedKernel:

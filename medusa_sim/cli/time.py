@@ -34,9 +34,14 @@ def time(
 
     Every row is one launch. Rows with m, n and k are linear layers; qk and pv are unfused attention
     products; decode_attention, prefill_attention and verify_attention are fused kernels; rms_norm,
-    rope, activation, residual, embedding and next_token (and usual aliases) have m and n. low_us and
-    high_us hold 80 % of measurements of shapes that the fit has not seen. A column of the file that
-    already has one of the new names is kept as given_NAME.
+    rope, activation, residual, embedding and next_token (and usual aliases) have m and n. Of serving
+    engines: moe (tokens, hidden, inter, topk, experts), mla_decode and mla_prefill (batch, q_len,
+    kv_len, heads, kv_dtype; scope and gemm_dtype of a whole module), all_reduce, all_gather,
+    reduce_scatter and all_to_all (bytes, ranks), dispatch and combine (tokens, hidden, topk, experts,
+    ep); columns engine and kernel (or backend), and a collective's version, choose whose kernel, and
+    the column kernels says which it was. low_us and high_us hold 80 % of measurements of shapes that
+    the fit has not seen. A column of the file that already has one of the new names is kept as
+    given_NAME.
     """
     from medusa_sim.operators.table import row_chunks
     from medusa_sim.report.formats import arrow_chunks
