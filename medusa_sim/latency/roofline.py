@@ -17,8 +17,12 @@ def compute_time_us(gpu: Gpu, operator: Operator) -> FloatArray:
 
 
 def memory_time_us(gpu: Gpu, operator: Operator) -> FloatArray:
-    """Bytes / datasheet bandwidth, us."""
-    return operator.bytes / gpu.bandwidth_bytes_per_s * US_PER_S
+    """Bytes / datasheet bandwidth, us; of what is sent to other GPUs, at the link's, if that is longer."""
+    memory_us: FloatArray = operator.bytes / gpu.bandwidth_bytes_per_s * US_PER_S
+    sent = operator.link_bytes
+    if sent is None:
+        return memory_us
+    return np.maximum(memory_us, sent / gpu.link_bandwidth_bytes_per_s * US_PER_S)
 
 
 def roofline_time_us(gpu: Gpu, operator: Operator) -> FloatArray:

@@ -91,6 +91,11 @@ class Operator(ABC):
         """Bytes that must cross the memory bus in one launch."""
 
     @property
+    def link_bytes(self) -> FloatArray | None:
+        """Bytes that a GPU must send to others in one launch; None of an operator that sends none."""
+        return None
+
+    @property
     @abstractmethod
     def size(self) -> FloatArray:
         """The size by which errors of predictions are told apart: new tokens of one launch, or its bytes."""

@@ -12,6 +12,7 @@ from medusa_sim.calibrate.fit import Rows
 from medusa_sim.latency.base import Bound
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.dispatch import dispatch_time
+from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.collective import Collective, Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.fitted import Fit, Residual
@@ -84,6 +85,12 @@ def test_time_rises_with_message_and_ranks_and_the_link_bounds_it(message: int, 
     assert found >= float(operator.link_bytes) / GPU.link_bandwidth_bytes_per_s * US_PER_S
     assert float(collective_time(GPU, ALL_REDUCE, all_reduce(2 * message, ranks)).time_us) >= found
     assert float(collective_time(GPU, ALL_REDUCE, all_reduce(message, 2 * ranks)).time_us) >= found
+
+
+def test_the_roofline_of_an_exchange_is_its_link() -> None:
+    for operator in (all_reduce(2**30, 8), dispatch(4096)):
+        link_us = float(operator.link_bytes) / GPU.link_bandwidth_bytes_per_s * US_PER_S
+        assert float(RooflineLatency(GPU).time(operator).time_us) == pytest.approx(link_us)
 
 
 def test_one_rank_costs_nothing() -> None:
