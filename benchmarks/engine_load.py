@@ -1,0 +1,220 @@
+"""A real engine under open load beside the simulator: `python benchmarks/engine_load.py OUT`.
+
+vLLM on this CPU serves the shipped pair (plain, and with a chain of its draft model) under Poisson arrivals at
+three rates. First its steps are timed by batch, and its steps that read prompts; from these and from the
+acceptance of other prompts `medusa_sim.load` predicts the runs that follow. So the scheduler, the queue and the
+acceptance by position are tested, and not the price of a step, which `make validate-engine` scores.
+
+Writes OUT/validation-engine-load.md and OUT/engine-load.json. Some ten minutes of one core.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
+from agreement import walked_draft
+from validate_engine import CHECKPOINT, DRAFT, NGRAM, ROOT, run_engine, shipped_prompts
+
+from medusa_sim.decoder.checkpoint import load_checkpoint
+from medusa_sim.decoder.checkpoint_folder import save_checkpoint
+from medusa_sim.decoder.generate import GenerationSettings, generate
+from medusa_sim.load.arrivals import Lengths, open_loop
+from medusa_sim.load.limits import Limits
+from medusa_sim.load.policies import Fixed
+from medusa_sim.load.requests import Requests, checked_requests
+from medusa_sim.load.scheduler import run
+from medusa_sim.load.step_table import StepTable
+from medusa_sim.writing import write_text
+
+DRAFTS = 3
+BATCHES = (1, 2, 4, 8, 16, 32)
+PROMPTS_AT_ONCE, PROMPTS_BESIDE = (1, 2, 4), (0, 8)
+PROMPT_TOKENS, MAX_TOKENS = 48, 256
+OUTPUT_TOKENS = 64
+SHARES = (0.35, 0.65, 0.85)
+"""Rates, as shares of what plain decoding carries."""
+REQUESTS = 150
+US = 1e-6
+
+
+def at_speed(cells: list[dict[str, Any]], usual_us: dict[int, float]) -> list[dict[str, Any]]:
+    """The cells as they would be where the reference beside them took `usual_us`, by drafts."""
+    return [
+        {**row, "time_us": row["time_us"] * usual_us[row["drafts"]] / row["reference_us"]}
+        for row in cells
+        if row["row"] in ("step", "prompt")
+    ]
+
+
+def prompt_seconds(cells: list[dict[str, Any]], drafts: int, tokens: np.ndarray) -> np.ndarray:
+    """Of steps that read so many tokens of prompts and nothing else: a line through those that were timed."""
+    alone = [(row["tokens"], US * row["time_us"]) for row in cells
+             if row["row"] == "prompt" and row["batch"] == 0 and row["drafts"] == drafts]  # fmt: skip
+    slope, base = np.polyfit(*np.array(alone).T, 1)
+    return np.asarray(max(base, 0.0) + max(slope, 0.0) * tokens)
+
+
+def table_of(cells: list[dict[str, Any]], rates: np.ndarray) -> StepTable:
+    """A table of measured steps: between the batches linear, the same at every length (contexts are short)."""
+    every, tokens = np.arange(1, max(BATCHES) + 1), np.arange(4096)
+    steps = []
+    for drafts in (0, DRAFTS):
+        own = sorted(
+            (row["batch"], row["time_us"])
+            for row in cells
+            if row["row"] == "step" and row["drafts"] == drafts
+        )
+        steps.append(US * np.interp(every, *np.array(own).T))
+    plain = prompt_seconds(cells, 0, tokens)
+    drafting = np.maximum(prompt_seconds(cells, DRAFTS, tokens) - plain, 0.0)
+    drafting[0] = 0.0
+    grown = np.empty((DRAFTS + 1, every.size + 1, 2))
+    for drafts in range(DRAFTS + 1):  # only 0 and DRAFTS are run
+        grown[drafts, 1:] = steps[min(drafts, 1)][:, None]
+        grown[drafts, 0] = plain[0]
+    return StepTable(
+        lengths=np.array([1.0, float(MAX_TOKENS)]),
+        step_s=grown,
+        linear_s=plain - plain[0],
+        chunk_tokens=np.array([1.0, 4096.0]),
+        chunk_ends=np.array([1.0, 4096.0]),
+        attention_s=np.zeros((2, 2)),
+        drafter_prompt_s=drafting,
+        rates=rates,
+        drafting_share=np.zeros((DRAFTS + 1, every.size + 1)),
+        idle_share=np.zeros(every.size + 1),
+    )
+
+
+def latencies(first: np.ndarray, finish: np.ndarray, asked: Requests) -> dict[str, float]:
+    """Means in milliseconds, and tokens a second."""
+    output = asked.output_tokens
+    tpot = (finish - first) / np.maximum(output - 1, 1)
+    return {
+        "TTFT ms": 1e3 * float((first - asked.arrival_s).mean()),
+        "TPOT ms": 1e3 * float(tpot.mean()),
+        "p90 TPOT ms": 1e3 * float(np.quantile(tpot, 0.9)),
+        "tokens/s": float(output.sum()) / float(finish.max()),
+    }
+
+
+def plan_of(work: Path, given: argparse.Namespace, **job: Any) -> dict[str, Any]:
+    """A plan for `engine/run_vllm.py`."""
+    return {
+        "target": str(work / "target"),
+        "draft": str(work / "draft"),
+        "dtype": "float32",
+        "threads": given.threads,
+        "seconds": 600.0,
+        "max_tokens": MAX_TOKENS,
+        "kv_bytes": 256 << 20,
+        "batches": list(BATCHES),
+        "ngram": NGRAM,
+        "prompt_tokens": PROMPT_TOKENS,
+        "engines": [["plain", 0], ["draft", DRAFTS]],
+        "prompts": str(work / "prompts.json"),
+        **job,
+    }
+
+
+def loads(full_per_s: float) -> list[Requests]:
+    """Poisson arrivals of the same requests at each rate."""
+    lengths = Lengths(prompt_tokens=PROMPT_TOKENS, output_tokens=OUTPUT_TOKENS, prompt_cv=0.0, output_cv=0.5)
+    return [
+        open_loop(share * full_per_s, lengths, count=REQUESTS, most=MAX_TOKENS - DRAFTS - 1)
+        for share in SHARES
+    ]
+
+
+def main() -> None:
+    """Time steps, predict, serve, compare."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
+    parser.add_argument("--threads", type=int, default=1)
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    work = given.folder / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    target = load_checkpoint(ROOT / "profiles" / "checkpoints" / CHECKPOINT)
+    draft = load_checkpoint(ROOT / "profiles" / "checkpoints" / DRAFT)
+    save_checkpoint(work / "target", target.model, dtype=torch.float32)
+    save_checkpoint(work / "draft", draft.model, dtype=torch.float32)
+    first_half, second_half = shipped_prompts(64)
+    (work / "prompts.json").write_text(json.dumps(second_half), encoding="utf-8")
+    settings = GenerationSettings(max_new_tokens=OUTPUT_TOKENS, stop_at_end_of_text=False)
+    known = [s.prompt + s.token_ids for s in generate(target.model, first_half, settings).sequences]
+    walked = walked_draft(draft.model, known, PROMPT_TOKENS, DRAFTS)
+    accepted = np.array([count for text in walked for count in text])
+    rates = np.array([(accepted >= i).mean() for i in range(1, DRAFTS + 1)])
+    vocab = target.model.config.vocab_size
+    cells = run_engine(given.engine_python, work, "cells", plan_of(
+        work, given, job="cells", vocab=vocab, steps=8, prompts_at_once=list(PROMPTS_AT_ONCE),
+        prompts_beside=list(PROMPTS_BESIDE)))  # fmt: skip
+    table = table_of(cells, rates)
+    full = max(BATCHES) / (float(table.step_s[0, -1, 0]) * OUTPUT_TOKENS)
+    asked = loads(full)
+    served = run_engine(given.engine_python, work, "load", plan_of(work, given, job="load", loads=[
+        {"rate_per_s": each.rate_per_s, "arrival_s": each.arrival_s.tolist(), "output_tokens": each.output_tokens.tolist()}
+        for each in asked]))  # fmt: skip
+    limits = Limits(
+        max_requests=max(BATCHES), token_budget=4000, block_tokens=32, kv_blocks=1 << 16, positions=MAX_TOKENS
+    )
+    usual_us = {row["drafts"]: row["reference_us"] for row in served if row["row"] == "load"}
+    table = table_of(at_speed(cells, usual_us), rates)
+    rows = []
+    for row in (row for row in served if row["row"] == "load"):
+        each = next(one for one in asked if abs(one.rate_per_s - row["rate_per_s"]) < 1e-9)
+        requests = checked_requests(each.arrival_s, each.prompt_tokens, each.output_tokens)
+        record = run(requests, table.upto(row["drafts"]), limits, Fixed(row["drafts"]))
+        measured = latencies(np.array(row["first_token_s"]), np.array(row["finish_s"]), requests)
+        predicted = latencies(record.first_token_s, record.finish_s, requests)
+        rows.append({"rate_per_s": row["rate_per_s"], "method": row["method"], "measured": measured, "predicted": predicted,
+                     "measured_accepted": row["accepted"] / max(row["drafting"], 1), "predicted_accepted": float(rates.sum())})  # fmt: skip
+    write_text(given.folder / "engine-load.json", json.dumps(rows, indent=1))
+    text = page(rows)
+    write_text(given.folder / "validation-engine-load.md", text)
+    print(text)
+
+
+def page(rows: list[dict[str, Any]]) -> str:
+    """Predicted beside measured."""
+    names = list(rows[0]["measured"])
+    lines = [
+        "## Open load",
+        "",
+        f"The shipped pair in vLLM, Poisson arrivals of {REQUESTS} requests, {PROMPT_TOKENS} prompt and {OUTPUT_TOKENS} output "
+        "tokens in the mean. Steps were timed before, by batch; latencies are predicted from them and measured, in this order.",
+        "",
+        "| requests/s | method | " + " | ".join(names) + " | accepted |",
+        "| ---: | --- | " + " | ".join("---:" for _ in names) + " | ---: |",
+    ]
+    errors: dict[str, list[float]] = {name: [] for name in names}
+    for row in rows:
+        cells = []
+        for name in names:
+            ours, theirs = row["predicted"][name], row["measured"][name]
+            errors[name].append(ours / theirs - 1.0)
+            cells.append(f"{ours:.3g} / {theirs:.3g} ({100 * errors[name][-1]:+.0f} %)")
+        drafted = (
+            f"{row['predicted_accepted']:.2f} / {row['measured_accepted']:.2f}"
+            if row["method"] != "plain"
+            else "-"
+        )
+        lines.append(
+            f"| {row['rate_per_s']:.3g} | {row['method']} | " + " | ".join(cells) + f" | {drafted} |"
+        )
+    told = ", ".join(f"{name} {100 * float(np.abs(found).mean()):.0f} %" for name, found in errors.items())
+    return "\n".join([*lines, "", f"Mean errors: {told}.", ""])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,54 @@
+"""What the engine lab's open load is predicted from: steps as they were timed, at the speed of the run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+from engine_load import BATCHES, DRAFTS, at_speed, latencies, page, table_of
+from load_tables import limits, requests
+
+from medusa_sim.load.policies import Fixed
+from medusa_sim.load.scheduler import run
+
+RATES = np.array([0.5, 0.3, 0.1])
+
+
+def cells(slowness: float = 1.0) -> list[dict[str, Any]]:
+    """Steps of 4 ms and 0.1 ms a request, half as long again with drafts; prompts of 48 tokens."""
+    found: list[dict[str, Any]] = [{"row": "start"}]
+    for drafts, factor in ((0, 1.0), (DRAFTS, 1.5)):
+        common = {"drafts": drafts, "reference_us": 100.0 * slowness}
+        for batch in BATCHES:
+            time_us = slowness * factor * (4000 + 100 * batch)
+            found.append({"row": "step", "batch": batch, "time_us": time_us, **common})
+        for tokens in (48, 96, 192):
+            time_us = slowness * (4000 + 20 * tokens + 100 * (drafts > 0))
+            found.append({"row": "prompt", "batch": 0, "tokens": tokens, "time_us": time_us, **common})
+    return found
+
+
+def test_the_table_is_what_was_timed_at_the_speed_of_the_run() -> None:
+    usual = {0: 100.0, DRAFTS: 100.0}
+    for slowness in (1.0, 1.7):  # a machine that was slow while its steps were timed
+        table = table_of(at_speed(cells(slowness), usual), RATES)
+        assert table.decoding_s(0, 8, 60.0) == pytest.approx(4.8e-3)
+        assert table.decoding_s(DRAFTS, 3, 60.0) == pytest.approx(1.5 * 4.3e-3)
+        alone = table.upto(0)
+        assert alone.decoding_s(0, 0, 0.0) + alone.prompts_s(0, 0, [(96, 96)]) == pytest.approx(5.92e-3)
+        assert table.prompts_s(0, 0, [(96, 96)]) - alone.prompts_s(0, 0, [(96, 96)]) == pytest.approx(1e-4)
+
+
+def test_the_page_shows_predicted_beside_measured() -> None:
+    table = table_of(at_speed(cells(), {0: 100.0, DRAFTS: 100.0}), RATES)
+    asked = requests([0.0, 0.01, 0.5], [48, 48, 48], [10, 20, 5])
+    record = run(asked, table.upto(0), limits(max_requests=32, token_budget=4000), Fixed(0))
+    found = latencies(record.first_token_s, record.finish_s, asked)
+    row = {"rate_per_s": 4.0, "method": "plain", "measured": found, "predicted": found,
+           "measured_accepted": 0.0, "predicted_accepted": 0.9}  # fmt: skip
+    assert "(+0 %)" in page([row])
+    assert "Mean errors: TTFT ms 0 %" in page([row])
