@@ -142,12 +142,13 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=1)
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
-    work = given.folder / "work"
+    work = given.folder / "work-load"
     work.mkdir(parents=True, exist_ok=True)
     target = load_checkpoint(ROOT / "profiles" / "checkpoints" / CHECKPOINT)
     draft = load_checkpoint(ROOT / "profiles" / "checkpoints" / DRAFT)
-    save_checkpoint(work / "target", target.model, dtype=torch.float32)
-    save_checkpoint(work / "draft", draft.model, dtype=torch.float32)
+    for name, model in (("target", target.model), ("draft", draft.model)):
+        if not (work / name).exists():  # of an earlier run, the same
+            save_checkpoint(work / name, model, dtype=torch.float32)
     first_half, second_half = shipped_prompts(64)
     (work / "prompts.json").write_text(json.dumps(second_half), encoding="utf-8")
     settings = GenerationSettings(max_new_tokens=OUTPUT_TOKENS, stop_at_end_of_text=False)

@@ -39,7 +39,16 @@ class Lengths:
                 )
 
     def drawn(self, count: int, seed: int, most: int | None = None) -> tuple[IntArray, IntArray]:
-        """(prompt_tokens, output_tokens), each (count,)."""
+        """(prompt_tokens, output_tokens), each (count,).
+
+        Raises UsageError where even the means do not fit into `most` tokens.
+        """
+        if most is not None and self.prompt_tokens + self.output_tokens > most:
+            raise UsageError(
+                f"requests of {self.prompt_tokens:g} prompt and {self.output_tokens:g} output tokens in the "
+                f"mean do not fit: model and KV cache hold {most} tokens of one request; ask for shorter ones, or "
+                "choose another model or card"
+            )
         random = np.random.default_rng([seed, 1])
         prompt = _log_normal(random, self.prompt_tokens, self.prompt_cv, count)
         output = _log_normal(random, self.output_tokens, self.output_cv, count)

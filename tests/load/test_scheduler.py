@@ -309,9 +309,11 @@ def test_lengths_have_their_means_and_stay_within_the_context() -> None:
     assert prompt.mean() == pytest.approx(300, rel=0.02)
     assert output.mean() == pytest.approx(120, rel=0.02)
     assert prompt.std() / prompt.mean() == pytest.approx(0.8, rel=0.05)
-    short, rest = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0, most=256)
-    assert (short + rest).max() <= 256
+    short, rest = Lengths(prompt_tokens=300, output_tokens=120).drawn(50_000, seed=0, most=512)
+    assert (short + rest).max() <= 512
     assert rest.min() >= 1
+    with pytest.raises(UsageError, match="in the mean do not fit: model and KV cache hold 256"):
+        Lengths(prompt_tokens=300, output_tokens=120).drawn(10, seed=0, most=256)
 
 
 def test_rates_are_scaled_in_time_alone() -> None:

@@ -139,6 +139,7 @@ def test_saturation_does_not_depend_on_the_rate_that_is_asked() -> None:
         ({"tpot_ms": -1.0}, "limit of tpot"),
         ({"share": 1.5}, "share of requests"),
         ({"prompt_tokens": 0.0}, "prompt tokens 0"),
+        ({"prompt_tokens": 200_000.0}, "in the mean do not fit"),
         ({"length_cv": 99.0}, "coefficient of variation"),
         ({"users": 0}, "users 0"),
         ({"max_num_seqs": 512, "max_num_batched_tokens": 100}, "below max-num-seqs"),
