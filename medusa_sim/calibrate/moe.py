@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from itertools import product
 
+import msgspec
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
@@ -58,6 +59,7 @@ _FIT_ROWS = 800
 _BAND_ROWS = 20
 _EVALUATIONS, _REFIT_EVALUATIONS = 40, 15
 _FOLDS = 16
+_FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.35)
 _ORDER = ("tokens", "hit", "inter", "experts", "hidden")
 
 
@@ -70,7 +72,7 @@ def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -
     require_rows(rows, source)
     gates = (False, True) if bool(np.any(as_float(rows.operator.gated) == 0.0)) else (False,)
     candidates = [
-        _refined(_start(name, rule, gates_all=gates_all), rows, gpu, _EVALUATIONS)
+        _fitted(_start(name, rule, gates_all=gates_all), rows, gpu, _EVALUATIONS, rounds=2)
         for rule, gates_all in product(rules_of(rows.operator.form, gpu), gates)
     ]
     kernel = min(candidates, key=lambda each: _cost(each, rows, gpu))
@@ -89,7 +91,7 @@ def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -
 
 def refitted_experts(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> ExpertKernel:
     """The kernel with its parameters fitted to other rows, from where they are; its choices stay."""
-    return _refined(kernel, rows, gpu, _REFIT_EVALUATIONS)
+    return _fitted(kernel, rows, gpu, _REFIT_EVALUATIONS, rounds=1)
 
 
 def heldout_groups(rows: Rows[Experts]) -> IntArray:
@@ -108,6 +110,31 @@ def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:
         tuned=rule.tuned,
         fit=UNFITTED,
     )
+
+
+def _fitted(
+    kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu, evaluations: int, *, rounds: int
+) -> ExpertKernel:
+    """Least squares; where a rule fixes the tile, in turn with how slow each tile is beside the first."""
+    kernel = _refined(kernel, rows, gpu, evaluations)
+    for _ in range(rounds if len(kernel.default_tiles) > 1 else 0):
+        kernel = _refined(_with_slower_tiles(kernel, _thinned(rows), gpu), rows, gpu, _REFIT_EVALUATIONS)
+    return kernel
+
+
+def _with_slower_tiles(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> ExpertKernel:
+    """One pass over the tiles of the rule: the factor of each that lowers the objective most."""
+    best = _cost(kernel, rows, gpu)
+    for place in range(1, len(kernel.default_tiles)):
+        start = kernel.default_tiles[place]
+        for factor in _FACTORS:
+            tiles = list(kernel.default_tiles)
+            tiles[place] = msgspec.structs.replace(start, slower=start.slower * factor)
+            trial = msgspec.structs.replace(kernel, default_tiles=tuple(tiles))
+            cost = _cost(trial, rows, gpu)
+            if cost < best:
+                best, kernel = cost, trial
+    return kernel
 
 
 def _refined(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu, evaluations: int) -> ExpertKernel:

@@ -3,8 +3,9 @@
 Most libraries choose among tiles by what was timed: the fit begins with the common ones and finds out. The
 Triton kernels of SGLang and vLLM have a rule instead (`get_default_config`, Apache-2.0; SGLang 0.5.14,
 sglang/srt/layers/moe/fused_moe_triton; vLLM 0.24, vllm/model_executor/layers/fused_moe), and files of tuned
-tiles for some shapes and devices, whose names say for which. The rows say so as well: at one token an expert
-more than a tile of SGLang's rule holds, its time steps up by half where no file is.
+tiles for some shapes and devices, whose names say for which. The rows say so as well: beyond one token an
+expert SGLang's time steps up by half where no file is. FlashInfer's TensorRT-LLM kernels step at 8, 16 and 32
+rows an expert (in the mean, however they are spread).
 """
 
 from __future__ import annotations
@@ -69,6 +70,17 @@ RULES: tuple[Rule, ...] = (
             "h200-sxm": ((64, 512), (128, 384), (128, 768), (160, 640), (256, 128), (256, 256), (256, 512)),
             "b200": ((128, 768), (384, 256)),
         },
+    ),
+    Rule(  # FlashInfer's TensorRT-LLM kernels on Blackwell: the power of two above the rows of an expert
+        ("bf16", "fp16", "fp8_block", "fp8", "nvfp4", "mxfp4_fp8"),
+        (
+            ExpertTile(rows=8, columns=128, rows_per_expert_max=8.0),
+            ExpertTile(rows=16, columns=128, rows_per_expert_max=16.0),
+            ExpertTile(rows=32, columns=128, rows_per_expert_max=32.0),
+            ExpertTile(rows=64, columns=128, rows_per_expert_max=64.0),
+            ExpertTile(rows=128, columns=128),
+        ),
+        {},
     ),
     Rule(  # vLLM, block scales
         ("fp8_block",),

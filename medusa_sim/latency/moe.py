@@ -105,7 +105,8 @@ def tile_time(
         1.0 + kernel.throttle * ideal_us / (ideal_us + kernel.throttle_us)
     )
     memory, tiles, time = (np.zeros(()) for _ in range(3))
-    for n, k, slower in products:
+    for n, k, unaligned in products:
+        slower = unaligned * tile.slower
         weights = slower * as_float(operator.hit) * n * k * element_us
         waves = _waves(gpu, kernel, blocks * np.ceil(n / tile.columns))
         work = slower * waves * (k + kernel.tile_k) * step
@@ -125,9 +126,9 @@ def _chosen(kernel: ExpertKernel, operator: Experts, times: list[FloatArray]) ->
     ruled = np.full(best.shape, free + len(kernel.default_tiles) - 1)
     for index, tile in reversed(list(enumerate(kernel.default_tiles))):
         few = tokens <= (tile.tokens_max or np.inf)
-        ruled = np.where(
-            few & (tokens <= (tile.tokens_per_expert_max or np.inf) * experts), free + index, ruled
-        )
+        few &= tokens <= (tile.tokens_per_expert_max or np.inf) * experts
+        few &= as_float(operator.rows) <= (tile.rows_per_expert_max or np.inf) * experts
+        ruled = np.where(few, free + index, ruled)
     tuned = np.zeros((), dtype=np.bool_)
     for shape in kernel.tuned:
         tuned = tuned | ((experts == shape.experts) & (as_float(operator.inter) == shape.inter))

@@ -89,6 +89,18 @@ def test_a_rule_holds_where_nothing_was_tuned() -> None:
     np.testing.assert_allclose(time_us(layer(TOKENS, inter=768), ruled), time_us(layer(TOKENS, inter=768)))
 
 
+def test_a_rule_by_rows_of_an_expert_steps_where_its_tiles_end() -> None:
+    rule = next(each for each in rules_of("fp8_block", GPU) if len(each.default_tiles) == 5)
+    tiles = tuple(
+        msgspec.structs.replace(tile, slower=1.0 if place == 0 else 1.3)
+        for place, tile in enumerate(rule.default_tiles)
+    )
+    ruled = msgspec.structs.replace(KERNEL, default_tiles=tiles)
+    at = {tokens: float(time_us(layer(tokens, inter=1024), ruled)) for tokens in (64, 128, 129)}
+    assert at[128] / at[64] < 1.05  # eight rows an expert and fewer: one tile
+    assert at[129] / at[128] > 1.15
+
+
 def test_widths_that_are_no_multiple_of_16_and_gates_that_are_not_there() -> None:
     slow = msgspec.structs.replace(KERNEL, unaligned_ratio=3.0)
     assert time_us(layer(64, inter=88), slow) > 1.3 * time_us(layer(64, inter=88))
