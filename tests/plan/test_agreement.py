@@ -138,7 +138,11 @@ def curve_step(curve: pd.DataFrame, batch: int, seq_len: int, candidates: int) -
 
 
 def scenarios(runtime: str) -> Iterator[tuple[str, str, Scenario]]:
-    for drafter, acceptance in product(DRAFTERS, ACCEPTANCE):
+    """Every drafter, with every second acceptance: the other half under the next runtime."""
+    turn = runtime_names().index(runtime)
+    for place, (drafter, acceptance) in enumerate(product(DRAFTERS, ACCEPTANCE)):
+        if (place + turn) % 2:
+            continue
         scenario = scenario_of(runtime, drafter, acceptance)
         if scenario is not None:
             yield drafter, acceptance, scenario
@@ -192,8 +196,8 @@ def test_dtypes_scopes_and_fitted_kernels_agree(runtime: str, other: dict[str, o
     print(f"{runtime}, {other}: {cells} cells agree")
 
 
-@pytest.mark.parametrize("drafter", ["mtp", "eagle3", "p-eagle", "dflash", "dspark", "suffix"])
-@pytest.mark.parametrize("other", [{}, {"tp": 4}, {"tp": 2, "ep": 2, "dp_attention": True}], ids=str)
+@pytest.mark.parametrize("drafter", ["mtp", "eagle3", "dspark", "suffix"])
+@pytest.mark.parametrize("other", [{"tp": 4}, {"tp": 2, "ep": 2, "dp_attention": True}], ids=str)
 def test_mixtures_of_experts_on_several_gpus_agree(drafter: str, other: dict[str, object]) -> None:
     scenario = scenario_of("vllm-0.33", drafter, "positions", model=MIXTURE, **other)
     assert scenario is not None
