@@ -60,6 +60,7 @@ HOUSE = (
             "schedule",
             "draft_options",
             "acceptance",
+            "grounds",
             "scenario",
             "limit",
             "best_by_count",

@@ -97,10 +97,12 @@ def choose(
         return Choice(place=f"{set_name}:{key}", form=form, kernel=kernel, is_asked=is_asked)
     has = sorted({key for kernels in held.values() for key in kernels})
     of_set = "" if anywhere else f", kernel set {asked.kernels!r}"
+    elsewhere = [name for name, kernels in gpu.kernels.items() if name not in held and table(kernels)]
+    listed = f" ({', '.join(elsewhere)})" if elsewhere else ""
     raise SpecError(
         f"gpu {gpu.name!r}{of_set}: no {section} kernel for {wanted[0]!r} "
-        f"(it has: {', '.join(has) or 'none'}); choose another GPU, --kernels or dtype, or fit it: "
-        "medusa-sim calibrate"
+        f"(it has: {', '.join(has) or 'none'}); choose another GPU, dtype or --kernels{listed}, "
+        "or fit it: medusa-sim calibrate"
     )
 
 

@@ -30,6 +30,7 @@ from medusa_sim.plan.defaults import (
     MAX_DRAFTS,
 )
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
+from medusa_sim.plan.grounds import dense_fits, fits_beside, too_large
 from medusa_sim.plan.speedup import BASELINES, Baseline
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import Format
@@ -42,27 +43,14 @@ from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.drafter.registry import drafter_kind
-from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
-from medusa_sim.step.network import model_launches
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting
 from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
-from medusa_sim.step.workload import SCOPES, Scope, decode
+from medusa_sim.step.workload import SCOPES, Scope
 
 SEVERAL_GPUS_WIDEN = 1.5
 """Bands of an engine's terms on several GPUs, which nobody measured apart: as between versions."""
 _ONE_NODE = 8
-_SECTIONS = {
-    "moe": "moe",
-    "mla_decode": "mla",
-    "all_reduce": "collective",
-    "all_gather": "collective",
-    "reduce_scatter": "collective",
-    "dispatch": "dispatch",
-    "combine": "dispatch",
-}
-"""Sections of a kernel set by kind of operator, beside those of a dense model on one GPU."""
-
 ModelName: TypeAlias = str | os.PathLike[str] | Model
 
 
@@ -298,41 +286,16 @@ class Scenario:
         """Whether nothing was given and the profile in use was measured on another model."""
         return self.given["acceptance"] is None and not self.profile.name.endswith(f"-{self.model.name}")
 
-    @property
+    @cached_property
     def fits(self) -> dict[str, Fit]:
         """`gemm.fp16` -> how well it was fitted, of the kernels that a step of this model calls."""
         if self.latency.name != "calibrated":
             return {}
-        chosen = self.gpu.kernel_set(self.kernels)
-        model, linear = self.model, chosen.linear
-        form = Format(model.dtype, model.weight_dtype).key
-        forms = {form if form in linear else model.dtype, model.activation_dtype}
-        return {
-            **{f"gemm.{key}": kernel.fit for key, kernel in linear.items() if key in forms},
-            **{f"attention.{key}": kernel.fit for key, kernel in chosen.fused_attention.items()},
-            **{f"elementwise.{key}": kernel.fit for key, kernel in chosen.elementwise.items()},
-            **self._fits_beside,
-        }
-
-    @cached_property
-    def _fits_beside(self) -> dict[str, Fit]:
-        """`moe.vllm:bf16` -> fit, of what a dense model on one GPU does not call."""
-        found: dict[str, Fit] = {}
-        if self.scope == "block" or (self.shard is self.model and not _SECTIONS.keys() & self._parts):
+        found = dense_fits(self.gpu.kernel_set(self.kernels), self.model)
+        alone = self.parallel == ONE and self.model.experts is None and self.model.latent is None
+        if self.scope == "block" or alone:
             return found
-        for launch in model_launches(self.shard, decode(1, 1), self.runtime):
-            section = _SECTIONS.get(launch.operator.kind)
-            if section is not None:
-                place = self.latency.time(launch.operator).kernels
-                held, _, key = place.partition(":")
-                found[f"{section}.{place}"] = getattr(self.gpu.kernels[held], section)[key].fit
-        return found
-
-    @property
-    def _parts(self) -> set[str]:
-        """Kinds of operators that the model has beside a dense one's."""
-        parts = {"moe": self.model.experts, "mla_decode": self.model.latent}
-        return {kind for kind, part in parts.items() if part is not None}
+        return {**found, **fits_beside(self.latency, self.shard, self.runtime)}
 
     @property
     def linear_fit(self) -> Fit | None:
@@ -394,8 +357,8 @@ class Scenario:
             told.append(
                 f"{self.parallel}: priced as if all were in one NVLink domain; links between nodes are slower"
             )
-        if self._too_large:
-            told.append(self._too_large)
+        if self.scope == "model" and (told_of := too_large(self.model, self.shard, self.gpu)):
+            told.append(told_of)
         if self.kernel_lenders:
             told.append(
                 f"kernels of {self.gpu.name} are borrowed from {', '.join(self.kernel_lenders)}, with wider "
@@ -412,19 +375,6 @@ class Scenario:
                 "leaves them out"
             )
         return tuple(told)
-
-    @property
-    def _too_large(self) -> str:
-        """What to do where not even one sequence fits; empty where one does."""
-        room = usable_memory_bytes(self.gpu)
-        if self.scope == "block" or float(step_memory_bytes(self.shard, None, 1, 1, 1)) <= room:
-            return ""
-        enough = fewest_gpus(self.model, self.gpu, self.parallel)
-        hint = f"--tp {enough} would" if enough else "no number of GPUs up to 128 would"
-        return (
-            f"{self.model.name} ({self.model.weight_dtype}) does not fit on {self.parallel} of "
-            f"{self.gpu.name}: {hint}"
-        )
 
     @property
     def _has_trees(self) -> bool:

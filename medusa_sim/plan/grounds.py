@@ -1,0 +1,61 @@
+"""What a scenario rests on: fits of the kernels that its steps call, and whether its model fits at all."""
+
+from __future__ import annotations
+
+from medusa_sim.latency.base import LatencyModel
+from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.formats import Format
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.workload import decode
+
+_SECTIONS = {
+    "moe": "moe",
+    "mla_decode": "mla",
+    "all_reduce": "collective",
+    "all_gather": "collective",
+    "reduce_scatter": "collective",
+    "dispatch": "dispatch",
+    "combine": "dispatch",
+}
+"""Sections of a kernel set by kind of operator, beside those of a dense model on one GPU."""
+
+
+def dense_fits(held: KernelSet, model: Model) -> dict[str, Fit]:
+    """`gemm.fp16`, `attention.decode_attention`, ... -> fit, of a kernel set in the model's format."""
+    form = Format(model.dtype, model.weight_dtype).key
+    forms = {form if form in held.linear else model.dtype, model.activation_dtype}
+    return {
+        **{f"gemm.{key}": kernel.fit for key, kernel in held.linear.items() if key in forms},
+        **{f"attention.{key}": kernel.fit for key, kernel in held.fused_attention.items()},
+        **{f"elementwise.{key}": kernel.fit for key, kernel in held.elementwise.items()},
+    }
+
+
+def fits_beside(latency: LatencyModel, shard: Model, runtime: Runtime) -> dict[str, Fit]:
+    """`moe.sglang:bf16` -> fit, of the experts, latent attention and exchange of a step.
+
+    Any set of the GPU may serve these: the one that the latency model takes. Raises SpecError where there is
+    none.
+    """
+    found: dict[str, Fit] = {}
+    for launch in model_launches(shard, decode(1, 1), runtime):
+        section = _SECTIONS.get(launch.operator.kind)
+        if section is not None:
+            place = latency.time(launch.operator).kernels
+            set_name, _, key = place.partition(":")
+            found[f"{section}.{place}"] = getattr(latency.gpu.kernels[set_name], section)[key].fit
+    return found
+
+
+def too_large(model: Model, shard: Model, gpu: Gpu) -> str:
+    """What to do where not even one sequence fits on the GPUs of `shard`; empty where one does."""
+    if float(step_memory_bytes(shard, None, 1, 1, 1)) <= usable_memory_bytes(gpu):
+        return ""
+    enough = fewest_gpus(model, gpu, shard.parallel)
+    hint = f"--tp {enough} would" if enough else "no number of GPUs up to 128 would"
+    return f"{model.name} ({model.weight_dtype}) does not fit on {shard.parallel} of {gpu.name}: {hint}"
