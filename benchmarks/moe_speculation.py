@@ -7,9 +7,9 @@ $MEDUSA_SIM_DATA, or ../shared/data. What a source leaves open was assumed and i
 of which both ends are predicted, contexts, GPUs of the same kind. Each row is predicted with kernels alone
 and in an engine of its source's date (vLLM's first one for what was measured in early 2025; none for
 DeepSeek's own), whose terms were fitted to dense models on one GPU. Only vLLM PR 12755 has a date of its own;
-MoESD does not say its version, and `vllm-v0` was kept for both after today's `vllm-0.33` had been seen to miss
-(Mixtral 17 %, Qwen2-57B 31 %, PR 12755 16 %; with V0 6, 16 and 34 %): no held-out figure. An error is that of
-the middle of the range. `--roofline` takes kernels at the card's limits instead of fitted ones.
+MoESD does not say its version, and `vllm-v0` was kept for both after today's `vllm-0.33` had been seen to
+miss (Mixtral 17 %, Qwen2-57B 31 %, PR 12755 16 %; with V0 6, 16 and 34 %): no held-out figure. An error is
+that of the middle of the range. `--roofline` takes kernels at the card's limits instead of fitted ones.
 """
 
 from __future__ import annotations
