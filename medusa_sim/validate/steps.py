@@ -305,6 +305,17 @@ def _gain_differs(base: StepCell, cell: StepCell) -> float:
     )
 
 
+def _floor(cells: Sequence[StepCell], plain: StepCell, best: StepCell) -> float | None:
+    """How far halves of the passes disagree about a gain, or about all of its model in the mean if that is
+    more: with few passes two halves may agree by chance. None for one pass.
+    """
+    if len(best.passes_us) == 1:
+        return None
+    trees = [cell for cell in cells if cell.model == best.model and cell.candidates > 1]
+    mean = np.mean([_gain_differs(_baseline(cells, cell), cell) for cell in trees])
+    return max(_gain_differs(plain, best), float(mean))
+
+
 def speedups_differ(rows: Sequence[StepRow]) -> float:
     """How far the passes of one model disagree, in the mean over the speedups of its trees."""
     passes: dict[tuple[int, int, int], list[float]] = {}
@@ -358,7 +369,7 @@ def _choices(cells: Sequence[StepCell]) -> list[Choice]:
                 measured,
                 tokens / np.asarray([cell.predicted_us for cell in grid]),
                 gain=best.tokens_per_step * plain.measured_us / best.measured_us,
-                floor=_gain_differs(plain, best) if len(best.passes_us) > 1 else None,
+                floor=_floor(cells, plain, best),
             )
         )
     return found
