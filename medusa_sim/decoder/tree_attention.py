@@ -90,7 +90,7 @@ def aligned(shape: Sequence[int], dtype: torch.dtype, device: torch.device, *, f
 def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tensor:
     """Softmax attention of (batch, kv_heads, rows, head_dim) over keys and values, under an additive bias.
 
-    One row in bf16 on a CPU is computed twice: torch's kernel takes three times as long for one row as for two.
+    One row in bf16 on a CPU is computed twice: torch's kernel takes longer for one row than for two.
     """
     if q.dtype != torch.bfloat16 or q.shape[2] > 1 or q.device.type != "cpu":
         return functional.scaled_dot_product_attention(q, keys, values, bias)
