@@ -344,7 +344,7 @@ def test_every_command_is_one_that_the_command_line_takes(
 
 @pytest.mark.parametrize("view", ["choose", "roofline", "method"])
 def test_models_that_were_measured_on_a_device_are_offered_with_it(opened: Opened, view: str) -> None:
-    url = {"gpu": "cpu-emerald-rapids-3m", "model": "llama-3m", "runtime": "hf-eager", "seq": 512}
+    url = {"gpu": "cpu-emerald-rapids-3m", "model": "llama-3m", "runtime": "kernel", "seq": 512}
     page = opened(view, **url)
     assert not page.error
     assert not any("Ignored" in warning.value for warning in page.warning)
