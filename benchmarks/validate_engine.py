@@ -66,7 +66,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("folder", type=Path)
     parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
     parser.add_argument("--name", default="vllm-cpu", help="of the record, a folder below OUT")
-    parser.add_argument("--seconds", type=float, default=800.0, help="for the engine, all jobs together")
+    parser.add_argument("--seconds", type=float, default=850.0, help="for the engine, all jobs together")
     parser.add_argument("--passes", type=int, default=4, help="at most; fewer where the time is used")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), help="folders of benchmarks/models")
@@ -231,7 +231,7 @@ def main() -> None:
     random_models(work, [*given.targets, RANDOM_DRAFT])
     acceptance, texts = decode_shipped(given, work)
     left = given.seconds - (time.monotonic() - started)
-    shares = [float(read_config(work / name).parameter_count) ** 0.5 for name in given.targets]
+    shares = [float(read_config(work / name).parameter_count) ** 0.9 for name in given.targets]
     rows: dict[str, list[dict[str, Any]]] = {}
     for target, share in zip(given.targets, shares, strict=True):
         plan = steps_plan(given, work, target, left * share / sum(shares))

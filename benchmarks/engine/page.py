@@ -72,10 +72,11 @@ def _terms(found: EngineValidation) -> list[str]:
 
 def _scores(found: EngineValidation) -> list[str]:
     heads = ["target", "quantity", "cells", "mean", "worst", "bias", "passes differ", "worst cell"]
+    passes = {cell.step.target: cell.passes for cell in found.cells}
     rows = [
         [
             *(target, s.quantity, str(s.cells), f"{s.mean:.1%}", f"{s.worst:.1%}", f"{s.bias:+.1%}"),
-            *(f"{s.floor:.1%}", s.worst_at),
+            *(f"{s.floor:.1%}" if passes[target] > 1 else "one pass", s.worst_at),
         ]
         for target, s in found.scores
     ]

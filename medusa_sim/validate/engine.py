@@ -23,7 +23,7 @@ from medusa_sim.validate.comparison import Choice, Comparison, choice_of, compar
 from medusa_sim.validate.engine_kernels import EngineKernels
 from medusa_sim.validate.engine_record import Accepted, EngineRecord, EngineStep, read_engine_record
 
-FIT_BATCHES = (1, 32)
+FIT_BATCHES = (1, 64)
 FIT_DRAFTS = 3
 UNSTEADY = 0.15
 """Passes that differ by more than this in the mean cannot judge a model that is to be right within 10 %."""
@@ -92,6 +92,7 @@ class EngineCell:
     """One target, method, number of drafts and batch, microseconds; the step is that of the middle pass."""
 
     step: EngineStep
+    passes: int
     passes_differ: float
     kernels_us: float
     predicted_us: float
@@ -142,8 +143,8 @@ class BreakEven:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineValidation:
-    """A scored record. choices: by target and method. passes_differ: mean over cells. wall_share: wall clock
-    over the time of a step, in the mean of the chosen passes: how far other programs held the run up.
+    """A scored record. choices: by target and method. passes_differ: mean of cells with two. wall_share:
+    wall clock over the time of a step, in the mean of the chosen passes: how far other programs held it up.
     """
 
     record: EngineRecord
@@ -173,7 +174,7 @@ def validate_engine(folder: Path) -> EngineValidation:
         scores=[score for target in record.meta.targets for score in _scores(target, cells, gains)],
         choices=_choices(gains),
         break_even=_break_even(gains),
-        passes_differ=float(np.mean([cell.passes_differ for cell in cells])),
+        passes_differ=float(np.mean([cell.passes_differ for cell in cells if cell.passes > 1] or [0.0])),
         wall_share=float(np.mean([cell.step.elapsed_us / cell.step.time_us for cell in cells])),
     )
 
@@ -191,6 +192,7 @@ def _cells(record: EngineRecord) -> list[EngineCell]:
     unpriced = [
         EngineCell(
             step=(middle := sorted(steps, key=lambda step: step.time_us)[(len(steps) - 1) // 2]),
+            passes=len(steps),
             passes_differ=disagreement(tuple(step.time_us for step in steps)),
             kernels_us=kernels.step_us(middle),
             predicted_us=math.nan,
@@ -202,6 +204,7 @@ def _cells(record: EngineRecord) -> list[EngineCell]:
     return [
         EngineCell(
             step=cell.step,
+            passes=cell.passes,
             passes_differ=cell.passes_differ,
             kernels_us=cell.kernels_us,
             predicted_us=cell.kernels_us + terms.beside_us(cell.step),
