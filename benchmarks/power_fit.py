@@ -84,7 +84,7 @@ def _row(line: Any) -> Row:
     traffic = Traffic(prompt_tokens=PROMPTS[line.task], output_tokens=float(line.output))
     scenario = Scenario(
         gpu=CARD, model=MODELS[line.model], dtype="bf16", runtime=RUNTIME, drafter="eagle3", acceptance=0.7,
-        tp=gpus, ep=int(line.ep), dp_attention=int(line.ep) > 1,
+        tp=gpus, ep=int(line.ep),
         prompt_tokens=traffic.prompt_tokens, output_tokens=traffic.output_tokens,
     )  # fmt: skip
     setting, engine = scenario.setting, scenario.runtime.engine

@@ -101,7 +101,8 @@ def test_every_shipped_profile_answers_and_is_sourced(name: str) -> None:
     assert np.all((low <= tau) & (tau <= high) & (tau <= counts))
     assert len(profile.source) > 40
     # A publication, or the command of this project that measured it.
-    assert any(origin in profile.source for origin in ("arXiv", "github", "vLLM", "measured by benchmarks/"))
+    origins = ("arXiv", "github", "huggingface.co", "vLLM", "measured by benchmarks/", "fitted (benchmarks/")
+    assert any(origin in profile.source for origin in origins)
 
 
 def test_compact_profile_round_trips_and_says_its_error(tmp_path: Path) -> None:
