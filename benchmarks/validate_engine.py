@@ -46,7 +46,7 @@ RANDOM_DRAFT = "llama-2m"
 DRAFTS = (1, 2, 3, 5, 7)
 BATCHES = (1, 2, 4, 8, 16, 32, 64)
 NGRAM = (1, 3)
-PROMPT_TOKENS, STEPS = 97, 8
+PROMPT_TOKENS, STEPS, REQUESTS_TIMED = 97, 8, 32
 TOKENS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 KV_LENGTHS = (128, 384)
 SHIPPED_DRAFTS, SHIPPED_PROMPT_TOKENS, SHIPPED_NEW_TOKENS = 7, 48, 128
@@ -135,6 +135,7 @@ def steps_plan(given: argparse.Namespace, models: Path, target: str, seconds: fl
         "batches": given.batches,
         "prompt_tokens": PROMPT_TOKENS,
         "steps": STEPS,
+        "requests_timed": REQUESTS_TIMED,
         "ngram": NGRAM,
         "engines": engines,
         "operators": {

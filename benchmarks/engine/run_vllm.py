@@ -196,8 +196,9 @@ def quantiles_us(samples_s: list[float]) -> dict[str, float]:
 def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict[str, object]]:
     """One pass over the batches: all requests start together and fall away by halves, largest batch first.
 
-    The steps of a batch are timed one by one; the first after a change are not. `elapsed_us` is the wall time
-    of the timed steps over their number by the wall clock, `emitted` and the counters are of those steps.
+    The steps of a batch are timed one by one, more of them where they are short; the first after a change are
+    not. `elapsed_us` is the wall time of the timed steps over their number by the wall clock, `emitted` and the
+    counters are of those steps.
     """
     batches = sorted(plan["batches"], reverse=True)
     prompts = prompts_of(batches[0], plan["prompt_tokens"], plan["vocab"])
@@ -225,7 +226,7 @@ def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
         engine.counters.clear()
         before = sum(lengths[name] for name in running)
         beside, samples, elapsed = [reference.seconds()], [], 0.0
-        for _ in range(plan["steps"]):
+        for _ in range(max(plan["steps"], plan["requests_timed"] // batch)):
             started = time.perf_counter()
             samples.append(advance())
             elapsed += time.perf_counter() - started
