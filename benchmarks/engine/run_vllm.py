@@ -197,7 +197,7 @@ def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
     """One pass over the batches: all requests start together and fall away by halves, largest batch first.
 
     The steps of a batch are timed one by one, more of them where they are short; the first after a change are
-    not. `elapsed_us` is the wall time of the timed steps over their number by the wall clock, `emitted` and the
+    not. `elapsed_us` is the wall time of the timed steps over their number, `emitted` and the
     counters are of those steps.
     """
     batches = sorted(plan["batches"], reverse=True)

@@ -228,7 +228,7 @@ def test_recorded_runs_meet_the_mark(record: Path) -> None:
                 if (other.source, other.method, other.position) == ("vLLM", row.method, row.position)
             )
             assert abs(row.share - engine.share) <= 2 * math.hypot(row.error, engine.error) + 1e-9
-    # Hoped for: 10 %. Plain steps of the smaller model hang on one short cell and miss it, speedups by a point.
+    # Hoped for: 10 %. Plain steps of the smaller model hang on one short cell and miss it, speedups by 1.
     for target, score in found.scores:
         assert score.mean <= 0.15, (target, score)
     assert sum(score.mean <= 0.10 for _, score in found.scores) >= 0.7 * len(found.scores)
