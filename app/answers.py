@@ -347,7 +347,7 @@ def decoder_validation(gpu: str, folder: str, latency: str) -> DecoderValidation
 @st.cache_data(max_entries=16, show_spinner=False)
 def _decoder_validation(gpu: str, folder: str, latency: str, version: float) -> DecoderValidation:
     del version
-    return validate_decoder(Path(folder), load_gpu(gpu), latency=latency, outside="calibrated")  # type: ignore[arg-type]
+    return validate_decoder(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")  # type: ignore[arg-type]
 
 
 def runs_validation(gpu: str, folder: str, latency: str) -> RunsValidation:
@@ -358,7 +358,7 @@ def runs_validation(gpu: str, folder: str, latency: str) -> RunsValidation:
 @st.cache_data(max_entries=16, show_spinner=False)
 def _runs_validation(gpu: str, folder: str, latency: str, version: float) -> RunsValidation:
     del version
-    return validate_runs(Path(folder), load_gpu(gpu), latency=latency, outside="calibrated")  # type: ignore[arg-type]
+    return validate_runs(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")  # type: ignore[arg-type]
 
 
 def decoder_cells(gpu: str, folder: str, latency: str) -> pd.DataFrame:

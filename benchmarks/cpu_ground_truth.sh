@@ -61,17 +61,17 @@ for size in ${SIZES:-3m 50m 300m}; do
         2> "$out/fit-$size.log" || { tail -1 "$out/fit-$size.log" >&2; exit 1; }
     for latency in measured calibrated; do
         echo "== $device, $latency"
-        outside=refuse
-        [ $latency = calibrated ] || outside=calibrated
+        fallback=refuse
+        [ $latency = calibrated ] || fallback=calibrated
         code=0
-        sim validate --gpu "$device" --kernels torch --latency $latency --outside $outside --decoder "$steps" \
+        sim validate --gpu "$device" --kernels torch --latency $latency --fallback $fallback --decoder "$steps" \
             --data-dir "$out/data" --format md > "$out/one.md" 2> "$out/one.log" || code=$?
         [ $code -eq 0 ] || { cat "$out/one.log" >&2; exit $code; }
         { head -1 "$out/one.log"; echo; cat "$out/one.md"; echo; } > "$out/part.md"
         cat "$out/part.md"
         { echo "## $device, $latency operators"; echo; cat "$out/part.md"; } >> "$out/validation.md"
     done
-    sim validate --gpu "$device" --kernels torch --latency measured --outside calibrated --decoder "$steps" \
+    sim validate --gpu "$device" --kernels torch --latency measured --fallback calibrated --decoder "$steps" \
         --data-dir "$out/data" --fail-above "$fail_above" > /dev/null 2> "$out/one.log" || { failed=$?; tail -1 "$out/one.log" >&2; }
     [ $stopped -eq 0 ] || { echo "stopped in $device; later models are left out" >&2; failed=130; break; }
 done

@@ -141,8 +141,8 @@ def fits(given: argparse.Namespace, name: str, sim: tuple[str, ...], data: Path)
     yield Stage("fit", "fit", 150, (*sim, "calibrate", *told, "-o", str(given.out / "fit.md"), *source))
     for folder in sorted((data / "profiles/decoder").glob("*/steps.csv")) or [Path("STEPS/steps.csv")]:
         steps = folder.parent
-        for latency, outside in (("measured", "calibrated"), ("calibrated", "refuse")):
-            words = ("--latency", latency, "--outside", outside, "--decoder", str(steps), "--format", "md")
+        for latency, fallback in (("measured", "calibrated"), ("calibrated", "refuse")):
+            words = ("--latency", latency, "--fallback", fallback, "--decoder", str(steps), "--format", "md")
             target = ("-o", str(given.out / f"{steps.name}-{latency}.md"))
             yield Stage(
                 f"compare-{steps.name}-{latency}", "compare", 5, (*sim, "validate", *told, *words, *target)

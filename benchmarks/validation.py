@@ -118,7 +118,7 @@ def _runs() -> str:
     tables = []
     for path in sorted((data.shipped_dir() / DECODER).glob("*/runs.csv")):
         found = validate_runs(
-            path.parent, load_gpu(path.parent.name), latency="measured", outside="calibrated"
+            path.parent, load_gpu(path.parent.name), latency="measured", fallback="calibrated"
         )
         tables += [_plain(comparisons_table(found.comparisons, "")), _plain(choice_table(found.choices))]
     return RUNS.format(tables="\n".join(tables)) if tables else ""
@@ -139,7 +139,7 @@ def _rows(name: str) -> int:
 
 
 def _validated(folder: Path, latency: LatencyName) -> DecoderValidation:
-    return validate_decoder(folder, load_gpu(folder.name), latency=latency, outside="calibrated")
+    return validate_decoder(folder, load_gpu(folder.name), latency=latency, fallback="calibrated")
 
 
 def _plain(table: TextTable) -> str:

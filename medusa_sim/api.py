@@ -46,7 +46,7 @@ from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 if TYPE_CHECKING:
     import pandas as pd
 
-    from medusa_sim.latency.by_name import LatencyName, Outside
+    from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.load.policies import Policy
     from medusa_sim.report.load_frames import Simulation
 
@@ -413,7 +413,7 @@ def time_rows(
     latency: LatencyName = "calibrated",
     kernels: str | None = None,
     cold: bool = True,
-    outside: Outside = "refuse",
+    fallback: Fallback = "refuse",
     data_dir: DataDir = None,
 ) -> pd.DataFrame:
     """Rows of operators (a frame or a file) with predicted_us, low_us, high_us, bound, source: `time`.
@@ -430,6 +430,6 @@ def time_rows(
         latency=latency,
         kernels=kernels,
         cold=cold,
-        outside=outside,
+        fallback=fallback,
         data_dir=data_dir,
     )

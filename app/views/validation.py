@@ -235,7 +235,7 @@ def _decoder(gpu: str) -> None:
         _decoder_tables(comparisons_table(runs.comparisons, ""), runs.choices)
     cells = answers.decoder_cells(gpu, str(folder), latency)
     words = ["validate", "--gpu", gpu, "--kernels", "torch", "--latency", latency]
-    words += ["--outside", "calibrated"] if latency == "measured" else []
+    words += ["--fallback", "calibrated"] if latency == "measured" else []
     import pyarrow as pa
 
     show.chart(

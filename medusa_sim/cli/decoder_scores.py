@@ -32,7 +32,7 @@ def score_decoder(
 ) -> None:
     """Compare what the folder holds, steps or whole runs or both, with predictions; CSV and JSON: every cell.
 
-    names: latency, kernels and outside. Raises DataError where it holds neither; UsageError for both at once
+    names: latency, kernels and fallback. Raises DataError where it holds neither; UsageError for both at once
     in a form that holds one table; ThresholdError where the mean error of a comparison is above its floor and
     `fail_above` per cent.
     """
@@ -42,7 +42,7 @@ def score_decoder(
     given = {
         "kernels": names["kernels"] or "torch",
         "latency": names["latency"],
-        "outside": names["outside"],
+        "fallback": names["fallback"],
         "data_dir": data_dir,
     }
     compared: list[Comparison] = []

@@ -252,7 +252,7 @@ _PARALLEL_OPTIONS = (
 SCENARIO_NAMES = (
     "runtime", "drafter", "acceptance", "heads", "draft_model", "draft_runtime", "draft_vocab", "max_drafts",
     "chain_only", "match_rate", "workload", "lossless", "dtype", "weight_dtype", "kv_dtype", "latency",
-    "kernels", "outside", "price", "ep", "dp_attention", "overlap", "data_dir",
+    "kernels", "fallback", "price", "ep", "dp_attention", "overlap", "data_dir",
 )  # fmt: skip
 """Arguments of a scenario that both `sweep` and `recommend` take as options."""
 
@@ -265,14 +265,14 @@ def gpu_option(command: Command) -> Command:
 
 
 def latency_options(command: Command) -> Command:
-    """--latency, --outside and --kernels; the command gets `latency`, `outside` and `kernels`."""
+    """--latency, --fallback and --kernels; the command gets `latency`, `fallback` and `kernels`."""
     command = click.option(
         "--kernels",
         default=None,
         help="Kernel set [default: torch for fp16, sglang for bf16 and fp8, paper with --runtime paper].",
     )(command)
     command = click.option(
-        "--outside",
+        "--fallback",
         type=click.Choice(("refuse", "calibrated")),
         default="refuse",
         show_default=True,

@@ -15,7 +15,7 @@ from medusa_sim.cli.output import Output
 from medusa_sim.plan.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
-    from medusa_sim.latency.by_name import LatencyName, Outside
+    from medusa_sim.latency.by_name import Fallback, LatencyName
 
 
 @click.command(
@@ -54,7 +54,7 @@ def roofline(
     runtime: str,
     dtype: str | None,
     latency: LatencyName,
-    outside: Outside,
+    fallback: Fallback,
     kernels: str | None,
     plot: Path | None,
     output: Output,
@@ -81,7 +81,7 @@ def roofline(
     card, launched = load_gpu(gpu, data_dir), load_runtime(runtime, data_dir)
     sizes = on_one_gpu(with_dtypes(load_model(model), dtype), Parallel(tp=tp))
     timing = latency_model(
-        card, latency, kernels or launched.kernel_set(sizes.dtype), outside=outside, data_dir=data_dir
+        card, latency, kernels or launched.kernel_set(sizes.dtype), fallback=fallback, data_dir=data_dir
     )
     points = roofline_points(timing, card, sizes, launched, Grid.of(batch, seq_len, candidates))
     echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)

@@ -10,7 +10,7 @@ from medusa_sim.latency.base import LatencyModel
 from medusa_sim.specs.gpu import Gpu
 
 LatencyName = Literal["calibrated", "roofline", "measured"]
-Outside = Literal["refuse", "calibrated"]
+Fallback = Literal["refuse", "calibrated"]
 
 LATENCIES: tuple[LatencyName, ...] = ("calibrated", "roofline", "measured")
 
@@ -21,7 +21,7 @@ def latency_model(
     kernels: str,
     *,
     cold: bool = True,
-    outside: Outside = "refuse",
+    fallback: Fallback = "refuse",
     data_dir: DataDir = None,
     library: str = "",
     engine: str = "",
@@ -29,7 +29,7 @@ def latency_model(
 ) -> LatencyModel:
     """The latency model of that name for one GPU.
 
-    kernels: kernel set of `calibrated`. cold: operands come from HBM (always so in a step). outside:
+    kernels: kernel set of `calibrated`. cold: operands come from HBM (always so in a step). fallback:
     what `measured` does beyond its profile: refuse, or ask the calibrated model. library, engine, kernel:
     whose fitted kernels (`latency.choice`).
     Raises SpecError (no such kernel set or profile), UsageError (an unknown latency model).
@@ -46,10 +46,10 @@ def latency_model(
         from medusa_sim.latency.measured import MeasuredLatency
         from medusa_sim.latency.profile import load_profile
 
-        fallback = None
-        if outside == "calibrated":
-            fallback = latency_model(
+        beyond = None
+        if fallback == "calibrated":
+            beyond = latency_model(
                 gpu, "calibrated", kernels, cold=cold, library=library, engine=engine, kernel=kernel
             )
-        return MeasuredLatency(gpu, load_profile(gpu.name, data_dir), fallback)
+        return MeasuredLatency(gpu, load_profile(gpu.name, data_dir), beyond)
     raise UsageError(unknown_name("latency model", latency, LATENCIES))

@@ -20,15 +20,15 @@ Flags: TypeAlias = npt.NDArray[np.bool_]
 class MeasuredLatency:
     """Times from a profile; outside its coverage from another model, or a CoverageError.
 
-    outside: the model that answers (and labels its answers) where nothing was recorded. None refuses.
+    fallback: the model that answers (and labels its answers) where nothing was recorded. None refuses.
     """
 
     name = "measured"
 
-    def __init__(self, gpu: Gpu, profile: Profile, outside: LatencyModel | None) -> None:
+    def __init__(self, gpu: Gpu, profile: Profile, fallback: LatencyModel | None) -> None:
         self.gpu = gpu
         self.profile = profile
-        self.outside = outside
+        self.fallback = fallback
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us.
@@ -40,7 +40,7 @@ class MeasuredLatency:
         shape = arrays[0].shape
         read = _read(self.profile, [array.ravel() for array in arrays], len(exact))
         missing = np.isnan(read.time_us).reshape(shape)
-        if missing.any() and self.outside is None:
+        if missing.any() and self.fallback is None:
             first = int(np.argmax(missing.ravel()))
             raise CoverageError(self._uncovered(operator, [array.ravel()[first] for array in arrays]))
         source = np.where(read.exact, np.int8(Source.MEASURED), np.int8(Source.INTERPOLATED))
@@ -51,9 +51,9 @@ class MeasuredLatency:
             bound=np.broadcast_to(roofline_bound(self.gpu, operator), shape).astype(np.int8),
             source=source.reshape(shape).astype(np.int8),
         )
-        if not missing.any() or self.outside is None:
+        if not missing.any() or self.fallback is None:
             return found
-        return _filled(found, self.outside.time(operator), missing)
+        return _filled(found, self.fallback.time(operator), missing)
 
     def _uncovered(self, operator: Operator, values: list[Any]) -> str:
         """What was asked for and where it lies. values: of the key, then of the axes."""
@@ -67,7 +67,7 @@ class MeasuredLatency:
         return (
             f"{operator.kind} ({what}) at {place} lies outside what was measured on "
             f"{self.profile.name!r}, which does not cover {near}; measure it (`medusa-sim measure`) or allow "
-            "the calibrated model there (--outside calibrated)"
+            "the calibrated model there (--fallback calibrated)"
         )
 
 

@@ -19,7 +19,7 @@ from medusa_sim.arrays import IntArray
 from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, UsageError, unknown_name
 from medusa_sim.latency.base import LatencyModel
-from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
+from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.plan.acceptance import Given, acceptance_of
 from medusa_sim.plan.defaults import (
     CANDIDATES_MAX,
@@ -67,7 +67,7 @@ class Scenario:
     share the model, and how (`specs.parallel.Parallel`). overlap: how far candidates of one sequence share
     experts, a name of `step.union.OVERLAPS` (None: as chains do, or as trees where trees are run). latency: a
     name, or a latency model that is kept between questions. kernels: None takes the runtime's set for the
-    dtype. outside: what `measured` does beyond its rows. scope: `model`, or the paper's `block`. baseline:
+    dtype. fallback: what `measured` does beyond its rows. scope: `model`, or the paper's `block`. baseline:
     `same` batch and length, or `fixed`. price: dollars per GPU-hour (None: the GPU's first row of
     `profiles/prices.toml`, which need not have one).
 
@@ -102,7 +102,7 @@ class Scenario:
         overlap: str | None = None,
         latency: LatencyName | LatencyModel = "calibrated",
         kernels: str | None = None,
-        outside: Outside = "refuse",
+        fallback: Fallback = "refuse",
         scope: Scope = "model",
         baseline: Baseline = "same",
         price: float | None = None,
@@ -174,7 +174,7 @@ class Scenario:
                 self.gpu,
                 latency,
                 chosen,
-                outside=outside,
+                fallback=fallback,
                 data_dir=data_dir,
                 library="" if kernels else self.runtime.library,
             )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, Source
-from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
+from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.operators.table import CHOICE_COLUMNS, WHOLE_COLUMNS, operators_of, texts
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime
@@ -35,7 +35,7 @@ def predicted_rows(
     latency: LatencyName = "calibrated",
     kernels: str | None = None,
     cold: bool = True,
-    outside: Outside = "refuse",
+    fallback: Fallback = "refuse",
     data_dir: DataDir = None,
     leave_out: Callable[[str], object] | None = None,
 ) -> pd.DataFrame:
@@ -65,7 +65,7 @@ def predicted_rows(
             chosen = (kernels or runtime.kernel_set(operator.dtype), *asked.values())
             if chosen not in models:
                 models[chosen] = latency_model(
-                    gpu, latency, chosen[0], cold=cold, outside=outside, data_dir=data_dir, **asked
+                    gpu, latency, chosen[0], cold=cold, fallback=fallback, data_dir=data_dir, **asked
                 )
             found = models[chosen].time(operator)
         except SpecError as error:

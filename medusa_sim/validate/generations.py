@@ -18,7 +18,7 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.data import DataDir
 from medusa_sim.errors import DataError
-from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
+from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.measure.cells import RunRow, read_runs
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
@@ -62,7 +62,7 @@ def validate_runs(
     *,
     kernels: str = "torch",
     latency: LatencyName = "measured",
-    outside: Outside = "calibrated",
+    fallback: Fallback = "calibrated",
     data_dir: DataDir = None,
 ) -> RunsValidation:
     """Predicted against measured generations of `folder` (see `medusa_sim.measure.cells`).
@@ -71,7 +71,7 @@ def validate_runs(
     latency model.
     """
     rows = read_runs(folder)
-    model_of = latency_model(gpu, latency, kernels, cold=False, outside=outside, data_dir=data_dir)
+    model_of = latency_model(gpu, latency, kernels, cold=False, fallback=fallback, data_dir=data_dir)
     cells: list[RunsCell] = []
     for name in dict.fromkeys(row.model for row in rows):
         mine = [row for row in rows if row.model == name]

@@ -14,7 +14,7 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.calibrate.scores import choice_regret, growth_mape, mape, ratio_mape
 from medusa_sim.data import DataDir
-from medusa_sim.latency.by_name import LatencyName, Outside
+from medusa_sim.latency.by_name import Fallback, LatencyName
 from medusa_sim.operators.operator import Attention, Operator
 from medusa_sim.operators.table import operators_of, texts
 from medusa_sim.specs.gpu import Gpu
@@ -87,7 +87,7 @@ def compared_rows(
     latency: LatencyName = "calibrated",
     kernels: str | None = None,
     cold: bool = False,
-    outside: Outside = "refuse",
+    fallback: Fallback = "refuse",
     data_dir: DataDir = None,
 ) -> pd.DataFrame:
     """Checked measured rows with their predictions; rows timed alone may have left operands in L2.
@@ -101,7 +101,7 @@ def compared_rows(
         latency=latency,
         kernels=kernels,
         cold=cold,
-        outside=outside,
+        fallback=fallback,
         data_dir=data_dir,
         leave_out=leave_out,
     )

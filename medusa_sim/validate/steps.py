@@ -22,7 +22,7 @@ from medusa_sim import data
 from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.latency.base import LatencyModel
-from medusa_sim.latency.by_name import LatencyName, Outside, latency_model
+from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.latency.profile import OPERATOR_PROFILES
 from medusa_sim.measure.cells import StepMeta, StepRow, read_steps
 from medusa_sim.measure.environment import differences
@@ -126,21 +126,21 @@ def validate_decoder(
     *,
     kernels: str = "torch",
     latency: LatencyName = "calibrated",
-    outside: Outside = "calibrated",
+    fallback: Fallback = "calibrated",
     gaps: Gaps | None = None,
     allow_different: bool = False,
     data_dir: DataDir = None,
 ) -> DecoderValidation:
     """Predicted against measured steps of `folder` (see `medusa_sim.measure.cells`).
 
-    kernels, latency, outside: as everywhere. gaps: None fits them. Raises UsageError where the profile
+    kernels, latency, fallback: as everywhere. gaps: None fits them. Raises UsageError where the profile
     of the GPU and the steps are of devices that differ in name, dtype or clocks, unless that is allowed;
     CoverageError where the kernels do not cover an operator; DataError for malformed files.
     """
     meta, rows = read_steps(folder)
     if not allow_different:
         refuse_different(gpu, meta.environment, {row.dtype for row in rows}, data_dir)
-    model_of = latency_model(gpu, latency, kernels, cold=False, outside=outside, data_dir=data_dir)
+    model_of = latency_model(gpu, latency, kernels, cold=False, fallback=fallback, data_dir=data_dir)
     cells: list[StepCell] = []
     fitted: dict[str, Gaps] = {}
     for name in dict.fromkeys(row.model for row in rows):

@@ -54,7 +54,7 @@ BASES: tuple[tuple[str, ...], ...] = (
      "--format", "json"),
     ("roofline", "--batch", "1", "--seq", "256", "--candidates", "1,8", "--gpu", "a40", "--data-dir", "@data"),
     ("time", "--ops", "@ops", "--gpu", "a40", "--format", "csv"),
-    ("time", "--ops", "@ops", "--gpu", "cpu-emerald-rapids-3m", "--latency", "measured", "--outside", "calibrated",
+    ("time", "--ops", "@ops", "--gpu", "cpu-emerald-rapids-3m", "--latency", "measured", "--fallback", "calibrated",
      "--data-dir", "@data"),
     ("tree", "build", "--head-accuracy", "@heads", "--candidates", "8"),
     ("tree", "convert", "--tree", "@tree", "--to", "paths"),

@@ -34,7 +34,7 @@ decode_attention,,,,4,1,2048,32,8,128,fp16,51.0
 def measured(tmp_path: Path) -> MeasuredLatency:
     rows = tmp_path / "rows.csv"
     rows.write_text(HEADER + ROWS)
-    return MeasuredLatency(load_gpu("a100-80gb-pcie"), profile_of("mine", [rows]), outside=None)
+    return MeasuredLatency(load_gpu("a100-80gb-pcie"), profile_of("mine", [rows]), fallback=None)
 
 
 def gemm(m: object) -> Gemm:
@@ -79,9 +79,9 @@ def test_outside_its_coverage_it_refuses(measured: MeasuredLatency, operator: Ge
     assert "\n" not in str(caught.value)
 
 
-def test_outside_answers_carry_the_other_models_label(measured: MeasuredLatency) -> None:
+def test_answers_of_the_fallback_carry_the_other_models_label(measured: MeasuredLatency) -> None:
     gpu = measured.gpu
-    mixed = MeasuredLatency(gpu, measured.profile, outside=RooflineLatency(gpu))
+    mixed = MeasuredLatency(gpu, measured.profile, fallback=RooflineLatency(gpu))
     time = mixed.time(gemm(np.array([16, 128])))
     assert time.source.tolist() == [Source.MEASURED, Source.ROOFLINE]
     assert time.time_us[1] == RooflineLatency(gpu).time(gemm(128)).time_us
@@ -92,7 +92,7 @@ def test_recorded_spread_becomes_the_band(tmp_path: Path) -> None:
     rows.write_text(
         HEADER.strip() + ",p10_us,p90_us\nup,1,11008,4096,,,,,,,fp16,60.0,59.0,66.0\n", encoding="utf-8"
     )
-    time = MeasuredLatency(load_gpu("a40"), profile_of("mine", [rows]), outside=None).time(gemm(1))
+    time = MeasuredLatency(load_gpu("a40"), profile_of("mine", [rows]), fallback=None).time(gemm(1))
     assert (time.low_us, time.time_us, time.high_us) == (59.0, 60.0, 66.0)
 
 
@@ -152,5 +152,5 @@ def test_no_shapes_take_no_time(tmp_path: Path) -> None:
     """A grid may hold nothing: a runtime under which no step leaves the captured graphs."""
     rows = tmp_path / "rows.csv"
     rows.write_text(HEADER + ROWS)
-    latency = MeasuredLatency(load_gpu("a100-80gb-pcie"), profile_of("mine", [rows]), outside=None)
+    latency = MeasuredLatency(load_gpu("a100-80gb-pcie"), profile_of("mine", [rows]), fallback=None)
     assert latency.time(gemm(np.zeros((0, 1)))).time_us.shape == (0, 1)

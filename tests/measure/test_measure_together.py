@@ -198,8 +198,8 @@ def test_measured_together_fitted_and_compared(
     files = sorted((data / "profiles" / "operators" / "here").glob("*.csv"))
     fitted = invoke("calibrate", "--gpu", "here", "--kernels", "torch", "--data-dir", data, "--rows", *files)
     assert fitted.exit_code == 0, fitted.output
-    for latency, outside in (("measured", "calibrated"), ("calibrated", "refuse")):
-        words = ("--gpu", "here", "--kernels", "torch", "--latency", latency, "--outside", outside)
+    for latency, fallback in (("measured", "calibrated"), ("calibrated", "refuse")):
+        words = ("--gpu", "here", "--kernels", "torch", "--latency", latency, "--fallback", fallback)
         compared = invoke("validate", *words, "--decoder", steps, "--data-dir", data)
         assert compared.exit_code == 0, compared.output
         assert "pass" in compared.stderr.splitlines()[0]

@@ -257,7 +257,7 @@ def test_the_measured_model_refuses_or_falls_back_by_choice() -> None:
     far = Gemm(name="far", m=8, n=128, k=128, dtype="fp16")
     with pytest.raises(CoverageError, match="measure"):
         latency_model(gpu, "measured", "torch").time(far)
-    found = latency_model(gpu, "measured", "torch", outside="calibrated").time(far)
+    found = latency_model(gpu, "measured", "torch", fallback="calibrated").time(far)
     assert found.time_us > 0.0
 
 
