@@ -22,7 +22,10 @@ from medusa_sim.load.question import LoadAnswer, answered, load_test
 from medusa_sim.measure.cells import STEPS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.plan import tree_speedup
-from medusa_sim.plan.recommend import Question, Recommendation, recommend, scheduled_at
+from medusa_sim.plan.at_batch import scheduled_at
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce import Reproduction, reproduction
 from medusa_sim.specs.gpu import load_gpu

@@ -17,7 +17,7 @@ from medusa_sim.report.recommend_warnings import warnings as recommend_warnings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from medusa_sim.plan.recommend import Recommendation
+    from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.scenario import Scenario
     from medusa_sim.plan.schedule_row import ScheduleRow
 

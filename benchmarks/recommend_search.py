@@ -8,7 +8,8 @@ from __future__ import annotations
 import argparse
 import time
 
-from medusa_sim.plan.recommend import Question, recommend
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
 
 REPEATS = 5

@@ -31,8 +31,9 @@ from medusa_sim.plan.defaults import (
     DEFAULT_MODEL,
     DEFAULT_SEQ_LEN,
 )
-from medusa_sim.plan.recommend import Question, Recommendation
+from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend as recommended
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.surface import at_counts, price
 from medusa_sim.plan.sweep import sweep as sweep_tables
 from medusa_sim.specs.gpu import Gpu, load_gpu
@@ -99,7 +100,7 @@ class Scenario(plan_scenario.Scenario):
     ) -> Answer:
         """What `medusa-sim recommend` answers for every batch from the smallest to the largest given.
 
-        question: further fields of `medusa_sim.plan.recommend.Question` (objective, max_latency_ms,
+        question: further fields of `medusa_sim.plan.question.Question` (objective, max_latency_ms,
         candidates_max, request, ...). Raises UsageError for a question that makes no sense.
         """
         batches = _listed(batch)
@@ -283,7 +284,7 @@ class SingleStep:
 class Answer:
     """A recommendation: prints as its sentence, shows its schedule in a notebook.
 
-    recommendation: everything that was computed (`medusa_sim.plan.recommend.Recommendation`).
+    recommendation: everything that was computed (`medusa_sim.plan.recommendation.Recommendation`).
     """
 
     recommendation: Recommendation

@@ -13,8 +13,8 @@ from charts import choose as charts
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.at_batch import scheduled_at, steps_at
 from medusa_sim.plan.by_count import count_table
-from medusa_sim.plan.recommend import scheduled_at, steps_at
 from medusa_sim.report.numbers import duration, span, times, with_prefix
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_text import findings
@@ -23,7 +23,7 @@ from views.verdict import verdict_of
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from medusa_sim.plan.recommend import Recommendation
+    from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.request import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.step.step import StepTime

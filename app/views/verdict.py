@@ -12,7 +12,7 @@ from chosen import SetUp
 from medusa_sim.report.numbers import percent, times
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.recommend import Recommendation
+    from medusa_sim.plan.recommendation import Recommendation
     from medusa_sim.plan.request import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
 

@@ -24,7 +24,8 @@ from medusa_sim.plan.defaults import (
 )
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.recommend import Question, Recommendation
+    from medusa_sim.plan.question import Question
+    from medusa_sim.plan.recommendation import Recommendation
 
 _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
@@ -179,7 +180,7 @@ def runtime_of(engine: str, drafter: str) -> str:
 
 def question_of(names: dict[str, Any]) -> Question:
     """What is asked, from the options. Raises UsageError for what does not fit together."""
-    from medusa_sim.plan.recommend import Question
+    from medusa_sim.plan.question import Question
 
     prompt, tokens = names["prompt_tokens"], names["output_tokens"]
     if (prompt is None) != (tokens is None):

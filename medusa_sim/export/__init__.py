@@ -8,7 +8,7 @@ from dataclasses import replace
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.export import llama_cpp, plain_json, sglang, tensorrt_llm, tgi, vllm
 from medusa_sim.export.settings import EngineSettings
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.parallel import ONE
 
 Writer = Callable[[Recommendation, str | None, str | None], EngineSettings]

@@ -17,7 +17,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.export import sglang, tensorrt_llm, vllm
 from medusa_sim.export.chains import ChainPlan
 from medusa_sim.export.settings import EngineSettings
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 _PORT = {"vllm": 8000, "sglang": 30000, "tensorrt-llm": 8000}

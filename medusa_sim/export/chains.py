@@ -15,7 +15,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.runtime import load_runtime
 

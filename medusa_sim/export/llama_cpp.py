@@ -20,7 +20,7 @@ from medusa_sim.export.settings import (
     tree_note,
 )
 from medusa_sim.export.versions import Versions
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 
 ENGINE = "llama-cpp"
 VERSIONS = Versions(ENGINE, ("b9235", "b10532"), "b10532", ahead=None)

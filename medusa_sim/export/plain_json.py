@@ -7,7 +7,7 @@ from typing import Any
 
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.export.versions import Versions
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 
 ENGINE = "json"

@@ -31,7 +31,7 @@ from medusa_sim.export.settings import (
 )
 from medusa_sim.export.trees import TreeShape, best_tree, tree_notes
 from medusa_sim.export.versions import Versions
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 
 ENGINE = "sglang"
 VERSIONS = Versions(ENGINE, ("0.5", "0.5.23"), "0.5.23")

@@ -27,7 +27,7 @@ from medusa_sim.export.settings import (
 )
 from medusa_sim.export.trees import TreeShape, best_tree, tree_notes
 from medusa_sim.export.versions import Versions
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 
 ENGINE = "tensorrt-llm"
 VERSIONS = Versions(ENGINE, ("1.2", "1.3", "1.4"), "1.2")

@@ -21,7 +21,7 @@ from medusa_sim.export.settings import (
     tree_note,
 )
 from medusa_sim.export.versions import Versions
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 
 ENGINE = "tgi"
 VERSIONS = Versions(ENGINE, ("3.3",), "3.3")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.export.chains import ChainPlan, drafts_by_batch
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from medusa_sim.export.settings import (
     tree_note,
 )
 from medusa_sim.export.versions import Versions
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 
 ENGINE = "vllm"
 VERSIONS = Versions(ENGINE, ("0.24", "0.26", "0.32", "0.33"), "0.33")

@@ -16,7 +16,7 @@ import numpy as np
 
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.step_table import StepTable
-from medusa_sim.plan.schedule import SWITCHING_GAIN, merged
+from medusa_sim.plan.schedule import SWITCHING_GAIN, merge_batches
 
 UNTIL_CHANGE = 1 << 30
 """`hold_steps` of a policy that depends on the number of requests alone."""
@@ -188,7 +188,7 @@ def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -
     seconds = table.step_s[:, 1:, j].copy()
     seconds[0] *= 1.0 + table.idle_share[1:]
     speedup = table.tokens_per_step[:, None] * seconds[0] / seconds
-    ranges = merged(speedup.T, gain=gain)
+    ranges = merge_batches(speedup.T, gain=gain)
     return BySize(tuple((part.first + 1, part.configuration) for part in ranges))
 
 

@@ -27,7 +27,7 @@ class BatchRange:
     configuration: int
 
 
-def merged(
+def merge_batches(
     speedup: FloatArray, allowed: BoolArray | None = None, gain: float = SWITCHING_GAIN
 ) -> tuple[BatchRange, ...]:
     """The fewest ranges in which no batch loses `gain` or more against its own best configuration.
@@ -66,13 +66,3 @@ def _column_sums(log_speedup: FloatArray, kept: BoolArray) -> FloatArray:
     sums = np.zeros(kept.shape)
     sums[kept] = log_speedup[:, kept].sum(axis=0)
     return sums
-
-
-def worst_loss(
-    speedup: FloatArray, ranges: tuple[BatchRange, ...], allowed: BoolArray | None = None
-) -> float:
-    """Largest share of its own best speedup that any batch gives up by sharing a configuration."""
-    usable = speedup if allowed is None else np.where(allowed, speedup, -np.inf)
-    best = np.maximum(usable.max(axis=1), speedup[:, 0])
-    chosen = np.concatenate([speedup[r.first : r.last + 1, r.configuration] for r in ranges])
-    return float(np.max(1.0 - chosen / best))

@@ -8,10 +8,18 @@ import numpy as np
 
 from medusa_sim.acceptance.tree import Path
 from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.plan.configuration import (
+    best_chain,
+    best_speculative,
+    is_chain,
+    kin,
+    required_factor,
+    scaled_speedup,
+)
 from medusa_sim.plan.cost import joule_per_token, usd_per_million_tokens, watts_at
 from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best
-from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.limit import kernels_speedup
+from medusa_sim.plan.question import Question
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.speedup import tokens_per_s
 from medusa_sim.plan.surface import PLAIN, Surface
@@ -111,17 +119,15 @@ class ScheduleRow:
     meets_latency: bool | None
 
 
-def schedule_row(
-    surface: Surface, length: int, batches: BatchRange, *, free_within: float, max_latency_us: float | None
-) -> ScheduleRow:
+def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Question) -> ScheduleRow:
     """The row of one range of batches at the `length`-th sequence length of a search."""
     s, j, at = length, batches.configuration, batches.last
     option = surface.option_of(j)
     batch, seq_len = int(surface.batch[at]), int(surface.seq_len[s])
     speedup = surface.speedup[at, s]
-    best = speaking(surface, at, s, PLAIN)
-    spoken = speaking(surface, at, s, j)
-    family = _family(surface, spoken)
+    best = best_speculative(surface, at, s, PLAIN)
+    spoken = best_speculative(surface, at, s, j)
+    family = kin(surface, spoken)
     step_us, decode_us = surface.step_us[at, s], float(surface.decode_us[at, s])
     rate, plain_rate = (
         float(tokens_per_s(batch, surface.tokens_per_step[c], step_us[c])) for c in (j, PLAIN)
@@ -129,10 +135,11 @@ def schedule_row(
     drawn, plain_drawn = (watts_at(surface, at, s, configuration) for configuration in (j, PLAIN))
     low, high = surface.band_at(at, s, j)
     own = _own_best(surface, at, s)
-    chain = _best_chain(surface, speedup)
+    chain = best_chain(surface, speedup)
     counts = np.concatenate([[1], surface.candidates[family]])
     times = np.concatenate([[decode_us], step_us[family]])
     drafter = None if option is None else option.drafter
+    limit_us = question.max_latency_us
     per_token_us = float(step_us[j] / surface.tokens_per_step[j])
     waits = served(
         surface.setting, step_us[j], batch, surface.candidates[j], surface.tokens_per_step[j], traffic=None
@@ -154,7 +161,7 @@ def schedule_row(
         max_batch_with=int(surface.max_batch[s, j]),
         drafts=0 if option is None else option.drafts(int(surface.candidates[j])),
         width=0 if option is None else option.width,
-        chain=option is not None and _is_chain(option, int(surface.candidates[j])),
+        chain=option is not None and is_chain(option, int(surface.candidates[j])),
         speedup_at_batch_min=float(surface.speedup[batches.first, s, j]),
         overhead=float(step_us[j]) / decode_us,
         decode_step_us=decode_us,
@@ -178,13 +185,13 @@ def schedule_row(
         speculative_candidates=int(surface.candidates[best]),
         speculative_speedup=float(speedup[best]),
         required_tokens_per_step=float(step_us[spoken]) / decode_us,
-        required_acceptance_factor=_required_factor(surface, spoken, float(step_us[spoken]) / decode_us),
-        speedup_acceptance_minus_10_percent=_scaled(surface, j, float(speedup[j]), 1.0 - SENSITIVITY),
-        speedup_acceptance_plus_10_percent=_scaled(surface, j, float(speedup[j]), 1.0 + SENSITIVITY),
+        required_acceptance_factor=required_factor(surface, spoken, float(step_us[spoken]) / decode_us),
+        speedup_acceptance_minus_10_percent=scaled_speedup(surface, j, float(speedup[j]), 1.0 - SENSITIVITY),
+        speedup_acceptance_plus_10_percent=scaled_speedup(surface, j, float(speedup[j]), 1.0 + SENSITIVITY),
         chain_candidates=None if chain is None else int(surface.candidates[chain]),
         chain_speedup=None if chain is None else float(speedup[chain]),
         speedup_heads_on_accepted_row=_with_accepted_rows(surface, at, s, j),
-        free_candidates=int(free_candidates(surface, free_within)[at, s]),
+        free_candidates=int(free_candidates(surface, question.free_within)[at, s]),
         next_count=None if j == PLAIN else _next(surface, family, j, step_us),
         cliff_after=_cliff(counts, times, int(surface.candidates[j])),
         cheaper_larger=tuple(cheaper_pairs(counts, times)),
@@ -192,7 +199,7 @@ def schedule_row(
             step_memory_bytes(surface.setting.shard, drafter, batch, seq_len, int(surface.candidates[j]))
         ),
         fits_memory=bool(surface.fits[at, s, j]),
-        meets_latency=None if max_latency_us is None else per_token_us <= max_latency_us,
+        meets_latency=None if limit_us is None else per_token_us <= limit_us,
     )
 
 
@@ -224,31 +231,6 @@ def _own_best(surface: Surface, at: int, s: int) -> _OwnBest:
     )
 
 
-def _is_chain(option: DraftOption, candidates: int) -> bool:
-    tree = option.tree(candidates)
-    return option.chain or (tree is not None and tree.depth == candidates - 1)
-
-
-def _family(surface: Surface, configuration: int) -> IntArray:
-    """Configurations that differ from this one in size alone, by count: the same option, or the chains."""
-    option = surface.option_of(configuration)
-    assert option is not None  # noqa: S101  # callers pass configurations that speculate
-    if option.candidates.size > 1:
-        return np.flatnonzero(surface.option == surface.option[configuration])
-    alike = [
-        i for i, other in enumerate(surface.options)
-        if other.candidates.size == 1 and (other.chain, other.width) == (option.chain, option.width)
-    ]  # fmt: skip
-    members = np.flatnonzero(np.isin(surface.option, alike))
-    return members[np.argsort(surface.candidates[members], kind="stable")]
-
-
-def _best_chain(surface: Surface, speedup: FloatArray) -> int | None:
-    chains = [i for i, option in enumerate(surface.options) if option.chain]
-    members = np.flatnonzero(np.isin(surface.option, chains))
-    return int(members[np.argmax(speedup[members])]) if members.size else None
-
-
 def _with_accepted_rows(surface: Surface, at: int, s: int, j: int) -> float | None:
     option, runtime = surface.option_of(j), surface.setting.runtime
     if option is None or not isinstance(option.drafter, MedusaHeads) or runtime.head_rows == "accepted":
@@ -263,37 +245,6 @@ def _with_kernels_alone(surface: Surface, batch: int, seq_len: int, j: int) -> f
     assert option is not None  # noqa: S101  # callers pass configurations that speculate
     tokens = float(surface.tokens_per_step[j])
     return kernels_speedup(surface.setting, option, batch, seq_len, int(surface.candidates[j]), tokens)
-
-
-def _scaled(surface: Surface, j: int, speedup: float, factor: float) -> float:
-    option = surface.option_of(j)
-    if option is None:
-        return speedup
-    count = int(surface.candidates[j])
-    return speedup * option.scaled_tokens(count, factor) / option.tokens(count)
-
-
-def _required_factor(surface: Surface, j: int, required: float) -> float | None:
-    """Factor on every accuracy at which configuration j breaks even, by bisection; None beyond 16."""
-    option = surface.option_of(j)
-    assert option is not None  # noqa: S101  # callers pass configurations that speculate
-    count = int(surface.candidates[j])
-    low, high = 0.0, 16.0
-    if required <= 1.0:
-        return 0.0
-    if option.scaled_tokens(count, high) < required:
-        return None
-    for _ in range(40):
-        middle = (low + high) / 2.0
-        low, high = (middle, high) if option.scaled_tokens(count, middle) < required else (low, middle)
-    return high
-
-
-def speaking(surface: Surface, at: int, s: int, configuration: int) -> int:
-    """The configuration itself, or for plain decoding the best one that speculates at this place."""
-    if configuration != PLAIN:
-        return configuration
-    return 1 + int(np.argmax(surface.speedup[at, s, 1:]))
 
 
 def free_candidates(surface: Surface, within: float) -> IntArray:

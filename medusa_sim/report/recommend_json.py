@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from medusa_sim.plan.at_batch import steps_at
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
-from medusa_sim.plan.recommend import Recommendation, steps_at
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.request import RequestLatency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule_row import ScheduleRow

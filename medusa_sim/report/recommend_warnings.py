@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from medusa_sim.plan.recommend import Recommendation
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.report.numbers import span, times, with_prefix
 from medusa_sim.step.memory import usable_memory_bytes
 

@@ -20,8 +20,8 @@ from conftest import Opened, commands, csv_rows, metrics, printed
 from conftest import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
+from medusa_sim.plan.at_batch import scheduled_at, steps_at
 from medusa_sim.plan.by_count import count_table
-from medusa_sim.plan.recommend import scheduled_at, steps_at
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 

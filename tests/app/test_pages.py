@@ -28,7 +28,7 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
-from medusa_sim.plan.recommend import scheduled_at
+from medusa_sim.plan.at_batch import scheduled_at
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 

@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from medusa_sim.plan.break_even import break_even_batches
 from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best
 from medusa_sim.plan.insights import answer
-from medusa_sim.plan.recommend import Question, recommend
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.step.grid import Grid

@@ -16,7 +16,9 @@ from medusa_sim.latency.cached import CachedLatency
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan.break_even import BreakEven, crossing
-from medusa_sim.plan.recommend import Question, Recommendation, recommend
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import PLAIN, price
 from medusa_sim.specs.runtime import load_runtime, runtime_names

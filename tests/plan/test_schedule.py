@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.schedule import SWITCHING_GAIN, merged, worst_loss
+from medusa_sim.plan.schedule import SWITCHING_GAIN, BatchRange, merge_batches
 
 
 def speedups(batches: int, configurations: int) -> st.SearchStrategy[np.ndarray]:
@@ -21,32 +21,39 @@ def speedups(batches: int, configurations: int) -> st.SearchStrategy[np.ndarray]
 
 def test_a_switch_worth_less_than_three_percent_is_not_made() -> None:
     speedup = np.array([[1.0, 2.00, 1.95], [1.0, 1.90, 1.95], [1.0, 1.50, 1.53]])
-    (only,) = merged(speedup)
+    (only,) = merge_batches(speedup)
     assert (only.first, only.last, only.configuration) == (0, 2, 2)
-    assert len(merged(speedup, gain=0.02)) == 2
-    assert [r.configuration for r in merged(speedup, gain=0.0)] == [1, 2]
+    assert len(merge_batches(speedup, gain=0.02)) == 2
+    assert [r.configuration for r in merge_batches(speedup, gain=0.0)] == [1, 2]
 
 
 def test_exactly_the_tolerance_is_a_switch_worth_making() -> None:
     speedup = np.array([[1.0, 2.0, 1.94], [1.0, 1.94, 2.0]])  # 1.94 / 2 = 1 - 0.03
-    assert len(merged(speedup)) == 2
-    assert len(merged(speedup, gain=0.0301)) == 1
+    assert len(merge_batches(speedup)) == 2
+    assert len(merge_batches(speedup, gain=0.0301)) == 1
 
 
 def test_plain_decoding_wins_within_the_tolerance() -> None:
-    assert merged(np.array([[1.0, 1.029]]))[0].configuration == 0
-    assert merged(np.array([[1.0, 1.04]]))[0].configuration == 1
+    assert merge_batches(np.array([[1.0, 1.029]]))[0].configuration == 0
+    assert merge_batches(np.array([[1.0, 1.04]]))[0].configuration == 1
 
 
 def test_what_does_not_fit_is_not_chosen_and_nothing_fitting_is_plain() -> None:
     speedup = np.array([[1.0, 2.0, 1.5], [1.0, 2.0, 1.5]])
     allowed = np.array([[True, False, True], [False, False, False]])
-    assert [r.configuration for r in merged(speedup, allowed)] == [2, 0]
+    assert [r.configuration for r in merge_batches(speedup, allowed)] == [2, 0]
+
+
+def worst_loss(speedup: np.ndarray, ranges: tuple[BatchRange, ...]) -> float:
+    """Largest share of its own best speedup that any batch gives up by sharing a configuration."""
+    best = np.maximum(speedup.max(axis=1), speedup[:, 0])
+    chosen = np.concatenate([speedup[r.first : r.last + 1, r.configuration] for r in ranges])
+    return float(np.max(1.0 - chosen / best))
 
 
 @given(speedups(8, 4))
 def test_no_batch_loses_the_tolerance_and_every_batch_is_covered(speedup: np.ndarray) -> None:
-    ranges = merged(speedup)
+    ranges = merge_batches(speedup)
     assert [r.first for r in ranges] == [0, *(r.last + 1 for r in ranges[:-1])]
     assert ranges[-1].last == speedup.shape[0] - 1
     assert worst_loss(speedup, ranges) < SWITCHING_GAIN
@@ -65,10 +72,10 @@ def test_no_fewer_ranges_are_possible(speedup: np.ndarray) -> None:
         for n in range(speedup.shape[0])
         if any(possible(cuts) for cuts in itertools.combinations(range(1, speedup.shape[0]), n))
     )
-    assert len(merged(speedup)) == fewest
+    assert len(merge_batches(speedup)) == fewest
 
 
 @pytest.mark.parametrize("gain", [-0.1, 1.0, float("nan")])
 def test_a_senseless_gain_is_refused(gain: float) -> None:
     with pytest.raises(UsageError, match="0 to below 1"):
-        merged(np.ones((1, 2)), gain=gain)
+        merge_batches(np.ones((1, 2)), gain=gain)

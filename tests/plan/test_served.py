@@ -8,7 +8,8 @@ import pytest
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.limit import LIMIT, limit_of
-from medusa_sim.plan.recommend import Question, recommend
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.sweep import sweep

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from medusa_sim.api import Scenario
-from medusa_sim.plan.recommend import Question, recommend
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.waking import DEAR, waking
 from medusa_sim.report.recommend_reason import reason

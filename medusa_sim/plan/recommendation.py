@@ -1,0 +1,96 @@
+"""What a recommendation answers: a schedule, where speculation stops paying, what it gains and costs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.capacity import Capacity, OperatingPoint
+from medusa_sim.plan.draft_options import Drafting
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.request import RequestLatency
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.surface import Surface
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.step.step import Setting
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftsGain:
+    """Best speedup at a draft length (Medusa: heads run) at one batch and length."""
+
+    drafts: int
+    candidates: int
+    speedup: float
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Recommendation:
+    """The answer to a `Question`.
+
+    enable: under objective `latency` whether any row of the schedule speculates, under `throughput`
+    whether the best operating point with speculation beats the best without by the switching gain.
+    break_even_batches: one per length; break_even_context: at batch_max. required_tokens_per_step: at the
+    row that speculation helps least. free_candidates: (batch, seq_len, count) of the options scheduled.
+    best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
+    by_drafts: at batch_min and the first length. schedule_all_lengths: one schedule for all lengths, as
+    engines that do not look at the context take it, each row at the length it helps least. where_it_fits: for
+    each length at which speculation would pay but some batch leaves no room, the largest batch that does.
+    """
+
+    question: Question
+    scenario: Scenario
+    surface: Surface
+    enable: bool
+    break_even_batches: tuple[BreakEven, ...]
+    break_even_context: BreakEven
+    free_candidates: tuple[tuple[int, int, int], ...]
+    schedule: tuple[ScheduleRow, ...]
+    schedule_all_lengths: tuple[ScheduleRow, ...]
+    by_drafts: tuple[DraftsGain, ...]
+    best_with: OperatingPoint | None
+    best_without: OperatingPoint | None
+    capacities: tuple[Capacity, ...]
+    requests: tuple[RequestLatency, ...]
+    where_it_fits: tuple[ScheduleRow, ...]
+
+    @property
+    def gpu(self) -> Gpu:
+        """The card."""
+        return self.scenario.gpu
+
+    @property
+    def setting(self) -> Setting:
+        """What every step shares."""
+        return self.surface.setting
+
+    @property
+    def drafting(self) -> Drafting:
+        """What drafts."""
+        return self.scenario.drafting
+
+    @property
+    def profile(self) -> AcceptanceProfile:
+        """How often drafts are accepted."""
+        return self.scenario.profile
+
+    @property
+    def hardest(self) -> ScheduleRow:
+        """The row at which the best speculative configuration gains least."""
+        return min(self.schedule, key=lambda row: row.speculative_speedup)
+
+    @property
+    def break_even_batch(self) -> int | None:
+        """Smallest batch from which speculation stays a loss at any of the lengths; None if at none."""
+        found = [crossing.loses_from for crossing in self.break_even_batches]
+        return min((batch for batch in found if batch is not None), default=None)
+
+    @property
+    def free_candidates_by_batch(self) -> dict[int, int]:
+        """For each batch the count that is free at every length."""
+        found: dict[int, int] = {}
+        for batch, _, count in self.free_candidates:
+            found[batch] = min(count, found.get(batch, count))
+        return found
