@@ -26,7 +26,8 @@ from medusa_sim.calibrate.rows import fitted_kernels, write_kernels
 from medusa_sim.calibrate.scores import growth_mape, mape
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.table import check_rows, operators_of
+from medusa_sim.operators.table import operators_of
+from medusa_sim.operators.table_check import check_rows
 from medusa_sim.report.numbers import NOTHING, percent
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.expert_kernel import ExpertKernel

@@ -421,7 +421,8 @@ def time_rows(
 
     Raises DataError for rows that are none, SpecError or CoverageError where a kernel is missing.
     """
-    from medusa_sim.operators.table import check_rows, read_rows
+    from medusa_sim.operators.table import read_rows
+    from medusa_sim.operators.table_check import check_rows
 
     frame = check_rows(rows, "rows") if not isinstance(rows, str | Path) else read_rows(rows)
     return predicted_rows(

@@ -28,6 +28,7 @@ from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.operators.cells import texts
 from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
@@ -40,7 +41,7 @@ from medusa_sim.operators.operator import (
     Operator,
 )
 from medusa_sim.operators.registry import operator_of
-from medusa_sim.operators.table import operators_of, texts
+from medusa_sim.operators.table import operators_of
 from medusa_sim.reading import SPEC_BYTES, read_text
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, Kernel

@@ -22,7 +22,8 @@ from medusa_sim.errors import DataError, UsageError, shown
 from medusa_sim.measure.environment import differences
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
-from medusa_sim.operators.table import SIZE_COLUMNS, read_rows
+from medusa_sim.operators.columns import SIZE_COLUMNS
+from medusa_sim.operators.table import read_rows
 from medusa_sim.reading import TABLE_BYTES, read_text, read_toml
 from medusa_sim.specs.measurement import META, Meta, Rates, read_meta
 from medusa_sim.specs.strict import converted

@@ -10,97 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
-from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.errors import DataError, shown, unknown_name
-from medusa_sim.operators.operator import (
-    ELEMENTWISE_KINDS,
-    Attention,
-    Elementwise,
-    ElementwiseKind,
-    Fault,
-    Gemm,
-    Operator,
-    TextArray,
-)
-from medusa_sim.operators.recorded import KIND_ALIASES, with_names
+from medusa_sim.errors import DataError
+from medusa_sim.operators.cells import IndexArray, dtype_names, kinds_of, row_numbers, texts
+from medusa_sim.operators.operator import Operator, TextArray
 from medusa_sim.operators.registry import OPERATORS
+from medusa_sim.operators.table_check import check_rows
 from medusa_sim.reading import check_regular, csv_chunks, named
-from medusa_sim.specs.formats import FORMATS, format_of
+from medusa_sim.specs.formats import format_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-IndexArray: TypeAlias = npt.NDArray[np.intp]
-
-FAMILIES: dict[str, type[Operator]] = {made.FAMILY: made for made in OPERATORS.values()}
-SIZE_COLUMNS = tuple(dict.fromkeys(name for made in (Gemm, Attention, Elementwise) for name in made.COLUMNS))
-"""Sizes that every table has; those of further families are read where they are."""
-MORE_COLUMNS = tuple(
-    dict.fromkeys(
-        name for made in FAMILIES.values() for name in made.row_numbers() if name not in SIZE_COLUMNS
-    )
-)
-OPTIONAL_COLUMNS = {name: blank for made in FAMILIES.values() for name, blank in made.OPTIONAL.items()}
-WHOLE_COLUMNS = (
-    *SIZE_COLUMNS,
-    *MORE_COLUMNS,
-    *(name for name, blank in OPTIONAL_COLUMNS.items() if not np.isnan(blank)),
-)
-"""Columns of whole numbers."""
-CHOICE_COLUMNS = ("engine", "kernel")
-"""Whose kernel a row is of: library or engine, and the name of the kernel there."""
-NAME_COLUMNS = ("op", "dtype")
-REQUIRED_COLUMNS = ("op", *SIZE_COLUMNS, "dtype")
-TIME_COLUMN = "time_us"
-BYTES_COLUMN = "bytes"
-LARGEST_BYTES = 1e15
-LARGEST_SIZE = 1e9
-"""Far above any real tensor extent; a larger number is a slip (a byte count, a time in ns)."""
-
-ELEMENTWISE_ALIASES: dict[str, ElementwiseKind] = {
-    "rms_norm": "rms_norm",
-    "input_layernorm": "rms_norm",
-    "post_attention_layernorm": "rms_norm",
-    "post_layernorm": "rms_norm",
-    "final_layernorm": "rms_norm",
-    "rope": "rope",
-    "attn_rope": "rope",
-    "activation": "activation",
-    "mlp_act": "activation",
-    "act_fn": "activation",
-    "residual": "residual",
-    "add": "residual",
-    "embedding": "embedding",
-    "emb": "embedding",
-    "next_token": "next_token",
-}
-"""Names under which public benchmarks record an elementwise kernel -> its kind."""
-
-_NAMES: dict[str, str] = {
-    **{kind: kind for kind in OPERATORS if kind != "gemm"},
-    **ELEMENTWISE_ALIASES,
-    **KIND_ALIASES,
-}
-"""What a name in the column `op` means; rows of any other name are linear layers if they have m, n and k."""
 CHUNK_ROWS = 32_768
 """Rows of a file that are in memory at a time."""
-
-
-class _Place(NamedTuple):
-    """A table in messages: its name, how many rows of the file came before, columns that it lacks."""
-
-    where: str
-    first_row: int
-    absent: tuple[str, ...] = ()
-
-    def row(self, row: int) -> str:
-        """The row as a person counts: 1 is the first below the header."""
-        return f"{self.where}, row {self.first_row + row + 1}"
 
 
 def read_rows(path: str | Path, *, need_time: bool = False) -> pd.DataFrame:
@@ -136,37 +62,6 @@ def row_chunks(
         first_row += len(part)
 
 
-def check_rows(
-    frame: pd.DataFrame, where: str, *, need_time: bool = False, first_row: int = 0
-) -> pd.DataFrame:
-    """The same checks for a table that is in memory; a copy is returned.
-
-    `where` names it in messages; first_row: rows of the file before it.
-    """
-    frame = with_names(frame.reset_index(drop=True))
-    _check_columns(frame, where, need_time)
-    absent = tuple(column for column in (*SIZE_COLUMNS, *MORE_COLUMNS) if column not in frame)
-    checked = frame.assign(**{column: np.nan for column in absent if column in SIZE_COLUMNS})
-    at = _Place(where, first_row, absent)
-    for column in (*SIZE_COLUMNS, *MORE_COLUMNS):
-        if column in checked:
-            checked[column] = _numbers(checked[column], column, at, whole=True)
-    for column, blank in OPTIONAL_COLUMNS.items():
-        if column in checked:
-            lowest = None if blank > 0.0 else 0.0
-            checked[column] = _numbers(checked[column], column, at, whole=not np.isnan(blank), lowest=lowest)
-    if TIME_COLUMN in checked:
-        checked[TIME_COLUMN] = _numbers(checked[TIME_COLUMN], TIME_COLUMN, at, whole=False)
-    checked["op"] = _filled(checked["op"], "op", at)
-    kinds = _kinds(checked)
-    _check_dtypes(checked, kinds, at)
-    _check_kinds(checked, kinds, at)
-    if need_time:
-        _require(checked, (TIME_COLUMN,), np.ones(len(checked), dtype=bool), at, "to calibrate or validate")
-        _check_spread(checked, at)
-    return checked
-
-
 def operators_of(frame: pd.DataFrame, *, by: tuple[str, ...] = ()) -> list[tuple[IndexArray, Operator]]:
     """Rows of a checked frame grouped into one broadcast operator per kind and dtype.
 
@@ -174,8 +69,8 @@ def operators_of(frame: pd.DataFrame, *, by: tuple[str, ...] = ()) -> list[tuple
     exactly one entry. GEMM rows of any name share one entry per dtype. by: text columns whose rows are told
     apart too, such as CHOICE_COLUMNS; those that the frame lacks tell nothing.
     """
-    kinds = _kinds(frame)
-    names = _dtype_names(frame, kinds)
+    kinds = kinds_of(frame)
+    names = dtype_names(frame, kinds)
     shared = [kinds, names, *(texts(frame, column) for column in by if column in frame)]
     groups: list[tuple[IndexArray, Operator]] = []
     for index in _alike(shared):
@@ -186,22 +81,9 @@ def operators_of(frame: pd.DataFrame, *, by: tuple[str, ...] = ()) -> list[tuple
             own = {column: word[part] for column, word in words.items()}
             form = format_of(str(names[rows[0]]))
             groups.append(
-                (rows, made.of_rows(str(kinds[rows[0]]), form, _row_numbers(frame, made, rows), own))
+                (rows, made.of_rows(str(kinds[rows[0]]), form, row_numbers(frame, made, rows), own))
             )
     return groups
-
-
-def texts(
-    frame: pd.DataFrame, column: str, index: IndexArray | slice = slice(None), blank: str = ""
-) -> TextArray:
-    """A text column of a checked frame at `index`, stripped; `blank` where there is none."""
-    if column not in frame:
-        return np.full(len(np.arange(len(frame))[index]), blank, dtype=object).astype(str)
-    given = frame[column].iloc[index]
-    codes, values = given.factorize(use_na_sentinel=True)
-    told = np.asarray([*(str(value).strip() or blank for value in values), blank])
-    found: TextArray = told[codes]
-    return found
 
 
 def _alike(columns: list[TextArray]) -> list[IndexArray]:
@@ -215,14 +97,6 @@ def _alike(columns: list[TextArray]) -> list[IndexArray]:
     order = np.argsort(group, kind="stable")
     starts = np.flatnonzero(np.diff(group[order])) + 1
     return np.split(order, starts)
-
-
-def _row_numbers(frame: pd.DataFrame, made: type[Operator], rows: IndexArray) -> dict[str, FloatArray]:
-    numbers = {name: frame[name].to_numpy(dtype=np.float64)[rows] for name in made.row_numbers()}
-    for name, blank in made.OPTIONAL.items():
-        given = frame[name].to_numpy(dtype=np.float64)[rows] if name in frame else np.full(rows.size, blank)
-        numbers[name] = np.where(np.isnan(given), blank, given)
-    return numbers
 
 
 def _raw_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:
@@ -246,156 +120,3 @@ def _raw_parts(path: Path, rows: int) -> Iterator[pd.DataFrame]:
     except (OSError, ValueError, ArrowException) as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise DataError(f"{named(path)}: cannot be read as operator rows: {reason}") from error
-
-
-def _check_columns(frame: pd.DataFrame, where: str, need_time: bool) -> None:
-    columns = [str(column) for column in frame.columns]
-    required = (*NAME_COLUMNS, TIME_COLUMN) if need_time else NAME_COLUMNS
-    missing = [column for column in required if column not in columns]
-    if missing:
-        raise DataError(
-            f"{where}: missing column(s) {', '.join(missing)} (it has: {shown(', '.join(columns))}; a table "
-            f"of operators has {', '.join(REQUIRED_COLUMNS)}; sizes that no row needs may be left out)"
-        )
-    # pandas renames the second `m` of a CSV to `m.1`.
-    known = (*REQUIRED_COLUMNS, TIME_COLUMN)
-    twice = [c for c in known if columns.count(c) > 1 or (c in columns and f"{c}.1" in columns)]
-    if twice:
-        raise DataError(f"{where}: column(s) {', '.join(twice)} given twice (keep one)")
-    if frame.empty:
-        raise DataError(f"{where}: no rows below the header (give at least one operator)")
-
-
-def _numbers(
-    column: pd.Series[Any], name: str, at: _Place, *, whole: bool, lowest: float | None = None
-) -> FloatArray:
-    """Blank -> NaN; anything else must be a positive finite number (a whole one for a size).
-
-    lowest: the smallest number that is allowed, 0 for measurements beside the shape and counts that may be
-    none.
-    """
-    import pandas as pd
-
-    largest = LARGEST_SIZE if name != BYTES_COLUMN else LARGEST_BYTES
-
-    blank = column.isna().to_numpy(dtype=bool)
-    if not pd.api.types.is_numeric_dtype(column.dtype):
-        text = column.astype(str).str.strip()
-        blank = blank | text.str.lower().isin(("", "nan", "na", "none", "null", "<na>")).to_numpy(dtype=bool)
-        column = text
-    values = pd.to_numeric(column, errors="coerce")
-    number = np.where(blank, np.nan, values.to_numpy(dtype=np.float64, na_value=np.nan))
-    allowed = "a whole number from 1" if whole else "a number of microseconds above 0"
-    if lowest is not None:
-        allowed = f"a {'whole ' if whole else ''}number from {lowest:g}"
-    allowed += f" to {largest:.0e}"
-    inside = (number >= lowest) if lowest is not None else (number > 0.0)
-    wrong = ~blank & ~(inside & (number <= largest))
-    if whole:
-        wrong |= ~blank & (number != np.floor(number))
-    if wrong.any():
-        row = int(np.argmax(wrong))
-        raise _cell_error(at, row, name, str(column.iloc[row]), allowed)
-    return number
-
-
-def _check_spread(frame: pd.DataFrame, at: _Place) -> None:
-    """Read p10_us and p90_us, where a file has them, as the band around every row's time."""
-    time_us = frame[TIME_COLUMN].to_numpy(dtype=np.float64)
-    for column, side, words in (("p10_us", 1.0, "at most"), ("p90_us", -1.0, "at least")):
-        if column not in frame:
-            continue
-        band = _numbers(frame[column], column, at, whole=False)
-        wrong = side * (band - time_us) > 0.0
-        if wrong.any():
-            row = int(np.argmax(wrong))
-            raise _cell_error(at, row, column, f"{band[row]:g}", f"{words} time_us = {time_us[row]:g}")
-        frame[column] = np.where(np.isnan(band), time_us, band)
-
-
-def _filled(column: pd.Series[Any], name: str, at: _Place) -> pd.Series[str]:
-    """A text column without blanks, stripped."""
-    blank = column.isna().to_numpy(dtype=bool)
-    text = column.astype(str).str.strip()
-    blank = blank | (text == "").to_numpy(dtype=bool)
-    if blank.any():
-        raise _cell_error(at, int(np.argmax(blank)), name, "blank", "an operator name")
-    return text
-
-
-def _dtype_names(frame: pd.DataFrame, kinds: TextArray) -> TextArray:
-    """The name of each row's numeric format as given; a family's own where that is blank."""
-    names = texts(frame, "dtype")
-    for kind in np.unique(kinds[names == ""]):
-        if kind in OPERATORS:
-            names = np.where((names == "") & (kinds == kind), OPERATORS[str(kind)].BLANK_DTYPE, names)
-    return names
-
-
-def _check_dtypes(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
-    names = _dtype_names(frame, kinds)
-    for name in np.unique(names):
-        row = int(np.argmax(names == name))
-        if not name:
-            raise _cell_error(at, row, "dtype", "blank", f"one of {', '.join(sorted(FORMATS))}")
-        try:
-            format_of(str(name))
-        except ValueError as error:
-            raise DataError(f"{at.row(row)}, column dtype: {error}") from None
-
-
-def _kinds(frame: pd.DataFrame) -> npt.NDArray[np.str_]:
-    """The operator kind of each row, '' for a name that is none and has no m, n, k.
-
-    The name decides, except that an elementwise name with m, n and k is a linear layer.
-    """
-    named = frame["op"].map(_NAMES).fillna("").to_numpy(dtype=str)
-    sized = frame[list(Gemm.COLUMNS)].notna().all(axis=1).to_numpy(dtype=bool)
-    kinds: npt.NDArray[np.str_] = np.where(sized & np.isin(named, ("", *ELEMENTWISE_KINDS)), "gemm", named)
-    return kinds
-
-
-def _check_kinds(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
-    """Every row is a known operator, has the sizes of its kind and none that contradict it."""
-    unknown = kinds == ""
-    if unknown.any():
-        row = int(np.argmax(unknown))
-        name = str(frame["op"].iloc[row])
-        given = [c for c in Gemm.COLUMNS if frame[c].notna().iloc[row]]
-        raise DataError(
-            f"{at.row(row)}, column op: {unknown_name('operator', name, _NAMES)}; "
-            f"a linear layer of any name needs m, n and k (given: {', '.join(given) or 'none'}{_absent(at)})"
-        )
-    present = np.unique(kinds)
-    for made in dict.fromkeys(OPERATORS[str(kind)] for kind in present):
-        of_family = np.isin(kinds, [kind for kind in present if OPERATORS[str(kind)] is made])
-        _require(frame, made.row_numbers(), of_family, at, f"for {made.FAMILY} operators")
-        rows = np.flatnonzero(of_family)
-        for fault in made.faults(kinds[rows], _row_numbers(frame, made, rows)):
-            if fault.wrong.any():
-                row = int(rows[np.argmax(fault.wrong)])
-                raise _cell_error(at, row, fault.column, _told(frame, row, fault), fault.allowed)
-
-
-def _told(frame: pd.DataFrame, row: int, fault: Fault) -> str:
-    given = f"{frame[fault.column].iloc[row]:g}"
-    return f"{given} with {fault.beside} {frame[fault.beside].iloc[row]:g}" if fault.beside else given
-
-
-def _absent(at: _Place) -> str:
-    lacking = [column for column in Gemm.COLUMNS if column in at.absent]
-    return f"; missing column {', '.join(lacking)}" if lacking else ""
-
-
-def _require(frame: pd.DataFrame, columns: tuple[str, ...], rows: BoolArray, at: _Place, why: str) -> None:
-    for column in columns:
-        blank = rows & (frame[column].isna().to_numpy(dtype=bool) if column in frame else True)
-        if blank.any():
-            row = int(np.argmax(blank))
-            if column in at.absent:
-                raise DataError(f"{at.where}: missing column {column}, which {at.row(row)} needs {why}")
-            raise _cell_error(at, row, column, "blank", f"a number, needed {why}")
-
-
-def _cell_error(at: _Place, row: int, column: str, given: str, allowed: str) -> DataError:
-    return DataError(f"{at.row(row)}, column {column}: given {shown(given)} (allowed: {allowed})")

@@ -18,8 +18,9 @@ from medusa_sim.calibrate.scores import choice_regret, mape, ratio_mape
 from medusa_sim.calibrate.store import write_kernel
 from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.operators.columns import REQUIRED_COLUMNS
 from medusa_sim.operators.operator import Gemm, Size
-from medusa_sim.operators.table import REQUIRED_COLUMNS, check_rows
+from medusa_sim.operators.table_check import check_rows
 from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
