@@ -17,13 +17,15 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
+from medusa_sim.load.decoding import Decoding
+from medusa_sim.load.draws import Draws
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import Fixed, Policy, State, chosen
+from medusa_sim.load.prompts import Prompt, Prompts
 from medusa_sim.load.record import Record, Recorder
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.step_table import StepTable
 
-_DRAWN = 1 << 16
 _MOST_STEPS = 128
 """Steps of one span: the timeline is no finer."""
 _MOST_DRAWS = 4096
@@ -52,43 +54,8 @@ def run(
     return _Run(requests, table, limits, policy, seed, advance).run()
 
 
-class _Prompt:
-    """A prompt that is being read: request, tokens that it will hold, tokens to compute, blocks."""
-
-    __slots__ = ("blocks", "left", "length", "request")
-
-    def __init__(self, request: int, length: int, left: int, blocks: int) -> None:
-        self.request, self.length, self.left, self.blocks = request, length, left, blocks
-
-
-class _Draws:
-    """Accepted drafts of a chain of K, drawn by position: P(at least i) = rates[i - 1]."""
-
-    def __init__(self, rates: np.ndarray, drafts: int, seed: int) -> None:
-        self._falling = rates[:drafts][::-1].copy()
-        self._drafts = drafts
-        self._random = np.random.default_rng([seed, drafts])
-        self._held = np.empty(0, dtype=np.int64)
-        self._used = 0
-
-    def take(self, steps: int, requests: int) -> IntArray:
-        """(steps, requests) accepted drafts."""
-        wanted = steps * requests
-        if self._used + wanted > self._held.size:
-            uniform = self._random.random(max(_DRAWN, wanted))
-            below = np.searchsorted(self._falling, uniform, side="right")
-            self._held, self._used = self._drafts - below, 0
-        taken = self._held[self._used : self._used + wanted]
-        self._used += wanted
-        return taken.reshape(steps, requests)
-
-    def give_back(self, count: int) -> None:
-        """The last `count` of what was taken were not needed."""
-        self._used -= count
-
-
 class _Run:
-    """State of a run. Decoding requests lie in the first `b` places of the arrays, in order of admission."""
+    """State of a run."""
 
     def __init__(
         self,
@@ -111,21 +78,17 @@ class _Run:
         self.first = np.full(count, np.nan)
         self.finish = np.full(count, np.nan)
         self.waiting: deque[int] = deque()
-        self.prompts: list[_Prompt] = []
+        self.prompts = Prompts()
         self.last_token_s: dict[int, float] = {}
-        most = limits.max_requests
-        self.at, self.remaining, self.length = (np.zeros(most, dtype=np.int64) for _ in range(3))
-        self.b = 0
-        self.length_sum = 0
-        self.reserved = 0
+        self.decoding = Decoding(limits)
         self.now = 0.0
         self.taken = self.finished = self.preempted = 0
         self.blocked = False
         self.kv_most = 0
         self.in_system_s = 0.0
         self.window = [0.0, np.inf]
-        self.recorder = Recorder(table.drafts_max, most)
-        self.draws = {drafts: _Draws(table.rates, drafts, seed) for drafts in range(1, table.drafts_max + 1)}
+        self.recorder = Recorder(table.drafts_max, limits.max_requests)
+        self.draws = {drafts: Draws(table.rates, drafts, seed) for drafts in range(1, table.drafts_max + 1)}
         self.hold = int(getattr(policy, "hold_steps", 1))
         self.idles = not isinstance(policy, Fixed)
         self.drafts = 0
@@ -135,7 +98,7 @@ class _Run:
         told = 0
         while self.finished < self.count:
             self._arrive()
-            if self.b or self.prompts or self.waiting:
+            if self.decoding.count or self.prompts or self.waiting:
                 self._step()
             else:
                 self.now = self.arrival[self.taken]
@@ -183,54 +146,43 @@ class _Run:
     def _step(self) -> None:
         drafts = self._choose()
         kept = self._make_room(drafts)
-        if not self.b and not self.prompts:
+        if not self.decoding.count and not self.prompts:
             self.blocked = False
         if self.waiting and kept and not self.blocked:
             self._admit(drafts)
-        chunks = self._chunks(drafts) if self.prompts else []
+        budget = self.limits.token_budget - self.decoding.count * (drafts + 1)
+        chunks = self.prompts.chunks(budget)
         if chunks:
             self._mixed(drafts, chunks)
-        elif self.b:
+        elif self.decoding.count:
             self._decode(drafts)
 
     def _choose(self) -> int:
         """Drafts of the next steps: the policy's, cut to the token budget."""
-        if not self.b:
+        b, rows = self.decoding.count, self.seen_requests
+        if not b:
             return 0
-        rows = self.seen_requests
         state = State(
             now_s=self.now,
-            requests=self.b,
+            requests=b,
             waiting=len(self.waiting),
-            mean_length=self.length_sum / self.b,
-            kv_share=self._blocks_bound(0, 1) / self.limits.kv_blocks,
+            mean_length=self.decoding.length_sum / b,
+            kv_share=(self.decoding.blocks_bound(0, 1) + self.prompts.reserved) / self.limits.kv_blocks,
             drafts=self.drafts,
             accepted=self.seen_accepted / rows if rows else None,
             steps=self.seen_steps,
         )
         self.seen_steps = self.seen_requests = self.seen_accepted = 0
         drafts = chosen(self.policy, state, self.table.drafts_max)
-        self.drafts = min(drafts, self.limits.token_budget // self.b - 1)
+        self.drafts = min(drafts, self.limits.token_budget // b - 1)
         return self.drafts
-
-    def _blocks_bound(self, drafts: int, steps: int) -> int:
-        """At least the blocks that decoding and reserved prompts hold after so many steps."""
-        size = self.limits.block_tokens
-        tokens = self.length_sum + self.b * ((drafts + 1) * steps + size - 1)
-        return tokens // size + self.reserved
-
-    def _blocks(self, drafts: int) -> int:
-        """The blocks that decoding and reserved prompts hold in the next step."""
-        size = self.limits.block_tokens
-        held = (self.length[: self.b] + (drafts + size)) // size
-        return int(held.sum()) + self.reserved
 
     def _make_room(self, drafts: int) -> bool:
         """Preempt the last requests until the next step's blocks fit. Whether all were kept."""
-        blocks = self._blocks_bound(drafts, 1)
+        blocks = self.decoding.blocks_bound(drafts, 1) + self.prompts.reserved
         kept = True
         while blocks > self.limits.kv_blocks:
-            blocks = self._blocks(drafts)
+            blocks = self.decoding.blocks(drafts) + self.prompts.reserved
             if blocks <= self.limits.kv_blocks:
                 break
             self._preempt()
@@ -242,23 +194,20 @@ class _Run:
         """The request that was admitted last goes back to the head of the queue."""
         self.preempted += 1
         if self.prompts:
-            prompt = self.prompts.pop()
-            self.reserved -= prompt.blocks
-            self.waiting.appendleft(prompt.request)
+            self.waiting.appendleft(self.prompts.drop_last())
             return
-        self.b -= 1
-        request = int(self.at[self.b])
-        self.left[request] = int(self.remaining[self.b])
-        self.length_sum -= int(self.length[self.b])
+        request, left = self.decoding.drop_last()
+        self.left[request] = left
         self.last_token_s.setdefault(request, self.now)
         self.waiting.appendleft(request)
 
     def _admit(self, drafts: int) -> None:
         """Admit waiting requests while slots, blocks and the token budget last."""
         limits, size = self.limits, self.limits.block_tokens
-        budget = limits.token_budget - self.b * (drafts + 1) - sum(prompt.left for prompt in self.prompts)
-        free = limits.kv_blocks - self._blocks(drafts)
-        while self.waiting and budget > 0 and self.b + len(self.prompts) < limits.max_requests:
+        b = self.decoding.count
+        budget = limits.token_budget - b * (drafts + 1) - self.prompts.left
+        free = limits.kv_blocks - self.decoding.blocks(drafts) - self.prompts.reserved
+        while self.waiting and budget > 0 and b + len(self.prompts) < limits.max_requests:
             request = self.waiting[0]
             length = self.prompt[request] + self.output[request] - self.left[request]
             blocks = -(-(length + self.table.drafts_max + 1) // size)
@@ -267,45 +216,35 @@ class _Run:
                 return
             self.waiting.popleft()
             found = int(limits.prefix_hit_rate * self.prompt[request])
-            prompt = _Prompt(request, length, max(length - found, 1), blocks)
-            self.prompts.append(prompt)
-            self.reserved += blocks
+            prompt = Prompt(request, length, max(length - found, 1), blocks)
+            self.prompts.add(prompt)
             free -= blocks
             budget -= prompt.left
         self.kv_most = max(self.kv_most, limits.kv_blocks - free)
 
-    def _chunks(self, drafts: int) -> list[tuple[int, int]]:
-        """(tokens, end) of the chunk of each prompt in the next step, in order, while the budget lasts."""
-        budget = self.limits.token_budget - self.b * (drafts + 1)
-        found = []
-        for prompt in self.prompts:
-            if budget <= 0:
-                break
-            tokens = min(prompt.left, budget)
-            budget -= tokens
-            found.append((tokens, prompt.length - prompt.left + tokens))
-        return found
-
     def _plain_factor(self, drafts: int) -> float:
         """A loaded drafter that drafts nothing makes plain steps longer."""
-        return 1.0 + float(self.table.idle_share[self.b]) if self.idles and not drafts else 1.0
+        return 1.0 + float(self.table.idle_share[self.decoding.count]) if self.idles and not drafts else 1.0
 
     def _mixed(self, drafts: int, chunks: list[tuple[int, int]]) -> None:
         """One step that carries prompts."""
-        b, table = self.b, self.table
-        length = self.length_sum / b if b else 0.0
+        b, table = self.decoding.count, self.table
+        length = self.decoding.length_sum / b if b else 0.0
         own_s = table.decoding_s(drafts, b, length) * self._plain_factor(drafts)
         prompts_s = table.prompts_s(drafts, b, chunks)
         start, waiting = self.now, len(self.waiting) + len(self.prompts)
         in_system = b + waiting
-        kv = self.length_sum + self.reserved * self.limits.block_tokens
+        kv = self.decoding.length_sum + self.prompts.reserved * self.limits.block_tokens
         self.now = start + own_s + prompts_s
         self.in_system_s += in_system * (self.now - start)
         emitted = accepted = 0
         if b:
             gained, accepted = self._one_step(drafts)
             emitted = gained
-        emitted += self._read(chunks)
+        ended = self.prompts.read(chunks)
+        for prompt in ended:
+            self._start(prompt)
+        emitted += len(ended)
         tokens = sum(chunk for chunk, _ in chunks)
         self.recorder.add(
             (start, self.now - start, 1, b, drafts, waiting, kv, emitted, prompts_s, tokens, accepted)
@@ -313,40 +252,23 @@ class _Run:
 
     def _one_step(self, drafts: int) -> tuple[int, int]:
         """(tokens emitted, drafts accepted) of one step of every decoding request."""
-        b = self.b
-        remaining = self.remaining[:b]
+        b = self.decoding.count
         if drafts:
             draws = self.draws[drafts].take(1, b)[0]
             accepted = int(draws.sum())
-            gained = np.minimum(draws + 1, remaining)
+            gained = np.minimum(draws + 1, self.decoding.remaining[:b])
             total = int(gained.sum())
+            self.decoding.emit(gained, total)
             self.seen_accepted += accepted
             self.seen_requests += b
             self.seen_steps += 1
         else:
-            accepted, gained, total = 0, 1, b
-        remaining -= gained
-        self.length[:b] += gained
-        self.length_sum += total
+            accepted, total = 0, b
+            self.decoding.emit(1, total)
         self._leave()
         return total, accepted
 
-    def _read(self, chunks: list[tuple[int, int]]) -> int:
-        """Prompts go on by their chunks; those at their end emit a token and decode. Tokens emitted."""
-        emitted, kept = 0, []
-        for place, prompt in enumerate(self.prompts):
-            if place < len(chunks):
-                prompt.left -= chunks[place][0]
-            if prompt.left:
-                kept.append(prompt)
-                continue
-            emitted += 1
-            self.reserved -= prompt.blocks
-            self._start(prompt)
-        self.prompts = kept
-        return emitted
-
-    def _start(self, prompt: _Prompt) -> None:
+    def _start(self, prompt: Prompt) -> None:
         """The first token behind a prompt is there."""
         request = prompt.request
         if request in self.last_token_s:
@@ -358,10 +280,7 @@ class _Run:
             self._finish(request)
             self.blocked = False
             return
-        b = self.b
-        self.at[b], self.remaining[b], self.length[b] = request, self.left[request], prompt.length
-        self.length_sum += prompt.length
-        self.b = b + 1
+        self.decoding.join(request, self.left[request], prompt.length)
 
     def _finish(self, request: int) -> None:
         self.finish[request] = self.now
@@ -378,38 +297,30 @@ class _Run:
 
     def _leave(self) -> None:
         """Requests without tokens to emit leave."""
-        b = self.b
-        staying = self.remaining[:b] > 0
-        if staying.all():
-            return
-        for request in self.at[:b][~staying].tolist():
+        for request in self.decoding.remove_finished():
             self._finish(request)
-        kept = int(staying.sum())
-        for array in (self.at, self.remaining, self.length):
-            array[:kept] = array[:b][staying]
-        self.b = kept
-        self.length_sum = int(self.length[:kept].sum())
-        self.blocked = False
+            self.blocked = False
 
     def _decode(self, drafts: int) -> None:
         """As many equal steps without prompts as nothing changes in."""
-        b, table = self.b, self.table
-        step_s = table.decoding_s(drafts, b, self.length_sum / b) * self._plain_factor(drafts)
-        steps = min(self.hold, _MOST_STEPS, self._until_full(drafts), self._until_arrival(step_s))
-        least = int(self.remaining[:b].min())
-        start, waiting, kv = self.now, len(self.waiting) + len(self.prompts), self.length_sum
+        decoding, table = self.decoding, self.table
+        b, before = decoding.count, decoding.length_sum
+        step_s = table.decoding_s(drafts, b, before / b) * self._plain_factor(drafts)
+        full = decoding.steps_until_full(drafts, self.limits.kv_blocks - self.prompts.reserved)
+        steps = min(self.hold, _MOST_STEPS, full, self._until_arrival(step_s))
+        least = int(decoding.remaining[:b].min())
+        start, waiting = self.now, len(self.waiting) + len(self.prompts)
         in_system = b + waiting
-        accepted = 0
+        gained: IntArray | int
         if drafts:
-            steps, total, accepted = self._draw(drafts, steps, least)
+            steps, gained, accepted = self._draw(drafts, steps, least)
+            total = int(gained.sum())
         else:
-            steps = min(steps, least)
-            self.remaining[:b] -= steps
-            self.length[:b] += steps
-            total = steps * b
-        before = self.length_sum
-        self.kv_most = max(self.kv_most, min(self._blocks_bound(drafts, steps), self.limits.kv_blocks))
-        self.length_sum = before + total
+            gained = steps = min(steps, least)
+            total, accepted = steps * b, 0
+        held = decoding.blocks_bound(drafts, steps) + self.prompts.reserved
+        self.kv_most = max(self.kv_most, min(held, self.limits.kv_blocks))
+        decoding.emit(gained, total)
         if steps > 1:
             middle = (before + total * (steps - 1) / (2 * steps)) / b
             step_s = table.decoding_s(drafts, b, middle) * self._plain_factor(drafts)
@@ -418,16 +329,16 @@ class _Run:
         self.in_system_s += in_system * span
         if drafts or steps == least:
             self._leave()
-        middle_kv = kv + total / 2
-        self.recorder.add((start, span, steps, b, drafts, waiting, middle_kv, total, 0.0, 0, accepted))
+        kv = before + total / 2
+        self.recorder.add((start, span, steps, b, drafts, waiting, kv, total, 0.0, 0, accepted))
 
-    def _draw(self, drafts: int, steps: int, least: int) -> tuple[int, int, int]:
-        """(steps taken, tokens emitted, drafts accepted): up to the first step in which a request ends."""
-        b = self.b
+    def _draw(self, drafts: int, steps: int, least: int) -> tuple[int, IntArray, int]:
+        """(steps, tokens gained by each, drafts accepted): up to the first step in which a request ends."""
+        b = self.decoding.count
         steps = min(steps, max(ceil(least / self.table.tokens_per_step[drafts]), 1), max(_MOST_DRAWS // b, 1))
         source = self.draws[drafts]
         draws = source.take(steps, b)
-        remaining = self.remaining[:b]
+        remaining = self.decoding.remaining[:b]
         gained = draws.sum(axis=0) + steps
         if steps > 1 and (gained >= remaining).any():
             sums = np.cumsum(draws + 1, axis=0)
@@ -435,23 +346,14 @@ class _Run:
             source.give_back((steps - taken) * b)
             steps, gained, draws = taken, sums[taken - 1], draws[:taken]
         accepted = int(draws.sum())
-        gained = np.minimum(gained, remaining)
-        remaining -= gained
-        self.length[:b] += gained
         self.seen_accepted += accepted
         self.seen_requests += steps * b
         self.seen_steps += steps
-        return steps, int(gained.sum()), accepted
-
-    def _until_full(self, drafts: int) -> int:
-        """Steps after which the KV cache may be full."""
-        size, b = self.limits.block_tokens, self.b
-        free = (self.limits.kv_blocks - self.reserved) * size - self.length_sum - b * (size - 1)
-        return max(free // (b * (drafts + 1)), 1)
+        return steps, np.minimum(gained, remaining), accepted
 
     def _until_arrival(self, step_s: float) -> int:
         """Steps until a request comes that could be admitted."""
-        full = self.b + len(self.prompts) >= self.limits.max_requests
+        full = self.decoding.count + len(self.prompts) >= self.limits.max_requests
         if full or self.waiting or self.taken >= len(self.arrival):
             return _MOST_STEPS
         return max(ceil((self.arrival[self.taken] - self.now) / step_s), 1)

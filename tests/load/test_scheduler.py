@@ -107,23 +107,27 @@ class Unsure:
 class Checked(scheduler._Run):
     """Checks the engine's own limits before every step."""
 
+    def _held(self, drafts: int) -> int:
+        return self.decoding.blocks(drafts) + self.prompts.reserved
+
     def _mixed(self, drafts: int, chunks: list[tuple[int, int]]) -> None:
-        assert self._blocks(drafts) <= self.limits.kv_blocks
-        assert self.b * (drafts + 1) + sum(tokens for tokens, _ in chunks) <= self.limits.token_budget
+        tokens = self.decoding.count * (drafts + 1) + sum(tokens for tokens, _ in chunks)
+        assert self._held(drafts) <= self.limits.kv_blocks
+        assert tokens <= self.limits.token_budget
         super()._mixed(drafts, chunks)
 
     def _decode(self, drafts: int) -> None:
-        assert self._blocks(drafts) <= self.limits.kv_blocks
+        assert self._held(drafts) <= self.limits.kv_blocks
         super()._decode(drafts)
 
     def _step(self) -> None:
         super()._step()
-        limits = self.limits
-        assert self._blocks(-1) <= limits.kv_blocks  # committed tokens, after one step or many
-        assert self.b + len(self.prompts) <= limits.max_requests
-        assert self.length_sum == int(self.length[: self.b].sum())
-        assert self.reserved == sum(prompt.blocks for prompt in self.prompts)
-        assert (self.remaining[: self.b] > 0).all()
+        limits, decoding, prompts = self.limits, self.decoding, self.prompts
+        assert self._held(-1) <= limits.kv_blocks  # committed tokens, after one step or many
+        assert decoding.count + len(prompts) <= limits.max_requests
+        assert decoding.length_sum == int(decoding.length[: decoding.count].sum())
+        assert prompts.reserved == sum(prompt.blocks for prompt in prompts._prompts)
+        assert (decoding.remaining[: decoding.count] > 0).all()
 
 
 POLICIES = {
