@@ -62,6 +62,7 @@ HOUSE = (
             "draft_options",
             "acceptance",
             "grounds",
+            "arguments",
             "scenario",
             "limit",
             "best_by_count",

@@ -52,6 +52,17 @@ def fits_beside(latency: LatencyModel, shard: Model, runtime: Runtime) -> dict[s
     return found
 
 
+def unpacked(model: Model, held: KernelSet) -> tuple[str, ...]:
+    """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
+    form = Format(model.dtype, model.weight_dtype).key
+    weights = form != model.dtype and form not in held.linear
+    cache = model.latent is None and model.kv_dtype != model.activation_dtype
+    return (
+        *([f"{model.weight_dtype} weights"] if weights else []),
+        *([f"a KV cache in {model.kv_dtype}"] if cache else []),
+    )
+
+
 def too_large(model: Model, shard: Model, gpu: Gpu) -> str:
     """What to do where not even one sequence fits on the GPUs of `shard`; empty where one does."""
     if float(step_memory_bytes(shard, None, 1, 1, 1)) <= usable_memory_bytes(gpu):

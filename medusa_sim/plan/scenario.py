@@ -6,21 +6,28 @@ and Python. Defaults stand here and nowhere else.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import cached_property
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 
-from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
+from medusa_sim.acceptance.profile import CURVE_HEADS
 from medusa_sim.arrays import IntArray
 from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, UsageError, unknown_name
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.plan.acceptance import Given, acceptance_of
+from medusa_sim.plan.arguments import (
+    ModelName,
+    check_parts,
+    draft_model_of,
+    match_rate_of,
+    runtime_of,
+    traffic_of,
+)
 from medusa_sim.plan.defaults import (
     CANDIDATES_MAX,
     DEFAULT_DRAFTER,
@@ -30,7 +37,7 @@ from medusa_sim.plan.defaults import (
     MAX_DRAFTS,
 )
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
-from medusa_sim.plan.grounds import dense_fits, fits_beside, too_large
+from medusa_sim.plan.grounds import dense_fits, fits_beside, too_large, unpacked
 from medusa_sim.plan.speedup import BASELINES, Baseline
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import Format
@@ -39,8 +46,8 @@ from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel, on_one_gpu
 from medusa_sim.specs.prices import Price, given_price, price_of
-from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.step.drafter.base import Drafter, Parts
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.drafter.registry import drafter_kind
 from medusa_sim.step.server import Traffic
@@ -51,7 +58,6 @@ from medusa_sim.step.workload import SCOPES, Scope
 SEVERAL_GPUS_WIDEN = 1.5
 """Bands of an engine's terms on several GPUs, which nobody measured apart: as between versions."""
 _ONE_NODE = 8
-ModelName: TypeAlias = str | os.PathLike[str] | Model
 
 
 class Scenario:
@@ -117,14 +123,14 @@ class Scenario:
         kind = drafter_kind(drafter)
         if heads is not None and kind.unit != "head":
             raise UsageError(f"drafter {drafter} takes no --heads; --max-drafts limits the draft length")
-        self.runtime: Runtime = _runtime(runtime, data_dir)
+        self.runtime: Runtime = runtime_of(runtime, data_dir)
         published = model if isinstance(model, Model) else load_model(model)
         self.model: Model = with_dtypes(published, dtype, weight_dtype, kv_dtype)
         self.gpu: Gpu = load_gpu(gpu, data_dir) if isinstance(gpu, str) else gpu
         self.parallel = Parallel(tp=tp, ep=ep, dp_attention=dp_attention)
         self.shard: Model = on_one_gpu(self.model, self.parallel)
         """What one GPU holds of the model."""
-        _check_parts(self.shard, self.runtime, self.gpu)
+        check_parts(self.shard, self.runtime, self.gpu)
         profile = acceptance_of(
             acceptance,
             kind,
@@ -142,8 +148,8 @@ class Scenario:
             method=drafter,
             parts=Parts(
                 heads=heads or (profile.heads.heads if profile.heads is not None else CURVE_HEADS),
-                draft=_draft(draft_model, dtype),
-                draft_runtime=None if draft_runtime is None else _runtime(draft_runtime, data_dir),
+                draft=draft_model_of(draft_model, dtype),
+                draft_runtime=None if draft_runtime is None else runtime_of(draft_runtime, data_dir),
                 draft_vocab=draft_vocab,
                 modules=max(self.model.mtp_layers, 1),
             ),
@@ -161,8 +167,8 @@ class Scenario:
         as_run = self.runtime.chain_only and profile.heads is not None and scope == "model"
         self.chain_only: bool = as_run if chain_only is None else chain_only
         self.overlap: Overlap = overlap_of(overlap) if overlap else CHAIN if not self._has_trees else TREE
-        self.match_rate: float = _match_rate(match_rate, kind, profile)
-        self.traffic: Traffic | None = _traffic(prompt_tokens, output_tokens)
+        self.match_rate: float = match_rate_of(match_rate, kind, profile)
+        self.traffic: Traffic | None = traffic_of(prompt_tokens, output_tokens)
         self.scope: Scope = scope
         self.baseline: Baseline = baseline
         self.price: Price | None = (
@@ -308,14 +314,7 @@ class Scenario:
         """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
         if self.latency.name != "calibrated":
             return ()
-        model = self.model
-        form = Format(model.dtype, model.weight_dtype).key
-        weights = form != model.dtype and form not in self.gpu.kernel_set(self.kernels).linear
-        cache = model.latent is None and model.kv_dtype != model.activation_dtype
-        return (
-            *([f"{model.weight_dtype} weights"] if weights else []),
-            *([f"a KV cache in {model.kv_dtype}"] if cache else []),
-        )
+        return unpacked(self.model, self.gpu.kernel_set(self.kernels))
 
     @property
     def kernel_lenders(self) -> tuple[str, ...]:
@@ -384,51 +383,3 @@ class Scenario:
 
 def _is_default(value: object, default: object) -> bool:
     return value is default or (isinstance(value, str | int | float) and value == default)
-
-
-def _runtime(runtime: str | Runtime, data_dir: DataDir) -> Runtime:
-    return load_runtime(runtime, data_dir) if isinstance(runtime, str) else runtime
-
-
-def _match_rate(given: float | None, kind: type[Drafter], profile: AcceptanceProfile) -> float:
-    """Share of the steps that verify drafts: all, but for a drafter that looks them up in the text."""
-    if not kind.looks_up:
-        if given is not None:
-            raise UsageError(f"drafter {kind.name} takes no --match-rate: it drafts in every step")
-        return 1.0
-    if given is None:
-        return profile.steps_matched
-    if not 0.0 < given <= 1.0:
-        raise UsageError(f"match rate {given:g}: above 0 and at most 1 is allowed")
-    return given
-
-
-def _check_parts(model: Model, runtime: Runtime, gpu: Gpu) -> None:
-    """Refuse GPUs without a link, and a model that the runtime has no kernels for. Raises UsageError."""
-    if model.parallel.tp > 1 and not gpu.link_bandwidth_bytes_per_s:
-        raise UsageError(
-            f"{gpu.name} has no link to another GPU, so --tp {model.parallel.tp} cannot be priced; give "
-            f"--tp 1, or add link_bandwidth_bytes_per_s with its source to {gpu.path or 'its file'}"
-        )
-    if runtime.attention == "unfused" and (model.experts is not None or model.latent is not None):
-        raise UsageError(
-            f"runtime {runtime.name} runs the kernels of a paper on dense models; {model.name} has experts: "
-            "choose --runtime vllm, sglang or cuda-graph"
-        )
-
-
-def _traffic(prompt_tokens: float | None, output_tokens: float | None) -> Traffic | None:
-    if prompt_tokens is None and output_tokens is None:
-        return None
-    if prompt_tokens is None or output_tokens is None:
-        raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
-    for name, value in (("prompt", prompt_tokens), ("output", output_tokens)):
-        if not 1.0 <= value < np.inf:
-            raise UsageError(f"{name} tokens {value:g}: a finite number from 1 is needed")
-    return Traffic(prompt_tokens=float(prompt_tokens), output_tokens=float(output_tokens))
-
-
-def _draft(model: ModelName | None, dtype: str | None) -> Model | None:
-    if model is None:
-        return None
-    return with_dtypes(model if isinstance(model, Model) else load_model(model), dtype)

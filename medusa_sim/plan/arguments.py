@@ -1,0 +1,74 @@
+"""Arguments of a scenario, loaded and checked one by one."""
+
+from __future__ import annotations
+
+import os
+from typing import TypeAlias
+
+import numpy as np
+
+from medusa_sim.acceptance.profile import AcceptanceProfile
+from medusa_sim.data import DataDir
+from medusa_sim.errors import UsageError
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.model import Model, with_dtypes
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.server import Traffic
+
+ModelName: TypeAlias = str | os.PathLike[str] | Model
+
+
+def runtime_of(runtime: str | Runtime, data_dir: DataDir) -> Runtime:
+    """A runtime, by name or as it is. Raises SpecError for an unknown name."""
+    return load_runtime(runtime, data_dir) if isinstance(runtime, str) else runtime
+
+
+def match_rate_of(given: float | None, kind: type[Drafter], profile: AcceptanceProfile) -> float:
+    """Share of the steps that verify drafts: all, but for a drafter that looks them up in the text.
+
+    Raises UsageError for a rate outside (0, 1], or of a drafter that takes none.
+    """
+    if not kind.looks_up:
+        if given is not None:
+            raise UsageError(f"drafter {kind.name} takes no --match-rate: it drafts in every step")
+        return 1.0
+    if given is None:
+        return profile.steps_matched
+    if not 0.0 < given <= 1.0:
+        raise UsageError(f"match rate {given:g}: above 0 and at most 1 is allowed")
+    return given
+
+
+def check_parts(model: Model, runtime: Runtime, gpu: Gpu) -> None:
+    """Refuse GPUs without a link, and a model that the runtime has no kernels for. Raises UsageError."""
+    if model.parallel.tp > 1 and not gpu.link_bandwidth_bytes_per_s:
+        raise UsageError(
+            f"{gpu.name} has no link to another GPU, so --tp {model.parallel.tp} cannot be priced; give "
+            f"--tp 1, or add link_bandwidth_bytes_per_s with its source to {gpu.path or 'its file'}"
+        )
+    if runtime.attention == "unfused" and (model.experts is not None or model.latent is not None):
+        raise UsageError(
+            f"runtime {runtime.name} runs the kernels of a paper on dense models; {model.name} has experts: "
+            "choose --runtime vllm, sglang or cuda-graph"
+        )
+
+
+def traffic_of(prompt_tokens: float | None, output_tokens: float | None) -> Traffic | None:
+    """Mean tokens of a server's requests; None where none were given. Raises UsageError for one alone."""
+    if prompt_tokens is None and output_tokens is None:
+        return None
+    if prompt_tokens is None or output_tokens is None:
+        raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
+    for name, value in (("prompt", prompt_tokens), ("output", output_tokens)):
+        if not 1.0 <= value < np.inf:
+            raise UsageError(f"{name} tokens {value:g}: a finite number from 1 is needed")
+    return Traffic(prompt_tokens=float(prompt_tokens), output_tokens=float(output_tokens))
+
+
+def draft_model_of(model: ModelName | None, dtype: str | None) -> Model | None:
+    """The model that drafts, in the dtype of the target. Raises SpecError for an unknown name."""
+    if model is None:
+        return None
+    return with_dtypes(model if isinstance(model, Model) else load_model(model), dtype)
