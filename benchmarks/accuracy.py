@@ -6,13 +6,13 @@ The rows are not part of this project (CONTRIBUTING.md); their folder is the arg
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from recorded import data_folder
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.latency.by_name import LatencyName
@@ -176,8 +176,7 @@ def _error(record: dict[str, object], key: str) -> str:
 
 def main() -> None:
     """Write the page."""
-    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MEDUSA_SIM_DATA", "")
-    folder = Path(given or ROOT / ".." / "shared" / "data") / "measured"
+    folder = data_folder(*sys.argv[1:2]) / "measured"
     if not folder.is_dir():
         sys.exit(f"no folder {folder}: give the folder of the measured data")
     write_text(ROOT / "docs" / "accuracy.md", page(folder))

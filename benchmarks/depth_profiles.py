@@ -10,7 +10,6 @@ it the drafter is out of the depth that it was trained for. Prints every profile
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from recorded import data_folder
 from scipy.optimize import brentq, nnls
 
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile
@@ -194,9 +194,7 @@ def single() -> Iterator[Fitted]:
 def main(arguments: list[str]) -> int:
     """Print the profiles; with --write, write them."""
     given = [word for word in arguments if word != "--write"]
-    folder = (
-        Path(given[0]) if given else Path(os.environ.get("MEDUSA_SIM_DATA", ROOT.parent / "shared" / "data"))
-    )
+    folder = data_folder(*given[:1])
     worst = 0.0
     for found in (*golden(folder), *single()):
         error = np.abs(found.predicted - found.lengths) / (found.lengths - 1.0)

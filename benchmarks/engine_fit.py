@@ -16,7 +16,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from engine_rows import Kernels, data_folder, kernels_of, published_rows, speedups
+from engine_rows import Kernels, kernels_of, published_rows, speedups
+from recorded import data_folder
 from scipy.optimize import least_squares
 
 from medusa_sim.arrays import FloatArray

@@ -15,7 +15,8 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from engine_rows import PROMPTS, SERVED_MODELS, data_folder
+from engine_rows import PROMPTS, SERVED_MODELS
+from recorded import data_folder
 
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep

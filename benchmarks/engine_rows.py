@@ -6,7 +6,6 @@ its residuals in sight where the remark says so: contexts, prompt lengths, accep
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -45,11 +44,6 @@ PROMPTS = {"lm-arena-chat": 125.0, "gpqa": 250.0}
 EAGLE_RATES = (0.681, 0.391, 0.204, 0.101, 0.051)
 EAGLE3_RATES = (0.7296, 0.5208, 0.3545)
 """Accepted by position: EAGLE in pull request 32374, EAGLE-3 in the shipped profile of Llama-3.1-8B."""
-
-
-def data_folder() -> Path:
-    """$MEDUSA_SIM_DATA/engines."""
-    return Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).resolve().parents[2] / "shared" / "data"))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,12 +6,12 @@ The counts are not part of this project (CONTRIBUTING.md); their folder is the a
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from recorded import data_folder
 from scipy.optimize import minimize_scalar
 
 from medusa_sim.arrays import FloatArray
@@ -46,8 +46,7 @@ def left_out(rows: pd.DataFrame) -> FloatArray:
 
 def main() -> None:
     """Print one line for chains and one for trees."""
-    given = sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MEDUSA_SIM_DATA", "")
-    table = pd.read_csv(Path(given or ROOT / ".." / "shared" / "data") / "engines" / "moe_expert_union.csv")
+    table = pd.read_csv(data_folder(*sys.argv[1:2]) / "engines" / "moe_expert_union.csv")
     for kind, rows in table.groupby("kind"):
         law = OVERLAPS[str(kind)]
         held, own, alone = left_out(rows), errors(rows, law), errors(rows, INDEPENDENT)

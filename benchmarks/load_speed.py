@@ -11,7 +11,7 @@ import argparse
 import resource
 import time
 
-from engine_rows import data_folder
+from recorded import data_folder
 
 from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
 from medusa_sim.load.simulate import LoadTest

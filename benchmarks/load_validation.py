@@ -16,7 +16,8 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from engine_fit import engines_of, fit
-from engine_rows import PROMPTS, SERVED_MODELS, data_folder, kernels_of, published_rows
+from engine_rows import PROMPTS, SERVED_MODELS, kernels_of, published_rows
+from recorded import data_folder
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.load.arrivals import Drawn, Lengths

@@ -10,7 +10,6 @@ were spread over ranks was not recorded.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from recorded import GPU_OF_ROWS, data_folder
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.fit import Rows
@@ -34,15 +34,6 @@ from medusa_sim.specs.expert_kernel import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 ROOT = Path(__file__).resolve().parents[1]
-GPU_OF_ROWS = {
-    "a100_sxm": "a100-80gb-sxm",
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200-sxm",
-    "l40s": "l40s",
-    "b200_sxm": "b200",
-    "gb200": "gb200",
-    "rtx_pro_6000_server": "rtx-pro-6000",
-}
 HEADERS = (
     "GPU",
     "kernels",
@@ -59,8 +50,7 @@ HEADERS = (
 
 def table(gpus: list[str]) -> Iterator[tuple[Gpu, str, pd.DataFrame]]:
     """Rows of each GPU and engine that can be used."""
-    folder = Path(os.environ.get("MEDUSA_SIM_DATA") or ROOT / ".." / "shared" / "data")
-    every = pd.read_parquet(folder / "moe_tp" / "moe.parquet")
+    every = pd.read_parquet(data_folder() / "moe_tp" / "moe.parquet")
     every = every[(every["ep"] == 1) & (every["inter"] % every["tp"] == 0)]
     for name, rows in every.groupby("gpu", observed=True):
         if GPU_OF_ROWS[str(name)] not in (gpus or GPU_OF_ROWS.values()):

@@ -14,7 +14,6 @@ that of the middle of the range. `--roofline` takes kernels at the card's limits
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
+from recorded import data_folder
 
 from medusa_sim.api import Scenario
 from medusa_sim.specs.experts import MoE
@@ -190,9 +190,8 @@ def contradictions(table: pd.DataFrame) -> Iterator[str]:
 
 def main(arguments: list[str]) -> int:
     """Print the rows, the errors by source, and what contradicts what."""
-    data = os.environ.get("MEDUSA_SIM_DATA", ROOT.parent / "shared" / "data")
     given = [word for word in arguments if not word.startswith("--")]
-    folder = Path(given[0]) if given else Path(data)
+    folder = data_folder(*given[:1])
     latency = "roofline" if "--roofline" in arguments else "calibrated"
     table = pd.DataFrame(list(rows(folder, latency)))
     shown = table.assign(

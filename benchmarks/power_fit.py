@@ -16,7 +16,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from engine_rows import PROMPTS, data_folder
+from engine_parallel import MODELS
+from engine_rows import PROMPTS
+from recorded import data_folder
 from scipy.optimize import least_squares
 
 from medusa_sim.arrays import BoolArray, FloatArray
@@ -37,13 +39,6 @@ from medusa_sim.units import US_PER_S
 
 CARD = "h100-sxm"
 RUNTIME = "vllm-0.11"
-MODELS = {
-    "meta-llama/Llama-3.1-8B-Instruct": "llama-3.1-8b",
-    "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b",
-    "Qwen/Qwen3-14B": "qwen3-14b",
-    "Qwen/Qwen3-30B-A3B-Instruct-2507": "qwen3-30b-a3b",
-    "google/gemma-3-27b-it": "gemma-3-27b",
-}
 START = (150.0, 100e-12, 1e-12, 500.0)
 """idle_watts, joule_per_byte, joule_per_flop, sampling_watts."""
 SOURCE = (

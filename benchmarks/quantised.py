@@ -14,12 +14,12 @@ with 32 MB of weights or more, ramp and bandwidth of the set's bf16 kernel, sinc
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from recorded import GPU_OF_ROWS, data_folder
 
 from medusa_sim.calibrate.fit import FOLDS, Rows
 from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats, unscored_gemm
@@ -33,15 +33,6 @@ from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
-GPU_OF_ROWS = {
-    "a100_sxm": "a100-80gb-sxm",
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200-sxm",
-    "b200_sxm": "b200",
-    "gb200": "gb200",
-    "l40s": "l40s",
-    "rtx_pro_6000_server": "rtx-pro-6000",
-}
 HEADERS = (
     "GPU",
     "kernels",
@@ -126,8 +117,7 @@ def main() -> None:
     parser.add_argument("--write-int4", type=Path, help="hardware file of the A100 to write to")
     parser.add_argument("--fit-only", action="store_true", help="no refits")
     given = parser.parse_args()
-    data = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).resolve().parents[2] / "shared/data"))
-    frame = read_rows((given.folder or data / "moe_tp") / "quant_gemm.parquet", need_time=True)
+    frame = read_rows((given.folder or data_folder() / "moe_tp") / "quant_gemm.parquet", need_time=True)
     lines = []
     for (recorded, engine), part in frame.groupby(["gpu", "engine"], observed=True):
         kept = part.reset_index(drop=True)

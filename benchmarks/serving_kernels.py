@@ -11,7 +11,6 @@ release of a library has a kernel of its own where the newest one's misses its r
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from recorded import GPU_OF_ROWS, data_folder
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.calibrate.collective import fit_collective
@@ -39,15 +39,6 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.link_kernels import CollectiveKernel
 
 ROOT = Path(__file__).resolve().parents[1]
-GPUS = {
-    "a100_sxm": "a100-80gb-sxm",
-    "h100_sxm": "h100-sxm",
-    "h200_sxm": "h200-sxm",
-    "b200_sxm": "b200",
-    "gb200": "gb200",
-    "l40s": "l40s",
-    "rtx_pro_6000_server": "rtx-pro-6000",
-}
 SOURCE = "aiconfigurator-core 0.12 (Apache-2.0): {gpu}, {engine} {versions}, {kernel}"
 NOT_DEFAULT = ("eager", "deepep_normal", "deepep_ht", "deepep_v2", "NVLinkOneSided")
 """Kernels whose name has one of these are not what a library takes by itself in a decoding step."""
@@ -68,7 +59,7 @@ class Measured:
 
 def folder() -> Path:
     """Where the tables lie."""
-    found = Path(os.environ.get("MEDUSA_SIM_DATA", "") or ROOT / ".." / "shared" / "data") / "moe_tp"
+    found = data_folder() / "moe_tp"
     if not found.is_dir():
         sys.exit(f"no folder {found}: give the folder of the measured data in MEDUSA_SIM_DATA")
     return found
@@ -79,7 +70,7 @@ def table(name: str) -> pd.DataFrame:
     frame = pd.read_parquet(folder() / f"{name}.parquet")
     words = frame.select_dtypes("category").columns
     frame = frame.astype(dict.fromkeys(words, str))
-    keep = frame["gpu"].isin(GPUS)
+    keep = frame["gpu"].isin(GPU_OF_ROWS)
     if "suspect" in frame:
         keep &= frame["suspect"] == ""
     if name == "collectives":
@@ -107,7 +98,7 @@ def measured(name: str, gpu: str) -> Iterator[Measured]:
 
 def fitted(gpu: str) -> dict[str, list[FittedKernel]]:
     """Kernels of every engine, by set."""
-    card = load_gpu(GPUS[gpu])
+    card = load_gpu(GPU_OF_ROWS[gpu])
     sets: dict[str, list[FittedKernel]] = {}
     for one in (*latent_kernels(gpu, card), *collective_kernels(gpu, card), *dispatch_kernels(gpu, card)):
         engine, kernel = one
@@ -221,7 +212,7 @@ def fit(gpus: list[str]) -> None:
     """Fit and write."""
     for gpu in gpus:
         for kernel_set, kernels in fitted(gpu).items():
-            card = load_gpu(GPUS[gpu])
+            card = load_gpu(GPU_OF_ROWS[gpu])
             write_kernels(ROOT / "hardware", card, kernel_set, kernels)
 
 
@@ -229,7 +220,7 @@ def score(gpus: list[str]) -> None:
     """Errors that stand with the fits, weighted by rows."""
     lines = []
     for gpu in gpus:
-        card = load_gpu(GPUS[gpu])
+        card = load_gpu(GPU_OF_ROWS[gpu])
         for name, held in card.kernels.items():
             groups: dict[str, list[tuple[int, float, float]]] = {}
             sections = {"mla": held.mla, "collective": held.collective, "dispatch": held.dispatch}
@@ -271,7 +262,7 @@ def heads(gpus: list[str]) -> None:
     """Latent attention with one number of heads left out that lies between others."""
     lines = []
     for gpu in gpus:
-        card = load_gpu(GPUS[gpu])
+        card = load_gpu(GPU_OF_ROWS[gpu])
         for each in measured("mla", gpu):
             operator = each.rows.operator
             counts = np.unique(np.asarray(operator.columns["heads"]))
@@ -323,9 +314,9 @@ COMMANDS: dict[str, Callable[[list[str]], None]] = {
 
 def main() -> None:
     """Run a command on the GPUs that are named, by their key in the tables; on all without a name."""
-    command, gpus = sys.argv[1:2], sys.argv[2:] or list(GPUS)
-    if not command or command[0] not in COMMANDS or set(gpus) - set(GPUS):
-        sys.exit(f"give one of {', '.join(COMMANDS)}, and GPUs of {', '.join(GPUS)}")
+    command, gpus = sys.argv[1:2], sys.argv[2:] or list(GPU_OF_ROWS)
+    if not command or command[0] not in COMMANDS or set(gpus) - set(GPU_OF_ROWS):
+        sys.exit(f"give one of {', '.join(COMMANDS)}, and GPUs of {', '.join(GPU_OF_ROWS)}")
     COMMANDS[command[0]](gpus)
 
 

@@ -12,14 +12,14 @@ holds 80 % of the rows.
 from __future__ import annotations
 
 import dataclasses
-import os
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from accuracy import GPU_OF_FILE, ROOT
+from accuracy import GPU_OF_FILE
+from recorded import data_folder
 from scipy.optimize import brentq
 
 from medusa_sim.arrays import FloatArray
@@ -85,10 +85,7 @@ def _transfer(
 
 def main() -> None:
     """Print both tables."""
-    given = (
-        sys.argv[1] if len(sys.argv) > 1 else os.environ.get("MEDUSA_SIM_DATA", ROOT.parent / "shared/data")
-    )
-    found = list(transfers(Path(given)))
+    found = list(transfers(data_folder(*sys.argv[1:2])))
     for each in found:
         error = float(np.mean(np.abs(1.0 / each.ratio - 1.0)))
         print(

@@ -121,9 +121,8 @@ def heldout_groups(rows: Rows[Attention]) -> IntArray:
 
     The first of these that takes more than one value.
     """
-    pairs = (("heads", "kv_heads"), ("batch", "q_len"), ("kv_len", "head_dim"))
-    labels = (rows.labels(*pair) for pair in pairs)
-    return next((label for label in labels if label.max() > 0), np.arange(len(rows.time_us)))
+    label = rows.first_labels(("heads", "kv_heads"), ("batch", "q_len"), ("kv_len", "head_dim"))
+    return label if label.max() > 0 else np.arange(len(rows.time_us))
 
 
 def _searched(rows: Rows[Attention], gpu: Gpu) -> AttentionKernel:

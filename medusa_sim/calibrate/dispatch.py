@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
@@ -67,16 +67,10 @@ def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "")
         lambda each, part: _time_us(each, part, gpu),
         lambda part: _refined(kernel, part, gpu),
         source=source,
-        groups=_heldout_groups(rows),
+        groups=rows.first_labels(("ranks", "hidden"), ("tokens",)),
         ends=RANGES_OF_TOKENS,
         least_rows=_BAND_ROWS,
     )
-
-
-def _heldout_groups(rows: Rows[Dispatch]) -> IntArray:
-    """A label per (ranks, hidden); per number of tokens where there is one of these."""
-    groups = rows.labels("ranks", "hidden")
-    return groups if groups.max() > 0 else rows.labels("tokens")
 
 
 def _start(name: str, *, per_expert: bool) -> DispatchKernel:

@@ -68,6 +68,11 @@ class Rows(Generic[OperatorT]):
         sizes = np.stack([np.asarray(self.operator.columns[name]) for name in columns])
         return np.unique(sizes, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
+    def first_labels(self, *choices: tuple[str, ...]) -> IntArray:
+        """`labels` of the first of these columns that tell rows apart, of the last where none does."""
+        labels = [self.labels(*columns) for columns in choices]
+        return next((label for label in labels if label.max() > 0), labels[-1])
+
 
 def require_rows(rows: Rows[Any], source: str) -> None:
     """Raise DataError where there are too few rows for a fit."""

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.calibrate.attention import RANGES_OF_SIZE
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
@@ -27,9 +28,6 @@ from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.specs.attention_kernels import AttentionPath, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
-
-RANGES_OF_SIZE: tuple[int, ...] = (1, 8, 64, 512, 4096, 65536, 4194304)
-"""Upper ends of the ranges of q_len x batch for which residual bands are kept."""
 
 _PATH: Bounds = {
     "ramp_us": (8.0, 0.1, 60.0),
@@ -96,16 +94,10 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
         lambda each, part: _time_us(each, part, gpu),
         lambda part: _refined(kernel, part, gpu),
         source=source,
-        groups=_heldout_groups(rows),
+        groups=rows.first_labels(("heads",), ("batch",)),
         ends=RANGES_OF_SIZE,
         least_rows=_BAND_ROWS,
     )
-
-
-def _heldout_groups(rows: Rows[LatentAttention]) -> IntArray:
-    """A label per number of heads; per batch where there is one of these."""
-    heads = rows.labels("heads")
-    return heads if heads.max() > 0 else rows.labels("batch")
 
 
 def _searched(rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:

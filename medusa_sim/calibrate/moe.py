@@ -96,8 +96,7 @@ def refitted_experts(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> Exp
 
 def heldout_groups(rows: Rows[Experts]) -> IntArray:
     """What is held out together: a label per model (hidden, experts, topk); per width where there is one."""
-    models = rows.labels("hidden", "experts", "topk")
-    return models if models.max() > 0 else rows.labels("inter")
+    return rows.first_labels(("hidden", "experts", "topk"), ("inter",))
 
 
 def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:

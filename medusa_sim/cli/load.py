@@ -10,7 +10,14 @@ import click
 
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPUS, MODELS
-from medusa_sim.cli.options import SCENARIO_NAMES, PositiveFloat, output_options, scenario_options, tp_option
+from medusa_sim.cli.options import (
+    SCENARIO_NAMES,
+    PositiveFloat,
+    output_options,
+    report_option,
+    scenario_options,
+    tp_option,
+)
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
 from medusa_sim.errors import UsageError
@@ -159,13 +166,7 @@ class Policies(click.ParamType[tuple[str, ...]]):
 @click.option("--drop-long", is_flag=True, help="Leave out requests that model or KV cache cannot hold.")
 @click.option("--search/--no-search", default=True, help="Find what each policy carries, and where it loses.")
 @click.option("--timeline", is_flag=True, help="Rows over time instead, of the first seed.")
-@click.option(
-    "--report",
-    "report_dir",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Also write report.html and report.md with plots into this folder.",
-)
+@report_option
 @tp_option
 @scenario_options
 @parts_options

@@ -220,6 +220,17 @@ def tp_option(command: Command) -> Command:
     return click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help=TP_HELP)(command)
 
 
+def report_option(command: Command) -> Command:
+    """--report DIR; the command gets `report_dir`."""
+    return click.option(
+        "--report",
+        "report_dir",
+        type=click.Path(path_type=Path),
+        default=None,
+        help="Also write report.html and report.md with plots into this folder.",
+    )(command)
+
+
 TP_HELP = "GPUs that share the model (tensor parallelism)."
 _PARALLEL_OPTIONS = (
     click.option(

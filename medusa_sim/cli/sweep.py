@@ -12,7 +12,7 @@ import click
 from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, TP, GridType, echo_grid
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPUS, MODELS
-from medusa_sim.cli.options import TP_HELP, PositiveFloat, output_options, scenario_options
+from medusa_sim.cli.options import TP_HELP, PositiveFloat, output_options, report_option, scenario_options
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
 from medusa_sim.errors import UsageError
@@ -92,13 +92,7 @@ _MOST_CASES_SHOWN = 2_000
 @click.option(
     "--all-rows", is_flag=True, help="In a table and with --out: every row, not the best of each batch."
 )
-@click.option(
-    "--report",
-    "report_dir",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Also write report.html and report.md with plots into this folder.",
-)
+@report_option
 @parts_options
 @output_options
 def sweep(

@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time, verify_attention_time
 from medusa_sim.latency.base import OperatorTime
-from medusa_sim.latency.choice import Asked, choose, said
+from medusa_sim.latency.choice import Asked, Choice, KernelT, choose, said
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.latency.elementwise import elementwise_time
@@ -96,40 +96,29 @@ def _experts_time(model: CalibratedLatency, operator: Experts) -> OperatorTime:
 
 
 def _latent_time(model: CalibratedLatency, operator: LatentAttention) -> OperatorTime:
-    """Of the set that was asked for, else of any that was fitted to latent attention on this GPU."""
-    choice = choose(
-        model.gpu, "mla", operator, model.asked, lambda held: held.mla, forms=operator.forms, own_first=True
-    )
+    choice = _of_engine(model, "mla", operator, lambda held: held.mla)
     found = latent_time(model.gpu, choice.kernel, operator, cold=model.cold)
     return said(choice.of_form(operator.form), found)
 
 
 def _collective_time(model: CalibratedLatency, operator: Collective) -> OperatorTime:
-    """Of the set that was asked for, else of any that was fitted to collectives of this GPU's link."""
-    choice = choose(
-        model.gpu,
-        "collective",
-        operator,
-        model.asked,
-        lambda held: held.collective,
-        forms=operator.forms,
-        own_first=True,
-    )
+    choice = _of_engine(model, "collective", operator, lambda held: held.collective)
     return said(choice, collective_time(model.gpu, choice.kernel, operator))
 
 
 def _dispatch_time(model: CalibratedLatency, operator: Dispatch) -> OperatorTime:
-    """Of the set that was asked for, else of any that was fitted to dispatch over this GPU's link."""
-    choice = choose(
-        model.gpu,
-        "dispatch",
-        operator,
-        model.asked,
-        lambda held: held.dispatch,
-        forms=operator.forms,
-        own_first=True,
-    )
+    choice = _of_engine(model, "dispatch", operator, lambda held: held.dispatch)
     return said(choice.of_form(operator.form), dispatch_time(model.gpu, choice.kernel, operator))
+
+
+def _of_engine(
+    model: CalibratedLatency,
+    section: str,
+    operator: LatentAttention | Collective | Dispatch,
+    table: Callable[[KernelSet], Mapping[str, KernelT]],
+) -> Choice[KernelT]:
+    """Of the set that was asked for in any of the operator's forms, else of any set of this GPU."""
+    return choose(model.gpu, section, operator, model.asked, table, forms=operator.forms, own_first=True)
 
 
 def _unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:

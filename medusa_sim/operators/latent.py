@@ -15,7 +15,16 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, Self, get_args
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.operators.operator import Fault, Gemm, Numbers, Operator, Size, TextArray, Words
+from medusa_sim.operators.operator import (
+    Fault,
+    Gemm,
+    Numbers,
+    Operator,
+    Size,
+    TextArray,
+    Words,
+    attended_pairs,
+)
 from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -166,10 +175,7 @@ class LatentAttention(Operator):
     @property
     def attended_pairs(self) -> FloatArray:
         """(query, key) pairs of one head of one sequence; causal prefill skips half of the new corner."""
-        queries, keys = as_float(self.q_len), as_float(self.kv_len)
-        if self.is_causal:
-            return queries * (keys - (queries - 1.0) / 2.0)
-        return queries * keys
+        return attended_pairs(self.q_len, self.kv_len, causal=self.is_causal)
 
     @property
     def flops(self) -> FloatArray:

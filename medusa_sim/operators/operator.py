@@ -217,6 +217,12 @@ class Gemm(Operator):
         return self.weight_bytes + self.activation_bytes
 
 
+def attended_pairs(q_len: Size, kv_len: Size, *, causal: bool) -> FloatArray:
+    """(query, key) pairs of one head: q s, without the upper triangle of the q x q corner where causal."""
+    queries, keys = as_float(q_len), as_float(kv_len)
+    return queries * (keys - (queries - 1.0) / 2.0) if causal else queries * keys
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attention(Operator):
     """An attention product of `batch` sequences, each with `q_len` queries over `kv_len` keys.
@@ -277,10 +283,7 @@ class Attention(Operator):
         q s, except that causal prefill with a prefix skips the upper triangle of the q x q corner.
         A verification step computes the whole q x q corner and masks it (tree mask).
         """
-        queries, keys = as_float(self.q_len), as_float(self.kv_len)
-        if self.is_causal:
-            return queries * (keys - (queries - 1.0) / 2.0)
-        return queries * keys
+        return attended_pairs(self.q_len, self.kv_len, causal=self.is_causal)
 
     @property
     def flops(self) -> FloatArray:

@@ -15,6 +15,7 @@ from medusa_sim.reading import read_csv_table
 if TYPE_CHECKING:
     import pandas as pd
 
+FOLDER = "profiles/acceptance/rsd"
 COLUMNS = ("target", "draft", "task", "experiment", "decoder", "spec", "block_efficiency", "draft_ratio")
 OBSERVED_LENGTH_MAX = 5
 """SD rows up to this length are what a prediction may see."""
@@ -31,17 +32,18 @@ that was run, and the right-hand ones are in it."""
 
 def published_table() -> Path:
     """The shipped copy of the paper's tables. SpecError when the installation lacks it."""
-    path = find("profiles/acceptance/rsd", "block_efficiency.csv")
-    if path is None:
-        raise SpecError("profiles/acceptance/rsd/block_efficiency.csv is missing; install medusa-sim again")
-    return path
+    return _shipped("block_efficiency.csv")
 
 
 def own_pair_table() -> Path:
     """The same of the shipped checkpoints (`benchmarks/own_pair.py`). SpecError where it is missing."""
-    path = find("profiles/acceptance/rsd", "own_pair.csv")
+    return _shipped("own_pair.csv")
+
+
+def _shipped(name: str) -> Path:
+    path = find(FOLDER, name)
     if path is None:
-        raise SpecError("profiles/acceptance/rsd/own_pair.csv is missing; install medusa-sim again")
+        raise SpecError(f"{FOLDER}/{name} is missing; install medusa-sim again")
     return path
 
 

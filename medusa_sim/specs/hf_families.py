@@ -68,7 +68,7 @@ class _Windowed(msgspec.Struct, frozen=True, kw_only=True):
     layer_types: list[str] | None = None
 
 
-class _Mixtral(_Moe, frozen=True, kw_only=True):
+class _LocalExperts(_Moe, frozen=True, kw_only=True):
     num_local_experts: _Experts
     intermediate_size: Width
 
@@ -102,14 +102,7 @@ class _Glm(_DeepSeek, frozen=True, kw_only=True):
     use_qk_norm: bool = False
 
 
-class _GptOss(_Moe, frozen=True, kw_only=True):
-    num_local_experts: _Experts
-    intermediate_size: Width
-
-
-class _Llama4(_Moe, frozen=True, kw_only=True):
-    num_local_experts: _Experts
-    intermediate_size: Width
+class _Llama4(_LocalExperts, frozen=True, kw_only=True):
     intermediate_size_mlp: Width
     interleave_moe_layer_step: Layers = 1
     moe_layers: list[_Count] | None = None
@@ -117,9 +110,7 @@ class _Llama4(_Moe, frozen=True, kw_only=True):
     no_rope_layers: list[Annotated[int, Meta(ge=0, le=1)]] | None = None
 
 
-class _MiniMax(_Moe, frozen=True, kw_only=True):
-    num_local_experts: _Experts
-    intermediate_size: Width
+class _MiniMax(_LocalExperts, frozen=True, kw_only=True):
     use_qk_norm: bool = True
     use_mtp: bool = False
     num_mtp_modules: _Count = 0
@@ -133,14 +124,19 @@ def _dense(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
 
 
 def _mixtral(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    config = converted(content, _Mixtral, refuse.file)
-    experts = MoE(
+    config = converted(content, _LocalExperts, refuse.file)
+    return Own(experts=_local(config, layers), windows=_windows(content, layers, refuse))
+
+
+def _local(config: _LocalExperts, layers: int, *, shared: int = 0, biases: bool = False) -> MoE:
+    return MoE(
         experts=config.num_local_experts,
         topk=config.num_experts_per_tok,
         inter=config.intermediate_size,
         layers=layers,
+        shared=shared,
+        biases=biases,
     )
-    return Own(experts=experts, windows=_windows(content, layers, refuse))
 
 
 def _qwen(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
@@ -199,14 +195,8 @@ def _routed(config: _DeepSeek, layers: int) -> MoE:
 
 
 def _gpt_oss(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    config = converted(content, _GptOss, refuse.file)
-    experts = MoE(
-        experts=config.num_local_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.intermediate_size,
-        layers=layers,
-        biases=True,
-    )
+    config = converted(content, _LocalExperts, refuse.file)
+    experts = _local(config, layers, biases=True)
     return Own(experts=experts, windows=_windows(content, layers, refuse), notes=(_SINKS,))
 
 
@@ -220,13 +210,7 @@ def _llama4(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
     rotated = config.no_rope_layers or [int((layer + 1) % 4 != 0) for layer in range(layers)]
     chunk = config.attention_chunk_size
     return Own(
-        experts=MoE(
-            experts=config.num_local_experts,
-            topk=config.num_experts_per_tok,
-            inter=config.intermediate_size,
-            layers=len(sparse),
-            shared=config.intermediate_size,
-        ),
+        experts=_local(config, len(sparse), shared=config.intermediate_size),
         intermediate=config.intermediate_size_mlp,
         windows=None
         if chunk is None
@@ -236,14 +220,8 @@ def _llama4(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
 
 def _minimax(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
     config = converted(content, _MiniMax, refuse.file)
-    experts = MoE(
-        experts=config.num_local_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.intermediate_size,
-        layers=layers,
-    )
     return Own(
-        experts=experts,
+        experts=_local(config, layers),
         qk_norm=config.use_qk_norm,
         mtp_layers=config.num_mtp_modules if config.use_mtp else 0,
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.operators.latent import LatentAttention
+from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Attention, AttentionKind, Elementwise, Size
 from medusa_sim.specs.latent import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.windows import Windows
 from medusa_sim.step.workload import (
     Launch,
     Phase,
@@ -85,13 +86,15 @@ def attention_launches(
             for kind in products
         ]
     kind = _FUSED_KIND[workload.phase]
-    windowed = 0 if model.windows is None else model.windows.layers
+    windows = model.windows
+    windowed = 0 if windows is None else windows.layers
     launches = []
     if windowed < model.layers:
         kernel = _attention(model, kind, workload, workload.kv_len)
         launches.append(Launch(operator=kernel, part="attention", count=model.layers - windowed))
-    if windowed:
-        launches.append(Launch(operator=_windowed(model, kind, workload), part="attention", count=windowed))
+    if windows is not None and windowed:
+        kernel = _windowed(model, windows, kind, workload)
+        launches.append(Launch(operator=kernel, part="attention", count=windowed))
     return launches
 
 
@@ -110,37 +113,26 @@ def _attention(model: Model, kind: AttentionKind, workload: Workload, kv_len: Si
     )
 
 
-def _windowed(model: Model, kind: AttentionKind, workload: Workload) -> Attention:
+def _windowed(model: Model, windows: Windows, kind: AttentionKind, workload: Workload) -> Attention:
     """The kernel of a windowed layer: fewer keys.
 
     A prompt longer than the window w is s / w blocks of w queries over 1.5 w keys, which causal attention
     halves to the w pairs that each query has.
     """
-    windows = model.windows
-    assert windows is not None  # noqa: S101  # asked of models with windows alone
     keys = np.asarray(workload.kv_len, dtype=np.float64)
     queries = np.asarray(workload.query_tokens, dtype=np.float64)
     if workload.phase != "prefill":
         return _attention(model, kind, workload, windows.keys(keys, queries))
     blocks = np.maximum(keys / windows.size, 1.0)
-    return Attention(
-        name=kind,
-        kind=kind,
-        batch=np.asarray(workload.batch) * blocks,
-        q_len=queries / blocks,
-        kv_len=np.where(blocks > 1.0, 1.5 * windows.size, keys),
-        heads=model.heads,
-        kv_heads=model.kv_heads,
-        head_dim=model.head_dim,
-        dtype=model.activation_dtype,
-        kv_dtype=model.kv_dtype,
-    )
+    whole = _attention(model, kind, workload, np.where(blocks > 1.0, 1.5 * windows.size, keys))
+    return whole.with_columns(batch=np.asarray(workload.batch) * blocks, q_len=queries / blocks)
 
 
 def _latent_attention(model: Model, latent: Latent, workload: Workload) -> Launch:
+    kind: LatentKind = "mla_prefill" if workload.phase == "prefill" else "mla_decode"
     kernel = LatentAttention(
-        name="mla_prefill" if workload.phase == "prefill" else "mla_decode",
-        kind="mla_prefill" if workload.phase == "prefill" else "mla_decode",
+        name=kind,
+        kind=kind,
         batch=workload.batch,
         q_len=workload.query_tokens,
         kv_len=workload.kv_len,

@@ -8,7 +8,7 @@ decoding (`query_tokens = candidates`, root included). `network.py` makes kernel
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -33,19 +33,7 @@ Part = Literal[
     "drafter",
     "accept",
 ]
-PARTS: tuple[Part, ...] = (
-    "qkv",
-    "attention",
-    "o_proj",
-    "mlp",
-    "experts",
-    "exchange",
-    "norm_rope",
-    "embedding",
-    "lm_head",
-    "drafter",
-    "accept",
-)
+PARTS: tuple[Part, ...] = get_args(Part)
 """The slices of a step that reports show, in the order in which they stack."""
 
 

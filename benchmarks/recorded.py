@@ -1,0 +1,23 @@
+"""Where the measured rows lie that are not part of this project (CONTRIBUTING.md), and which GPU is which."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+GPU_OF_ROWS = {
+    "a100_sxm": "a100-80gb-sxm",
+    "h100_sxm": "h100-sxm",
+    "h200_sxm": "h200-sxm",
+    "b200_sxm": "b200",
+    "gb200": "gb200",
+    "l40s": "l40s",
+    "rtx_pro_6000_server": "rtx-pro-6000",
+}
+"""`gpu` of rows under moe_tp -> hardware file."""
+
+
+def data_folder(given: str | Path = "") -> Path:
+    """`given`, else $MEDUSA_SIM_DATA, else ../shared/data beside the checkout."""
+    beside = Path(__file__).resolve().parents[2] / "shared" / "data"
+    return Path(given or os.environ.get("MEDUSA_SIM_DATA") or beside)
