@@ -120,8 +120,8 @@ HOUSE = (
     Room(("cli",), "one module a command"),
     Room(("api",), "the Python face: import medusa_sim"),
 )
-MOST_LOOSE = 8
-"""Modules that may lie beside the rooms, __init__ among them."""
+MOST_LOOSE = 9
+"""Modules that may lie beside the rooms, __init__ and __main__ among them."""
 START, END = "<!-- house: written by make docs from benchmarks/house.py -->", "<!-- /house -->"
 
 

@@ -12,13 +12,14 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from medusa_sim.data import DataDir
-from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.errors import UsageError, shown, unknown_name
 from medusa_sim.export import exported
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.load.simulate import DEFAULT_POLICIES
@@ -58,11 +59,37 @@ DRAFT_CHECKPOINT = "DRAFT_CHECKPOINT"
 """Stands in exported settings where no checkpoint of the draft was named."""
 _OF_A_LOAD = ("prompt_tokens", "output_tokens")
 """Arguments that a scenario has too, as traffic on its steps; a load has the requests themselves."""
-_FLAGS = ("chain_only", "lossless")
+_FLAGS = {
+    ("chain_only", True): "--chain-only",
+    ("chain_only", False): "--trees",
+    ("dp_attention", True): "--dp-attention",
+    ("lossless", True): "--lossless",
+}
+"""Options without a value, by the argument's."""
 
 
-def _listed(sizes: Sizes) -> list[int]:
-    return [int(sizes)] if isinstance(sizes, int | np.integer) else [int(size) for size in sizes]
+def _several(given: object) -> list[Any]:
+    """One value or several, as a list; text is one."""
+    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
+
+
+def _listed(name: str, sizes: Sizes) -> list[int]:
+    """Sizes as a list. Raises UsageError for text and for fractions, which were else cut without a word."""
+    given = _several(sizes)
+    for size in given:
+        whole = isinstance(size, int | np.integer) or (isinstance(size, float) and size.is_integer())
+        if isinstance(size, bool) or not whole:
+            raise UsageError(f"{name} {shown(size)}: whole numbers from 1 are allowed, one or several")
+    return [int(size) for size in given]
+
+
+def _numbers(name: str, given: float | Iterable[float]) -> list[float]:
+    """Numbers as a list, each once. Raises UsageError for what is none, such as text."""
+    several = _several(given)
+    for number in several:
+        if isinstance(number, bool) or not isinstance(number, Real):
+            raise UsageError(f"{name} {shown(number)}: numbers are allowed, one or several")
+    return list(dict.fromkeys(float(number) for number in several))
 
 
 class Scenario(plan_scenario.Scenario):
@@ -86,7 +113,9 @@ class Scenario(plan_scenario.Scenario):
         """
         import pandas as pd
 
-        grid = Grid.of(_listed(batch), _listed(seq_len), _listed(candidates))
+        grid = Grid.of(
+            _listed("batch", batch), _listed("seq_len", seq_len), _listed("candidates", candidates)
+        )
         frame: pd.DataFrame = pd.concat(
             [table.pandas() for table in sweep_tables([self], grid)], ignore_index=True
         )
@@ -103,7 +132,7 @@ class Scenario(plan_scenario.Scenario):
         question: further fields of `medusa_sim.plan.question.Question` (objective, max_latency_ms,
         candidates_max, request, ...). Raises UsageError for a question that makes no sense.
         """
-        batches = _listed(batch)
+        batches = _listed("batch", batch)
         known = set(Question.__dataclass_fields__)
         for name in question:
             if name not in known:
@@ -111,14 +140,17 @@ class Scenario(plan_scenario.Scenario):
         if not batches:
             raise UsageError("batch is empty: give at least one whole number from 1")
         asked = Question(
-            batch_min=min(batches), batch_max=max(batches), seq_len=tuple(_listed(seq_len)), **question
+            batch_min=min(batches),
+            batch_max=max(batches),
+            seq_len=tuple(_listed("seq_len", seq_len)),
+            **question,
         )
         return Answer(recommendation=recommended(self, asked))
 
     def simulate(
         self,
-        policies: str | Policy | Sequence[str | Policy] = DEFAULT_POLICIES,
-        rates: float | Sequence[float] | None = None,
+        policies: str | int | Policy | Sequence[str | int | Policy] = DEFAULT_POLICIES,
+        rates: float | Iterable[float] | None = None,
         *,
         search: bool = True,
         target_rate: float | None = None,
@@ -126,7 +158,7 @@ class Scenario(plan_scenario.Scenario):
     ) -> Simulation:
         """Requests over time under policies of speculation, as `medusa-sim load`.
 
-        policies: names, numbers of drafts as text, or objects with `name` and `choose(state) -> drafts`
+        policies: names, numbers of drafts, or objects with `name` and `choose(state) -> drafts`
         (`medusa_sim.load.policies.Policy`). rates: requests a second (None: the trace's own, else shares of
         what is carried). search: find what each policy carries. load: arguments of
         `medusa_sim.load.question.load_test`: trace, users, requests, prompt_tokens, output_tokens, tpot_ms,
@@ -136,12 +168,13 @@ class Scenario(plan_scenario.Scenario):
         from medusa_sim.report.load_frames import Simulation
 
         several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
+        named = [str(each) if isinstance(each, int) else each for each in several]
         known = inspect.signature(load_test).parameters
         for name in load:
             if name not in known or name in ("scenario", "policies"):
                 raise UsageError(unknown_name("argument of a load", name, known))
-        asked = None if rates is None else [rates] if isinstance(rates, int | float) else list(rates)
-        test = load_test(self, policies=several, **load)
+        asked = None if rates is None else _numbers("rates", rates)
+        test = load_test(self, policies=named, **load)
         return Simulation(answer=answered(test, asked, search=search, target_rate=target_rate))
 
     def step(
@@ -152,7 +185,8 @@ class Scenario(plan_scenario.Scenario):
         A count that the acceptance does not describe is timed with as many drafts as it has, without a
         speedup.
         """
-        Grid.of([batch], [seq_len], [1 if candidates is None else candidates])
+        sizes = {"batch": batch, "seq_len": seq_len, "candidates": 1 if candidates is None else candidates}
+        Grid.of(*(_listed(name, [size]) for name, size in sizes.items()))
         if candidates is None:
             candidates = self.recommend(batch, seq_len).schedule_row.best_candidates
         option = None
@@ -184,8 +218,10 @@ class Scenario(plan_scenario.Scenario):
         """The scenario as a line of the shell. Raises UsageError for an object that no option can name."""
         words = ["medusa-sim", name]
         for key, value in self.changed.items():
-            option = f"--{key.replace('_', '-')}"
-            words += [option] if key in _FLAGS else [option, _told(key, value)]
+            if isinstance(value, bool):
+                words.append(_FLAGS[key, value])
+            else:
+                words += [f"--{key.replace('_', '-')}", _told(key, value)]
         return shlex.join(words)
 
     @classmethod
@@ -219,7 +255,7 @@ def _told(name: str, value: Any) -> str:
         name_of: str = value.name
         return name_of
     if name == "acceptance" and isinstance(value, Sequence):
-        return ",".join(f"{float(rate):g}" for rate in value)
+        return ",".join(repr(float(rate)) for rate in value)
     raise UsageError(f"{name} was given as an object of Python; a command can only name it: give its name")
 
 
@@ -379,7 +415,7 @@ def sweep(
         Scenario(gpu=card, model=target, tp=gpus, **scenario).sweep(batch, seq_len, candidates)
         for card in names[0]
         for target in names[1]
-        for gpus in _listed(tp)
+        for gpus in _listed("tp", tp)
     ]
     whole: pd.DataFrame = pd.concat(
         [frame.astype({"gpu": str, "model": str}) for frame in frames], ignore_index=True
@@ -396,8 +432,8 @@ def recommend(*, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes = DEFAULT_SEQ_LE
 
 
 def simulate(
-    policies: str | Policy | Sequence[str | Policy] = DEFAULT_POLICIES,
-    rates: float | Sequence[float] | None = None,
+    policies: str | int | Policy | Sequence[str | int | Policy] = DEFAULT_POLICIES,
+    rates: float | Iterable[float] | None = None,
     **given: Any,
 ) -> Simulation:
     """`Scenario(...).simulate(...)`: arguments of the load by their names, every other is the scenario's."""

@@ -153,6 +153,8 @@ def test_a_host_bound_step_says_so() -> None:
         "recommend --drafter draft-model --draft-model llama-68m --draft-runtime hf-eager --acceptance 2.8@3",
         "sweep --dtype bf16 --weight-dtype int4 --kv-dtype fp8 --latency roofline",
         "recommend --workload coding --lossless --acceptance paper-fig4-sparse",
+        "recommend --trees --runtime vllm",
+        "recommend --gpu h200-sxm --model deepseek-r1 --tp 8 --dp-attention --runtime sglang --drafter mtp",
     ],
 )
 def test_a_command_and_its_scenario_are_one(line: str) -> None:
@@ -179,6 +181,37 @@ def test_lines_that_are_no_scenario_are_refused(line: str, told: str) -> None:
     with pytest.raises(UsageError, match=told) as refused:
         ms.Scenario.from_command(line)
     assert "\n" not in str(refused.value)
+
+
+def test_rates_keep_every_digit_in_a_command() -> None:
+    scenario = ms.Scenario(acceptance=[0.7123456789, 1 / 3], latency="roofline", drafter="eagle")
+    again = ms.Scenario.from_command(scenario.command())
+    assert again.profile.tokens_per_step(3) == scenario.profile.tokens_per_step(3)
+
+
+@pytest.mark.parametrize("sizes", ["12", "1..64", 1.5, [1, 2.5], True, None, [None], float("nan"), ["4"]])
+def test_sizes_that_are_no_whole_numbers_are_refused(scenario: ms.Scenario, sizes: object) -> None:
+    with pytest.raises(UsageError, match=r"batch .*: whole numbers from 1 are allowed"):
+        scenario.sweep(batch=sizes)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"seq_len .*: whole numbers from 1 are allowed"):
+        scenario.recommend(seq_len=sizes)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"batch .*: whole numbers from 1 are allowed"):
+        scenario.step(batch=sizes)  # type: ignore[arg-type]
+
+
+def test_sizes_of_frames_and_arrays_are_taken(scenario: ms.Scenario) -> None:
+    sizes = pd.Series([1.0, 4.0])
+    frame = scenario.sweep(batch=sizes, candidates=sizes.to_numpy().astype(int)[:1])
+    assert list(frame["batch"]) == [1, 4]
+
+
+def test_a_load_takes_numbers_of_any_kind(scenario: ms.Scenario) -> None:
+    asked = {"requests": 20, "seeds": 1, "max_num_seqs": 8, "search": False}
+    found = scenario.simulate(["none", 2], rates=pd.Series([4, 4]), **asked)
+    assert list(found.frame["policy"]) == ["none", "K=2"]
+    for rates in ("4", ["4"], True, [None]):
+        with pytest.raises(UsageError, match=r"rates .*: numbers are allowed"):
+            scenario.simulate("none", rates=rates, **asked)  # type: ignore[arg-type]
 
 
 def test_objects_have_no_option() -> None:

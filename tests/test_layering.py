@@ -14,6 +14,7 @@ from house import END, HOUSE, MOST_LOOSE, START, house_text
 PACKAGE = Path(__file__).resolve().parents[1] / "medusa_sim"
 
 RANK = {name: rank for rank, room in enumerate(HOUSE) for name in room.names}
+RANK["__main__"] = len(HOUSE)  # the door: python -m medusa_sim
 ORDER = {room.names[0]: room.modules for room in HOUSE if room.modules}
 HEAVY = {
     "dask",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import GPUS, MODELS
+from medusa_sim.cli.names import DRAFTERS, GPUS, MODELS
 from medusa_sim.cli.options import (
+    DRAFTER_HELP,
     SCENARIO_NAMES,
+    Command,
     PositiveFloat,
     output_options,
     report_option,
@@ -21,7 +24,7 @@ from medusa_sim.cli.options import (
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_MODEL
+from medusa_sim.plan.defaults import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL
 
 if TYPE_CHECKING:
     from medusa_sim.load.question import LoadAnswer
@@ -67,6 +70,14 @@ class Policies(click.ParamType[tuple[str, ...]]):
             else:
                 names.append(part)
         return tuple(dict.fromkeys(names))
+
+
+def _drafters(command: Command) -> Command:
+    """--drafter as a list; the command gets `drafters`."""
+    return click.option(
+        "--drafter", "drafters", type=DRAFTERS, default=DEFAULT_DRAFTER, show_default=True,
+        help=f"{DRAFTER_HELP} With --out also a list a,b.",
+    )(command)  # fmt: skip
 
 
 @click.command(
@@ -168,7 +179,7 @@ class Policies(click.ParamType[tuple[str, ...]]):
 @click.option("--timeline", is_flag=True, help="Rows over time instead, of the first seed.")
 @report_option
 @tp_option
-@scenario_options
+@partial(scenario_options, drafter=_drafters)
 @parts_options
 @output_options
 def load(
@@ -176,6 +187,7 @@ def load(
     parts: PartsPlace,
     gpus: tuple[str, ...],
     models: tuple[str, ...],
+    drafters: tuple[str, ...],
     policies: tuple[str, ...],
     rates: tuple[float, ...] | None,
     target_rate: float | None,
@@ -189,7 +201,7 @@ def load(
 
     The table says first what speculation is worth under this load; --format csv, json and parquet carry every
     metric of every policy and rate, with confidence intervals over the seeds. --out writes these rows as
-    parts of a data set, for lists of GPUs and models, by any number of processes.
+    parts of a data set, for lists of GPUs, models and drafters, by any number of processes.
     """
     from medusa_sim.cli.progress import progress
     from medusa_sim.load.question import answered, load_test
@@ -200,10 +212,21 @@ def load(
         from medusa_sim.writing import check_folder
 
         check_folder(report_dir)
-    common = {key: names[key] for key in ("tp", *SCENARIO_NAMES)}
-    scenarios = [Scenario(gpu=gpu, model=model, **common) for gpu in gpus for model in models]
+    common = {key: names[key] for key in ("tp", *SCENARIO_NAMES) if key in names}
+    scenarios = [
+        Scenario(gpu=gpu, model=model, drafter=drafter, **common)
+        for gpu in gpus
+        for model in models
+        for drafter in drafters
+    ]
     asked = {key: value for key, value in names.items() if key not in common}
     if parts.folder is not None:
+        of_one = {"--report": report_dir, "--timeline": timeline, "--target-rate": target_rate}
+        for option, value in of_one.items():
+            if value:
+                raise UsageError(
+                    f"{option} is about one scenario, and --out writes rows of many: leave one out"
+                )
         from medusa_sim.parts.load_parts import LoadParts
         from medusa_sim.report.cost_text import price_lines
 
@@ -214,7 +237,7 @@ def load(
         write_parts(work, parts, "requests")
         return
     if len(scenarios) > 1:
-        raise UsageError("several GPUs or models: say where their rows go with --out DIR")
+        raise UsageError("several GPUs, models or drafters: say where their rows go with --out DIR")
     scenario = scenarios[0]
     test = load_test(scenario, policies=policies, **asked)
     with progress("requests") as tell:

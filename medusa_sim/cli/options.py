@@ -107,25 +107,30 @@ def output_options(command: Command) -> Command:
     return wrapped
 
 
-def scenario_options(command: Command) -> Command:
-    """What `plan.scenario.Scenario` takes beside GPU and model, under its names."""
-    for option in reversed(_SCENARIO_OPTIONS):
+DRAFTER_HELP = (
+    "What proposes the candidates: medusa, eagle, eagle3, mtp, p-eagle, pard, dflash, dspark, draft-model, "
+    "ngram or suffix."
+)
+
+
+def drafter_option(command: Command) -> Command:
+    """--drafter for commands that are about one drafter; the command gets `drafter`."""
+    return click.option(
+        "--drafter", type=DRAFTER, default=DEFAULT_DRAFTER, show_default=True, help=DRAFTER_HELP
+    )(command)
+
+
+def scenario_options(command: Command, drafter: Callable[[Command], Command] = drafter_option) -> Command:
+    """What `plan.scenario.Scenario` takes beside GPU and model, under its names; `drafter` adds --drafter."""
+    for option in reversed((_RUNTIME, drafter, *_SCENARIO_OPTIONS)):
         command = option(command)
     return latency_options(parallel_options(command))
 
 
+_RUNTIME = click.option(
+    "--runtime", type=RUNTIME, default=DEFAULT_RUNTIME, show_default=True, help="How kernels launch."
+)
 _SCENARIO_OPTIONS = (
-    click.option(
-        "--runtime", type=RUNTIME, default=DEFAULT_RUNTIME, show_default=True, help="How kernels launch."
-    ),
-    click.option(
-        "--drafter",
-        type=DRAFTER,
-        default=DEFAULT_DRAFTER,
-        show_default=True,
-        help="What proposes the candidates: medusa, eagle, eagle3, mtp, p-eagle, pard, dflash, dspark, "
-        "draft-model, ngram or suffix.",
-    ),
     click.option(
         "--acceptance",
         type=ACCEPTANCE,

@@ -9,7 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.load.requests import MOST_REQUESTS, Requests
+from medusa_sim.load.requests import MOST_REQUESTS, Requests, check_rate
 
 _WARM = 10
 _LEAST_TO_WARM = 200
@@ -84,8 +84,7 @@ def open_loop(
     """
     first, last = rate_per_s if isinstance(rate_per_s, tuple) else (rate_per_s, rate_per_s)
     for rate in (first, last):
-        if not 0.0 < rate <= 1e6:
-            raise UsageError(f"rate {rate:g}: above 0 and at most 1e6 requests a second are allowed")
+        check_rate(rate)
     if not 0.01 <= burstiness <= 1e4:
         raise UsageError(
             f"burstiness {burstiness:g}: from 0.01 (bursts) to 1e4 (even) is allowed; 1 is Poisson"

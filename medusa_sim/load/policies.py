@@ -200,49 +200,51 @@ def schedule_by_context(table: StepTable, gain: float = SWITCHING_GAIN) -> BySiz
 
 NAMES = ("none", "K", "schedule", "schedule=1:5,32:3,96:0", "schedule-context", "adaptive", "budget")
 """Forms of a policy's name; K is a whole number."""
+_COMPUTED = ("schedule", "schedule-context", "adaptive", "budget")
 
 
 def drafts_asked(names: Sequence[str], known: int) -> int:
-    """Longest draft that policies of these names may run, of `known` that the scenario describes."""
-    fixed = [_fixed(name) for name in names]
-    if all(drafts is not None for drafts in fixed):
-        return max([drafts for drafts in fixed if drafts is not None], default=0)
-    return known
+    """Longest draft that policies of these names may run, of `known` that the scenario describes.
+
+    Raises UsageError for a name that means nothing, or that asks for more drafts.
+    """
+    longest = 0
+    for name in names:
+        entries = _entries(name)
+        most = known if entries is None else max(drafts for _, drafts in entries)
+        if most > known:
+            raise UsageError(
+                f"policy {shown(name)} drafts {most} tokens and the acceptance describes {known}: choose "
+                "fewer, or a profile measured further out"
+            )
+        longest = max(longest, most if _fixed(name) is not None else known)
+    return longest
+
+
+def never_drafts(names: Sequence[str]) -> bool:
+    """Whether all of these names are `none`, which takes no drafter."""
+    return all(_fixed(name) == 0 for name in names)
 
 
 def policy_of(name: str, table: StepTable, length: float) -> Policy:
-    """The policy of a name. length: typical committed tokens of a request, for `schedule`.
+    """The policy of a name that `drafts_asked` let pass. length: typical committed tokens of a request.
 
-    Raises UsageError for a name that means nothing or drafts that the scenario does not describe.
+    Raises UsageError for a name that means nothing.
     """
-    drafts = _fixed(name)
+    drafts, entries = _fixed(name), _entries(name)
     if drafts is not None:
-        return _within(Fixed(drafts), drafts, table.drafts_max)
-    kind, _, given = name.partition("=")
-    if kind == "schedule" and given:
-        entries = _entries(name, given)
-        return _within(BySize(entries, name=name), max(k for _, k in entries), table.drafts_max)
-    if not given:
-        match kind:
-            case "schedule":
-                return schedule_of(table, length)
-            case "schedule-context":
-                return schedule_by_context(table)
-            case "adaptive":
-                tiers = tuple(sorted({min(tier, table.drafts_max) for tier in (1, 3, 7)}))
-                return Adaptive(tiers=tiers)
-            case "budget":
-                return Budget.of(table)
-    raise UsageError(f"policy {shown(name)}: give one of {', '.join(NAMES)}")
-
-
-def _within(policy: Policy, drafts: int, known: int) -> Policy:
-    if drafts > known:
-        raise UsageError(
-            f"policy {policy.name} drafts {drafts} tokens and the acceptance describes {known}: choose "
-            "fewer, or a profile measured further out"
-        )
-    return policy
+        return Fixed(drafts)
+    if entries is not None:
+        return BySize(entries, name=name)
+    match name:
+        case "schedule":
+            return schedule_of(table, length)
+        case "schedule-context":
+            return schedule_by_context(table)
+        case "adaptive":
+            return Adaptive(tiers=tuple(sorted({min(tier, table.drafts_max) for tier in (1, 3, 7)})))
+        case _:
+            return Budget.of(table)
 
 
 def _fixed(name: str) -> int | None:
@@ -253,7 +255,16 @@ def _fixed(name: str) -> int | None:
     return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
 
 
-def _entries(name: str, given: str) -> tuple[tuple[int, int], ...]:
+def _entries(name: str) -> tuple[tuple[int, int], ...] | None:
+    """(first requests, drafts) that a name gives; None where they are computed. Raises UsageError."""
+    fixed = _fixed(name)
+    if fixed is not None:
+        return ((1, fixed),)
+    if name in _COMPUTED:
+        return None
+    kind, _, given = name.partition("=")
+    if kind != "schedule":
+        raise UsageError(f"policy {shown(name)}: give one of {', '.join(NAMES)}")
     try:
         pairs = [tuple(int(part) for part in entry.split(":")) for entry in given.split(",")]
         entries = tuple((first, drafts) for first, drafts in pairs)

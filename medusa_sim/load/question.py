@@ -12,6 +12,7 @@ from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
 from medusa_sim.load.limits import BLOCK_TOKENS, MAX_REQUESTS, TOKEN_BUDGET
 from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import Policy
+from medusa_sim.load.requests import check_rate
 from medusa_sim.load.search import Carried, carried, rates_to_try, saturation
 from medusa_sim.load.simulate import DEFAULT_POLICIES, LoadPoint, LoadTest, Server
 from medusa_sim.load.trace import read_trace
@@ -125,6 +126,8 @@ def answered(
         raise UsageError("--users is a closed loop, which has no --rate: give one of them")
     if rates is not None and not rates:
         raise UsageError("rates are empty: give at least one number of requests a second")
+    if target_rate is not None:
+        check_rate(target_rate, "target rate")
     each = test.seeds * len(test.served) * test.requests(test.any_rate, 0)[0].count
     done = [0, 0]
 

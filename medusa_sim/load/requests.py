@@ -12,6 +12,16 @@ from medusa_sim.load.limits import Limits
 
 MOST_REQUESTS = 20_000_000
 """Requests of one run: some 64 bytes each are kept."""
+LEAST_RATE, MOST_RATE = 1e-9, 1e6
+"""Requests a second."""
+
+
+def check_rate(rate_per_s: float, what: str = "rate") -> None:
+    """Raises UsageError for what is no rate of requests."""
+    if not LEAST_RATE <= rate_per_s <= MOST_RATE:
+        raise UsageError(
+            f"{what} {rate_per_s:g}: from {LEAST_RATE:g} to {MOST_RATE:g} requests a second are allowed"
+        )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -52,10 +62,14 @@ class Requests:
         """The same requests in the same pattern at another mean rate."""
         if self.users is not None:
             raise UsageError("a closed loop has users and no rate; give --users, or arrivals at a --rate")
-        if not 0.0 < rate_per_s < np.inf:
-            raise UsageError(f"rate {rate_per_s:g}: a finite number of requests a second above 0 is needed")
-        if self.count < 2 or not np.isfinite(self.rate_per_s):
+        check_rate(rate_per_s)
+        if self.count < 2:
             return self
+        if not np.isfinite(self.rate_per_s):
+            raise UsageError(
+                f"requests {self.source}: all {self.count} come at once, which no --rate can stretch; leave "
+                "--rate out, or give arrivals that differ"
+            )
         return replace(self, arrival_s=self.arrival_s * (self.rate_per_s / rate_per_s))
 
     def first(self, count: int) -> Requests:

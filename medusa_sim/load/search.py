@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.load.arrivals import Traced
 from medusa_sim.load.metrics import measured
+from medusa_sim.load.policies import Fixed, Policy
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.simulate import Advance, LoadTest, Served
 from medusa_sim.load.step_table import StepTable
@@ -27,7 +27,7 @@ class Carried:
     largest_per_s: largest rate at which the asked share of requests keeps the limits; None without limits, 0
     where no rate does. best_share: of the requests that keep them at the lowest rate tried. loses_from: rate
     from which the mean request takes longer than without speculation; None where it never does.
-    off_from: requests in flight from which every step emits fewer tokens a second than a plain one.
+    off_from: requests in flight from which steps that draft emit fewer tokens a second than plain ones.
     searched: whether rates were tried; a closed loop has none.
     """
 
@@ -66,9 +66,9 @@ def saturation(test: LoadTest, served: Served) -> tuple[float, float]:
 def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ...]:
     """What every policy carries; the first one without speculation is what the others lose against.
 
-    A closed loop has no rate to search: there only saturation is known.
+    A closed loop, and requests that all come at once, have no rate to search: there only saturation is known.
     """
-    has_rates = test.any_rate is not None or isinstance(test.source, Traced)
+    has_rates = bool(np.isfinite(_trial(test, test.any_rate).rate_per_s))
     limits = [saturation(test, served) for served in test.served]
     plain = next((i for i, served in enumerate(test.served) if served.table.drafts_max == 0), None)
     found = []
@@ -89,23 +89,25 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
                 largest_per_s=largest,
                 best_share=share,
                 loses_from=loses,
-                off_from=off_from(served.table, test.mean_length),
+                off_from=off_from(served.table, served.policy(), test.mean_length),
                 searched=has_rates,
             )
         )
     return tuple(found)
 
 
-def off_from(table: StepTable, length: float) -> int | None:
-    """Requests from which no number of drafts emits more tokens a second than a plain step does.
+def off_from(table: StepTable, policy: Policy, length: float) -> int | None:
+    """Requests from which the policy's drafts emit fewer tokens a second than a plain step does.
 
-    Plain steps of a server without a drafter. None where drafting pays up to the most requests.
+    One that chooses its drafts: from which no number of them emits more. Plain steps of a server without a
+    drafter. None where drafting pays up to the most requests.
     """
     if not table.drafts_max:
         return None
     j = int(np.argmin(np.abs(table.lengths - length)))
     rate = table.rate_per_s[:, 1:, j]
-    loses = rate[1:].max(axis=0) <= rate[0]
+    drafting = rate[policy.drafts] if isinstance(policy, Fixed) else rate[1:].max(axis=0)
+    loses = drafting <= rate[0]
     if not loses[-1]:
         return None
     wins = np.flatnonzero(~loses)

@@ -9,12 +9,12 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.limits import BLOCK_TOKENS, MAX_REQUESTS, TOKEN_BUDGET, Limits, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
-from medusa_sim.load.policies import Fixed, Policy, drafts_asked, policy_of
+from medusa_sim.load.policies import Fixed, Policy, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import run
@@ -79,7 +79,7 @@ class LoadPoint:
 
     @property
     def rate(self) -> float:
-        """Requests a second that come: those asked for, else the source's own; nan in a closed loop."""
+        """Requests a second that come: those asked for, else the source's own; nan where they have none."""
         return self.offered_per_s if self.rate_per_s is None else self.rate_per_s
 
     @cached_property
@@ -130,6 +130,11 @@ class LoadTest:
             raise UsageError(f"seeds {self.seeds}: whole numbers from 1 to {_MOST_SEEDS} are allowed")
         if not self.policies:
             raise UsageError("policies are empty: give at least one, such as none,3,schedule")
+        for policy in self.policies:
+            if not isinstance(policy, str) and (isinstance(policy, type) or not isinstance(policy, Policy)):
+                raise UsageError(
+                    f"policy {shown(policy)}: a name is needed, or an object with `name` and `choose(state)`"
+                )
         if self.scenario.scope != "model":
             raise UsageError("a load needs a whole model; scope block is one layer of it")
 
@@ -137,10 +142,11 @@ class LoadTest:
     def _drafts_asked(self) -> int:
         """Longest draft of any policy; of own policies the longest that the scenario describes."""
         named = [policy for policy in self.policies if isinstance(policy, str)]
-        if len(named) == len(self.policies) and drafts_asked(named, 1) == 0:
+        if len(named) == len(self.policies) and never_drafts(named):
             return 0
         known = len(chains(self.scenario))
-        return known if len(named) < len(self.policies) else min(drafts_asked(named, known), known)
+        asked = drafts_asked(named, known)
+        return known if len(named) < len(self.policies) else asked
 
     def limits(self, drafts: int) -> Limits:
         """Of a server that loads a drafter of so many drafts; 0: none."""
@@ -230,7 +236,7 @@ class LoadTest:
             values.append(found)
             if first is None:
                 first = record
-                offered = requests.rate_per_s if requests.users is None else np.nan
+                offered = requests.rate_per_s if np.isfinite(requests.rate_per_s) else np.nan
         assert first is not None  # noqa: S101  # at least one seed
         return LoadPoint(
             policy=served.name,

@@ -17,10 +17,12 @@ if TYPE_CHECKING:
 
 ARRIVAL = ("arrival_s", "arrival", "arrived_at", "timestamp", "time", "time_s", "start_s", "start_time")
 PROMPT = ("prompt_tokens", "prompt", "prompt_len", "input_tokens", "input_length", "input_len",
-          "contexttokens", "context_tokens", "num_prefill_tokens", "isl")  # fmt: skip
+          "contexttokens", "context_tokens", "num_prefill_tokens", "request_tokens", "isl")  # fmt: skip
 OUTPUT = ("output_tokens", "output", "output_len", "output_length", "generated_tokens", "generatedtokens",
-          "completion_tokens", "num_decode_tokens", "osl")  # fmt: skip
+          "completion_tokens", "num_decode_tokens", "response_tokens", "osl")  # fmt: skip
 _MILLISECONDS = ("arrival_ms", "timestamp_ms", "time_ms")
+_LATEST_S = 1e11
+"""Seconds since 1970 will pass this in 3,000 years, milliseconds did in 1973."""
 _CHUNK = 200_000
 _WANTED = "a CSV or Parquet trace with columns arrival_s, prompt_tokens, output_tokens"
 
@@ -124,7 +126,14 @@ def _arrival(path: Path, frame: pd.DataFrame, columns: dict[str, Any]) -> FloatA
     if not pd.api.types.is_numeric_dtype(values):
         moments = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
         if moments.notna().all():
-            seconds = (moments - moments.iloc[0]).dt.total_seconds()
-            return np.asarray(seconds.to_numpy(dtype=np.float64))
+            since = (moments - moments.iloc[0]).dt.total_seconds()
+            return np.asarray(since.to_numpy(dtype=np.float64))
     numbers = _numbers(path, values, "arrival")
-    return numbers / 1e3 if name in _MILLISECONDS else numbers
+    seconds = numbers / 1e3 if name in _MILLISECONDS else numbers
+    if np.abs(seconds).max() > _LATEST_S:
+        row = int(np.argmax(np.abs(seconds)))
+        raise DataError(
+            f"{named(path)}: arrival of request {row} is {seconds[row]:g} s, which no clock shows; call the "
+            "column arrival_ms where it holds milliseconds, and divide what is finer"
+        )
+    return seconds

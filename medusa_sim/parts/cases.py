@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from medusa_sim.data import user_data_dir
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reading import TABLE_BYTES, read_bytes
@@ -16,6 +17,8 @@ from medusa_sim.reading import TABLE_BYTES, read_bytes
 Case: TypeAlias = dict[str, Any]
 """Arguments by name: words, numbers, lists of these."""
 Frozen: TypeAlias = tuple[tuple[str, Any], ...]
+_SUFFIXES = (".json", ".toml", ".csv")
+"""Of files that an argument may name, with or without a folder before them."""
 _PLAIN = (str, int, float, bool, type(None))
 
 
@@ -26,10 +29,8 @@ def case_of(scenario: Scenario) -> Case:
 
 def plain(name: str, value: object) -> object:
     """An argument as JSON holds it: paths absolute, tuples as lists. Raises UsageError for other objects."""
-    if isinstance(value, os.PathLike):
+    if isinstance(value, os.PathLike) or (isinstance(value, str) and _is_path(name, value)):
         return str(Path(value).expanduser().resolve())
-    if isinstance(value, str) and name != "data_dir" and os.sep in value and Path(value).exists():
-        return str(Path(value).resolve())
     if isinstance(value, _PLAIN):
         return value
     if isinstance(value, tuple | list):
@@ -37,13 +38,28 @@ def plain(name: str, value: object) -> object:
     raise UsageError(f"{name} was given as an object of Python; parts are made from names: give its name")
 
 
-def digests(cases: Sequence[Case]) -> dict[str, str]:
-    """SHA-256 of every file that a case names: with other content it would be another sweep."""
-    values = {value for case in cases for value in case.values() if isinstance(value, str)}
-    paths = sorted(path for path in map(Path, values) if path.is_absolute() and path.is_file())
+def _is_path(name: str, value: str) -> bool:
+    """Whether text names a file or folder here: by its name alone `vicuna-7b` is a model, not a folder."""
+    if name == "data_dir":
+        return True
+    return (os.sep in value or value.endswith(_SUFFIXES)) and Path(value).expanduser().exists()
+
+
+def digests(cases: Sequence[Case], **asked: object) -> dict[str, str]:
+    """SHA-256 of every file that the rows depend on beside the shipped ones: with other content they differ.
+
+    Files and models' folders that cases and `asked` name, and the specifications in the user's data folder.
+    """
+    values = {value for each in (*cases, asked) for value in each.values() if isinstance(value, str)}
+    named = {path for path in map(Path, values) if path.is_absolute()}
+    named |= {path / "config.json" for path in named}
+    roots = {user_data_dir(case.get("data_dir")) for case in cases}
+    folders = [root / kind for root in roots for kind in ("hardware", "profiles")]
+    named |= {path for folder in folders for path in folder.rglob("*") if path.suffix in _SUFFIXES}
     return {
         str(path): hashlib.sha256(read_bytes(path, TABLE_BYTES, "a file of the scenario")).hexdigest()
-        for path in paths
+        for path in sorted(named)
+        if path.is_file()
     }
 
 

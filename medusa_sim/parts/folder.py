@@ -22,6 +22,7 @@ from medusa_sim.report.formats import write_parquet
 from medusa_sim.writing import atomic, make_folder
 
 MANIFEST = "_manifest.json"
+_PARQUET = b"PAR1"
 
 
 @dataclass(frozen=True)
@@ -71,8 +72,17 @@ class PartFolder:
         return self.path / f"part-{number:06d}.parquet"
 
     def is_done(self, number: int) -> bool:
-        """Whether a part is finished."""
-        return self.part(number).exists()
+        """Whether a part is there and whole: a full disk or a copy that was cut off may leave half of one.
+
+        Parquet begins and ends with the same four bytes.
+        """
+        try:
+            with self.part(number).open("rb") as file:
+                begins = file.read(len(_PARQUET))
+                file.seek(-min(file.seek(0, os.SEEK_END), len(_PARQUET)), os.SEEK_END)
+                return begins == file.read() == _PARQUET
+        except FileNotFoundError:
+            return False
 
     def write(self, work: Work, number: int) -> None:
         """Compute a part and write it. Raises OutputError, and what computing raises; leaves nothing then."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -37,11 +37,16 @@ class LoadParts:
     ) -> LoadParts:
         """The parts of a question.
 
-        Raises UsageError or DataError for values that make no sense, and what the first scenario raises.
+        Raises UsageError or DataError for values that make no sense, and what a scenario cannot serve, before
+        any part is begun.
         """
         given: Case = {name: plain(name, value) for name, value in asked.items()}
         first = load_test(scenarios[0], **given)
-        each = first.seeds * len(first.policies) * first.requests(first.any_rate, 0)[0].count
+        counts = [
+            test.requests(test.any_rate, 0)[0].count
+            for test in (first, *(replace(first, scenario=item) for item in scenarios[1:]))
+        ]
+        each = first.seeds * len(first.policies) * max(counts)
         return cls(
             cases=tuple(case_of(item) for item in scenarios),
             rates=(None,) if rates is None else tuple(rates),
@@ -69,7 +74,7 @@ class LoadParts:
             "rates": list(self.rates),
             "asked": self.asked,
             "requests": self.requests,
-            "files": digests((*self.cases, self.asked)),
+            "files": digests(self.cases, **self.asked),
         }
 
     @property

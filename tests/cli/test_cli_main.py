@@ -30,6 +30,14 @@ def run(*args: str, **environment: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+def test_the_package_runs_as_a_module() -> None:
+    module = subprocess.run(
+        [sys.executable, "-m", "medusa_sim", "specs", "a41"], capture_output=True, text=True, check=False
+    )
+    assert module.returncode == 1
+    assert module.stderr == run("specs", "a41").stderr
+
+
 def test_help_lists_every_command_with_its_summary() -> None:
     result = CliRunner().invoke(cli, ["--help"])
     assert result.exit_code == 0

@@ -41,6 +41,8 @@ TIME_LIMIT_S = 30
 LONGEST_LINE = 1_200
 NOT_A_NUMBER = re.compile(r"(?<![\w.-])[+-]?(nan|inf|infinity)(?![\w-])", re.IGNORECASE)
 
+LOAD = ("--requests", "24", "--seeds", "1", "--max-num-seqs", "4", "--max-num-batched-tokens", "512",
+        "--latency", "roofline")  # fmt: skip
 BASES: tuple[tuple[str, ...], ...] = (
     ("sweep", "--batch", "1,4", "--seq", "256", "--candidates", "1,8", "--acceptance", "paper-fig4-sparse"),
     ("sweep", "--batch", "1", "--seq", "256", "--candidates", "1,4", "--acceptance", "@profile", "--format", "json"),
@@ -52,6 +54,10 @@ BASES: tuple[tuple[str, ...], ...] = (
     ("recommend", "--batch", "1", "--seq", "256", "--candidates-max", "4", "--acceptance", "@profile"),
     ("recommend", "--batch", "1", "--seq", "256", "--candidates-max", "4", "--runtime", "@runtime",
      "--format", "json"),
+    ("load", *LOAD, "--policy", "none,schedule", "--trace", "@trace", "--drop-long", "--format", "json"),
+    ("load", *LOAD, "--policy", "adaptive,budget", "--rate", "2", "--acceptance", "@profile"),
+    ("load", *LOAD, "--policy", "schedule=1:2,3:0", "--users", "3", "--tpot-ms", "40"),
+    ("load", *LOAD, "--rate", "2", "--out", "@out.dir"),
     ("roofline", "--batch", "1", "--seq", "256", "--candidates", "1,8", "--gpu", "a40", "--data-dir", "@data"),
     ("time", "--ops", "@ops", "--gpu", "a40", "--format", "csv"),
     ("time", "--ops", "@ops", "--gpu", "cpu-emerald-rapids-3m", "--latency", "measured", "--fallback", "calibrated",
@@ -82,8 +88,8 @@ BASES: tuple[tuple[str, ...], ...] = (
 )  # fmt: skip
 """Set-ups that work. `@kind` is replaced by a file (or folder) of that kind, sound or mutated."""
 
-SKIPPED = ("list_targets", "device", "data", "text_folder", "workers", "scheduler")
-"""Options that price every table of both papers, let training and measuring begin, or start processes."""
+SKIPPED = ("list_targets", "device", "data", "text_folder", "workers", "scheduler", "requests")
+"""Options that price every table of both papers, let training, measuring or long runs begin, or start processes."""
 
 FOLDERS = {
     "checkpoint": "profiles/checkpoints/python-stdlib-draft",
@@ -114,6 +120,10 @@ TEXTS: dict[str, tuple[str, ...]] = {
         '{"medusa_choices": [[0], [0, 0], [1]]}',
         "small = [[0], [1],\n [0, 0]]\nother = [[0]]\n",
         '{"Successors": [[1, 2], [3], [], []]}',
+    ),
+    "trace": (
+        "arrival_s,prompt_tokens,output_tokens\n0,100,20\n0.5,300,40\n0.5,20,1\n9,4000,9\n",
+        "TIMESTAMP,ContextTokens,GeneratedTokens\n2023-11-16 18:17:03.9,44,40\n2023-11-16 18:17:04.1,9,3\n",
     ),
     "observations": (
         "decoder,spec,block_efficiency\nSD,2,1.9\nSD,3,2.2\nSD,4,2.4\nRSD-C,2-2-1,2.5\nRSD-S,3x2,2.4\n",
@@ -212,7 +222,13 @@ class Case:
 
     def _seed(self, kind: str) -> tuple[str, bytes]:
         """Name and content of a sound file of a kind."""
-        suffix = {"heads": ".csv", "tree": ".json", "observations": ".csv", "runtime": ".toml"}
+        suffix = {
+            "trace": ".csv",
+            "heads": ".csv",
+            "tree": ".json",
+            "observations": ".csv",
+            "runtime": ".toml",
+        }
         texts = TEXTS.get(kind, ())
         paths = (
             [] if kind not in SEEDS else sorted(p for of in SEEDS[kind] for p in ROOT.glob(of) if p.is_file())

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.load.policies import State, policy_of
+from medusa_sim.load.policies import Adaptive, State, policy_of
 from medusa_sim.load.question import LoadAnswer, answered, load_test
 from medusa_sim.load.search import off_from, rates_to_try, saturation
 from medusa_sim.plan.scenario import Scenario
@@ -87,17 +89,27 @@ def test_a_rate_above_saturation_is_told_with_one_that_would_do() -> None:
     assert f"up to {0.9 * full:.3g}"[:8] in told
 
 
+def adaptive() -> Adaptive:
+    return Adaptive(tiers=(1, 2, 3))
+
+
 def test_where_drafting_loses_in_a_batch_is_where_the_table_says() -> None:
     slow = Scenario(gpu="l40s", model="llama-3.1-8b", drafter="eagle", acceptance=0.25, max_drafts=3)
     test = load_test(slow, policies=("none", "3"), requests=200, seeds=1, max_num_seqs=128)
     fixed = test.served[1]
-    off = off_from(fixed.table, test.mean_length)
-    assert off is not None
+    own, any_number = (
+        off_from(fixed.table, policy, test.mean_length) for policy in (fixed.policy(), adaptive())
+    )
     j = int(np.argmin(np.abs(fixed.table.lengths - test.mean_length)))
     rate = fixed.table.rate_per_s[:, :, j]
-    assert (rate[1:, off:].max(axis=0) <= rate[0, off:]).all()
-    if off > 1:
-        assert rate[1:, off - 1].max() > rate[0, off - 1]
+    for off, drafting in ((own, rate[3]), (any_number, rate[1:].max(axis=0))):
+        assert off is not None
+        assert (drafting[off:] <= rate[0, off:]).all()
+        if off > 1:
+            assert drafting[off - 1] > rate[0, off - 1]
+    assert own is not None
+    assert any_number is not None
+    assert own < any_number  # three drafts lose before one does
 
 
 def test_a_closed_loop_is_full_at_its_users() -> None:
@@ -133,6 +145,10 @@ def test_saturation_does_not_depend_on_the_rate_that_is_asked() -> None:
         ({"policies": ("schedule=8:3",)}, "entries rise from 1"),
         ({"policies": ("schedule=1-3",)}, "entries are REQUESTS:DRAFTS"),
         ({"policies": ()}, "policies are empty"),
+        ({"policies": (3,)}, "policy 3: a name is needed"),
+        ({"policies": (Adaptive,)}, "an object with `name`"),
+        ({"policies": ("adaptive=2",)}, "policy 'adaptive=2': give one of"),
+        ({"policies": ("none", "schedule=1:9")}, "drafts 9 tokens and the acceptance describes 3"),
         ({"seeds": 0}, "seeds 0"),
         ({"requests": 0}, "requests 0"),
         ({"burstiness": 0.0}, "burstiness 0"),
@@ -151,6 +167,28 @@ def test_bad_questions_are_one_line(arguments: dict[str, object], told: str) -> 
     with pytest.raises(MedusaSimError, match=told) as caught:
         answered(load_test(SCENARIO, **arguments), [1.0] if "users" not in arguments else None, search=False)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 5e-324, 1e7])
+def test_a_rate_that_is_none_is_one_line(rate: float) -> None:
+    test = load_test(SCENARIO, policies=("none",), **SMALL)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="from 1e-09 to 1e\\+06 requests a second"):
+        answered(test, [rate], search=False)
+    with pytest.raises(UsageError, match="target rate"):
+        answered(test, [1.0], target_rate=rate)
+
+
+def test_requests_that_come_at_once_have_no_rate(tmp_path: Path) -> None:
+    trace = tmp_path / "burst.csv"
+    trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "7,100,20\n" * 40, encoding="utf-8")
+    test = load_test(SCENARIO, policies=("none", "3"), trace=trace, max_num_seqs=16, tpot_ms=12.0)
+    found = answered(test)
+    assert [each.searched for each in found.carried] == [False, False]
+    assert np.isnan(found.points[0].rate)
+    assert found.points[0].mean["requests"] == 40
+    assert "full at" in load_text.sentence(found)
+    with pytest.raises(UsageError, match="all 40 come at once"):
+        answered(test, [2.0], search=False)
 
 
 def test_every_name_of_a_policy_runs() -> None:

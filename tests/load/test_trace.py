@@ -28,6 +28,7 @@ def written(folder: Path, text: str, name: str = "trace.csv") -> Path:
         ("TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:17:0{}.0,{},{}"),
         ("arrived_at,num_prefill_tokens,num_decode_tokens", "{},{},{}"),
         ("timestamp_ms,input_length,output_length", "{}000,{},{}"),
+        ("Timestamp,Model,Request tokens,Response tokens", "{},ChatGPT,{},{}"),
     ],
 )
 def test_public_names_are_read(tmp_path: Path, header: str, rows: str) -> None:
@@ -59,6 +60,7 @@ def test_parquet_and_csv_are_the_same(tmp_path: Path) -> None:
         (GOOD.replace("20", "2.5"), "prompt tokens of request 1 is 2.5"),
         (GOOD.replace("4.0", "soon"), "arrival of request 2 is 'soon'"),
         (GOOD.replace("4.0", "nan"), "arrival of request 2"),
+        (GOOD.replace("4.0", "1700000000000"), "arrival of request 2 is 1.7e\\+12 s.*arrival_ms"),
         (GOOD.replace("4.0", "1.0"), "request 2 arrives at 1 s, before"),
     ],
 )

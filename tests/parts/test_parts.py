@@ -30,6 +30,7 @@ from medusa_sim.parts.work import Description
 from medusa_sim.plan.sweep import Slices, sweep
 from medusa_sim.step.grid import Grid
 
+HARDWARE = Path(__file__).resolve().parents[2] / "hardware"
 FAST = {"runtime": "cuda-graph", "latency": "roofline"}
 GRID = Grid.of(range(1, 9), [512, 1024, 2048], [1, 2, 4, 8, 16])
 SWEEP = (
@@ -191,6 +192,40 @@ def test_a_folder_of_another_question_is_refused(tmp_path: Path) -> None:
     assert "0 parts" in again.stderr
 
 
+@pytest.mark.parametrize("kept", [0, 3, 200])
+def test_a_part_that_was_cut_off_is_computed_again(kept: int, tmp_path: Path) -> None:
+    parts = work()
+    folder = PartFolder.of(tmp_path, parts.description)
+    run_here(parts, folder, Shard(), nothing)
+    whole = read(tmp_path)
+    folder.part(1).write_bytes(folder.part(1).read_bytes()[:kept])
+    done = run_here(parts, folder, Shard(), nothing)
+    assert (done.parts, done.there) == (1, parts.parts - 1)
+    assert read(tmp_path).equals(whole)
+
+
+def test_files_that_rows_depend_on_are_part_of_the_question(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A config beside the caller, without a folder in its name, and a card in the user's data folder."""
+    own = tmp_path / "data"
+    (own / "hardware").mkdir(parents=True)
+    card = (HARDWARE / "l4.toml").read_text(encoding="utf-8").replace('"l4"', '"mine"')
+    (own / "hardware" / "mine.toml").write_text(card, encoding="utf-8")
+    config = tmp_path / "config.json"
+    config.write_bytes((HARDWARE.parent / "docs" / "example_config.json").read_bytes())
+    monkeypatch.chdir(tmp_path)
+    args = (*SWEEP, "--model", "config.json", "--gpu", "mine", "--acceptance", "0.6", "--drafter", "ngram",
+            "--data-dir", own, "--out", "grid")  # fmt: skip
+    assert run(*args).exit_code == 0
+    held = json.loads((tmp_path / "grid" / MANIFEST).read_text(encoding="utf-8"))
+    assert set(held["files"]) == {str(config), str(own / "hardware" / "mine.toml")}
+    assert held["cases"][0]["model"] == str(config)
+    assert "0 parts" in run(*args).stderr
+    (own / "hardware" / "mine.toml").write_text(card + "\n# changed\n", encoding="utf-8")
+    assert "(files differ)" in run(*args).stderr
+
+
 @pytest.mark.parametrize("content", ["", "[]", "{", '{"kind": "sweep"}'])
 def test_a_manifest_that_is_none_is_refused(content: str, tmp_path: Path) -> None:
     (tmp_path / MANIFEST).write_text(content)
@@ -254,6 +289,40 @@ def test_a_load_test_of_many_scenarios_is_cut_into_parts(tmp_path: Path) -> None
     assert run(*LOAD, "--gpu", "h100-sxm,l40s").exit_code == 2
     other = run(*args, "--prompt-tokens", 99)
     assert "parts of another question (asked differ)" in other.stderr
+
+
+def test_a_load_test_of_several_drafters_is_one_data_set(tmp_path: Path) -> None:
+    args = ("load", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--policy", "none,3", "--rate", "2",
+            "--requests", "30", "--seeds", "1", "--acceptance", "0.7", "--max-num-seqs", "8")  # fmt: skip
+    assert run(*args, "--drafter", "eagle3,ngram", "--out", tmp_path / "all").exit_code == 0
+    found = pd.read_parquet(tmp_path / "all")
+    assert found["drafter"].tolist() == ["eagle3", "eagle3", "ngram", "ngram"]
+    alone = pd.read_csv(
+        io.StringIO(run(*args, "--no-search", "--drafter", "ngram", "--format", "csv").stdout)
+    )
+    assert found["tpot_mean_s"].tolist()[2:] == pytest.approx(alone["tpot_mean_s"].tolist())
+    assert "drafters: say where" in run(*args, "--drafter", "eagle3,ngram").stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "told"),
+    [
+        (("--policy", "warp"), "policy 'warp'"),
+        (("--policy", "none,9"), "drafts 9 tokens"),
+        (("--gpu", "h100-sxm,l4", "--model", "llama-3.1-8b,llama-3-70b"), "KV cache"),
+        (("--report", "report"), "--report is about one scenario"),
+        (("--timeline",), "--timeline is about one scenario"),
+        (("--target-rate", "9"), "--target-rate is about one scenario"),
+    ],
+)
+def test_a_load_test_that_cannot_end_is_refused_before_it_begins(
+    more: tuple[str, ...], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = run(*LOAD, "--gpu", "h100-sxm", "--out", "grid", *more)
+    assert result.exit_code == 2
+    assert told in result.stderr
+    assert not list(tmp_path.iterdir())
 
 
 def shell(*args: object, before: str = "") -> list[str]:
