@@ -70,7 +70,7 @@ def roofline_chart(points: pa.Table, gpus: Sequence[Gpu], dtype: str) -> Spec:
         quantity("mb", "MB", format=".3~g"),
         quantity("tflops", "TFLOP/s", format=".3~g"),
         quantity("share", "of the roof", format=".0%"),
-        category("bound", "waits for"),
+        category("bound", "bound by"),
         category("source", "source"),
     ]
     marks = {"domain": phases, "range": ["square", "circle", "triangle-up"]}

@@ -249,7 +249,7 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
 
 
 def _waits(step: StepTime) -> str:
-    """Shares of the step by what it waits for, those above 5 %."""
+    """Shares of the step by what bounds it, those above 5 %."""
     whole = float(step.time_us)
     shares = {code.name.lower(): float(us) / whole for code, us in step.waits_us.items()}
     return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.05)

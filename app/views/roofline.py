@@ -29,7 +29,7 @@ _SHOWN = (
 )  # fmt: skip
 _SHOWN_WIDTHS = {
     "gpu": 115, "operator": 120, "phase": 65, "tokens": 60, "time": 70, "FLOP/byte": 80,
-    "speed": 95, "roof": 95, "waits for": 75, "source": 75,
+    "speed": 95, "roof": 95, "bound by": 75, "source": 75,
 }  # fmt: skip
 
 
@@ -117,6 +117,6 @@ def _told(row: dict[str, Any]) -> dict[str, object]:
         "FLOP/byte": significant(row["operational_intensity"], 3),
         "speed": with_prefix(row["flops_per_s"], "FLOP/s"),
         "roof": with_prefix(row["roofline_flops_per_s"], "FLOP/s"),
-        "waits for": row["bound"],
+        "bound by": row["bound"],
         "source": row["source"],
     }

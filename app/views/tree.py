@@ -160,7 +160,7 @@ def _figures(tree: CandidateTree, found: TreeAnswer) -> None:
             "Tokens per step",
             f"{found.tokens_per_step:.2f}",
             f"+- {found.tokens_error:.2f} (80 %)" if found.tokens_error else None,
-            "1 + the probabilities of all nodes. 80 % interval from the label counts and, where the profile "
+            "1 + the probabilities of all nodes. 80 % interval from the sample sizes and, where the profile "
             "gives one, its model error.",
         ),
         show.Figure("Candidates", str(tree.candidates), None, "Nodes of the tree and the root."),

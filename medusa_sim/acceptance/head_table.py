@@ -66,12 +66,14 @@ def _index(path: Path, line: int, row: Row, column: str) -> int:
 
 
 def _per_head(path: Path, counts: Mapping[int, set[float]]) -> list[float] | None:
-    """One label count per head; None where the column is empty throughout."""
+    """One sample size per head; None where the column is empty throughout."""
     if all(not values for values in counts.values()):
         return None
     for head, values in counts.items():
         if len(values) != 1:
-            raise DataError(f"{path}: head {head} has {len(values)} different label counts, one is needed")
+            raise DataError(
+                f"{path}: head {head} has {len(values)} different sample sizes (column labels), one is needed"
+            )
     return [values.copy().pop() for _, values in sorted(counts.items())]
 
 

@@ -213,7 +213,7 @@ def expected_tokens_per_step(tree: CandidateTree, heads: HeadAccuracy) -> float:
 
 
 def tokens_per_step_error(tree: CandidateTree, heads: HeadAccuracy) -> float:
-    """80 % half width of `expected_tokens_per_step` from the label counts alone; 0 if they are unknown.
+    """80 % half width of `expected_tokens_per_step` from the sample sizes alone; 0 if they are unknown.
 
     Delta method: the ranks of a head are multinomial with its own number of labels; heads are
     independent samples unless they share one. Model error (independence of positions) is not in it.

@@ -52,7 +52,7 @@ class AcceptanceProfile:
     """A profile with its name, kind and source; `model` does the arithmetic.
 
     `ratio`: accepted draft tokens (tokens per step - 1) over those of the profile as measured, for
-    another acceptance scheme or workload (`medusa_sim.acceptance.knobs`). `match_rate`: as measured, of
+    another acceptance scheme or workload (`medusa_sim.acceptance.adjustments`). `match_rate`: as measured, of
     drafts that are looked up in the text; None where nobody said.
     """
 
@@ -113,14 +113,14 @@ class AcceptanceProfile:
             CoverageError: a count beyond `candidates_max`.
             UsageError: a count below 1 or not whole.
         """
-        return self.with_knobs(self.model.tokens_per_step(candidates), candidates)
+        return self.adjusted(self.model.tokens_per_step(candidates), candidates)
 
     def band(self, candidates: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """(low, high) of the 80 % interval of `tokens_per_step`, from residuals or label counts."""
+        """(low, high) of the 80 % interval of `tokens_per_step`, from residuals or sample sizes."""
         low, high = self.model.band(candidates)
-        return self.with_knobs(low, candidates), self.with_knobs(high, candidates)
+        return self.adjusted(low, candidates), self.adjusted(high, candidates)
 
-    def with_knobs(self, tokens_per_step: npt.ArrayLike, candidates: npt.ArrayLike) -> FloatArray:
+    def adjusted(self, tokens_per_step: npt.ArrayLike, candidates: npt.ArrayLike) -> FloatArray:
         """Tokens per step as measured, moved by `ratio`; never more than one token a candidate."""
         measured = np.asarray(tokens_per_step, dtype=np.float64)
         if self.ratio == 1.0:

@@ -22,7 +22,7 @@ CANDIDATES_MAX = 1024
 class ShapedAcceptance:
     """Optimal trees over `heads` (for a chain or a draft model: one row of accuracies per depth).
 
-    `model_error`: relative 80 % half width of `tokens_per_step - 1` beside the label counts, for what
+    `model_error`: relative 80 % half width of `tokens_per_step - 1` beside the sample sizes, for what
     the independence of positions misses.
     """
 
@@ -55,7 +55,7 @@ class ShapedAcceptance:
         return chain_tokens_per_step(self.heads)
 
     def band(self, candidates: npt.ArrayLike) -> tuple[FloatArray, FloatArray]:
-        """80 % interval from the label counts and `model_error`; both exactly 1 at one candidate."""
+        """80 % interval from the sample sizes and `model_error`; both exactly 1 at one candidate."""
         value = self.tokens_per_step(candidates)
         counts = np.asarray(candidates, dtype=np.int64)
         unique, inverse = np.unique(counts, return_inverse=True)

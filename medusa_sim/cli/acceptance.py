@@ -113,7 +113,7 @@ def show(profile: str, candidates: tuple[int, ...], output: Output, data_dir: Pa
     import numpy as np
     import pyarrow as pa
 
-    from medusa_sim.acceptance.knobs import heads_worth_running
+    from medusa_sim.acceptance.adjustments import heads_worth_running
     from medusa_sim.acceptance.profile import load_acceptance
 
     loaded = load_acceptance(profile, data_dir)

@@ -45,7 +45,8 @@ METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram
 @click.option(
     "--rule",
     type=click.Choice(("greedy", "typical", "rejection")),
-    help="Which drafts are accepted above temperature 0 [default: rejection, which keeps the model's law].",
+    help="Which drafts are accepted above temperature 0 [default: rejection, which keeps the model's "
+    "distribution].",
 )
 @click.option(
     "--acceptance",

@@ -22,7 +22,7 @@ CodeArray: TypeAlias = npt.NDArray[np.int8]
 
 
 class Bound(IntEnum):
-    """What a kernel waits for."""
+    """What bounds the time of a kernel."""
 
     MEMORY = 0
     COMPUTE = 1

@@ -94,7 +94,7 @@ class DraftOption:
         return float(self.tokens_per_step[np.searchsorted(self.candidates, candidates)])
 
     def band(self, candidates: int) -> tuple[float, float]:
-        """80 % interval of the tokens per step: label counts and the profile's own model error.
+        """80 % interval of the tokens per step: sample sizes and the profile's own model error.
 
         Never above one token a candidate, nor above the depth and the target's own token.
         """
@@ -114,7 +114,7 @@ class DraftOption:
         )
         most = min(candidates, self.depth + 1)
         ends = [max(value - half, 1.0), min(value + half, max(most, value))]
-        band = self.profile.with_knobs(ends, candidates)
+        band = self.profile.adjusted(ends, candidates)
         return float(band[0]), float(band[1])
 
     def drafts(self, candidates: int) -> int:
@@ -135,7 +135,7 @@ class DraftOption:
         lift = np.concatenate([[1.0], np.cumprod(np.broadcast_to(per_head, coverage.shape))])
         depths = np.fromiter((len(path) for path in self.order.paths[: candidates - 1]), dtype=np.int64)
         tokens = 1.0 + self.order.gains[: candidates - 1] @ lift[depths]
-        return float(self.profile.with_knobs(tokens, candidates))
+        return float(self.profile.adjusted(tokens, candidates))
 
     def only(self, candidates: IntArray) -> DraftOption | None:
         """The same option with those of its counts that are listed; None where none is."""
@@ -224,7 +224,7 @@ def _tree_option(
         width=width,
         chain=False,
         candidates=counts,
-        tokens_per_step=profile.with_knobs(order.tokens_per_step[1:], counts),
+        tokens_per_step=profile.adjusted(order.tokens_per_step[1:], counts),
         profile=profile,
         heads=heads,
         order=order,
@@ -251,7 +251,7 @@ def _chain_option(drafting: Drafting, profile: AcceptanceProfile, heads: HeadAcc
         width=1,
         chain=True,
         candidates=np.asarray([heads.heads + 1]),
-        tokens_per_step=profile.with_knobs(tokens[-1:], heads.heads + 1),
+        tokens_per_step=profile.adjusted(tokens[-1:], heads.heads + 1),
         profile=profile,
         heads=heads,
         order=TreeOrder(chain.paths, np.diff(tokens)),

@@ -109,13 +109,13 @@ def tree_answer(scenario: Scenario, tree: CandidateTree, batch: int, seq_len: in
     measured = accuracies_of(scenario)
     extended = tree.ranks_used > measured.ranks
     heads = measured.with_tail(tree.ranks_used) if extended else measured
-    tokens = float(scenario.profile.with_knobs(expected_tokens_per_step(tree, heads), tree.candidates))
+    tokens = float(scenario.profile.adjusted(expected_tokens_per_step(tree, heads), tree.candidates))
     best = optimal_order(heads, tree.candidates).tokens_per_step
     return TreeAnswer(
         probability=node_probabilities(tree, heads),
         tokens_per_step=tokens,
         tokens_error=_error(scenario, tree, heads, tokens),
-        best_tokens_per_step=float(scenario.profile.with_knobs(best[-1], tree.candidates)),
+        best_tokens_per_step=float(scenario.profile.adjusted(best[-1], tree.candidates)),
         speedup=tokens * _relative_speed(scenario, tree, batch, seq_len),
         extended=extended,
     )

@@ -29,11 +29,11 @@ _HEADERS = (
     "plain tokens/s",
     "$/M tokens",
     "J/token",
-    "free to",
+    "free",
     "max batch",
 )
 _EXPENDABLE = (
-    "J/token", "$/M tokens", "plain per user", "free to", "-10 % acceptance", "plain tokens/s", "step",
+    "J/token", "$/M tokens", "plain per user", "free", "-10 % acceptance", "plain tokens/s", "step",
     "max batch",
 )  # fmt: skip
 """Columns that a narrow table leaves out, the first one first."""
@@ -96,7 +96,7 @@ def _cells(row: ScheduleRow) -> tuple[str, ...]:
 
 
 def _rates(row: ScheduleRow) -> tuple[str, ...]:
-    """Step, tokens/s per user and of the card, cost, free count; nothing for a batch that cannot be run."""
+    """Step, tokens/s per user and of the card, cost, what is free; nothing for a batch that cannot be run."""
     if not row.fits_memory:
         return (NOTHING,) * 8
     return (

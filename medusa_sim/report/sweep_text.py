@@ -16,7 +16,7 @@ from medusa_sim.report.numbers import NOTHING, duration, percent, significant, s
 from medusa_sim.report.text import TextTable
 
 _EXPENDABLE = (
-    "J/token", "$/M tokens", "plain step", "verify step", "plain", "waits for", "of the grid", "tokens/step",
+    "J/token", "$/M tokens", "plain step", "verify step", "plain", "bound by", "of the grid", "tokens/step",
     "tokens/s",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, the first one first."""
@@ -84,8 +84,8 @@ def best_table(found: Answer) -> TextTable:
                 best.of_grid.tolist(), best.of_grid_speedup.tolist(), column["candidates"], strict=True
             )
         ],
-        "free to": [free_text(int(free), found.free) for free in found.free.whole],
-        "waits for": [Bound(int(code)).name.lower() for code in best.bound],
+        "free": [free_text(int(free), found.free) for free in found.free.whole],
+        "bound by": [Bound(int(code)).name.lower() for code in best.bound],
     }
     if found.grid.seq_len.size == 1:
         del texts["length"]
@@ -95,7 +95,7 @@ def best_table(found: Answer) -> TextTable:
     return TextTable(
         headers=tuple(kept),
         rows=tuple(zip(*kept.values(), strict=True)),
-        right=tuple(name not in ("waits for", "fits") for name in kept),
+        right=tuple(name not in ("bound by", "fits") for name in kept),
         expendable=_EXPENDABLE,
     )
 
@@ -187,7 +187,7 @@ def paying_range(found: BreakEven) -> str:
 
 
 def _free(found: Answer) -> str:
-    meaning = f"Free to: every count up to it costs at most {FREE_WITHIN - 1:.0%} more than a plain step"
+    meaning = f"Free: every count up to it costs at most {FREE_WITHIN - 1:.0%} more than a plain step"
     if found.drafting_share <= 0.0:
         return f"{meaning} (searched to {found.free.largest})."
     alone = free_text(int(found.free.verification[0]), found.free)

@@ -1,4 +1,4 @@
-"""One step, kernel by kernel: what is launched, how long it takes, what it waits for and who says so."""
+"""One step, kernel by kernel: what is launched, how long it takes, what bounds it and who says so."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels and a runtime -> the time of one step, its breakdown and what it waits for."""
+"""Kernels and a runtime -> the time of one step, its breakdown and what bounds it."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class StepTime:
     """Time of one step for every shape of a grid, microseconds. Steps add with `+`.
 
     cost: device, host and engine (`compose.Cost`), which give the time and its 80 % band. parts_us: kernel
-    time by slice, each in the smallest shape that holds it. waits_us: device time by what it waits for.
+    time by slice, each in the smallest shape that holds it. waits_us: device time by what bounds it.
     source: worst `Source` code among the kernels. works: the passes that were timed, for what
     else follows from their kernels (`step/power.py`).
     """

@@ -1,4 +1,4 @@
-"""Knobs, metrics, public trees and measured k-ary trees: what was published, as golden values."""
+"""Adjustments, metrics, public trees and measured k-ary trees: what was published, as golden values."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 from public_trees import medusa_1_profile, public_tree_scores, read_public_trees
 
-from medusa_sim.acceptance.head_fit import compact_profile, fitted_correlation, fitted_rows
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.knobs import (
+from medusa_sim.acceptance.adjustments import (
     WORKLOAD_SPEEDUP,
     heads_worth_running,
     scheme_ratio,
@@ -19,6 +17,8 @@ from medusa_sim.acceptance.knobs import (
     typical_tokens_per_step,
     workload_ratio,
 )
+from medusa_sim.acceptance.head_fit import compact_profile, fitted_correlation, fitted_rows
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
 from medusa_sim.acceptance.tree import CandidateTree
@@ -53,7 +53,7 @@ def test_workloads_are_ratios_to_the_mean() -> None:
     assert workload_ratio("extraction") > 1.0 > workload_ratio("humanities")
 
 
-def test_a_knob_moves_a_profile_but_never_one_candidate() -> None:
+def test_an_adjustment_moves_a_profile_but_never_one_candidate() -> None:
     plain = load_acceptance("paper-fig4-sparse")
     greedy = plain.with_ratio(scheme_ratio("greedy"))
     assert greedy.tokens_per_step(1) == 1.0

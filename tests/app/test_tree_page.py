@@ -123,7 +123,7 @@ def test_the_interval_says_what_it_is(opened: Opened) -> None:
         if each.label == "Tokens per step"
     )
     assert metric.delta.endswith("(80 %)")
-    assert "80 % interval from the label counts" in metric.proto.help
+    assert "80 % interval from the sample sizes" in metric.proto.help
     assert "model error" in metric.proto.help
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.acceptance.draft_model.contexts import SURPRISE_MAX, ContextBank
+from medusa_sim.acceptance.draft_model.contexts import SURPRISAL_MAX, ContextBank
 from medusa_sim.acceptance.draft_model.ease import EaseProcess, stratified_normal
 from medusa_sim.arrays import FloatArray
 
@@ -56,8 +56,8 @@ def beam_block_efficiency(bank: ContextBank, process: EaseProcess, width: int, l
         reached = pick(reached[..., None] * bank.accepted[grade, context, :kept])
         efficiency += float(reached.sum()) / BLOCKS
         phi, psi = pick(phi[..., None] + log_draft), pick(children)
-        surprise = np.minimum(-pick(log_draft), SURPRISE_MAX)
+        surprisal = np.minimum(-pick(log_draft), SURPRISAL_MAX)
         before = np.take_along_axis(apart, chosen // kept, axis=1)
         fresh = process.position_spread * np.sqrt(1.0 - family.persistence**2) * rng.normal(size=before.shape)
-        apart = family.persistence * before + fresh - family.drift * surprise
+        apart = family.persistence * before + fresh - family.drift * surprisal
     return efficiency

@@ -24,8 +24,8 @@ from medusa_sim.acceptance.draft_model.rsd import recursive_children_of_draws
 from medusa_sim.acceptance.draft_model.spectr import k_seq_holders
 from medusa_sim.arrays import FloatArray
 
-SURPRISE_MAX = 4.0
-"""A token's surprise -ln draft(x) counts up to this: e^-4 is already a token the draft did not expect."""
+SURPRISAL_MAX = 4.0
+"""A token's surprisal -ln draft(x) counts up to this: e^-4 is already a token the draft did not expect."""
 
 GAMMA_BISECTIONS = 24
 """Gamma to 4e-7 in a bank of thousands of contexts, far below what its sampling resolves."""
@@ -39,7 +39,7 @@ class ContextFamily:
 
     * `noise`: standard deviation of the draft's logits around the target's;
     * `reach`: exponent of the share of contexts where the draft can propose the target's token at all;
-    * `drift`: how much ease a token of surprise 1 costs the contexts after it;
+    * `drift`: how much ease a token of surprisal 1 costs the contexts after it;
     * `persistence`: correlation of ease from one position to the next;
     * `block_share`: share of the variance of ease that stays for a whole block;
     * `spread_prior`: mean and standard deviation of ln(spread) over (target, draft, task);
@@ -160,11 +160,11 @@ class ContextBank:
         return np.asarray(first[:, None] + (sampled - sampled[:, :1]) * room[:, None])
 
     @cached_property
-    def surprise(self) -> tuple[FloatArray, FloatArray]:
-        """Mean surprise of the accepted token where it is the first child (grades,), and where it is a
+    def surprisal(self) -> tuple[FloatArray, FloatArray]:
+        """Mean surprisal of the accepted token where it is the first child (grades,), and where it is a
         later one of the first 1, 2, ... (grades, draws; the first column repeats the first child's).
         """
-        s = np.minimum(-self.log_draft, SURPRISE_MAX)
+        s = np.minimum(-self.log_draft, SURPRISAL_MAX)
         weight, weighted = self.accepted.sum(axis=1), (s * self.accepted).sum(axis=1)
         first = weighted[:, 0] / np.maximum(weight[:, 0], 1e-12)
         later = np.cumsum(weighted[:, 1:], axis=1) / np.maximum(np.cumsum(weight[:, 1:], axis=1), 1e-12)

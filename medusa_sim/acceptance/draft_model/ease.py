@@ -22,7 +22,7 @@ class EaseProcess:
     """Ease of the contexts of one (target, draft, task): x_t = mean + B + W_t.
 
     B is normal with variance `block_share spread^2` and stays for a block; W_t is autoregressive with
-    the family's persistence and the remaining variance, and drops by `drift` times the surprise of the
+    the family's persistence and the remaining variance, and drops by `drift` times the surprisal of the
     token that led here. `mean` and `spread` are the two numbers fitted to a user's observations.
     """
 
@@ -52,13 +52,13 @@ class EaseProcess:
         mass = np.exp(exponent - exponent.max())
         return np.asarray(mass / mass.sum())
 
-    def step(self, centre: float, ease: FloatArray, surprise: FloatArray) -> FloatArray:
+    def step(self, centre: float, ease: FloatArray, surprisal: FloatArray) -> FloatArray:
         """(grades, grades) distribution of the next ease given this one.
 
-        surprise: (grades,) mean of the tokens between them.
+        surprisal: (grades,) mean of the tokens between them.
         """
         phi = self.family.persistence
-        mean = centre + phi * (ease - centre) - self.family.drift * surprise
+        mean = centre + phi * (ease - centre) - self.family.drift * surprisal
         spread = self.position_spread * np.sqrt(1.0 - phi**2)
         exponent = -0.5 * ((ease[None, :] - mean[:, None]) / spread) ** 2
         mass = np.exp(exponent - exponent.max(axis=1, keepdims=True))
@@ -68,13 +68,13 @@ class EaseProcess:
 def branch_block_efficiency(bank: ContextBank, process: EaseProcess, branches: tuple[int, ...]) -> float:
     """Expected tokens per step of RSD-C with those branching factors; a chain is all ones (SD).
 
-    First-child and later-child acceptances are tracked separately: a later child surprises
-    the draft more and leaves it in harder contexts.
+    First-child and later-child acceptances are tracked separately: a later child has a higher
+    surprisal and leads to harder contexts.
     """
     efficiency = 1.0
     for centre, weight in zip(*process.blocks, strict=True):
         here = process.start(float(centre), bank.ease)
-        first, later = bank.surprise
+        first, later = bank.surprisal
         on = process.step(float(centre), bank.ease, first)
         for children in branches:
             accepted = here * bank.coverage[:, 0]
@@ -83,8 +83,8 @@ def branch_block_efficiency(bank: ContextBank, process: EaseProcess, branches: t
             if children > 1:
                 rescued = here * (bank.coverage[:, children - 1] - bank.coverage[:, 0])
                 efficiency += weight * rescued.sum()
-                surprise = later[:, children - 1]
-                after = after + rescued @ process.step(float(centre), bank.ease, surprise)
+                surprisal = later[:, children - 1]
+                after = after + rescued @ process.step(float(centre), bank.ease, surprisal)
             here = after
     return float(efficiency)
 
@@ -98,7 +98,7 @@ def k_seq_block_efficiency(bank: ContextBank, process: EaseProcess, sequences: i
     for n in range(1, sequences + 1):
         followers[:, n, : n + 1] = bank.followers(n)
     accepted = followers.sum(axis=2)
-    first, later = bank.surprise[0], bank.surprise[1][:, min(3, bank.draws) - 1]
+    first, later = bank.surprisal[0], bank.surprisal[1][:, min(3, bank.draws) - 1]
     own = np.minimum(1.0, bank.coverage[:, :1] / np.maximum(accepted, 1e-12))  # not rescued by a second draft
     efficiency = 1.0
     for centre, weight in zip(*process.blocks, strict=True):

@@ -1,6 +1,6 @@
 """What changes acceptance beside the tree: scheme, workload, heads in use. All from published figures.
 
-A knob moves tokens per step from one published value to another; the ratio of `tokens per step - 1`
+An adjustment moves tokens per step from one published value to another; the ratio of `tokens per step - 1`
 (the accepted draft tokens) carries over to other trees, so that one candidate still gives exactly 1.
 """
 
