@@ -50,7 +50,7 @@ _STEP = 1e-3
 _EVALUATIONS = 25
 _FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.4)
 _WORTH_IT = 1e-4
-"""Share by which a reluctance must lower the objective to be kept: a tie leaves the tile as it is."""
+"""Share by which a selection penalty must lower the objective to be kept: a tie leaves the tile as it is."""
 _PACES = ("pace", "pace_alone", "pace_half")
 _HOT_RATIO = 3.0
 _ROUNDS = 3
@@ -143,11 +143,11 @@ def _time_us(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu) -> FloatArray:
 def _refined(
     kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, *, rounds: int, pinned: Collection[str] = ()
 ) -> GemmKernel:
-    """Alternates the physical parameters (least squares) and the library's reluctances (line search)."""
+    """Physical parameters by least squares and selection penalties by line search, in turn."""
     weight = 1.0 / np.hypot(1.0, 0.15 * _resolution_us(rows) / rows.time_us / 0.03)
     for _ in range(rounds):
         kernel = _with_physics(kernel, rows, gpu, weight, pinned)
-        found = _with_paces if kernel.fewest_waves else _with_reluctances
+        found = _with_paces if kernel.fewest_waves else _with_penalties
         kernel = found(kernel, rows, gpu, weight)
     return kernel
 
@@ -155,7 +155,7 @@ def _refined(
 def _with_physics(
     kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray, pinned: Collection[str]
 ) -> GemmKernel:
-    """The kernel with least-squares physical parameters, at the library's reluctances.
+    """The kernel with least-squares physical parameters, at the library's selection penalties.
 
     The derivative holds the choice of tile fixed: it changes at points only, and one choice costs as much
     as all derivatives together.
@@ -223,31 +223,31 @@ def _scaled(tile: GemmTile, name: str, factor: float) -> GemmTile:
     return msgspec.structs.replace(tile, **{name: factor * getattr(tile, name)})
 
 
-def _with_reluctances(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:
-    """One pass over the tiles: the reluctance of each that lowers the objective most.
+def _with_penalties(kernel: GemmKernel, rows: Rows[Gemm], gpu: Gpu, weight: FloatArray) -> GemmKernel:
+    """One pass over the tiles: the selection penalty of each that lowers the objective most.
 
     The times do not depend on it, so each trial is one argmin over the candidates' times.
     """
     log_times = np.log(gemm_candidates_us(gpu, kernel, rows.operator, cold=False))
     log_measured = np.log(rows.time_us)
-    reluctances = np.asarray([tile.reluctance for tile in kernel.tiles])
+    penalties = np.asarray([tile.selection_penalty for tile in kernel.tiles])
     every_row = np.arange(len(log_measured))
 
     def cost(trial: FloatArray) -> float:
         chosen = np.argmin(log_times + np.repeat(np.log(trial), len(kernel.splits))[:, None], axis=0)
         return soft_cost(weight * (log_times[chosen, every_row] - log_measured))
 
-    best = cost(reluctances) * (1.0 - _WORTH_IT)
-    for index in range(len(reluctances)):
-        start = reluctances[index]
+    best = cost(penalties) * (1.0 - _WORTH_IT)
+    for index in range(len(penalties)):
+        start = penalties[index]
         for factor in _FACTORS:
-            trial = reluctances.copy()
+            trial = penalties.copy()
             trial[index] = start * factor
             found = cost(trial)
             if found < best:
-                best, reluctances = found * (1.0 - _WORTH_IT), trial
+                best, penalties = found * (1.0 - _WORTH_IT), trial
     tiles = tuple(
-        msgspec.structs.replace(tile, reluctance=float(reluctance))
-        for tile, reluctance in zip(kernel.tiles, reluctances, strict=True)
+        msgspec.structs.replace(tile, selection_penalty=float(penalty))
+        for tile, penalty in zip(kernel.tiles, penalties, strict=True)
     )
     return msgspec.structs.replace(kernel, tiles=tiles)

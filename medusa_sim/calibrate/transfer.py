@@ -7,7 +7,7 @@ family, so that one shape does not move what many shapes have settled. Tiles, sp
 and the rest stay. One shape cannot tell a limit of each SM's loads from one of the whole chip: the two
 become one.
 
-Two things that rows say about the library's choice are searched: how reluctant it is to split k, and from
+Two things that rows say about the library's choice are searched: its penalty on splitting k, and from
 which m on it prefers a large tile for wide outputs (one more entry in the list of tiles).
 """
 
@@ -53,7 +53,7 @@ _WEIGHT = 0.1
 
 _MIDDLING_CONTENTION = 0.5
 _PREFERENCES = (0.8, 0.67)
-_SPLIT_RELUCTANCES = (1.0, 1.2)
+_SPLIT_PENALTIES = (1.0, 1.2)
 _LARGE = 128
 _WORTH = 0.9
 """A preference is kept where it lowers the objective to this share; the weaker of two equals wins."""
@@ -110,7 +110,7 @@ def fit_transferred_gemm(
         contention=_MIDDLING_CONTENTION,
     )
     kernel = _with_preference(_fitted(begun, evidence), begun, evidence)
-    chosen = msgspec.structs.replace(begun, tiles=kernel.tiles, split_reluctance=kernel.split_reluctance)
+    chosen = msgspec.structs.replace(begun, tiles=kernel.tiles, split_penalty=kernel.split_penalty)
     return with_fit(
         kernel,
         rows,
@@ -137,13 +137,17 @@ def _preferring(begun: GemmKernel, rows: Rows[Gemm]) -> Iterator[GemmKernel]:
     n_min = int(np.ceil(WIDE_SHARE * float(as_float(rows.operator.n)[0])))
     edges = np.unique(as_float(rows.operator.m))
     large = [tile for tile in begun.tiles if min(tile.m, tile.n) >= _LARGE]
-    for preference, split, tile in product(_PREFERENCES, _SPLIT_RELUCTANCES, large):
+    for preference, split, tile in product(_PREFERENCES, _SPLIT_PENALTIES, large):
         for m in edges[(edges >= tile.m) & (edges < 2 * tile.m)]:
             entry = GemmTile(
-                m=tile.m, n=tile.n, reluctance=preference * tile.reluctance, m_min=int(m) + 1, n_min=n_min
+                m=tile.m,
+                n=tile.n,
+                selection_penalty=preference * tile.selection_penalty,
+                m_min=int(m) + 1,
+                n_min=n_min,
             )
             yield msgspec.structs.replace(
-                begun, tiles=(*begun.tiles, entry), split_reluctance=split * begun.split_reluctance
+                begun, tiles=(*begun.tiles, entry), split_penalty=split * begun.split_penalty
             )
 
 

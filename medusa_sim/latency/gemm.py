@@ -21,7 +21,7 @@ column of tiles that a wave does not cover, once they exceed resident_share of L
 factor on tiles, with values of its own where all tiles fit one wave.
 
 |a, b|_p = (a^p + b^p)^(1/p), a smooth maximum that is never below max(a, b). The library takes the tile
-and split with the least `time x reluctance`, or (fewest_waves) the tile with the fewest waves, the fullest
+and split with the least `time x penalty`, or (fewest_waves) the tile with the fewest waves, the fullest
 last one and the least padding, as DeepGEMM does; the time can therefore fall with m only where that choice
 changes, and on kernels that load padding also towards the end of a tile (SGLang's fp8 layers on Hopper: 129
 tokens take 1.4 times as long as 256 where n and k are large).
@@ -90,7 +90,7 @@ def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bo
     """Times of everything that the library could choose: shape (tiles x splits, *operator's shape).
 
     Tiles in the order of `kernel.tiles`, each with every split; infinite where the library does not use a
-    tile. For fitting: `gemm_time` is the one of these with the least time x reluctance.
+    tile. For fitting: `gemm_time` is the one of these with the least time x selection penalty.
     """
     m, n, k = _sizes(operator)
     candidates = candidates_of(kernel).before(m.ndim)
@@ -136,7 +136,7 @@ def _best(
     if kernel.fewest_waves:
         cost = wave_cost(gpu, candidates, m, n)
     else:
-        cost = _times(gpu, kernel, operator, sizes, candidates).time_us * candidates.reluctance
+        cost = _times(gpu, kernel, operator, sizes, candidates).time_us * candidates.selection_penalty
     best: IntArray = np.argmin(np.where(candidates.allowed(m, n), cost, np.inf), axis=0)
     return np.broadcast_to(best, np.broadcast_shapes(*(size.shape for size in sizes)))
 

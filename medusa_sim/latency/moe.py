@@ -14,7 +14,7 @@ With t tokens, r = `rows` (token, expert) pairs, u = `hit` experts, and for each
     passes     = 2 (2 t h + r (h + n_1 + i + h)) / (activation_ratio bandwidth)   16-bit activations
     time       = ramp_us + expert_us E + token_us t + pair_us r + passes + both products
 
-The library takes the tile M x N with the least time x reluctance, one for both products.
+The library takes the tile M x N with the least time x selection penalty, one for both products.
 """
 
 from __future__ import annotations
@@ -118,8 +118,8 @@ def tile_time(
 def _chosen(kernel: ExpertKernel, operator: Experts, times: list[FloatArray]) -> IntArray:
     """Index of the tile that the library takes, into `tiles` and then `default_tiles`."""
     free = len(kernel.tiles)
-    reluctant = [time * tile.reluctance for time, tile in zip(times, kernel.tiles, strict=False)]
-    best: IntArray = np.argmin(np.stack(np.broadcast_arrays(*reluctant)), axis=0)
+    weighed = [time * tile.selection_penalty for time, tile in zip(times, kernel.tiles, strict=False)]
+    best: IntArray = np.argmin(np.stack(np.broadcast_arrays(*weighed)), axis=0)
     if not kernel.default_tiles:
         return best
     tokens, experts = as_float(operator.tokens), as_float(operator.local_experts)

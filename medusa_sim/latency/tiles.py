@@ -19,7 +19,7 @@ class Candidates:
     tile_m: FloatArray
     tile_n: FloatArray
     split: FloatArray
-    reluctance: FloatArray
+    selection_penalty: FloatArray
     cluster: FloatArray
     loads_padding: FloatArray
     pace: FloatArray
@@ -55,7 +55,7 @@ def candidates_of(kernel: GemmKernel) -> Candidates:
     rows = [
         (
             *(tile.m, tile.n, split),
-            tile.reluctance * (kernel.split_reluctance if split > 1 else 1.0),
+            tile.selection_penalty * (kernel.split_penalty if split > 1 else 1.0),
             *(tile.cluster, tile.loads_padding, tile.pace, tile.pace_alone, tile.pace_half),
             *(tile.m_min, tile.m_max or np.inf, tile.n_min, tile.n_max or np.inf),
         )

@@ -14,7 +14,8 @@ from medusa_sim.specs.strict import Us
 class ExpertTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A tile of the grouped products: rows of one expert by output columns.
 
-    reluctance: scales the tile's time when the library chooses, not the time itself (as of a `GemmTile`).
+    selection_penalty: scales the tile's time when the library chooses, not the time itself, as of a
+    `GemmTile`.
     slower: factor on the time of both products with this tile. tokens_max, tokens_per_expert_max,
     rows_per_expert_max: largest numbers that the tile is used for (0: any), counted where a library fixes the
     tile by them (`ExpertKernel.default_tiles`); rows are (token, expert) pairs.
@@ -22,7 +23,7 @@ class ExpertTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
     rows: Size
     columns: Size
-    reluctance: Rate = 1.0
+    selection_penalty: Rate = 1.0
     tokens_max: Count = 0
     tokens_per_expert_max: Ratio = 0.0
     rows_per_expert_max: Ratio = 0.0

@@ -22,7 +22,7 @@ from medusa_sim.specs.strict import Us
 class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """An output tile that the library can choose: m rows (tokens) by n columns (output features).
 
-    `reluctance` scales the tile's time when the library chooses, not the time itself: above 1 where
+    `selection_penalty` scales the tile's time when the library chooses, not the time itself: above 1 where
     the library takes the tile less often than its time deserves. The tile is used for m_min <= m <= m_max
     and n_min <= n <= n_max only (a maximum of 0 is open): libraries that fix the tile by shape.
     cluster: thread blocks along m that are launched together, so that m is padded to tile times cluster.
@@ -33,7 +33,7 @@ class GemmTile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     m: Size
     n: Size
-    reluctance: Rate = 1.0
+    selection_penalty: Rate = 1.0
     cluster: Size = 1
     loads_padding: bool = False
     pace: Rate = 1.0
@@ -54,7 +54,7 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     one tile's pipeline costs. memory_norm, step_norm: exponents of the smooth maximum of memory and
     tile time, and of arithmetic and loads within a tile (1 adds, infinity overlaps perfectly).
     split_us: the second kernel of a split k loop; splits: the splits of k that the library can choose;
-    split_reluctance: as a tile's, for every split above 1.
+    split_penalty: as a tile's, for every split above 1.
     l2_ratio: rate at which L2 serves the tile loads of the whole chip, in units of the datasheet's bandwidth
     (0: never what bounds).
 
@@ -86,7 +86,7 @@ class GemmKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     splits: Annotated[tuple[Size, ...], Meta(min_length=1)]
     tiles: Annotated[tuple[GemmTile, ...], Meta(min_length=1)]
     fit: Fit
-    split_reluctance: Rate = 1.0
+    split_penalty: Rate = 1.0
     l2_ratio: Ratio = 0.0
     drain_k: Ratio = 0.0
     wave_rounding: Ratio = 1.0

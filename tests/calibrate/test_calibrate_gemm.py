@@ -39,7 +39,7 @@ SMALL = GemmKernel(
     step_norm=6.0,
     split_us=2.0,
     splits=(1, 2),
-    tiles=(GemmTile(m=64, n=64), GemmTile(m=128, n=128, reluctance=1.25)),
+    tiles=(GemmTile(m=64, n=64), GemmTile(m=128, n=128, selection_penalty=1.25)),
     fit=Fit(
         source="made up for tests",
         rows=2,

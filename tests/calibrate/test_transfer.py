@@ -59,10 +59,10 @@ def test_what_one_shape_can_tell_is_recovered() -> None:
 
 
 def test_a_preference_for_a_large_tile_is_found_where_it_begins() -> None:
-    preferred = GemmTile(m=128, n=256, reluctance=0.5, m_min=129)
+    preferred = GemmTile(m=128, n=256, selection_penalty=0.5, m_min=129)
     made = msgspec.structs.replace(START, ramp_us=38.0, tiles=(*START.tiles, preferred))
     usual = msgspec.structs.replace(
-        START, ramp_us=38.0, tiles=(*START.tiles[:2], GemmTile(m=128, n=256, reluctance=1.4))
+        START, ramp_us=38.0, tiles=(*START.tiles[:2], GemmTile(m=128, n=256, selection_penalty=1.4))
     )
     start = msgspec.structs.replace(usual, ramp_us=4.0)
     rows, without = rows_of(made), rows_of(usual)
@@ -72,7 +72,7 @@ def test_a_preference_for_a_large_tile_is_found_where_it_begins() -> None:
     assert (entry.m, entry.n) == (128, 256)
     # It holds for wide outputs only: from half of the measured width.
     assert entry.n_min == 8960
-    # Without the entry it is several times as much; START's own reluctance of 1.4 stays below it.
+    # Without the entry it is several times as much; START's own selection penalty of 1.4 stays below it.
     assert found.fit.fit_error < 0.03
 
 

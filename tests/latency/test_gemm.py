@@ -134,7 +134,7 @@ def test_arrays_and_scalars_are_the_same_code():
             assert time_us(gemm(int(m[j]), int(n[i, 0]), k)) == pytest.approx(grid[i, j], rel=1e-12)
 
 
-def test_the_choice_is_the_least_reluctant_time():
+def test_the_choice_is_the_least_time_with_its_penalty():
     operator = gemm(np.arange(8, 400, 8), 4096, 4096)
     every = gemm_candidates_us(GPU, KERNEL, operator)
     chosen = gemm_choice(GPU, KERNEL, operator)
@@ -143,13 +143,15 @@ def test_the_choice_is_the_least_reluctant_time():
     assert gemm_chosen_us(GPU, KERNEL, operator, chosen) == pytest.approx(every.min(axis=0))
 
 
-def test_reluctance_moves_the_choice_and_not_the_time():
+def test_a_selection_penalty_moves_the_choice_and_not_the_time():
     tiles = (GemmTile(m=64, n=64), GemmTile(m=128, n=128))
     operator = gemm(128, 8192, 4096)
     free = msgspec.structs.replace(KERNEL, tiles=tiles, splits=(1,))
     first = chosen_tile(GPU, free, operator)[0]
-    reluctant = tuple(msgspec.structs.replace(t, reluctance=9.0 if t.m == first else 1.0) for t in tiles)
-    moved = msgspec.structs.replace(free, tiles=reluctant)
+    penalised = tuple(
+        msgspec.structs.replace(t, selection_penalty=9.0 if t.m == first else 1.0) for t in tiles
+    )
+    moved = msgspec.structs.replace(free, tiles=penalised)
     assert chosen_tile(GPU, moved, operator)[0] != first
     assert np.array_equal(gemm_candidates_us(GPU, moved, operator), gemm_candidates_us(GPU, free, operator))
 
