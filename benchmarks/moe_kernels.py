@@ -2,10 +2,12 @@
 
     python benchmarks/moe_kernels.py fit [GPU ...]      writes hardware/*.toml
     python benchmarks/moe_kernels.py score [GPU ...]    a table: each model predicted by a fit without it
+    python benchmarks/moe_kernels.py spread [GPU ...]   rows of expert parallelism, which no fit has seen
 
 The rows are not part of this project (CONTRIBUTING.md): `moe_tp/moe.parquet` lies in $MEDUSA_SIM_DATA or
 ../shared/data. Rows with a word in `suspect` and those of expert parallelism are left out: how their tokens
-were spread over ranks was not recorded.
+were spread over ranks was not recorded. `spread` predicts them nevertheless, and prints the half-width (of
+the logarithm) that, added in quadrature to the kernels' own bands, holds 80 % of them: in `latency/moe.py`.
 """
 
 from __future__ import annotations
@@ -18,13 +20,15 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 from recorded import GPU_OF_ROWS, data_folder
+from scipy.optimize import brentq
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.moe import refitted_experts
 from medusa_sim.calibrate.rows import fitted_kernels, write_kernels
 from medusa_sim.calibrate.scores import growth_mape, mape
-from medusa_sim.latency.moe import experts_time
+from medusa_sim.latency.band import residual_band
+from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.table import operators_of
 from medusa_sim.operators.table_check import check_rows
@@ -48,10 +52,22 @@ HEADERS = (
 )
 
 
-def table(gpus: list[str]) -> Iterator[tuple[Gpu, str, pd.DataFrame]]:
-    """Rows of each GPU and engine that can be used."""
+SPREAD_HEADERS = (
+    "GPU",
+    "kernels",
+    "kernel",
+    "rows",
+    "error",
+    "too long by",
+    "in its own band",
+    "in the band of spread experts",
+)
+
+
+def table(gpus: list[str], *, spread: bool = False) -> Iterator[tuple[Gpu, str, pd.DataFrame]]:
+    """Rows of each GPU and engine that can be used; those of expert parallelism where `spread`."""
     every = pd.read_parquet(data_folder() / "moe_tp" / "moe.parquet")
-    every = every[(every["ep"] == 1) & (every["inter"] % every["tp"] == 0)]
+    every = every[((every["ep"] > 1) == spread) & (every["inter"] % every["tp"] == 0)]
     for name, rows in every.groupby("gpu", observed=True):
         if GPU_OF_ROWS[str(name)] not in (gpus or GPU_OF_ROWS.values()):
             continue
@@ -132,31 +148,84 @@ def ratio_error(held: Held) -> float:
 
 def score(gpus: list[str]) -> Iterator[tuple[str, ...]]:
     """One line for each kernel of the shipped hardware files."""
-    for gpu, engine, frame in table(gpus):
+    for gpu, engine, form, kernel, frame in rows_of_kernels(gpus):
+        held = held_out(gpu, kernel, form, frame)
+        errors = np.abs(held.held_us / held.measured_us - 1.0)
+        by_model = pd.Series(errors).groupby(held.frame["model"].astype(str)).mean()
+        alone = len(by_model) == 1
+        worst = NOTHING if alone else f"{percent(float(by_model.max()))} {by_model.idxmax()}"
+        yield (
+            gpu.name,
+            f"{engine}:{form}",
+            kernel.name,
+            str(len(errors)),
+            str(len(by_model)),
+            percent(mape(held.fitted_us, held.measured_us)),
+            percent(kernel.fit.heldout_error if alone else float(errors.mean())),
+            worst,
+            percent(ratio_error(held)),
+            percent(float(held.inside.mean()), 0),
+        )
+
+
+def rows_of_kernels(
+    gpus: list[str], *, spread: bool = False
+) -> Iterator[tuple[Gpu, str, str, ExpertKernel, pd.DataFrame]]:
+    """GPU, engine, format and kernel of the shipped files, with its rows that carry no word in `suspect`."""
+    for gpu, engine, frame in table(gpus, spread=spread):
         clean = frame[frame["suspect"].astype(str) == ""]
         for key, kernel in gpu.kernels[engine].moe.items():
             if kernel.fit.inherited_from:
                 continue
             form = key.partition("@")[0]
             of_kernel = clean[clean["kernel"].astype(str) == kernel.name].reset_index(drop=True)
-            rows = next(index for index, operator in operators_of(of_kernel) if operator.form == form)
-            held = held_out(gpu, kernel, form, of_kernel.iloc[rows].reset_index(drop=True))
-            errors = np.abs(held.held_us / held.measured_us - 1.0)
-            by_model = pd.Series(errors).groupby(held.frame["model"].astype(str)).mean()
-            alone = len(by_model) == 1
-            worst = NOTHING if alone else f"{percent(float(by_model.max()))} {by_model.idxmax()}"
-            yield (
-                gpu.name,
-                f"{engine}:{form}",
-                kernel.name,
-                str(len(errors)),
-                str(len(by_model)),
-                percent(mape(held.fitted_us, held.measured_us)),
-                percent(kernel.fit.heldout_error if alone else float(errors.mean())),
-                worst,
-                percent(ratio_error(held)),
-                percent(float(held.inside.mean()), 0),
-            )
+            for index, operator in operators_of(of_kernel) if len(of_kernel) else ():
+                if operator.form == form:
+                    yield gpu, engine, form, kernel, of_kernel.iloc[index].reset_index(drop=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spread:
+    """Rows of expert parallelism of one kernel: measured / predicted, and its own band of that."""
+
+    ratio: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    def inside(self, error: float) -> float:
+        """Share of the rows in the band with `error` added to its half-width in quadrature."""
+        half = np.hypot(0.5 * np.log(self.high / self.low), error)
+        return float(np.mean(np.abs(np.log(self.ratio / np.sqrt(self.low * self.high))) <= half))
+
+
+def spread(gpus: list[str]) -> Iterator[tuple[tuple[str, ...], Spread]]:
+    """One line for each kernel with rows of expert parallelism."""
+    for gpu, engine, form, kernel, frame in rows_of_kernels(gpus, spread=True):
+        ((_, operator),) = operators_of(frame)
+        assert isinstance(operator, Experts)
+        measured_us = frame["time_us"].to_numpy(dtype=np.float64)
+        predicted_us = experts_time(gpu, kernel, operator, cold=False).time_us
+        low, high = residual_band(kernel.fit.residuals, operator.size)
+        found = Spread(ratio=measured_us / predicted_us, low=low, high=high)
+        line = (
+            gpu.name,
+            f"{engine}:{form}",
+            kernel.name,
+            str(len(measured_us)),
+            percent(mape(predicted_us, measured_us)),
+            percent(float(np.mean(predicted_us / measured_us)) - 1.0),
+            percent(found.inside(0.0), 0),
+            percent(found.inside(SPREAD_ERROR), 0),
+        )
+        yield line, found
+
+
+def print_spread(gpus: list[str]) -> None:
+    """The table, and the half-width to add."""
+    lines, found = zip(*spread(gpus), strict=True)
+    print(markdown(TextTable(SPREAD_HEADERS, lines, tuple(i > 2 for i in range(len(SPREAD_HEADERS))))))
+    needed = brentq(lambda error: np.mean([each.inside(error) for each in found]) - 0.8, 0.0, 2.0)
+    print(f"\nFor 80 % of the rows of a kernel, in the mean over kernels, add {needed:.2f}")
 
 
 def main() -> None:
@@ -166,6 +235,8 @@ def main() -> None:
         fit(gpus)
     elif what == "score":
         print(markdown(TextTable(HEADERS, tuple(score(gpus)), tuple(i > 2 for i in range(len(HEADERS))))))
+    elif what == "spread":
+        print_spread(gpus)
     else:
         raise SystemExit(__doc__)
 

@@ -26,7 +26,8 @@ BYTES_PER_ELEMENT: dict[str, float] = {
 
 With the scales of block formats: fp8_block, fp32 for 128 x 128 weights (DeepSeek-V3, arXiv 2412.19437);
 nvfp4, one byte for 16 values; mxfp4, one byte for 32 (OCP Microscaling Formats v1.0). Scales and zero points
-of int4, whose groups vary, are left out.
+of integers, whose groups vary, are counted where weights are stored (`Model.scale_bytes`); the kernels that
+were fitted to int4 rows hold what reading them takes.
 """
 
 SAME_TENSOR_CORES: dict[str, str] = {"fp8_block": "fp8", "mxfp4": "nvfp4"}

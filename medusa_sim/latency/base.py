@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.latency.band import residual_band
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit
@@ -41,7 +41,8 @@ class Source(IntEnum):
     BORROWED = 3
     """Fitted to another GPU, whose efficiencies this one takes over (`specs.inheritance`)."""
     EXTRAPOLATED = 4
-    """A fitted kernel with weights or K and V stored in another width: nobody measured their unpacking."""
+    """A fitted kernel beyond what its rows had: weights or K and V stored in another width, whose unpacking
+    nobody measured; experts spread over several GPUs; several queries of latent attention."""
     ROOFLINE = 5
 
 
@@ -100,6 +101,26 @@ def calibrated_time(
         high_us=time_us * high,
         bound=np.where(fixed_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound),
         source=np.full(np.shape(time_us), source, dtype=np.int8),
+    )
+
+
+def less_certain(
+    found: OperatorTime, error: float, source: Source, where: BoolArray | bool = True
+) -> OperatorTime:
+    """The time with `error` added to its band's half-width in quadrature, in the logarithm, and that source.
+
+    where: shapes that this holds for; the others stay as they are. A source that is worse already is kept.
+    """
+    at = np.broadcast_to(where, np.shape(found.time_us))
+    if not at.any():
+        return found
+    centre = np.sqrt(found.low_us * found.high_us)
+    half = np.hypot(0.5 * np.log(found.high_us / found.low_us), error)
+    return replace(
+        found,
+        low_us=np.where(at, centre * np.exp(-half), found.low_us),
+        high_us=np.where(at, centre * np.exp(half), found.high_us),
+        source=np.where(at, np.maximum(found.source, np.int8(source)), found.source),
     )
 
 

@@ -12,10 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, Self, TypeVar
 
-import numpy as np
-
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.base import OperatorTime, Source
+from medusa_sim.latency.base import OperatorTime, Source, less_certain
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
@@ -115,15 +113,7 @@ def said(choice: Choice[KernelT], found: OperatorTime) -> OperatorTime:
     """The time with its kernel's place; one that was not asked for is borrowed and less certain."""
     if choice.is_asked:
         return replace(found, kernels=choice.place)
-    centre = np.sqrt(found.low_us * found.high_us)
-    wide = np.exp(np.hypot(0.5 * np.log(found.high_us / found.low_us), TRANSFER_ERROR))
-    return replace(
-        found,
-        kernels=choice.place,
-        low_us=centre / wide,
-        high_us=centre * wide,
-        source=np.maximum(found.source, np.int8(Source.BORROWED)),
-    )
+    return replace(less_certain(found, TRANSFER_ERROR, Source.BORROWED), kernels=choice.place)
 
 
 def _in_order(kernels: Mapping[str, KernelT], form: str, name: str) -> Iterator[tuple[str, KernelT]]:

@@ -20,13 +20,11 @@ err on another GPU of their architecture, and its source is `extrapolated`.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.attention import kernel_parts
-from medusa_sim.latency.base import OperatorTime, Source, calibrated_time
+from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import smooth_max
 from medusa_sim.operators.latent import LatentAttention
@@ -63,7 +61,10 @@ def latent_time(
     found = calibrated_time(
         gpu, [(kernel.fit, operator)], time_us, fixed_us=fixed_us, memory_us=memory_us, work_us=work_us
     )
-    return _verified(operator, found) if operator.is_absorbed else found
+    if not operator.is_absorbed:
+        return found
+    several = as_float(operator.q_len) > 1.0
+    return less_certain(found, TRANSFER_ERROR_ALIKE, Source.EXTRAPOLATED, several)
 
 
 def _around_us(projections: Projections, operator: LatentAttention) -> FloatArray:
@@ -78,20 +79,3 @@ def _linear_us(gpu: Gpu, projections: Projections, linear: Gemm) -> tuple[FloatA
     tiles = np.ceil(as_float(linear.m) / _TILE_ROWS) * np.ceil(as_float(linear.n) / _TILE_COLUMNS)
     flops = 2.0 * _TILE_ROWS * _TILE_COLUMNS * as_float(linear.k) * np.maximum(tiles, gpu.sms)
     return memory_us, flops / (projections.peak_fraction * gpu.peak(linear.dtype)) * US_PER_S
-
-
-def _verified(operator: LatentAttention, found: OperatorTime) -> OperatorTime:
-    """The band of what was measured at one query only."""
-    shape = np.shape(found.time_us)
-    several = np.broadcast_to(as_float(operator.q_len) > 1.0, shape)
-    if not several.any():
-        return found
-    centre = np.sqrt(found.low_us * found.high_us)
-    half = np.hypot(0.5 * np.log(found.high_us / found.low_us), TRANSFER_ERROR_ALIKE)
-    source = np.maximum(found.source, np.int8(Source.EXTRAPOLATED))
-    return replace(
-        found,
-        low_us=np.where(several, centre * np.exp(-half), found.low_us),
-        high_us=np.where(several, centre * np.exp(half), found.high_us),
-        source=np.where(several, source, found.source),
-    )

@@ -347,10 +347,20 @@ class Scenario:
                 f"acceptance {self.profile.name} was measured on another model than {self.model.name}; give "
                 "your own with --acceptance"
             )
+        if self.runtime.engine is not None and not self.runtime.engine.is_measured:
+            told.append(
+                f"{self.runtime.name}: nobody measured this engine; its own terms are guesses or another's, "
+                "with wide bands"
+            )
         if (parallel := self.parallel) != ONE and self.runtime.engine is not None:
             told.append(
                 f"{self.runtime.name}'s own terms were fitted on one GPU and are taken over for {parallel}, "
                 "with wider bands"
+            )
+        if self.latency.name == "calibrated" and self.parallel.ep > 1:
+            told.append(
+                f"experts spread over GPUs (ep {self.parallel.ep}) are priced by kernels that were fitted "
+                "without, with wider bands"
             )
         if self.parallel.tp > _ONE_NODE:
             told.append(

@@ -124,6 +124,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """Every term by name."""
         return {name: getattr(self, name) for name in UNITS}
 
+    @property
+    def is_measured(self) -> bool:
+        """Whether any term was measured on this engine itself."""
+        return any(term.valid and not term.inherited_from for term in self.terms.values())
+
     def widened(self, factor: float) -> Engine:
         """The engine with bands so many times as wide: what it was not measured on."""
         return self.with_terms(

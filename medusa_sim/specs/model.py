@@ -79,6 +79,8 @@ _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
     "nvfp4": ("nvfp4",),
 }
 ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
+INT4_SCALE_BYTES = 2.5 / 128
+"""Bytes beside each int4 weight: 128 of them share a 16-bit scale and a 4-bit zero point (AWQ's default)."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +91,9 @@ class Model:
     gated: the MLP has gate, up and down (else up and down). norms_per_layer: those over the whole width.
     samples_top_k: its generation_config names a top-k, which servers follow. positions: `rope`, or a learned
     table. dtype: of the linear layers' arithmetic; weight_dtype: of their stored weights; kv_dtype: of the
-    KV cache; activation_dtype: of everything between them (norms, attention, residuals).
+    KV cache; activation_dtype: of everything between them (norms, attention, residuals). scale_bytes: of the
+    scales and zero points beside each int4 or int8 weight under 16-bit arithmetic (None: INT4_SCALE_BYTES,
+    and none of int8).
     mtp_layers: multi-token-prediction modules that it was trained with.
     experts: of the layers that have any (intermediate is the width of the others); latent: where K and V are
     compressed; windows: of the layers that do not see the whole context. parallel: the GPUs that share it
@@ -122,6 +126,7 @@ class Model:
     weight_dtype: str = "fp16"
     kv_dtype: str = "fp16"
     activation_dtype: str = "fp16"
+    scale_bytes: float | None = None
     experts: MoE | None = None
     latent: Latent | None = None
     windows: Windows | None = None
@@ -219,14 +224,21 @@ class Model:
         linear += shared + self.dense_layers * self.linear_parameter_count
         rest = self.layers_parameter_count - linear - routed
         return (
-            BYTES_PER_ELEMENT[self.weight_dtype] * linear
-            + BYTES_PER_ELEMENT[routed_dtype] * routed
+            self._stored_bytes(self.weight_dtype) * linear
+            + self._stored_bytes(routed_dtype) * routed
             + BYTES_PER_ELEMENT[self.activation_dtype] * rest
         )
 
+    def _stored_bytes(self, dtype: str) -> float:
+        """Bytes of one stored weight with its share of scales and zero points."""
+        if self.dtype not in HALVES or dtype not in ("int4", "int8"):
+            return BYTES_PER_ELEMENT[dtype]
+        default = INT4_SCALE_BYTES if dtype == "int4" else 0.0
+        return BYTES_PER_ELEMENT[dtype] + (default if self.scale_bytes is None else self.scale_bytes)
+
     @property
     def weight_bytes(self) -> float:
-        """Bytes of all weights. The scales of quantised weights (int4: about 4 % more) are left out."""
+        """Bytes of all weights, with their scales."""
         rest = self.parameter_count - self.layers_parameter_count
         return self.layers_weight_bytes + BYTES_PER_ELEMENT[self.activation_dtype] * rest
 
@@ -339,5 +351,6 @@ def with_dtypes(
         weight_dtype=weights,
         kv_dtype=cache,
         activation_dtype=activations,
+        scale_bytes=model.scale_bytes if weights == model.weight_dtype else None,
         experts=experts,
     )

@@ -20,6 +20,8 @@ from medusa_sim.specs.model import Model, with_dtypes
 METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4")
 _BITS: dict[str, dict[int, str]] = {"awq": {4: "int4"}, "gptq": {4: "int4", 8: "int8"}}
 _BLOCK = [128, 128]
+_USUAL_GROUP = 128
+_SCALE_BYTES = 2.0
 
 
 def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
@@ -40,7 +42,10 @@ def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
                 raise SpecError(
                     f"{where}.{key}: given {shown(bits)}; allowed: {listed}, {method} is weight-only"
                 )
-            return with_dtypes(model, weight_dtype=allowed[bits])
+            group = config.get("group_size", config.get("q_group_size", _USUAL_GROUP))
+            # zero points are stored whether or not they are all alike (qzeros)
+            scales = _scale_bytes(group, bits, f"{where}.group_size", has_zeros=True)
+            return dataclasses.replace(with_dtypes(model, weight_dtype=allowed[bits]), scale_bytes=scales)
         case "fp8" | "fbgemm_fp8":
             block = config.get("weight_block_size")
             if block not in (None, _BLOCK):
@@ -76,6 +81,7 @@ def _compressed(model: Model, config: dict[str, Any], where: str) -> Model:
     if not isinstance(groups, dict) or not groups:
         raise SpecError(f"{where}.config_groups: given {shown(groups)}; allowed: a table of schemes")
     schemes = {_scheme(group, f"{where}.config_groups.{shown(name)}") for name, group in groups.items()}
+    first = next(iter(groups.values()))["weights"]
     if len(schemes) > 1:
         several = ", ".join(sorted(f"weights {weights}, activations {acts}" for weights, acts in schemes))
         raise SpecError(f"{where}.config_groups: several schemes ({several}); allowed: one for all layers")
@@ -87,7 +93,14 @@ def _compressed(model: Model, config: dict[str, Any], where: str) -> Model:
         kv_dtype = "fp8"
     match next(iter(schemes)):
         case ("int4" | "int8" as weights, "none"):
-            return with_dtypes(model, weight_dtype=weights, kv_dtype=kv_dtype)
+            scales = _scale_bytes(
+                first.get("group_size"),
+                first["num_bits"],
+                f"{where}.config_groups: weights.group_size",
+                has_zeros=first.get("symmetric") is False,
+            )
+            stored = with_dtypes(model, weight_dtype=weights, kv_dtype=kv_dtype)
+            return dataclasses.replace(stored, scale_bytes=scales)
         case ("fp4", "fp4"):
             return with_dtypes(model, dtype="nvfp4", kv_dtype=kv_dtype)
         case ("fp8", "fp8"):
@@ -99,6 +112,18 @@ def _compressed(model: Model, config: dict[str, Any], where: str) -> Model:
                 f"{where}.config_groups: given weights {weights} with activations {activations}; allowed: "
                 "int4 or int8 weights alone, fp8 with fp8, int8 with int8, fp4 with fp4"
             )
+
+
+def _scale_bytes(group: object, bits: int, where: str, *, has_zeros: bool) -> float:
+    """Bytes of scales and zero points beside each weight: a group shares a 16-bit scale and one zero point.
+
+    group: weights that share them; None and -1 stand for a whole column, whose scale is not counted.
+    """
+    if group in (None, -1):
+        return 0.0
+    if not isinstance(group, int) or isinstance(group, bool) or group < 1:
+        raise SpecError(f"{where}: given {shown(group)}; allowed: a whole number from 1, or -1 for a column")
+    return (_SCALE_BYTES + (bits / 8 if has_zeros else 0.0)) / group
 
 
 def _scheme(group: object, where: str) -> tuple[str, str]:

@@ -14,7 +14,7 @@ from medusa_sim.calibrate.moe_start import TILES, rules_of
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.latency.moe import experts_time
+from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Size
@@ -170,3 +170,20 @@ def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu() -
 )
 def test_engines_name_their_library(runtime: str, library: str) -> None:
     assert load_runtime(runtime).library == library
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernels", "form"), [("h100-sxm", "sglang", "bf16"), ("b200", "sglang", "nvfp4")]
+)
+def test_experts_spread_over_gpus_are_less_certain(gpu: str, kernels: str, form: str) -> None:
+    card = load_gpu(gpu)
+    kernel = card.kernels[kernels].moe[form]
+    dtype = {"dtype": form}
+    whole, own = layer(TOKENS), layer(TOKENS, local_experts=16)
+    whole, own = (dataclasses.replace(each, **dtype) for each in (whole, own))
+    found, spread = (experts_time(card, kernel, each, form=form) for each in (whole, own))
+    assert np.all(found.source == Source.CALIBRATED)
+    assert np.all(spread.source == Source.EXTRAPOLATED)
+    half, wider = (np.log(each.high_us / each.low_us) / 2.0 for each in (found, spread))
+    assert wider == pytest.approx(np.hypot(half, SPREAD_ERROR))
+    assert np.all((spread.low_us < spread.time_us) & (spread.time_us < spread.high_us))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ import pytest
 from medusa_sim.acceptance.curve import LogCurve, TableCurve
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecError, UsageError
+from medusa_sim.latency.base import Source
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
@@ -19,9 +21,10 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.drafter.registry import DRAFTERS, drafter_names
 from medusa_sim.step.grid import Grid
+from medusa_sim.step.step import decode_step
 
 
 def test_defaults_are_those_of_the_command_line() -> None:
@@ -183,6 +186,31 @@ def test_what_is_borrowed_is_said() -> None:
     assert "another model" in borrowed.warnings[0]
     assert Scenario(model="llama-2-7b", acceptance=0.7).warnings == ()
     assert any("borrowed from" in line for line in Scenario(gpu="rtx-4090").warnings)
+
+
+@pytest.mark.parametrize("runtime", [name for name in runtime_names() if name != "paper"])
+def test_an_engine_that_nobody_measured_says_so(runtime: str) -> None:
+    engine = load_runtime(runtime).engine
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
+    told = " ".join(scenario.but(runtime=runtime).warnings)
+    assert ("nobody measured this engine" in told) == (runtime == "tensorrt-llm-1.2")
+    assert engine is None or engine.is_measured == (runtime != "tensorrt-llm-1.2")
+
+
+@pytest.mark.parametrize(
+    "parallel", [{"tp": 8}, {"tp": 8, "ep": 8}, {"tp": 8, "ep": 8, "dp_attention": True}]
+)
+@pytest.mark.parametrize("gpu", ["h100-sxm", "b200"])
+def test_experts_spread_over_gpus_are_told(gpu: str, parallel: dict[str, Any]) -> None:
+    scenario = Scenario(gpu=gpu, model="qwen3-30b-a3b", drafter="ngram", acceptance="0.5", **parallel)
+    spread = parallel.get("ep", 1) > 1
+    assert any("experts spread over GPUs (ep 8)" in line for line in scenario.warnings) == spread
+    step = decode_step(scenario.setting, np.array([1, 64]), 1024)
+    assert (np.max(step.source) == Source.EXTRAPOLATED) == spread
+    if spread:
+        together = decode_step(scenario.but(tp=8, ep=1).setting, np.array([1, 64]), 1024)
+        if not parallel.get("dp_attention"):
+            assert np.all(step.high_us / step.low_us > together.high_us / together.low_us)
 
 
 @pytest.mark.parametrize(

@@ -266,7 +266,8 @@ def test_quantised_checkpoints(tmp_path: Path) -> None:
     assert (awq.dtype, awq.weight_dtype, awq.kv_dtype) == ("bf16", "int4", "bf16")
     assert awq.parameter_count == load_model("llama-3-8b").parameter_count
     linear = awq.layers * awq.linear_parameter_count
-    assert awq.weight_bytes == linear / 2 + 2 * (awq.parameter_count - linear)
+    scales = linear * (2 + 0.5) / 128  # a 16-bit scale and a 4-bit zero point for 128 weights
+    assert awq.weight_bytes == pytest.approx(linear / 2 + scales + 2 * (awq.parameter_count - linear))
     fp8 = _load(tmp_path, quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"})
     assert (fp8.dtype, fp8.weight_dtype, fp8.activation_dtype, fp8.kv_dtype) == ("fp8", "fp8", "bf16", "bf16")
     block = {"quant_method": "fp8", "weight_block_size": [128, 128]}
@@ -280,6 +281,50 @@ def test_quantised_checkpoints(tmp_path: Path) -> None:
     _refused(tmp_path, "quant_method", "experts", quantization_config={"quant_method": "mxfp4"})
     _refused(tmp_path, "quant_method", "bitsandbytes", quantization_config={"quant_method": "bitsandbytes"})
     _refused(tmp_path, "quant_method", "missing", quantization_config={"bits": 4})
+
+
+@pytest.mark.parametrize(
+    ("name", "stored_gb"), [("llama-3.1-8b", 5.73), ("llama-3.1-70b", 39.77), ("qwen2.5-7b", 5.57)]
+)
+def test_int4_checkpoints_are_as_large_as_the_published_ones(name: str, stored_gb: float) -> None:
+    # AWQ at group 128: sizes of the safetensors of hugging-quants' and Qwen's repositories
+    assert with_dtypes(load_model(name), weight_dtype="int4").weight_bytes / 1e9 == pytest.approx(
+        stored_gb, rel=0.01
+    )
+
+
+@pytest.mark.parametrize("kept", ["awq", "gptq", "compressed-tensors"])
+def test_smaller_groups_store_more_scales(tmp_path: Path, kept: str) -> None:
+    def stored(group: Any, **more: Any) -> float:
+        if kept != "compressed-tensors":
+            config = {"quant_method": kept, "bits": 4, "group_size": group}
+        else:
+            weights = {"num_bits": 4, "type": "int", "group_size": group, **more}
+            config = {"quant_method": kept, "config_groups": {"group_0": {"weights": weights}}}
+        model = _load(tmp_path, quantization_config=config)
+        linear = model.layers * model.linear_parameter_count
+        return (model.weight_bytes - 2 * (model.parameter_count - linear)) / linear
+
+    column, wide, narrow = (stored(group) for group in (None if "-" in kept else -1, 128, 32))
+    assert column == 0.5
+    assert narrow - 0.5 == pytest.approx(4 * (wide - 0.5))
+    zero = 0.0 if kept == "compressed-tensors" else 0.5
+    assert wide == pytest.approx(0.5 + (2 + zero) / 128)
+    if kept == "compressed-tensors":
+        assert stored(128, symmetric=False) == pytest.approx(0.5 + 2.5 / 128)
+    else:
+        _refused(
+            tmp_path, "group_size", quantization_config={"quant_method": kept, "bits": 4, "group_size": "all"}
+        )
+
+
+def test_scales_follow_the_weights_that_have_them() -> None:
+    published = load_model("llama-3-8b")
+    int4 = with_dtypes(published, weight_dtype="int4")
+    assert with_dtypes(int4, dtype="bf16").weight_bytes == published.weight_bytes
+    assert with_dtypes(published, weight_dtype="int8").weight_bytes < published.weight_bytes
+    fp8 = with_dtypes(published, dtype="fp8").weight_bytes
+    assert 0.5 * fp8 < int4.weight_bytes < fp8
 
 
 GROUP = {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "group_size": 128}}
