@@ -23,11 +23,15 @@ from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.reproduce import reproduction
 from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.validate.comparison import ALLOWANCE
 from medusa_sim.validate.generations import validate_runs
 from medusa_sim.validate.steps import DecoderValidation, profile_meta, validate_decoder
 from medusa_sim.writing import write_text
 
 DECODER = "profiles/decoder"
+LATENCIES: tuple[LatencyName, ...] = ("measured", "calibrated")
+REACH = 0.05
+"""How far above its floor a speedup, and how far below the best a chosen count, may lie."""
 PAGE = """# Validation
 
 Written by `python benchmarks/validation.py`. [accuracy.md](accuracy.md) has the errors on measured operators; here the
@@ -52,8 +56,12 @@ is fitted to them (`--latency calibrated`). Two numbers a model, the overhead ou
 speculative step, are fitted to one cell each, which are left out of every score. The 3M model lives in a cache that a
 shared machine shares too: five runs of one day on the Xeon missed its verify steps by 4 to 12 % (docs/log.md).
 
+Asked of every machine: speedups within its own floor and {reach}, and the best number of candidates, or one that gives
+away less. What falls short comes first; steps are judged by their floor and {allowance}:
+
+{summary}
 {tables}
-Speculation pays little on one thread: its cost grows with every candidate, so that the best count is a handful, and
+Speculation pays little on one thread in fp32: its cost grows with every candidate, so that the best count is a handful, and
 often the right answer at larger batches is the smallest tree of the grid. 16 rows of a large linear layer can cost less
 than 8, since the library changes its kernel between; the fitted model knows that (docs/method.md, S1).
 
@@ -92,13 +100,14 @@ def _cpu() -> str:
     folders = sorted((path.parent for path in root.glob("*/steps.csv")), key=_place)
     if not folders:
         return ""
-    tables, machines = [], {}
+    tables, machines, summary = [], {}, []
     for folder in folders:
         meta = profile_meta(folder.name)
         rows = "" if meta is None else f"{_rows(folder.name):,} measured operators"
         tables.append(f"### {folder.name}\n\n{rows}\n")
-        for latency in ("measured", "calibrated"):
+        for latency in LATENCIES:
             found = _validated(folder, latency)
+            summary.append(_summary(folder.name, latency, found))
             gaps = next(iter(found.gaps.values()))
             seen = found.meta.environment
             machines[seen.device] = f"{seen.device} ({seen.threads} thread, torch {seen.torch})"
@@ -110,7 +119,37 @@ def _cpu() -> str:
                 f"{gaps.speculative_us:.0f} us a speculative one:\n"
             )
             tables += [_plain(comparison_table(found)), _plain(choice_table(found.choices))]
-    return CPU.format(machines=" and ".join(machines.values()), tables="\n".join(tables))
+    return CPU.format(
+        machines=" and ".join(machines.values()),
+        reach=percent(REACH, 0),
+        allowance=percent(ALLOWANCE, 0),
+        summary=_summaries(summary),
+        tables="\n".join(tables),
+    )
+
+
+def _summary(name: str, latency: str, found: DecoderValidation) -> tuple[bool, tuple[str, ...]]:
+    """Whether nothing falls short, and a line: what was asked, and what came out."""
+    by_name = {each.quantity: each for each in found.comparisons}
+    speedup = by_name["speedup"]
+    regret = max(choice.regret for choice in found.choices)
+    short = [
+        f"{each.quantity} {percent(each.mean)} (floor {percent(each.floor)})"
+        for each in found.comparisons
+        if each.mean > each.floor + (REACH if each is speedup else ALLOWANCE)
+    ]
+    short += [f"count gives away {percent(regret)}"] if regret >= REACH else []
+    steps = [percent(by_name[quantity].mean) for quantity in ("decode step", "verify step")]
+    line = (name, latency, percent(speedup.mean), percent(speedup.floor), *steps, percent(regret))
+    return not short, (*line, ", ".join(short))
+
+
+def _summaries(lines: list[tuple[bool, tuple[str, ...]]]) -> str:
+    """Misses first."""
+    headers = ("device", "operators", "speedup", "floor", "decode step", "verify step", "regret", "short in")
+    rows = tuple(line for _, line in sorted(lines, key=lambda each: each[0]))
+    right = (False, False, True, True, True, True, True, False)
+    return markdown(TextTable(headers=headers, rows=rows, right=right, title="")) + "\n"
 
 
 def _runs() -> str:
