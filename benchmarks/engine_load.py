@@ -42,6 +42,8 @@ OUTPUT_TOKENS = 64
 SHARES = (0.35, 0.65, 0.85)
 """Rates, as shares of what plain decoding carries."""
 REQUESTS = 150
+BESIDE_EVERY = 8
+"""Steps between two runs of the reference, timed or serving: it empties the cache that this small model lies in."""
 US = 1e-6
 
 
@@ -119,9 +121,20 @@ def plan_of(work: Path, given: argparse.Namespace, **job: Any) -> dict[str, Any]
         "batches": list(BATCHES),
         "ngram": NGRAM,
         "prompt_tokens": PROMPT_TOKENS,
+        "beside_every": BESIDE_EVERY,
         "engines": [["plain", 0], ["draft", DRAFTS]],
         "prompts": str(work / "prompts.json"),
         **job,
+    }
+
+
+def cell_sizes(vocab: int) -> dict[str, Any]:
+    """What is timed before: steps by batch, steps that read prompts."""
+    return {
+        "vocab": vocab,
+        "steps": 8,
+        "prompts_at_once": list(PROMPTS_AT_ONCE),
+        "prompts_beside": list(PROMPTS_BESIDE),
     }
 
 
@@ -158,8 +171,7 @@ def main() -> None:
     rates = np.array([(accepted >= i).mean() for i in range(1, DRAFTS + 1)])
     vocab = target.model.config.vocab_size
     cells = run_engine(given.engine_python, work, "cells", plan_of(
-        work, given, job="cells", vocab=vocab, steps=8, prompts_at_once=list(PROMPTS_AT_ONCE),
-        prompts_beside=list(PROMPTS_BESIDE)))  # fmt: skip
+        work, given, job="cells", **cell_sizes(vocab)))  # fmt: skip
     table = table_of(cells, rates)
     full = max(BATCHES) / (float(table.step_s[0, -1, 0]) * OUTPUT_TOKENS)
     asked = loads(full)

@@ -14,6 +14,9 @@ from vllm_timing import Reference, quantiles_us
 WARM_STEPS = 2
 """Steps after a change of the batch that are not timed: requests are condensed, kernels see a new shape."""
 
+REQUESTS_TIMED = 32
+"""Of a cell: as many steps as they need, where that is more than the plan's."""
+
 SETTLING_STEPS = 12
 """At most, until every request repeats itself, so that prompt lookup drafts in full."""
 
@@ -23,7 +26,7 @@ def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
 
     The steps of a batch are timed one by one, more of them where they are short; the first after a change are
     not. `elapsed_us` is the wall time of the timed steps over their number, `emitted` and the
-    counters are of those steps.
+    counters are of those steps. The reference runs after every so many steps as the plan says.
     """
     batches = sorted(plan["batches"], reverse=True)
     prompts = prompts_of(batches[0], plan["prompt_tokens"], plan["vocab"])
@@ -51,11 +54,12 @@ def step_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
         engine.counters.clear()
         before = sum(lengths[name] for name in running)
         beside, samples, elapsed = [reference.seconds()], [], 0.0
-        for _ in range(max(plan["steps"], plan["requests_timed"] // batch)):
+        for number in range(max(plan["steps"], REQUESTS_TIMED // batch)):
             started = time.perf_counter()
             samples.append(advance())
             elapsed += time.perf_counter() - started
-            beside.append(reference.seconds())
+            if number % plan["beside_every"] == plan["beside_every"] - 1:
+                beside.append(reference.seconds())
         after = sum(lengths[name] for name in running)
         counted = engine.counters
         yield {
@@ -119,7 +123,8 @@ def prompt_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[di
                 new = engine.begin([text[::-1] for text in texts], plan["max_tokens"] - length - 1)
                 samples.append(engine.step()[0])
                 engine.end(new)
-                speeds.append(reference.seconds())
+                if repeat % plan["beside_every"] == plan["beside_every"] - 1:
+                    speeds.append(reference.seconds())
             yield {
                 "row": "prompt",
                 "method": engine.method,
@@ -156,7 +161,7 @@ def load_rows(engine: Engine, plan: Plan, reference: Reference) -> Iterator[dict
             while coming < len(arrival) and arrival[coming] <= now:
                 names[engine.begin([prompts[coming % len(prompts)]], output[coming])[0]] = coming
                 coming += 1
-            if steps % 8 == 0:
+            if steps % plan["beside_every"] == 0:
                 speed = usual / reference.seconds()
             seconds, outputs = engine.step()
             now += seconds * speed

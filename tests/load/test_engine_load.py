@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
+import ast
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +13,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from engine_load import BATCHES, DRAFTS, at_speed, latencies, page, table_of
+import validate_engine
+from engine_load import BATCHES, DRAFTS, at_speed, cell_sizes, latencies, page, plan_of, table_of
 from load_tables import limits, requests
 
 from medusa_sim.load.policies import Fixed
@@ -52,3 +57,30 @@ def test_the_page_shows_predicted_beside_measured() -> None:
            "measured_accepted": 0.0, "predicted_accepted": 0.9}  # fmt: skip
     assert "(+0 %)" in page([row])
     assert "Mean errors: TTFT ms 0 %" in page([row])
+
+
+def test_plans_hold_what_the_engines_side_reads(tmp_path: Path) -> None:
+    """That side runs in another environment, an hour later in the worst case."""
+    given = argparse.Namespace(threads=1, passes=2, batches=[1, 2], drafts=[1])
+    models = Path(validate_engine.__file__).parent / "models"
+    steps = validate_engine.steps_plan(given, models, validate_engine.TARGETS[0], 60.0)
+    cells = plan_of(tmp_path, given, job="cells", **cell_sizes(vocab=256))
+    load = plan_of(tmp_path, given, job="load", loads=[])
+    for plan, functions in (
+        (steps, ("step_rows",)),
+        (cells, ("step_rows", "prompt_rows")),
+        (load, ("load_rows",)),
+    ):
+        assert read_by(functions) <= set(plan)
+
+
+def read_by(functions: tuple[str, ...]) -> set[str]:
+    """Keys of the plan that functions of the engine's side take."""
+    source = (Path(validate_engine.__file__).parent / "engine" / "vllm_rows.py").read_text(encoding="utf-8")
+    found = [
+        node
+        for node in ast.parse(source).body
+        if isinstance(node, ast.FunctionDef) and node.name in functions
+    ]
+    assert len(found) == len(functions)
+    return set(re.findall(r"plan\['(\w+)'\]", "".join(ast.unparse(node) for node in found)))
