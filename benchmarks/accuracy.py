@@ -7,7 +7,7 @@ The rows are not part of this project (CONTRIBUTING.md); their folder is the arg
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Hashable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +138,7 @@ def regret_rows(folder: Path) -> Iterator[tuple[str, ...]]:
         gpu = load_gpu(GPU_OF_FILE[path.stem.split("_")[0]])
         cells = []
         for latency in ("calibrated", "roofline"):
-            found = regrets(compared(path, gpu, latency), curve)  # type: ignore[arg-type]  # both are names
+            found = regrets(compared(path, gpu, latency), curve)
             cells += [percent(float(np.mean([r.mean for r in found]))), percent(max(r.worst for r in found))]
         yield (gpu.name, path.stem, str(len(found)), *cells)
 
@@ -169,7 +169,7 @@ def page(folder: Path) -> str:
     )
 
 
-def _error(record: dict[str, object], key: str) -> str:
+def _error(record: Mapping[Hashable, object], key: str) -> str:
     value = float(str(record[key]))
     return f"{value:.2f}" if "difference" in str(record["quantity"]) else percent(value)
 

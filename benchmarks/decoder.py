@@ -14,10 +14,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
-from medusa_sim.decoder.generate import GenerationSettings, generate
+from medusa_sim.decoder.generate import Acceptance, GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.tokenizer import load_tokenizer
@@ -186,11 +187,12 @@ def main() -> None:
         name = given.checkpoint.resolve().name
         write_text(given.profile, _profile(tables["greedy"], name, effect, given.model_error))
     rows = []
-    for acceptance, temperature, name in (
+    rules: tuple[tuple[Acceptance, float, str], ...] = (
         ("greedy", 0.0, "greedy"),
         ("typical", 0.7, "T 0.7"),
         ("rejection", 0.7, "T 0.7"),
-    ):
+    )
+    for acceptance, temperature, name in rules:
         found = study.findings(
             target,
             target.heads,
@@ -203,7 +205,7 @@ def main() -> None:
         )
         rows += [asdict(f) | {"predicted / measured": f.predicted / f.measured} for f in found]
     print(_table(rows))
-    order = study.optimal_order(tables["greedy"], 64)
+    order = optimal_order(tables["greedy"], 64)
     forced = expected_tokens_per_step(order.tree(64), tables["teacher-forced"])
     print(f"teacher-forced (product of accuracies on the text itself, 64 candidates): {forced:.3f}\n")
     if given.speed_prompts:

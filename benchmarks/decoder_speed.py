@@ -13,6 +13,7 @@ import argparse
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import torch
@@ -50,6 +51,7 @@ class MinimalLoop:
             model.model.norm.weight,
             model.lm_head.weight,
         )
+        layers: list[Any] = list(model.model.layers)
         self.layers = [
             (
                 layer.input_layernorm.weight,
@@ -61,7 +63,7 @@ class MinimalLoop:
                 torch.zeros(1, c.num_key_value_heads, capacity, c.head_dim),
                 torch.zeros(1, c.num_key_value_heads, capacity, c.head_dim),
             )
-            for layer in model.model.layers
+            for layer in layers
         ]
         angles = torch.arange(capacity)[:, None] * (
             c.rope_theta ** (-torch.arange(0, c.head_dim, 2) / c.head_dim)

@@ -80,10 +80,11 @@ def trained_depth(lengths: FloatArray) -> int:
 def golden(folder: Path) -> Iterator[Fitted]:
     """A profile for each model, drafter and way of thinking of the table."""
     table = pd.read_csv(folder / "engines" / "moe_acceptance.csv", keep_default_na=False)
-    for (model, drafter, thinking), rows in table.groupby(["model", "drafter", "thinking"], sort=False):
+    for key, rows in table.groupby(["model", "drafter", "thinking"], sort=False):
+        model, drafter, thinking = (str(part) for part in key)
         if (model, drafter) not in GOLDEN:
             continue
-        every = rows.sort_values("draft_tokens").tokens_per_step.astype(float).to_numpy()
+        every = rows.sort_values("draft_tokens").tokens_per_step.to_numpy(dtype=np.float64)
         lengths = every[: trained_depth(every)]
         fitted = falling_rates(lengths)
         rates = fitted[fitted >= LEAST_RATE]

@@ -165,7 +165,7 @@ def fit(rows: Sequence[Kernels]) -> FloatArray:
 
 def errors(values: FloatArray, rows: Sequence[Kernels]) -> FloatArray:
     """Relative errors."""
-    return predicted(values, rows) / np.array([row.row.measured for row in rows]) - 1.0
+    return np.asarray(predicted(values, rows) / np.array([row.row.measured for row in rows]) - 1.0)
 
 
 def heldout_errors(rows: Sequence[Kernels]) -> FloatArray:
@@ -195,7 +195,7 @@ def error_table(rows: Sequence[Kernels], fitted: FloatArray, heldout: FloatArray
                           "cell": [row.row.cell for row in rows], "fit": 100 * fitted, "out": 100 * heldout})  # fmt: skip
     lines = []
     for (source, runtime), part in frame.groupby(["source", "runtime"], sort=False):
-        worst = part.loc[part.fit.abs().idxmax()]
+        worst = part.iloc[int(part.fit.abs().argmax())]
         lines.append((str(source), str(runtime), str(len(part)), f"{part.fit.abs().mean():.1f}", f"{part.fit.mean():+.1f}",
                       f"{worst.fit:+.1f} ({worst.cell})", f"{part.out.abs().mean():.1f}"))  # fmt: skip
     return TextTable(

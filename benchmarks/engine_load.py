@@ -60,7 +60,8 @@ def prompt_seconds(cells: list[dict[str, Any]], drafts: int, tokens: np.ndarray)
     """Of steps that read so many tokens of prompts and nothing else: a line through those that were timed."""
     alone = [(row["tokens"], US * row["time_us"]) for row in cells
              if row["row"] == "prompt" and row["batch"] == 0 and row["drafts"] == drafts]  # fmt: skip
-    slope, base = np.polyfit(*np.array(alone).T, 1)
+    read, seconds = np.array(alone, dtype=np.float64).T
+    slope, base = np.polyfit(read, seconds, 1)
     return np.asarray(max(base, 0.0) + max(slope, 0.0) * tokens)
 
 

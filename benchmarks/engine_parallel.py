@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from engine_rows import PROMPTS, SERVED_MODELS
-from recorded import data_folder
+from recorded import data_folder, named_rows
 
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
@@ -54,13 +55,13 @@ def served(folder: Path) -> list[Served]:
     table = pd.read_csv(folder / "engines" / "plain_decode_mlenergy.csv")
     experts = table.architecture == "MoE"
     table = table[((table.n_gpus > 1) | experts) & (table.avg_batch < LARGEST_BATCH)]
-    return [_row(line) for line in table.itertuples()]
+    return [_row(line) for line in named_rows(table)]
 
 
-def _row(line: object) -> Served:
-    name, gpus, ep = MODELS[line.model], int(line.n_gpus), int(line.ep)  # type: ignore[attr-defined]
-    prompt, output = PROMPTS[line.task], round(line.avg_output_len)  # type: ignore[attr-defined]
-    batch = round(line.avg_batch)  # type: ignore[attr-defined]
+def _row(line: Any) -> Served:
+    name, gpus, ep = MODELS[line.model], int(line.n_gpus), int(line.ep)
+    prompt, output = PROMPTS[line.task], round(line.avg_output_len)
+    batch = round(line.avg_batch)
     scenario = Scenario(
         gpu="h100-sxm", model=name, runtime="vllm-0.11", drafter="ngram", acceptance="0.5", tp=gpus, ep=ep,
         prompt_tokens=prompt, output_tokens=output,
@@ -71,7 +72,7 @@ def _row(line: object) -> Served:
         gpus=gpus,
         batch=batch,
         experts=scenario.model.experts is not None,
-        measured_us=1e3 * line.median_itl_ms,  # type: ignore[attr-defined]
+        measured_us=1e3 * line.median_itl_ms,
         predicted_us=float(rows.numbers["itl_us"][0]),
     )
 

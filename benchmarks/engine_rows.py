@@ -10,9 +10,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from recorded import named_rows
 
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
@@ -213,7 +215,7 @@ def published_rows(folder: Path) -> list[Row]:
 
 def _served(table: pd.DataFrame) -> Iterator[Row]:
     dense = table[(table.n_gpus == 1) & table.architecture.str.startswith("Dense") & (table.avg_batch < 260)]
-    for line in dense.itertuples():
+    for line in named_rows(dense):
         prompt, output = PROMPTS[line.task], float(line.avg_output_len)
         yield Row(
             kind="itl",
@@ -230,23 +232,23 @@ def _served(table: pd.DataFrame) -> Iterator[Row]:
 
 
 def _reported(table: pd.DataFrame) -> Iterator[Row]:
-    def step(source: str, runtime: str, cell: str, **other: object) -> Row:
-        given = {"kind": "step", "source": source, "group": source, "runtime": runtime, "cell": cell}
-        return Row(**{**given, **other})  # type: ignore[arg-type]
+    def step(source: str, runtime: str, cell: str, **other: Any) -> Row:
+        return Row(kind="step", source=source, group=source, runtime=runtime, cell=cell, **other)
 
     profiled = table[table.source.str.endswith("32374")]
-    for batch, lines in profiled.groupby(profiled.batch_or_concurrency.astype(float)):
-        at = {"batch": float(batch), "seq_len": 250.0}  # no context is stated: chosen with residuals in sight
+    for batch in sorted(set(profiled.batch_or_concurrency.astype(float))):
+        lines = profiled[profiled.batch_or_concurrency.astype(float) == batch]
+        at = {"batch": batch, "seq_len": 250.0}  # no context is stated: chosen with residuals in sight
         yield step(
             "PR 32374", "vllm-0.33", f"b{batch:.0f} K0", measured=1e3 * lines.baseline_value.iloc[0], **at
         )
-        for line in lines.itertuples():
+        for line in named_rows(lines):
             drafts = int(line.k_or_tree[-1])
             yield step("PR 32374", "vllm-0.33", f"b{batch:.0f} K{drafts}", measured=1e3 * line.spec_value,
                        drafter="eagle", drafts=drafts, **at)  # fmt: skip
     at = {"batch": 1.0, "seq_len": 400.0}
     yield step("issue 20780", "vllm-0.10", "K0", measured=7_070.0, **at)
-    for line in table[table.source.str.endswith("20780")].itertuples():
+    for line in named_rows(table[table.source.str.endswith("20780")]):
         drafts, drafter = int(line.k_or_tree[-1]), {"EAGLE": "eagle", "EAGLE-3": "eagle3"}[line.method]
         # its EAGLE-3 pass takes 1.0 ms, that of specdecode-bench 0.69
         weight = 0.1 if drafter == "eagle3" else 1.0
@@ -268,7 +270,8 @@ def _reported(table: pd.DataFrame) -> Iterator[Row]:
 
 
 def _bench_plain(table: pd.DataFrame) -> Iterator[Row]:
-    for batch, rate in table.groupby("batch_or_concurrency").baseline_value.first().items():
+    first = table.groupby("batch_or_concurrency").baseline_value.first()
+    for batch, rate in zip(first.index.tolist(), first.tolist(), strict=True):
         # 700 tokens would follow from the data set; 1000 leaves no trend over batches
         yield Row(kind="step", source="specdecode-bench plain", group="specdecode-bench plain",
                   cell=f"qwen3-8b b{batch}", runtime="vllm-0.10", model="qwen3-8b", batch=float(batch),
@@ -279,7 +282,7 @@ def _bench_ratios(table: pd.DataFrame) -> Iterator[Row]:
     tokens = {("gsm8k", "EAGLE-3"): 2.377, ("cnn", "EAGLE-3"): 2.318, ("gsm8k", "ngram"): 1.165,
               ("cnn", "ngram"): 1.333}  # fmt: skip
     lengths = {"gsm8k": 177.6, "cnn": 999.0}
-    for line in table.itertuples():
+    for line in named_rows(table):
         data = "gsm8k" if "GSM8K" in line.note else "cnn"
         drafter = "ngram" if line.method == "ngram" else "eagle3"
         yield Row(
@@ -299,7 +302,7 @@ def _bench_ratios(table: pd.DataFrame) -> Iterator[Row]:
 
 
 def _eagle3_paper(table: pd.DataFrame) -> Iterator[Row]:
-    for line in table.itertuples():
+    for line in named_rows(table):
         is_sglang = "SGLang" in line.setup
         drafter = {"EAGLE": "eagle", "EAGLE-3": "eagle3"}[line.method]
         drafts = 3 if is_sglang else 2

@@ -82,8 +82,8 @@ def stages(given: argparse.Namespace, name: str) -> Iterator[Stage]:
     data = given.out / "data"
     sim = (sys.executable, "-c", SIM)
     device = ("--device", given.device)
-    measure = (*sim, "measure", *device, "--dtype", given.dtype)
-    measure += ("--name", given.name) if given.name else ()
+    named = ("--name", given.name) if given.name else ()
+    measure = (*sim, "measure", *device, "--dtype", given.dtype, *named)
     is_gpu = given.device != "cpu"
     if is_gpu:
         tests = ("tests/measure/test_measure_capture.py", "tests/decoder/test_decoder_lossless.py")

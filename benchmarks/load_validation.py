@@ -12,12 +12,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from engine_fit import engines_of, fit
 from engine_rows import PROMPTS, SERVED_MODELS, kernels_of, published_rows
-from recorded import data_folder
+from recorded import data_folder, named_rows
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.load.arrivals import Drawn, Lengths
@@ -86,9 +87,8 @@ def output_cv(runtime: Runtime) -> float:
     return float(np.sqrt(2.0 * runtime.engine.length_spread_share.value))
 
 
-def simulated(line: object, model: str, runtime: Runtime) -> Metrics:
+def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
     """The metrics of one row of the file."""
-    row = line  # a named tuple of pandas
     scenario = Scenario(
         gpu="h100-sxm",
         model=model,
@@ -96,16 +96,16 @@ def simulated(line: object, model: str, runtime: Runtime) -> Metrics:
         drafter="ngram",
         acceptance=0.1,
         dtype="bf16",
-        tp=int(row.n_gpus),  # type: ignore[attr-defined]
-        ep=int(row.ep) if int(row.ep) > 1 else 1,  # type: ignore[attr-defined]
+        tp=int(line.n_gpus),
+        ep=int(line.ep) if int(line.ep) > 1 else 1,
     )
-    most = int(row.max_num_seqs)  # type: ignore[attr-defined]
+    most = int(line.max_num_seqs)
     test = LoadTest(
         scenario=scenario,
         source=Drawn(
             lengths=Lengths(
-                prompt_tokens=PROMPTS[row.task],  # type: ignore[attr-defined]
-                output_tokens=float(row.avg_output_len),  # type: ignore[attr-defined]
+                prompt_tokens=PROMPTS[line.task],
+                output_tokens=float(line.avg_output_len),
                 prompt_cv=PROMPT_CV,
                 output_cv=output_cv(runtime),
             ),
@@ -127,7 +127,7 @@ def compared() -> tuple[pd.DataFrame, list[str]]:
     )
     runtimes = left_out_runtimes()
     found, left = [], []
-    for line in table.itertuples():
+    for line in named_rows(table):
         model = {**SERVED_MODELS, **LARGER, **MIXTURES}.get(line.model)
         kind = "dense, one GPU" if line.n_gpus == 1 else "dense, several GPUs"
         if line.model in MIXTURES:

@@ -26,6 +26,7 @@ import pandas as pd
 from recorded import data_folder
 
 from medusa_sim.api import Scenario
+from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.specs.experts import MoE
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
@@ -120,7 +121,7 @@ def published_ratio(row: pd.Series) -> float:
     return (float(low) + float(high)) / 2.0
 
 
-def ratio(case: Case, runtime: str, batch: int, drafts: int, latency: str) -> float:
+def ratio(case: Case, runtime: str, batch: int, drafts: int, latency: LatencyName) -> float:
     """Predicted step that speculates over a plain step."""
     scenario = Scenario(
         gpu=case.gpu,
@@ -139,7 +140,7 @@ def ratio(case: Case, runtime: str, batch: int, drafts: int, latency: str) -> fl
     return float(step.time_us / step.plain_us)
 
 
-def rows(folder: Path, latency: str) -> Iterator[dict[str, object]]:
+def rows(folder: Path, latency: LatencyName) -> Iterator[dict[str, object]]:
     """Every row with a step ratio, as published and as predicted with kernels alone and in an engine."""
     table = pd.read_csv(folder / "engines" / "moe_speculation.csv")
     for _, row in table.iterrows():
@@ -192,7 +193,7 @@ def main(arguments: list[str]) -> int:
     """Print the rows, the errors by source, and what contradicts what."""
     given = [word for word in arguments if not word.startswith("--")]
     folder = data_folder(*given[:1])
-    latency = "roofline" if "--roofline" in arguments else "calibrated"
+    latency: LatencyName = "roofline" if "--roofline" in arguments else "calibrated"
     table = pd.DataFrame(list(rows(folder, latency)))
     shown = table.assign(
         kernels_error=[f"{value:+.1%}" for value in table.kernels_error],

@@ -118,7 +118,9 @@ def _of(launch: Launch, each: FloatArray) -> float:
     return launch.count * launch.share * float(np.ravel(each)[0])
 
 
-def law(parameters: Sequence[float], rows: Sequence[Row], limit: float, *, predicted: bool) -> FloatArray:
+def law(
+    parameters: Sequence[float] | FloatArray, rows: Sequence[Row], limit: float, *, predicted: bool
+) -> FloatArray:
     """Watts of one GPU. predicted: at the predicted step where there is one, else at the measured one."""
     idle, per_byte, per_flop, sampling = parameters
     slower = np.asarray(
@@ -232,7 +234,7 @@ def power_fit(rows: Sequence[Row], found: Sequence[Left], limit: float) -> Power
 
 def inside(found: Sequence[Left], half_width: float) -> BoolArray:
     """Which left-out rows the half-width holds."""
-    return np.abs(np.concatenate([part.predicted for part in found])) <= half_width
+    return np.asarray(np.abs(np.concatenate([part.predicted for part in found])) <= half_width)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 GPU_OF_ROWS = {
     "a100_sxm": "a100-80gb-sxm",
@@ -21,3 +26,8 @@ def data_folder(given: str | Path = "") -> Path:
     """`given`, else $MEDUSA_SIM_DATA, else ../shared/data beside the checkout."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     return Path(given or os.environ.get("MEDUSA_SIM_DATA") or beside)
+
+
+def named_rows(table: pd.DataFrame) -> Iterator[Any]:
+    """Rows as named tuples; only the file knows the types of their columns."""
+    return iter(table.itertuples())

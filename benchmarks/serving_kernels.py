@@ -12,9 +12,10 @@ release of a library has a kernel of its own where the newest one's misses its r
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -223,7 +224,11 @@ def score(gpus: list[str]) -> None:
         card = load_gpu(GPU_OF_ROWS[gpu])
         for name, held in card.kernels.items():
             groups: dict[str, list[tuple[int, float, float]]] = {}
-            sections = {"mla": held.mla, "collective": held.collective, "dispatch": held.dispatch}
+            sections: dict[str, Mapping[str, Any]] = {
+                "mla": held.mla,
+                "collective": held.collective,
+                "dispatch": held.dispatch,
+            }
             for section, kernels in sections.items():
                 for key, kernel in kernels.items():
                     if not kernel.fit.inherited_from:

@@ -13,6 +13,7 @@ import resource
 import time
 from typing import TYPE_CHECKING
 
+from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import SweepTable, sweep
 from medusa_sim.step.grid import Grid
@@ -24,14 +25,16 @@ GPUS = ("a100-80gb-pcie", "h100-sxm")
 MODELS = ("vicuna-7b", "llama-2-70b")
 
 
-def measured(latency: str, repeats: int, models: Sequence[str] = MODELS) -> dict[str, float | int | str]:
+def measured(
+    latency: LatencyName, repeats: int, models: Sequence[str] = MODELS
+) -> dict[str, float | int | str]:
     """Rows, the seconds of each repeat, and the peak memory of the process."""
     grid = Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
     scenarios = [
         Scenario(gpu=gpu, model=model, runtime="cuda-graph", latency=latency)
         for gpu in GPUS
         for model in models
-    ]  # type: ignore[arg-type]  # checked by argparse
+    ]
     seconds = []
     rows = 0
     for _ in range(repeats):

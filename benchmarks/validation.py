@@ -244,8 +244,8 @@ def _figure7b() -> str:
     rows = []
     for draft, found in target.frame.groupby("draft"):
         left = found[~found["is_fitted"]]["error"]
-        best = found.loc[found["published_tokens_per_s"].idxmax()]
-        chosen = found.loc[found["predicted_tokens_per_s"].idxmax()]
+        best = found.iloc[int(found["published_tokens_per_s"].argmax())]
+        chosen = found.iloc[int(found["predicted_tokens_per_s"].argmax())]
         rows.append(
             (
                 str(draft),
