@@ -11,6 +11,7 @@ import math
 import os
 import stat
 import tomllib
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
@@ -187,13 +188,27 @@ def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
         with path.open("rb") as file:
             if len(file.readline(SPEC_BYTES)) == SPEC_BYTES:
                 raise DataError(f"{named(path)}: its first line has no end; give {wanted}")
-        with pd.read_csv(path, chunksize=rows, **options) as reader:
-            yield from reader
+        # Without index_col=False the first field of rows that are longer than the header is their index, and
+        # every column its neighbour.
+        with pd.read_csv(path, chunksize=rows, index_col=False, **options) as reader:
+            while (chunk := _next_chunk(reader)) is not None:
+                yield chunk
+    except pd.errors.ParserWarning:
+        raise DataError(f"{named(path)}: rows have more fields than the header; name every column") from None
     except OSError as error:
         raise _unreadable(path, error, DataError) from error
     except (ValueError, pd.errors.ParserError, pd.errors.EmptyDataError, MemoryError) as error:
         reason = str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__
         raise DataError(f"{named(path)}: cannot be read ({reason}); give {wanted}") from error
+
+
+def _next_chunk(reader: Iterator[pd.DataFrame]) -> pd.DataFrame | None:
+    """The next rows, None behind the last. Raises ParserWarning where fields would be lost."""
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        return next(reader, None)
 
 
 def read_csv_table(

@@ -130,6 +130,17 @@ def test_text_that_is_no_utf8(tmp_path: Path) -> None:
     assert read_text(path, 10, "text") == "ab"
 
 
+def test_rows_longer_than_the_header_are_refused(tmp_path: Path) -> None:
+    """pandas takes their first field for an index, and every column for its neighbour."""
+    path = tmp_path / "shifted.csv"
+    for text in ("a,b\n1,2,3\n", "a,b\n0,2,3\n1,4,5\n"):
+        path.write_text(text, encoding="utf-8")
+        with pytest.raises(DataError, match=r"shifted\.csv: rows have more fields than the header"):
+            read_csv_table(path, ("a",))
+    path.write_text("a,b\n1,2,\n3,4,\n", encoding="utf-8")  # a comma at the end of lines is none
+    assert read_csv_table(path, ("a",))["b"].tolist() == [2, 4]
+
+
 def test_tables_have_a_limit_and_end_at_the_first_bad_line(tmp_path: Path) -> None:
     path = tmp_path / "t.csv"
     path.write_text("a,b\n" + "1,2\n" * 50_000)

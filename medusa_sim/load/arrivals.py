@@ -9,7 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.load.requests import MOST_REQUESTS, Requests, check_rate
+from medusa_sim.load.requests import LEAST_RATE, MOST_REQUESTS, Requests, check_rate
 
 _WARM = 10
 _LEAST_TO_WARM = 200
@@ -129,8 +129,8 @@ def closed_loop(
     _check_count(count)
     if users < 1:
         raise UsageError(f"users {users}: whole numbers from 1 are allowed")
-    if not 0.0 <= think_s < np.inf:
-        raise UsageError(f"think time {think_s:g} s: a finite number from 0 is needed")
+    if not 0.0 <= think_s <= 1.0 / LEAST_RATE:
+        raise UsageError(f"think time {think_s:g} s: from 0 to {1.0 / LEAST_RATE:g} s is allowed")
     prompt, output = lengths.drawn(count, seed, most)
     return Requests(
         arrival_s=np.zeros(min(users, count)),

@@ -12,8 +12,8 @@ from medusa_sim.load.limits import Limits
 
 MOST_REQUESTS = 20_000_000
 """Requests of one run: some 64 bytes each are kept."""
-LEAST_RATE, MOST_RATE = 1e-9, 1e6
-"""Requests a second."""
+LEAST_RATE, MOST_RATE = 1e-6, 1e6
+"""Requests a second: below, clocks of runs lose the milliseconds."""
 
 
 def check_rate(rate_per_s: float, what: str = "rate") -> None:

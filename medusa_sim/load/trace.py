@@ -95,13 +95,16 @@ def _column(
 def _numbers(path: Path, values: pd.Series, what: str) -> FloatArray:
     import pandas as pd
 
-    numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+    try:
+        numbers = pd.to_numeric(values, errors="coerce").to_numpy(dtype=np.float64)
+    except OverflowError as error:
+        raise DataError(f"{named(path)}: {what}: a number of hundreds of digits; give finite ones") from error
     bad = ~np.isfinite(numbers)
     if bad.any():
         row = int(np.argmax(bad))
-        raise DataError(
-            f"{named(path)}: {what} of request {row} is {shown(values.iloc[row])}; a finite number is needed"
-        )
+        given = values.iloc[row]
+        told = shown(given.item() if isinstance(given, np.generic) else given)
+        raise DataError(f"{named(path)}: {what} of request {row} is {told}; a finite number is needed")
     return numbers
 
 
@@ -123,6 +126,8 @@ def _arrival(path: Path, frame: pd.DataFrame, columns: dict[str, Any]) -> FloatA
     import pandas as pd
 
     name, values = _column(path, frame, columns, (*ARRIVAL, *_MILLISECONDS), "arrivals")
+    if pd.api.types.is_timedelta64_dtype(values) and values.notna().all():
+        return np.asarray(values.dt.total_seconds().to_numpy(dtype=np.float64))
     if not pd.api.types.is_numeric_dtype(values):
         moments = pd.to_datetime(values, errors="coerce", format="ISO8601", utc=True)
         if moments.notna().all():

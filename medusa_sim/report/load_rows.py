@@ -47,10 +47,10 @@ def row_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
 
 
 def load_arrow(answer: LoadAnswer) -> pa.Table:
-    """A row a policy and rate; numbers that do not exist are nan."""
+    """A row a policy and rate; numbers that do not exist are null."""
     import pyarrow as pa
 
-    return pa.Table.from_pylist([row_values(answer, point) for point in answer.points])
+    return _without_nan(pa.Table.from_pylist([row_values(answer, point) for point in answer.points]))
 
 
 def carried_values(answer: LoadAnswer) -> list[dict[str, Any]]:
@@ -75,7 +75,20 @@ def timeline_arrow(answer: LoadAnswer) -> pa.Table:
         rate = point.rate
         same = {"policy": [point.policy] * line.time_s.size, "rate_per_s": [rate] * line.time_s.size}
         tables.append(pa.table({**same, **columns}))
-    return pa.concat_tables(tables)
+    return _without_nan(pa.concat_tables(tables))
+
+
+def _without_nan(table: pa.Table) -> pa.Table:
+    """The table with null for nan; its columns keep their types, so that parts of a data set agree."""
+    import pyarrow as pa
+
+    columns = {
+        name: pa.array(column.to_numpy(), from_pandas=True, type=column.type)
+        if pa.types.is_floating(column.type)
+        else column
+        for name, column in zip(table.column_names, table.columns, strict=True)
+    }
+    return pa.table(columns)
 
 
 def _finite(value: Any) -> Any:

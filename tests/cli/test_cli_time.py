@@ -90,7 +90,7 @@ def test_a_host_bound_runtime_waits_for_its_host(ops: Path) -> None:
     [
         ("", "ops.csv"),
         (HEADER, "no rows"),
-        (HEADER.replace(",dtype", "") + "\n" + ROWS[0], "dtype"),
+        (HEADER.replace(",dtype", "") + "\n" + ROWS[0], "more fields than the header"),
         (HEADER + "\n" + ROWS[0].replace("64", "many"), "row 1, column m"),
         (HEADER + "\n" + ROWS[0].replace("64", "-1"), "row 1, column m"),
         (HEADER + "\n" + ROWS[0].replace("64", "nan"), "m"),

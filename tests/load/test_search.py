@@ -172,7 +172,7 @@ def test_bad_questions_are_one_line(arguments: dict[str, object], told: str) -> 
 @pytest.mark.parametrize("rate", [0.0, -1.0, float("nan"), float("inf"), 5e-324, 1e7])
 def test_a_rate_that_is_none_is_one_line(rate: float) -> None:
     test = load_test(SCENARIO, policies=("none",), **SMALL)  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="from 1e-09 to 1e\\+06 requests a second"):
+    with pytest.raises(UsageError, match="from 1e-06 to 1e\\+06 requests a second"):
         answered(test, [rate], search=False)
     with pytest.raises(UsageError, match="target rate"):
         answered(test, [1.0], target_rate=rate)

@@ -59,7 +59,9 @@ def test_parquet_and_csv_are_the_same(tmp_path: Path) -> None:
         (GOOD.replace("20", "-2"), "prompt tokens of request 1 is -2"),
         (GOOD.replace("20", "2.5"), "prompt tokens of request 1 is 2.5"),
         (GOOD.replace("4.0", "soon"), "arrival of request 2 is 'soon'"),
-        (GOOD.replace("4.0", "nan"), "arrival of request 2"),
+        (GOOD.replace("4.0", "nan"), "arrival of request 2 is nan"),
+        (GOOD.replace("20", "9" * 400), "prompt tokens: a number of hundreds of digits"),
+        (GOOD.replace("4.0", "4.0,1").replace("1.5", "1.5,1"), "more fields than the header"),
         (GOOD.replace("4.0", "1700000000000"), "arrival of request 2 is 1.7e\\+12 s.*arrival_ms"),
         (GOOD.replace("4.0", "1.0"), "request 2 arrives at 1 s, before"),
     ],
@@ -68,6 +70,16 @@ def test_what_is_no_trace_is_one_line(tmp_path: Path, text: str, told: str) -> N
     with pytest.raises(DataError, match=told) as caught:
         read_trace(written(tmp_path, text))
     assert "\n" not in str(caught.value)
+
+
+def test_times_of_any_kind_are_seconds(tmp_path: Path) -> None:
+    table = pd.read_csv(written(tmp_path, GOOD))
+    for number, unit in enumerate(("s", "ms", "ns")):
+        passed = pd.to_timedelta(table["arrival_s"], unit="s").astype(f"timedelta64[{unit}]")
+        for column in (passed, pd.Timestamp("2024-01-01") + passed):
+            path = tmp_path / f"{number}.parquet"
+            table.assign(arrival_s=column).to_parquet(path)
+            assert read_trace(path).arrival_s.tolist() == [0.0, 0.0, 2.5 if unit != "s" else 3.0]
 
 
 def test_no_parquet_is_one_line(tmp_path: Path) -> None:
