@@ -28,9 +28,9 @@ def accuracy(scenario: Scenario) -> str:
     fit = scenario.linear_fit
     if fit is None:
         return f"{gpu.name} has no fitted linear layers of its own for {dtype}."
-    if fit.lender not in ("", gpu.name):
+    if fit.is_borrowed(gpu.name):
         return (
-            f"{gpu.name} was not measured: kernels are borrowed from {fit.lender}, where shapes kept "
+            f"{gpu.name} was not measured: kernels are borrowed from {fit.inherited_from}, where shapes kept "
             f"back are off by {percent(fit.heldout_error)}; expect more."
         )
     return (

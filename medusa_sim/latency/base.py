@@ -39,7 +39,8 @@ class Source(IntEnum):
     INTERPOLATED = 1
     CALIBRATED = 2
     BORROWED = 3
-    """Fitted to another GPU, whose efficiencies this one takes over (`specs.inheritance`)."""
+    """Fitted to another GPU, or to another library's kernel, whose efficiencies are taken over
+    (`specs.inheritance`)."""
     EXTRAPOLATED = 4
     """A fitted kernel beyond what its rows had: weights or K and V stored in another width, whose unpacking
     nobody measured; experts spread over several GPUs; several queries of latent attention."""
@@ -87,7 +88,7 @@ def calibrated_time(
     source = Source.CALIBRATED
     for fit, operator in fits:
         residuals = fit.residuals
-        if fit.lender not in ("", gpu.name):
+        if fit.is_borrowed(gpu.name):
             source = max(source, Source.BORROWED)
         if operator.unpacks if not form else not _same_form(form, operator.form):
             source = Source.EXTRAPOLATED

@@ -318,8 +318,8 @@ class Scenario:
 
     @property
     def kernel_lenders(self) -> tuple[str, ...]:
-        """Other devices whose measured kernels stand in for this GPU's own, each once."""
-        lenders = (fit for fit in self.fits.values() if fit.lender not in ("", self.gpu.name))
+        """Other devices and libraries whose measured kernels stand in for this GPU's own, each once."""
+        lenders = (fit for fit in self.fits.values() if fit.is_borrowed(self.gpu.name))
         return tuple(dict.fromkeys(fit.inherited_from for fit in lenders))
 
     @property

@@ -7,6 +7,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
+from medusa_sim.specs.formats import SCALED
 from medusa_sim.specs.strict import Error, Text
 
 Share = Annotated[float, Meta(gt=0.0, le=1e3, description="(a share of the datasheet's rate)")]
@@ -52,3 +53,10 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     def lender(self) -> str:
         """Name of the GPU of `inherited_from`; empty where nothing was borrowed."""
         return self.inherited_from.partition(":")[0]
+
+    def is_borrowed(self, gpu: str) -> bool:
+        """Whether it stands in for a kernel that nobody measured on this GPU.
+
+        Of another GPU; or of this one's other library, for a format that libraries compute each in its way.
+        """
+        return self.lender not in ("", gpu) or self.inherited_from.rpartition(":")[2] in SCALED

@@ -35,6 +35,9 @@ class Format(NamedTuple):
         return f"{self.weight_dtype}_{self.dtype}"
 
 
+SCALED = ("fp8_block", "nvfp4", "mxfp4_fp8")
+"""Formats whose arithmetic applies scales of blocks: each library and architecture has kernels of its own."""
+
 FORMATS: dict[str, Format] = {
     **{dtype: Format(dtype, dtype) for dtype in BYTES_PER_ELEMENT if dtype not in ("int4", "mxfp4")},
     "fp8_block": Format("fp8", "fp8_block"),

@@ -19,18 +19,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.formats import SCALED
 from medusa_sim.specs.kernels import Kernel, KernelSet
 from medusa_sim.specs.strict import Text
-
-if TYPE_CHECKING:
-    pass
 
 SECTIONS = ("gemm", "attention", "elementwise", "moe", "mla", "collective", "dispatch", "unfused")
 UNFUSED = "unfused"
@@ -41,11 +39,16 @@ EVERY_ENTRY = "*"
 TRANSFER_ERROR_ALIKE = 0.12
 TRANSFER_ERROR = 0.25
 TRANSFER_ERROR_ATTENTION = 0.67
+TRANSFER_ERROR_SCALED_ALIKE = 0.2
+TRANSFER_ERROR_SCALED = 0.63
+TRANSFER_ERROR_LIBRARY = 0.35
 """What a kernel of another GPU adds to the half-width of its own band, in quadrature, in the logarithm.
 
 From the parameters of each measured GPU on the rows of every other, which they never saw: with it, 80 % of
-the rows lie inside the band. The same architecture; another one; fused attention of another one. Elementwise
-rows were taken differently from GPU to GPU, so that linear layers stand for them.
+the rows lie inside the band. The same architecture; another one; fused attention of another one; linear
+layers in a format with scales of blocks, of the same and of another architecture, and what the kernel of
+another library adds for these (in quadrature, on the same card too). Elementwise rows were taken differently
+from GPU to GPU, so that linear layers stand for them.
 Source: `python benchmarks/transfer_error.py`.
 """
 
@@ -78,9 +81,10 @@ class InheritFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
-    """What a kernel set of `gpu` borrows: references by section and entry, why, and how wide the band."""
+    """What `set_name` of `gpu` borrows: references by section and entry, why, and how wide the band."""
 
     gpu: str
+    set_name: str
     reason: str
     widen: float
     references: tuple[tuple[str, str, Reference], ...]
@@ -104,7 +108,9 @@ def inheritance(given: InheritFile, where: str, gpu: str, set_name: str) -> Inhe
             references.append((section, entry, reference))
     if not references:
         raise SpecError(f"{key}: nothing is inherited; give at least one of {', '.join(SECTIONS)}")
-    return Inheritance(gpu=gpu, reason=given.reason, widen=given.widen, references=tuple(references))
+    return Inheritance(
+        gpu=gpu, set_name=set_name, reason=given.reason, widen=given.widen, references=tuple(references)
+    )
 
 
 def _reference(where: str, given: str, key: str, set_name: str, gpu: str) -> Reference:
@@ -205,25 +211,45 @@ def _section(
         for mine, theirs in pairs:
             if mine not in merged and theirs in relative:
                 kernel = relative[theirs]
-                fit = _borrowed_fit(kernel.fit, reference, borrowed, section, is_alike)
+                fit = _borrowed_fit(kernel.fit, reference, borrowed, (section, mine), is_alike)
                 merged[mine] = msgspec.structs.replace(kernel, fit=fit)
     return merged
 
 
 def _borrowed_fit(
-    fit: Fit, reference: Reference, borrowed: Inheritance, section: str, is_alike: Callable[[str], bool]
+    fit: Fit,
+    reference: Reference,
+    borrowed: Inheritance,
+    place: tuple[str, str],
+    is_alike: Callable[[str], bool],
 ) -> Fit:
+    """place: section and entry that the kernel has in the set that borrows it."""
+    section, entry = place
     residuals = fit.residuals
-    if reference.gpu != borrowed.gpu:
-        other = TRANSFER_ERROR_ATTENTION if section == "attention" else TRANSFER_ERROR
-        error = TRANSFER_ERROR_ALIKE if is_alike(reference.gpu) else other
-        residuals = tuple(widened(residual, borrowed.widen, error) for residual in residuals)
+    is_far, is_scaled = reference.gpu != borrowed.gpu, section == "gemm" and entry in SCALED
+    if is_far or is_scaled:
+        error = transfer_error(section, is_far=is_far, is_alike=is_alike(reference.gpu), is_scaled=is_scaled)
+        if is_scaled and reference.set_name != borrowed.set_name:
+            error = math.hypot(error, TRANSFER_ERROR_LIBRARY)
+        widen = borrowed.widen if is_far else 1.0
+        residuals = tuple(widened(residual, widen, error) for residual in residuals)
     return msgspec.structs.replace(
         fit,
         source=f"inherited from {reference} ({borrowed.reason}): {fit.source}",
         inherited_from=str(reference),
         residuals=residuals,
     )
+
+
+def transfer_error(section: str, *, is_far: bool, is_alike: bool, is_scaled: bool) -> float:
+    """What a kernel of a section errs beyond its band on another GPU; nothing on its own."""
+    if not is_far:
+        return 0.0
+    if is_scaled:
+        return TRANSFER_ERROR_SCALED_ALIKE if is_alike else TRANSFER_ERROR_SCALED
+    if is_alike:
+        return TRANSFER_ERROR_ALIKE
+    return TRANSFER_ERROR_ATTENTION if section == "attention" else TRANSFER_ERROR
 
 
 def widened(residual: Residual, factor: float, error: float) -> Residual:

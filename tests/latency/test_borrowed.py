@@ -11,9 +11,19 @@ from medusa_sim.latency.base import Source
 from medusa_sim.latency.calibrated import TIMES, CalibratedLatency
 from medusa_sim.operators.operator import Attention, Gemm
 from medusa_sim.operators.registry import OPERATORS
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.fitted import Residual
+from medusa_sim.specs.formats import SCALED
 from medusa_sim.specs.gpu import gpu_names, load_gpu
-from medusa_sim.specs.inheritance import TRANSFER_ERROR, fitted_kernels, widened
+from medusa_sim.specs.inheritance import (
+    TRANSFER_ERROR,
+    TRANSFER_ERROR_LIBRARY,
+    TRANSFER_ERROR_SCALED,
+    TRANSFER_ERROR_SCALED_ALIKE,
+    fitted_kernels,
+    widened,
+)
+from medusa_sim.step.step import decode_step
 
 LAYER = Gemm(name="up", m=np.array([1, 64, 512]), n=11008, k=4096, dtype="fp16")
 DECODE = Attention(
@@ -31,7 +41,7 @@ def test_every_borrowed_band_is_wider_than_its_lenders(name: str) -> None:
     gpu = load_gpu(name)
     for kernels in gpu.kernels.values():
         for place, kernel in fitted_kernels(kernels).items():
-            if kernel.fit.lender in ("", name):
+            if not kernel.fit.is_borrowed(name):
                 continue
             _, set_name, *entry = kernel.fit.inherited_from.split(":")
             section, _, key = place.partition(".")
@@ -48,6 +58,41 @@ def test_a_band_grows_by_its_factor_or_by_the_transfer_error_whichever_is_more()
     by_factor, by_error = widened(band, 3.0, 0.05), widened(band, 1.0, 0.25)
     assert half_width(by_factor.low, by_factor.high) == pytest.approx(3.0 * half)
     assert half_width(by_error.low, by_error.high) == pytest.approx(np.hypot(half, 0.25))
+
+
+@pytest.mark.parametrize("form", SCALED)
+@pytest.mark.parametrize("name", [name for name in gpu_names() if not name.startswith("cpu-")])
+def test_block_scales_of_another_card_or_library_are_less_certain_than_its_own(name: str, form: str) -> None:
+    gpu = load_gpu(name)
+    for set_name, kernels in gpu.kernels.items():
+        kernel = kernels.gemm.get(form)
+        if kernel is None or not kernel.fit.inherited_from:
+            continue
+        assert kernel.fit.is_borrowed(name)
+        lender, lent_set, entry = kernel.fit.inherited_from.split(":")
+        far, other_library = lender != name, lent_set != set_name
+        alike = load_gpu(lender).architecture == gpu.architecture
+        error = np.hypot(
+            (TRANSFER_ERROR_SCALED_ALIKE if alike else TRANSFER_ERROR_SCALED) if far else 0.0,
+            TRANSFER_ERROR_LIBRARY if other_library else 0.0,
+        )
+        lent = load_gpu(lender).kernels[lent_set].gemm[entry].fit.residuals
+        for wide, narrow in zip(kernel.fit.residuals, lent, strict=True):
+            half = half_width(narrow.low, narrow.high)
+            assert half_width(wide.low, wide.high) >= np.hypot(half, error) - 1e-9
+
+
+def test_another_librarys_block_scales_on_the_same_card_are_told() -> None:
+    scenario = Scenario(
+        gpu="l40s", model="llama-3.1-8b", dtype="fp8_block", drafter="ngram", acceptance="0.5"
+    )
+    assert scenario.kernel_lenders[:1] == ("l40s:trtllm:fp8_block",)
+    assert any("l40s:trtllm:fp8_block" in line for line in scenario.warnings)
+    step = decode_step(scenario.setting, 8, 1024)
+    assert step.source == Source.BORROWED
+    assert step.high_us / step.low_us > 1.5
+    half = scenario.but(dtype="bf16")
+    assert "l40s:sglang:bf16" not in half.kernel_lenders  # one library runs both
 
 
 @pytest.mark.parametrize(("gpu", "source"), [("h100-sxm", Source.CALIBRATED), ("h100-nvl", Source.BORROWED)])
