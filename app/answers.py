@@ -15,7 +15,7 @@ import uploads
 from chosen import SetUp
 
 from medusa_sim import data
-from medusa_sim.export import exported
+from medusa_sim.export import engine_settings
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.load.question import LoadAnswer, answered, load_test
@@ -155,7 +155,7 @@ def _launch_settings(
     set_up: SetUp, batch_max: int, objective: str, draft_path: str | None, version: float
 ) -> EngineSettings:
     answer = _recommendation(set_up, 1, batch_max, objective, None, version)
-    return exported(answer, set_up.export, draft_path=draft_path)
+    return engine_settings(answer, set_up.export, draft_path=draft_path)
 
 
 def roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...]) -> pa.Table:

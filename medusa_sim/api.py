@@ -20,7 +20,7 @@ import numpy as np
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, shown, unknown_name
-from medusa_sim.export import exported
+from medusa_sim.export import engine_settings
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.load.simulate import DEFAULT_POLICIES
 from medusa_sim.plan import scenario as plan_scenario
@@ -378,7 +378,7 @@ class Answer:
         draft_path: the draft's checkpoint; None writes DRAFT_CHECKPOINT in its place. Raises UsageError for
         what the engine cannot do.
         """
-        return exported(
+        return engine_settings(
             self.recommendation, engine, version=version, draft_path=draft_path or DRAFT_CHECKPOINT
         )
 

@@ -103,7 +103,7 @@ def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str) -> AttentionK
     if not rows.operator.is_fused:
         raise DataError(f"{source}: {rows.operator.kind} is not a fused kernel; `fit_unfused` fits it")
     require_rows(rows, source)
-    kernel = _searched(rows, gpu)
+    kernel = _search(rows, gpu)
     return with_fit(
         kernel,
         rows,
@@ -125,24 +125,24 @@ def heldout_groups(rows: Rows[Attention]) -> IntArray:
     return label if label.max() > 0 else np.arange(len(rows.time_us))
 
 
-def _searched(rows: Rows[Attention], gpu: Gpu) -> AttentionKernel:
+def _search(rows: Rows[Attention], gpu: Gpu) -> AttentionKernel:
     """The best kernel, with a narrow path where that lowers the objective by more than a fifth."""
-    one = _refined(_kernel(_searched_path(rows, gpu)), rows, gpu)
+    one = _refined(_kernel(_search_path(rows, gpu)), rows, gpu)
     narrow = _rows_per_head(rows.operator) <= _NARROW_ROWS
     if rows.operator.kind != "decode_attention" or min(narrow.sum(), (~narrow).sum()) < 100:
         return one
     two = msgspec.structs.replace(
-        _kernel(_searched_path(rows.where(~narrow), gpu)),
-        narrow=_searched_path(rows.where(narrow), gpu),
+        _kernel(_search_path(rows.where(~narrow), gpu)),
+        narrow=_search_path(rows.where(narrow), gpu),
         narrow_rows=_NARROW_ROWS,
     )
     two = _refined(two, rows, gpu)
     return two if _cost(two, rows, gpu) < _NARROW_GAIN * _cost(one, rows, gpu) else one
 
 
-def _searched_path(rows: Rows[Attention], gpu: Gpu) -> AttentionPath:
+def _search_path(rows: Rows[Attention], gpu: Gpu) -> AttentionPath:
     """The better of the searches from both styles, on an even subset of the rows."""
-    subset = rows.thinned(_SEARCH_ROWS, *_ORDER)
+    subset = rows.thin(_SEARCH_ROWS, *_ORDER)
     found = [_coordinate_search(style, subset, gpu) for style in _STYLES]
     return min(found, key=lambda path: _cost(_kernel(path), subset, gpu))
 
@@ -167,13 +167,13 @@ def _refined(kernel: AttentionKernel, rows: Rows[Attention], gpu: Gpu) -> Attent
     """Every path fitted to the rows that it serves."""
     if kernel.narrow is None:
         return msgspec.structs.replace(
-            kernel, wide=_refined_path(kernel.wide, rows.thinned(_FIT_ROWS, *_ORDER), gpu)
+            kernel, wide=_refined_path(kernel.wide, rows.thin(_FIT_ROWS, *_ORDER), gpu)
         )
     narrow = _rows_per_head(rows.operator) <= kernel.narrow_rows
     return msgspec.structs.replace(
         kernel,
-        wide=_refined_path(kernel.wide, rows.where(~narrow).thinned(_FIT_ROWS, *_ORDER), gpu),
-        narrow=_refined_path(kernel.narrow, rows.where(narrow).thinned(_FIT_ROWS, *_ORDER), gpu),
+        wide=_refined_path(kernel.wide, rows.where(~narrow).thin(_FIT_ROWS, *_ORDER), gpu),
+        narrow=_refined_path(kernel.narrow, rows.where(narrow).thin(_FIT_ROWS, *_ORDER), gpu),
     )
 
 

@@ -89,7 +89,7 @@ def _refined(kernel: DispatchKernel, rows: Rows[Dispatch], gpu: Gpu) -> Dispatch
 
 def _fitted(kernel: DispatchKernel, rows: Rows[Dispatch], gpu: Gpu, bounds: Bounds) -> DispatchKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
-    part = rows.thinned(_FIT_ROWS, "tokens", "sms", "hidden")
+    part = rows.thin(_FIT_ROWS, "tokens", "sms", "hidden")
     log_time = np.log(part.time_us)
     limits = dict(limits_of(bounds))
     for size, name in (("ranks", "rank_us"), ("hidden", "width_us"), ("topk", "spread_us")):

@@ -58,7 +58,7 @@ def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str) -> Elemen
         return elementwise_time(gpu, kernel, part.operator, cold=False).time_us
 
     def refit(kernel: ElementwiseKernel, part: Rows[Elementwise]) -> ElementwiseKernel:
-        part = part.thinned(_FIT_ROWS, "m", "n")
+        part = part.thin(_FIT_ROWS, "m", "n")
         log_time = np.log(part.time_us)
         limits = dict(limits_of(_BOUNDS))
         if not kernel.serial_rows:
@@ -67,7 +67,7 @@ def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str) -> Elemen
             kernel, limits, lambda trial: np.log(time_us(trial, part)) - log_time, max_nfev=_EVALUATIONS
         )
 
-    subset = rows.thinned(_SEARCH_ROWS, "m", "n")
+    subset = rows.thin(_SEARCH_ROWS, "m", "n")
     candidates = [refit(_start(rows.operator, rows_per_sm), subset) for rows_per_sm in _ROWS_PER_SM]
     best = min(candidates, key=lambda each: soft_cost(np.log(time_us(each, subset) / subset.time_us)))
     kernel = refit(best, rows)

@@ -56,7 +56,7 @@ class Rows(Generic[OperatorT]):
         sizes = {name: np.asarray(size)[keep] for name, size in self.operator.columns.items()}
         return Rows(self.operator.with_columns(**sizes), self.time_us[keep])
 
-    def thinned(self, count: int, *order: str) -> Rows[OperatorT]:
+    def thin(self, count: int, *order: str) -> Rows[OperatorT]:
         """At most `count` rows, drawn evenly over the shapes in the order of these columns, last first."""
         ranks = np.lexsort([np.asarray(self.operator.columns[name]) for name in order])
         step = max(1.0, len(ranks) / count)

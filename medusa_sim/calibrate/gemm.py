@@ -90,7 +90,7 @@ def fit_gemm(
         kernel,
         rows,
         lambda each, part: _time_us(each, part, gpu),
-        lambda part: _refined(kernel, part.where(_thinned(part)), gpu, rounds=1, pinned=pinned),
+        lambda part: _refined(kernel, part.where(_thin(part)), gpu, rounds=1, pinned=pinned),
         source=source,
         groups=shapes,
         ends=RANGES_OF_M,
@@ -102,10 +102,10 @@ def unscored_gemm(
 ) -> GemmKernel:
     """Kernel parameters of `rows` from `start`, whose `fit` is left as it is."""
     begin = _with_hot_weights(start, rows, gpu)
-    return _refined(begin, rows.where(_thinned(rows)), gpu, rounds=_ROUNDS, pinned=pinned)
+    return _refined(begin, rows.where(_thin(rows)), gpu, rounds=_ROUNDS, pinned=pinned)
 
 
-def _thinned(rows: Rows[Gemm]) -> BoolArray:
+def _thin(rows: Rows[Gemm]) -> BoolArray:
     """Rows of m <= 512 in steps of 8 and one past; above, every 64th and a few just past a tile.
 
     Large m are measured more densely than they matter.

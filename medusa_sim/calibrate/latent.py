@@ -87,7 +87,7 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
     than 20 rows.
     """
     require_rows(rows, source)
-    kernel = msgspec.structs.replace(_searched(rows, gpu), name=name)
+    kernel = msgspec.structs.replace(_search(rows, gpu), name=name)
     return with_fit(
         kernel,
         rows,
@@ -100,9 +100,9 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
     )
 
 
-def _searched(rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:
+def _search(rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:
     """One pass over the whole numbers, keeping what lowers the objective; perhaps a path for one head."""
-    subset = rows.thinned(_SEARCH_ROWS, *_ORDER)
+    subset = rows.thin(_SEARCH_ROWS, *_ORDER)
     projections = Projections(**starts_of(_PROJECTIONS)) if rows.operator.projections else None
     path = msgspec.convert(starts_of(_PATH) | _START, AttentionPath)
     best = _refined(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, gpu)
@@ -136,7 +136,7 @@ def _refined(kernel: LatentKernel, rows: Rows[LatentAttention], gpu: Gpu) -> Lat
 
 def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
-    part = rows.thinned(_FIT_ROWS, *_ORDER)
+    part = rows.thin(_FIT_ROWS, *_ORDER)
     log_time = np.log(part.time_us)
     path: AttentionPath = getattr(kernel, place)
     paths = {

@@ -117,7 +117,7 @@ def _fitted(
     """Least squares; where a rule fixes the tile, in turn with how slow each tile is beside the first."""
     kernel = _refined(kernel, rows, gpu, evaluations)
     for _ in range(rounds if len(kernel.default_tiles) > 1 else 0):
-        kernel = _refined(_with_slower_tiles(kernel, _thinned(rows), gpu), rows, gpu, _REFIT_EVALUATIONS)
+        kernel = _refined(_with_slower_tiles(kernel, _thin(rows), gpu), rows, gpu, _REFIT_EVALUATIONS)
     return kernel
 
 
@@ -138,7 +138,7 @@ def _with_slower_tiles(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> E
 
 def _refined(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu, evaluations: int) -> ExpertKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
-    part = _thinned(rows)
+    part = _thin(rows)
     log_time = np.log(part.time_us)
     return refined(
         kernel,
@@ -148,8 +148,8 @@ def _refined(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu, evaluations: i
     )
 
 
-def _thinned(rows: Rows[Experts]) -> Rows[Experts]:
-    return rows.thinned(_FIT_ROWS, *_ORDER)
+def _thin(rows: Rows[Experts]) -> Rows[Experts]:
+    return rows.thin(_FIT_ROWS, *_ORDER)
 
 
 def _seen(rows: Rows[Experts], gpu: Gpu) -> Limits:

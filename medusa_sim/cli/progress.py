@@ -49,7 +49,7 @@ def progress(unit: str) -> Iterator[Advance]:
         bar.stop()
 
 
-def counted(tables: Iterable[pa.Table], total: int, unit: str) -> Iterator[pa.Table]:
+def count_rows(tables: Iterable[pa.Table], total: int, unit: str) -> Iterator[pa.Table]:
     """Pass tables through and show how many of `total` rows have gone by."""
     with progress(unit) as advance:
         done = 0

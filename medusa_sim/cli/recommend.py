@@ -245,10 +245,10 @@ def _export(
     *,
     ab: bool,
 ) -> None:
-    from medusa_sim.export import exported
+    from medusa_sim.export import engine_settings
     from medusa_sim.export.ab import ab_script
 
-    settings = exported(answer, engine, version=version, draft_path=draft_path)
+    settings = engine_settings(answer, engine, version=version, draft_path=draft_path)
     for note in settings.notes:
         click.echo(f"note: {note}", err=True)
     output.text(ab_script(answer, settings, draft_path) if ab else settings.text)

@@ -170,7 +170,7 @@ def _echo(grid: Grid, told: Iterable[str]) -> None:
 
 def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told: Iterable[str]) -> None:
     """Every row, chunk by chunk."""
-    from medusa_sim.cli.progress import counted
+    from medusa_sim.cli.progress import count_rows
     from medusa_sim.plan.sweep import sweep as tables
     from medusa_sim.report.cost_text import price_lines
     from medusa_sim.report.sweep_text import sources
@@ -178,7 +178,7 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, tol
     rows = grid.rows * len(scenarios)
     if output.form == "table" and rows > _MOST_ROWS_SHOWN:
         raise UsageError(f"{rows} rows are too many for a table; choose --format csv or parquet with -o FILE")
-    chunks = iter(counted((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
+    chunks = iter(count_rows((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
     _echo(grid, (*told, *price_lines(scenarios)))
     output.rows(chain([first], chunks), "sweep", sources=sources(scenarios))

@@ -24,7 +24,7 @@ WRITERS: dict[str, Writer] = {
 ENGINES: tuple[str, ...] = tuple(WRITERS)
 
 
-def exported(
+def engine_settings(
     answer: Recommendation, engine: str, *, version: str | None = None, draft_path: str | None = None
 ) -> EngineSettings:
     """Launch settings of an engine; `draft_path` names the draft's checkpoint in them.

@@ -133,7 +133,7 @@ def best_tiers(
         ]
     )
     chosen = _falling_path(score, np.log1p(gain))
-    return _merged(
+    return _merge_tiers(
         [
             Tier(low + 1, high, int(grid.drafts[column]))
             for (low, high), column in zip(pairwise(edges), chosen, strict=True)
@@ -160,7 +160,7 @@ def _falling_path(score: FloatArray, switch: float) -> list[int]:
     return path[::-1]
 
 
-def _merged(tiers: list[Tier]) -> tuple[Tier, ...]:
+def _merge_tiers(tiers: list[Tier]) -> tuple[Tier, ...]:
     found = tiers[:1]
     for tier in tiers[1:]:
         if tier.drafts == found[-1].drafts:

@@ -32,7 +32,7 @@ from medusa_sim.measure.attention_kernel import attention_kernels
 from medusa_sim.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
 from medusa_sim.measure.clocks import raise_clocks, watched
 from medusa_sim.measure.environment import environment
-from medusa_sim.measure.graphs import captured, device_us, synchronise
+from medusa_sim.measure.graphs import capture_calls, device_us, synchronise
 from medusa_sim.measure.kernels import DTYPES
 from medusa_sim.measure.spread import Timing, timing_of
 from medusa_sim.specs.models import load_model
@@ -230,7 +230,9 @@ def step_grid(
             steps = steps_of(model, heads, every, batch=batch, seq_len=seq_len, accepted=accepted)
             if graphs or (graphs is None and on_cuda):
                 pool = torch.cuda.graph_pool_handle()
-                steps = {count: captured([step], model.device, pool=pool) for count, step in steps.items()}
+                steps = {
+                    count: capture_calls([step], model.device, pool=pool) for count, step in steps.items()
+                }
             timings = interleaved(steps, model.device, repeats=repeats, clock=clock)
             steps = {}  # cache and graphs of this batch make room for those of the next
             if on_cuda:

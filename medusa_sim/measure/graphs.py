@@ -19,7 +19,7 @@ _SPIN_CYCLES = 400_000
 launch lies between the events."""
 
 
-def captured(
+def capture_calls(
     work: Sequence[Callable[[], object]], device: torch.device, *, results: int = 0, pool: Any = None
 ) -> Callable[[], None]:
     """All calls as one CUDA graph, to be replayed.

@@ -11,7 +11,7 @@ import torch
 
 from medusa_sim.data import find
 from medusa_sim.errors import OutputError
-from medusa_sim.measure.graphs import captured, synchronise
+from medusa_sim.measure.graphs import capture_calls, synchronise
 from medusa_sim.measure.kernels import DTYPES, Call
 from medusa_sim.specs.gpu import HARDWARE, load_gpu
 from medusa_sim.specs.measurement import SCHEMA, Environment, Rates
@@ -144,7 +144,7 @@ def _launch_us(device: torch.device) -> tuple[float, float]:
     eager = _median_us(device, many) / _LAUNCH_CALLS
     if device.type != "cuda":
         return eager, 0.0
-    graph = captured([lambda: one.add_(1.0)] * _LAUNCH_CALLS, device)
+    graph = capture_calls([lambda: one.add_(1.0)] * _LAUNCH_CALLS, device)
     return eager, _median_us(device, graph) / _LAUNCH_CALLS
 
 

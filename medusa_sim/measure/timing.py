@@ -13,7 +13,7 @@ from typing import Protocol
 
 import torch
 
-from medusa_sim.measure.graphs import captured, device_us
+from medusa_sim.measure.graphs import capture_calls, device_us
 from medusa_sim.measure.kernels import MOST_COPIES, Call, Pool, calls
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import Timing, timing_of
@@ -142,11 +142,11 @@ class CudaBench:
         device, rotation = self.pool.device, calls(case, self.pool)
         with torch.cuda.device(device):
             results = results_kept(case, rotation[0]())
-        replay = captured(rotation, device, results=results)
+        replay = capture_calls(rotation, device, results=results)
         once_us = device_us(replay, device)
         rounds = min(max(1, round(_SAMPLE_US / max(once_us, 0.1))), max(1, _MOST_CALLS // len(rotation)))
         if rounds > 1:
-            replay = captured(rotation * rounds, device, results=results)
+            replay = capture_calls(rotation * rounds, device, results=results)
         for _ in range(_WARMUP_ROUNDS):
             replay()
         each = len(rotation) * rounds

@@ -54,7 +54,7 @@ class BreakEven:
 NOTHING_FITS = BreakEven(at=None, direction="does not fit", searched_from=1, searched_to=0)
 
 
-def thinned(options: Sequence[DraftOption]) -> tuple[DraftOption, ...]:
+def few_counts(options: Sequence[DraftOption]) -> tuple[DraftOption, ...]:
     """The same options with about thirty counts each: near break-even the best counts are small."""
     return at_counts(options, _FEW_COUNTS)
 
@@ -99,7 +99,7 @@ def break_even_batches(
     scenario: Scenario, options: Sequence[DraftOption], seq_len: IntArray
 ) -> tuple[BreakEven, ...]:
     """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED."""
-    few = thinned(options)
+    few = few_counts(options)
     beyond = np.geomspace(
         _EVERY_BATCH_TO,
         BATCHES_SEARCHED,
@@ -148,7 +148,7 @@ def break_even_context(
     A long context can bring speculation back at a large batch: reading the KV cache then takes most of
     a step, and a verification step reads it once for all candidates.
     """
-    few = thinned(options)
+    few = few_counts(options)
     end = min(longest, longest_context(scenario, few, batch))
     if end < SHORTEST_CONTEXT:
         return NOTHING_FITS

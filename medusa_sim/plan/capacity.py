@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.plan.break_even import thinned
+from medusa_sim.plan.break_even import few_counts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import PLAIN, Surface, price
@@ -88,7 +88,7 @@ def _capacity(
     every = np.arange(1, min(largest, _EVERY_BATCH_TO) + 1)
     ratio = 1 + int(np.ceil(np.log(max(largest / every[-1], 1.0)) / np.log(_RATIO)))
     beyond = np.rint(np.geomspace(every[-1], largest, ratio)).astype(np.int64)
-    few = thinned(options)
+    few = few_counts(options)
     coarse = price(scenario, np.unique(np.concatenate([every, beyond])), [length], few)
     points = {}
     for speculate in (False, True):

@@ -98,9 +98,9 @@ def _inline(text: str) -> Markup:
 def _svg(picture: Picture) -> Markup:
     from markupsafe import Markup, escape
 
-    from medusa_sim.report.figures import rendered
+    from medusa_sim.report.figures import render
 
-    drawn = rendered(picture.figure, ".svg").decode("utf-8")
+    drawn = render(picture.figure, ".svg").decode("utf-8")
     named = f'<svg role="img" aria-label="{escape(picture.caption)}"'
     return Markup(drawn[drawn.index("<svg") :].replace("<svg", named, 1))  # noqa: S704  # drawn here
 

@@ -19,7 +19,7 @@ from medusa_sim.report.document import (
     markdown_page,
     pictures,
 )
-from medusa_sim.report.figures import rendered
+from medusa_sim.report.figures import render
 from medusa_sim.report.figures.load import goodput_figure, latency_figure, timeline_figure
 from medusa_sim.report.load_rows import load_arrow
 from medusa_sim.report.load_text import (
@@ -54,7 +54,7 @@ def write_load_report(folder: Path, answer: LoadAnswer, *, command: str) -> tupl
     contents = {
         "report.html": html_page(_title(answer), blocks).encode("utf-8", "backslashreplace"),
         "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
-        **{name: rendered(figure, ".png") for name, figure in pictures(blocks).items()},
+        **{name: render(figure, ".png") for name, figure in pictures(blocks).items()},
     }
     return write_folder(folder, contents)
 

@@ -25,7 +25,7 @@ from medusa_sim.report.document import (
     markdown_page,
     pictures,
 )
-from medusa_sim.report.figures import rendered
+from medusa_sim.report.figures import render
 from medusa_sim.report.figures.sweep import breakdown_figure, heat_figure, speedup_figure
 from medusa_sim.report.numbers import percent, times
 from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
@@ -53,7 +53,7 @@ def write_report(folder: Path, settings: Sequence[Scenario], grid: Grid, *, comm
     contents = {
         "report.html": html_page(title, blocks).encode("utf-8", "backslashreplace"),
         "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
-        **{name: rendered(figure, ".png") for name, figure in pictures(blocks).items()},
+        **{name: render(figure, ".png") for name, figure in pictures(blocks).items()},
     }
     return write_folder(folder, contents)
 

@@ -22,7 +22,7 @@ from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.inheritance import (
     Inheritance,
     InheritFile,
-    completed,
+    inherit_kernels,
     inheritance,
     is_chained,
     missing,
@@ -191,7 +191,7 @@ def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
     alike = {other.gpu.name for other in relatives if other.gpu.architecture == file.gpu.architecture}
     kernels = dict(file.gpu.kernels)
     for set_name, borrowed in file.borrowed.items():
-        kernels[set_name] = completed(
+        kernels[set_name] = inherit_kernels(
             kernels[set_name],
             borrowed,
             lambda gpu, name: own[gpu].get(name, KernelSet()),

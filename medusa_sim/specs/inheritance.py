@@ -130,7 +130,7 @@ Lookup: TypeAlias = Callable[[str, str], KernelSet]
 """(gpu, set name) -> what that GPU was itself measured to have."""
 
 
-def completed(
+def inherit_kernels(
     own: KernelSet, borrowed: Inheritance, lookup: Lookup, is_alike: Callable[[str], bool]
 ) -> KernelSet:
     """`own` with every entry that it lacks and `borrowed` names. A relative's missing entry adds nothing.

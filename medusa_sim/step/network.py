@@ -67,14 +67,14 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
         head_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
         elementwise_launch(model, "next_token", "next_token", "accept", logit_rows, model.whole_vocab),
     ]
-    return tuple(launches) if runtime.engine is None else _merged(launches, runtime.engine)
+    return tuple(launches) if runtime.engine is None else _compiled(launches, runtime.engine)
 
 
 _MERGED = ("norms", "final_norm", "qk_norm", "latent_norm", "rope", "activation", "shared_activation")
 """Operators that a compiler merges with their neighbours."""
 
 
-def _merged(launches: Iterable[Launch], engine: Engine) -> tuple[Launch, ...]:
+def _compiled(launches: Iterable[Launch], engine: Engine) -> tuple[Launch, ...]:
     """As an engine compiles them: residual adds inside the norms, a share of the other elementwise time."""
     share = engine.elementwise_share.value
     return tuple(

@@ -16,7 +16,7 @@ TABLES = [pa.table({"batch": [1, 2, 3]}), pa.table({"batch": [4]})]
 
 
 def test_tables_pass_through_in_silence(capsys: pytest.CaptureFixture[str]) -> None:
-    assert list(progress.counted(TABLES, 4, "rows")) == TABLES
+    assert list(progress.count_rows(TABLES, 4, "rows")) == TABLES
     assert capsys.readouterr() == ("", "")
 
 

@@ -11,7 +11,7 @@ from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, s
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.export import ENGINES, exported
+from medusa_sim.export import ENGINES, engine_settings
 from medusa_sim.export.ab import ab_script
 from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.names import METHODS
@@ -73,7 +73,7 @@ def test_every_engine_runs_the_plan_at_every_batch_and_above(
     asked: Recommendation = request.getfixturevalue(answer)
     for engine in ("vllm", "sglang", "tensorrt-llm"):
         for version in {"tensorrt-llm": ("1.2", "1.3", "1.4")}.get(engine, (None,)):
-            settings = exported(asked, engine, version=version, draft_path="d")
+            settings = engine_settings(asked, engine, version=version, draft_path="d")
             plan = plan_of(settings)
             for batch in (*range(1, 64), 255, 256, 257, *plan.grid.batch[-3:], 1000, 2048):
                 if engine == "vllm":
@@ -94,7 +94,7 @@ def test_schedules_fall_switch_on_captured_sizes_and_gain(
 ) -> None:
     asked: Recommendation = request.getfixturevalue(answer)
     version = "1.4" if engine == "tensorrt-llm" else None
-    plan = plan_of(exported(asked, engine, version=version, draft_path="d"))
+    plan = plan_of(engine_settings(asked, engine, version=version, draft_path="d"))
     drafts = [tier.drafts for tier in plan.possible]
     assert drafts == sorted(drafts, reverse=True)
     assert len(set(drafts)) == len(drafts)
@@ -108,8 +108,8 @@ def test_schedules_fall_switch_on_captured_sizes_and_gain(
 def test_the_steep_case_is_scheduled_and_the_flat_one_is_not(
     steep: Recommendation, eagle: Recommendation
 ) -> None:
-    assert plan_of(exported(steep, "sglang", draft_path="d")).dynamic
-    settings = exported(steep, "vllm", draft_path="d")
+    assert plan_of(engine_settings(steep, "sglang", draft_path="d")).dynamic
+    settings = engine_settings(steep, "vllm", draft_path="d")
     assert plan_of(settings).dynamic
     assert any("VLLM_USE_V2_MODEL_RUNNER" in note for note in settings.notes)
     assert any("data-parallel-size" in note for note in settings.notes)
@@ -118,7 +118,7 @@ def test_the_steep_case_is_scheduled_and_the_flat_one_is_not(
 
 def test_vllm_writes_one_number_where_schedules_are_not_tested() -> None:
     answer = answered("draft-model", constant_rate(0.85), seq_len=(64,), batch_max=512)
-    settings = exported(answer, "vllm", draft_path="some/draft's folder")
+    settings = engine_settings(answer, "vllm", draft_path="some/draft's folder")
     config = json.loads(flags(settings.text)["--speculative-config"])
     assert config["model"] == "some/draft's folder"
     assert "num_speculative_tokens_per_batch_size" not in config
@@ -126,7 +126,7 @@ def test_vllm_writes_one_number_where_schedules_are_not_tested() -> None:
 
 
 def test_vllm_medusa_is_a_chain_and_says_what_the_tree_would_gain(medusa: Recommendation) -> None:
-    settings = exported(medusa, "vllm", draft_path="heads")
+    settings = engine_settings(medusa, "vllm", draft_path="heads")
     config = json.loads(flags(settings.text)["--speculative-config"])
     assert set(config) == {"method", "model", "num_speculative_tokens"}
     assert 1 <= config["num_speculative_tokens"] <= 3
@@ -134,10 +134,12 @@ def test_vllm_medusa_is_a_chain_and_says_what_the_tree_would_gain(medusa: Recomm
 
 
 def test_vllm_ngram_and_mtp_name_no_checkpoint() -> None:
-    ngram = json.loads(flags(exported(answered("ngram"), "vllm").text)["--speculative-config"])
+    ngram = json.loads(flags(engine_settings(answered("ngram"), "vllm").text)["--speculative-config"])
     assert ngram["method"] == "ngram"
     assert ngram["prompt_lookup_max"] >= ngram["prompt_lookup_min"]
-    mtp = json.loads(flags(exported(answered("mtp", batch_max=8), "vllm").text)["--speculative-config"])
+    mtp = json.loads(
+        flags(engine_settings(answered("mtp", batch_max=8), "vllm").text)["--speculative-config"]
+    )
     assert mtp["method"] == "mtp"
     assert "model" not in mtp
 
@@ -151,7 +153,9 @@ def test_every_method_of_the_map_is_a_drafter_and_is_written(engine: str, method
     row = METHODS[engine][method]
     version = row.versions[-1] if row.versions else None
     profile = heads_profile() if method == "medusa" else None
-    settings = exported(answered(method, profile, batch_max=8), engine, version=version, draft_path="d")
+    settings = engine_settings(
+        answered(method, profile, batch_max=8), engine, version=version, draft_path="d"
+    )
     # TGI knows Medusa by the checkpoint and n-grams by its absence; P-EAGLE and PARD go by another's name
     assert row.name in settings.text or engine == "tgi"
     assert ("parallel_drafting" in settings.text) == row.parallel
@@ -160,11 +164,11 @@ def test_every_method_of_the_map_is_a_drafter_and_is_written(engine: str, method
 
 def test_parallel_drafters_go_by_the_name_of_what_they_grew_from() -> None:
     for method, name in (("p-eagle", "eagle3"), ("pard", "draft_model")):
-        text = exported(answered(method, batch_max=8), "vllm", draft_path="d").text
+        text = engine_settings(answered(method, batch_max=8), "vllm", draft_path="d").text
         config = json.loads(flags(text)["--speculative-config"])
         assert (config["method"], config["parallel_drafting"]) == (name, True)
     for method, more in (("dflash", 1), ("dspark", 0)):
-        settings = exported(answered(method, batch_max=8), "sglang", draft_path="d")
+        settings = engine_settings(answered(method, batch_max=8), "sglang", draft_path="d")
         block = flags(settings.text)[f"--speculative-{method}-block-size"]
         assert int(block) == plan_of(settings).drafts + more
         assert "--speculative-num-steps" not in settings.text
@@ -172,14 +176,14 @@ def test_parallel_drafters_go_by_the_name_of_what_they_grew_from() -> None:
 
 def test_a_method_that_a_version_lacks_names_one_that_has_it() -> None:
     with pytest.raises(UsageError, match=r"1\.2 has no pard.*--engine-version 1\.4"):
-        exported(answered("pard", batch_max=4), "tensorrt-llm", draft_path="d")
-    text = exported(answered("pard", batch_max=4), "tensorrt-llm", version="1.4", draft_path="d")
+        engine_settings(answered("pard", batch_max=4), "tensorrt-llm", draft_path="d")
+    text = engine_settings(answered("pard", batch_max=4), "tensorrt-llm", version="1.4", draft_path="d")
     assert speculative(text.text)["decoding_type"] == "PARD"
     assert any("2 K tokens" in note for note in text.notes)
 
 
 def test_sglang_counts_the_root_and_forces_a_chain_with_topk_one(eagle: Recommendation) -> None:
-    settings = exported(eagle, "sglang", draft_path="d")
+    settings = engine_settings(eagle, "sglang", draft_path="d")
     read = flags(settings.text)
     assert read["--speculative-algorithm"] == "EAGLE3"
     assert read["--speculative-eagle-topk"] == "1"
@@ -192,7 +196,7 @@ def test_sglang_counts_the_root_and_forces_a_chain_with_topk_one(eagle: Recommen
 )
 def test_sglang_trees_start_under_the_overlap_scheduler(version: str | None, flag: str) -> None:
     answer = answered("eagle3", heads_profile(), batch_max=2)
-    settings = exported(answer, "sglang", version=version, draft_path="d")
+    settings = engine_settings(answer, "sglang", version=version, draft_path="d")
     read = flags(settings.text)
     assert int(read["--speculative-eagle-topk"]) > 1
     assert read[flag] in ("1", "on")
@@ -201,17 +205,17 @@ def test_sglang_trees_start_under_the_overlap_scheduler(version: str | None, fla
 
 
 def test_sglang_ngram_is_the_chain_that_was_priced_and_standalone_is_a_draft_model() -> None:
-    settings = exported(answered("ngram"), "sglang")
+    settings = engine_settings(answered("ngram"), "sglang")
     read = flags(settings.text)
     assert read["--speculative-algorithm"] == "NGRAM"
     assert read["--speculative-ngram-max-bfs-breadth"] == "1"
     assert int(read["--speculative-num-draft-tokens"]) == plan_of(settings).drafts + 1
-    read = flags(exported(answered("draft-model", batch_max=4), "sglang", draft_path="d").text)
+    read = flags(engine_settings(answered("draft-model", batch_max=4), "sglang", draft_path="d").text)
     assert read["--speculative-algorithm"] == "STANDALONE"
 
 
 def test_tensorrt_llm_is_written_for_what_pip_installs(steep: Recommendation) -> None:
-    settings = exported(steep, "tensorrt-llm", draft_path='a "quoted" path')
+    settings = engine_settings(steep, "tensorrt-llm", draft_path='a "quoted" path')
     assert settings.version == "1.2"
     config = speculative(settings.text)
     assert config["speculative_model"] == 'a "quoted" path'
@@ -220,7 +224,7 @@ def test_tensorrt_llm_is_written_for_what_pip_installs(steep: Recommendation) ->
 
 
 def test_tensorrt_llm_schedules_where_the_version_reads_them(steep: Recommendation) -> None:
-    newer = speculative(exported(steep, "tensorrt-llm", version="1.3.0rc29", draft_path="d").text)
+    newer = speculative(engine_settings(steep, "tensorrt-llm", version="1.3.0rc29", draft_path="d").text)
     schedule = newer["draft_len_schedule"]
     assert isinstance(schedule, dict)
     first = min(int(key) for key in schedule)
@@ -229,8 +233,8 @@ def test_tensorrt_llm_schedules_where_the_version_reads_them(steep: Recommendati
 
 def test_tensorrt_llm_mtp_sets_the_number_that_counts() -> None:
     answer = answered("mtp", batch_max=8)
-    old = speculative(exported(answer, "tensorrt-llm").text)
-    new = speculative(exported(answer, "tensorrt-llm", version="1.3").text)
+    old = speculative(engine_settings(answer, "tensorrt-llm").text)
+    new = speculative(engine_settings(answer, "tensorrt-llm", version="1.3").text)
     assert "max_draft_len" not in old
     assert old["num_nextn_predict_layers"] == new["max_draft_len"]
 
@@ -241,24 +245,24 @@ def test_tensorrt_llm_mtp_sets_the_number_that_counts() -> None:
 def test_tensorrt_llm_switches_the_overlap_scheduler_off_where_it_must(
     method: str, synchronous: bool
 ) -> None:
-    text = exported(answered(method, batch_max=4), "tensorrt-llm", draft_path="d").text
+    text = engine_settings(answered(method, batch_max=4), "tensorrt-llm", draft_path="d").text
     assert (simple_yaml(text).get("disable_overlap_scheduler") is True) == synchronous
     assert speculative(text)["decoding_type"] == METHODS["tensorrt-llm"][method].name
 
 
 def test_tensorrt_llm_grows_dynamic_trees_from_1_3() -> None:
     answer = answered("eagle3", heads_profile(), batch_max=2)
-    tree = speculative(exported(answer, "tensorrt-llm", version="1.4", draft_path="d").text)
+    tree = speculative(engine_settings(answer, "tensorrt-llm", version="1.4", draft_path="d").text)
     assert tree["use_dynamic_tree"] is True
     depth, top_k, total = (
         int(str(tree[name])) for name in ("max_draft_len", "dynamic_tree_max_topK", "max_total_draft_tokens")
     )
     assert depth <= total <= depth * top_k
-    assert "use_dynamic_tree" not in speculative(exported(answer, "tensorrt-llm", draft_path="d").text)
+    assert "use_dynamic_tree" not in speculative(engine_settings(answer, "tensorrt-llm", draft_path="d").text)
 
 
 def test_tgi_takes_a_number_of_drafts_and_the_medusa_repository(medusa: Recommendation) -> None:
-    settings = exported(medusa, "tgi", draft_path="me/medusa")
+    settings = engine_settings(medusa, "tgi", draft_path="me/medusa")
     read = flags(settings.text)
     assert read["--model-id"] == "me/medusa"
     assert int(read["--speculate"]) == plan_of(settings).drafts
@@ -266,7 +270,7 @@ def test_tgi_takes_a_number_of_drafts_and_the_medusa_repository(medusa: Recommen
 
 
 def test_llama_cpp_drafts_the_whole_chain() -> None:
-    settings = exported(answered("draft-model", batch_max=4), "llama-cpp", draft_path="draft.gguf")
+    settings = engine_settings(answered("draft-model", batch_max=4), "llama-cpp", draft_path="draft.gguf")
     read = flags(settings.text)
     assert read["--spec-type"] == "draft-simple"
     assert read["--spec-draft-model"] == "draft.gguf"
@@ -275,7 +279,7 @@ def test_llama_cpp_drafts_the_whole_chain() -> None:
 
 
 def test_json_carries_the_trees(medusa: Recommendation) -> None:
-    values = json.loads(exported(medusa, "json").text)
+    values = json.loads(engine_settings(medusa, "json").text)
     assert values["schema"] == "medusa-sim/schedule/1"
     for read, row in zip(values["schedule"], medusa.schedule, strict=True):
         tree = CandidateTree.from_paths(read["paths"])
@@ -285,13 +289,13 @@ def test_json_carries_the_trees(medusa: Recommendation) -> None:
 
 def test_several_lengths_become_one_schedule() -> None:
     answer = answered("eagle3", batch_max=40, seq_len=(256, 8192))
-    settings = exported(answer, "vllm", draft_path="d")
+    settings = engine_settings(answer, "vllm", draft_path="d")
     assert any("256, 8192" in note for note in settings.notes)
 
 
 def test_where_it_loses_is_said() -> None:
     answer = answered("eagle3", constant_rate(0.3), seq_len=(64,), batch_max=1024)
-    settings = exported(answer, "llama-cpp", draft_path="d")
+    settings = engine_settings(answer, "llama-cpp", draft_path="d")
     plan = plan_of(settings)
     assert plan.loses_from is not None
     assert any(f"--parallel {plan.loses_from - 1}" in note for note in settings.notes)
@@ -313,35 +317,35 @@ def test_what_an_engine_cannot_do_is_refused(
     engine: str, method: str, told: str, medusa: Recommendation, eagle: Recommendation
 ) -> None:
     with pytest.raises(UsageError, match=told):
-        exported(medusa if method == "medusa" else eagle, engine, draft_path="d")
+        engine_settings(medusa if method == "medusa" else eagle, engine, draft_path="d")
 
 
 def test_checkpoints_of_the_first_eagle_go_where_they_load() -> None:
     answer = answered("eagle", batch_max=4)
-    config = json.loads(flags(exported(answer, "vllm", draft_path="d").text)["--speculative-config"])
+    config = json.loads(flags(engine_settings(answer, "vllm", draft_path="d").text)["--speculative-config"])
     assert config["method"] == "eagle"
-    assert flags(exported(answer, "sglang", draft_path="d").text)["--speculative-algorithm"] == "EAGLE"
+    assert flags(engine_settings(answer, "sglang", draft_path="d").text)["--speculative-algorithm"] == "EAGLE"
     for engine in ("tensorrt-llm", "llama-cpp"):
         with pytest.raises(UsageError, match="--drafter eagle3"):
-            exported(answer, engine, draft_path="d")
+            engine_settings(answer, engine, draft_path="d")
 
 
 def test_other_refusals(eagle: Recommendation) -> None:
     with pytest.raises(UsageError, match="unknown engine"):
-        exported(eagle, "vlm")
+        engine_settings(eagle, "vlm")
     for engine in ("vllm", "sglang", "tensorrt-llm", "llama-cpp"):
         with pytest.raises(UsageError, match="--draft-path"):
-            exported(eagle, engine)
+            engine_settings(eagle, engine)
     for engine in set(ENGINES) - {"tgi"}:
         with pytest.raises(UsageError, match="known:"):
-            exported(eagle, engine, version="0.0.1", draft_path="d")
+            engine_settings(eagle, engine, version="0.0.1", draft_path="d")
     losing = answered("eagle3", constant_rate(0.01), batch_max=4)
     with pytest.raises(UsageError, match="leave speculation off"):
-        exported(losing, "vllm", draft_path="d")
+        engine_settings(losing, "vllm", draft_path="d")
 
 
 def test_ab_gives_vllm_the_rates_and_both_runs(eagle: Recommendation) -> None:
-    settings = exported(eagle, "vllm", draft_path="d")
+    settings = engine_settings(eagle, "vllm", draft_path="d")
     script = ab_script(eagle, settings, "d")
     served = next(line for line in script.splitlines() if "--speculative-config" in line)
     words = shlex.split(served)
@@ -356,18 +360,18 @@ def test_ab_gives_vllm_the_rates_and_both_runs(eagle: Recommendation) -> None:
 
 
 def test_ab_of_the_other_engines(eagle: Recommendation) -> None:
-    length = 1.0 + sum(plan_of(exported(eagle, "sglang", draft_path="d")).rates)
-    script = ab_script(eagle, exported(eagle, "sglang", draft_path="d"), "d")
+    length = 1.0 + sum(plan_of(engine_settings(eagle, "sglang", draft_path="d")).rates)
+    script = ab_script(eagle, engine_settings(eagle, "sglang", draft_path="d"), "d")
     assert f"SGLANG_SIMULATE_ACC_LEN={length:.2f}" in script
-    script = ab_script(eagle, exported(eagle, "tensorrt-llm", version="1.3", draft_path="d"), "d")
+    script = ab_script(eagle, engine_settings(eagle, "tensorrt-llm", version="1.3", draft_path="d"), "d")
     assert "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS=" in script
     with pytest.raises(UsageError, match="no synthetic acceptance"):
-        ab_script(eagle, exported(eagle, "llama-cpp", draft_path="d"), "d")
+        ab_script(eagle, engine_settings(eagle, "llama-cpp", draft_path="d"), "d")
     ngram = answered("ngram", batch_max=4)
     with pytest.raises(UsageError, match="one-model"):
-        ab_script(ngram, exported(ngram, "tensorrt-llm"), None)
+        ab_script(ngram, engine_settings(ngram, "tensorrt-llm"), None)
 
 
 def test_chains_asked_for_are_not_answered_with_a_tree() -> None:
     answer = answered("eagle3", heads_profile(), batch_max=2, chain_only=True)
-    assert exported(answer, "sglang", draft_path="d").plan is not None
+    assert engine_settings(answer, "sglang", draft_path="d").plan is not None

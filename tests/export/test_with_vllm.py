@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from export_cases import answered, flags, heads_profile, plan_of
 
-from medusa_sim.export import exported
+from medusa_sim.export import engine_settings
 from medusa_sim.export.ab import ab_script
 from medusa_sim.plan.acceptance import constant_rate
 
@@ -37,11 +37,11 @@ def test_vllm_takes_what_is_exported_and_drafts_what_was_planned() -> None:
     ]
     plans, configs = [], []
     for answer in answers:
-        settings = exported(answer, "vllm", draft_path="d")
+        settings = engine_settings(answer, "vllm", draft_path="d")
         plans.append(plan_of(settings))
         configs.append(json.loads(flags(settings.text)["--speculative-config"]))
     assert plans[0].dynamic
-    words = shlex.split(ab_script(steep, exported(steep, "vllm", draft_path="d"), "d"), comments=True)
+    words = shlex.split(ab_script(steep, engine_settings(steep, "vllm", draft_path="d"), "d"), comments=True)
     plans.append(plans[0])
     configs.append(json.loads(words[words.index("--speculative-config") + 1]))
     run = subprocess.run(

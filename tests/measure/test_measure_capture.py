@@ -172,7 +172,7 @@ class TestOnCuda:
 
     def test_work_is_captured_and_timed(self, device: torch.device) -> None:
         total = torch.zeros(1, device=device)
-        replay = graphs.captured([lambda: total.add_(1.0)] * 10, device, results=2)
+        replay = graphs.capture_calls([lambda: total.add_(1.0)] * 10, device, results=2)
         before = float(total)
         assert 0.0 < graphs.device_us(replay, device) < 1e5
         assert float(total) == before + 10.0

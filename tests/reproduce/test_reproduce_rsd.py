@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from medusa_sim.report.figures import rendered
+from medusa_sim.report.figures import render
 from medusa_sim.report.figures.reproduce import reproduction_figure
 from medusa_sim.reproduce import reproduction
 from medusa_sim.specs.gpu import load_gpu
@@ -34,4 +34,4 @@ def test_trees_are_predicted_from_short_chains(name: str) -> None:
 @pytest.mark.parametrize("name", ["rsd-figure1", "rsd-figure4", "rsd-figure5"])
 def test_each_has_a_plot(name: str) -> None:
     figure = reproduction_figure(reproduction(name), load_gpu("a100-80gb-pcie"))
-    assert rendered(figure, ".svg").startswith(b"<?xml")
+    assert render(figure, ".svg").startswith(b"<?xml")

@@ -23,7 +23,7 @@ def check_plot_path(path: Path) -> None:
     check_writable(path)
 
 
-def rendered(figure: Figure, suffix: str) -> bytes:
+def render(figure: Figure, suffix: str) -> bytes:
     """The figure as PNG, SVG or PDF; the same figure gives the same bytes."""
     import io
 
@@ -41,4 +41,4 @@ def save(figure: Figure, path: Path) -> None:
     from medusa_sim.writing import atomic
 
     with atomic(path) as file:
-        file.write(rendered(figure, path.suffix.lower()))
+        file.write(render(figure, path.suffix.lower()))
