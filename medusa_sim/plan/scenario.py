@@ -44,9 +44,10 @@ from medusa_sim.specs.formats import Format
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import ONE, Parallel, on_one_gpu
+from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.prices import Price, given_price, price_of
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.drafter.registry import drafter_kind

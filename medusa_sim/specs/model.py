@@ -97,7 +97,7 @@ class Model:
     mtp_layers: multi-token-prediction modules that it was trained with.
     experts: of the layers that have any (intermediate is the width of the others); latent: where K and V are
     compressed; windows: of the layers that do not see the whole context. parallel: the GPUs that share it
-    (`specs.parallel.on_one_gpu` makes heads, widths and vocabulary those of one of them).
+    (`specs.shard.on_one_gpu` makes heads, widths and vocabulary those of one of them).
     Embeddings, LM head and norms of a quantised model stay in activation_dtype, as checkpoints store them.
     """
 

@@ -9,7 +9,8 @@ from medusa_sim.errors import UsageError
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.parallel import Parallel, on_one_gpu
+from medusa_sim.specs.parallel import Parallel
+from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.units import BYTES_PER_ELEMENT
 

@@ -11,8 +11,9 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source
 from medusa_sim.operators.operator import Elementwise, Size
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.parallel import ONE, Parallel, on_one_gpu
+from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.step.compose import Cost, beside_kernels, drafting_cost
 from medusa_sim.step.drafter.base import Drafter, PassWork
 from medusa_sim.step.engine import choice_us, padded_tokens

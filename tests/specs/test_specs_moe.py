@@ -17,7 +17,8 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.specs.experts import MoE
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model, model_names
-from medusa_sim.specs.parallel import ONE, Parallel, on_one_gpu
+from medusa_sim.specs.parallel import ONE, Parallel
+from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.specs.windows import Windows
 
 # (parameters, active per token) as published. Whole numbers: elements in the safetensors files of the

@@ -18,8 +18,9 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.experts import MoE
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
-from medusa_sim.specs.parallel import Parallel, on_one_gpu
+from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import decode_step, verification_step
