@@ -10,8 +10,8 @@ Only drafted nodes can be accepted: a node without a parent is padding and never
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
@@ -29,22 +29,43 @@ _MASS_MIN = 1e-14
 """A residual law with less mass than this is rounding: target and draft were equal."""
 
 
+class Family:
+    """A tree on the host: the parent of every node (-1: none), and its children as they are to be tried."""
+
+    __slots__ = ("children", "parents")
+
+    def __init__(self, parents: list[int]) -> None:
+        self.parents = parents
+        self.children: list[list[int]] = [[] for _ in parents]
+        for node, parent in enumerate(parents):
+            if parent >= 0:
+                self.children[parent].append(node)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
     """Candidates of one step. n nodes, the root (already emitted, not yet in the cache) first.
 
     tokens: (batch, n). parents: (batch, n), -1 for the root and for unused nodes, a parent before its
-    children, siblings in the order in which they are to be tried. depths, mask: (batch, n) and
-    (batch, n, n), or without the batch where all trees are alike. laws: from which the children of a
-    node were drawn: (batch, n, vocab) fp64, or None where drafting is deterministic.
+    children, siblings in the order in which they are to be tried; or, where all trees are alike, their
+    family. depths, mask: (batch, n) and (batch, n, n), or without the batch where all trees are alike. laws:
+    from which the children of a node were drawn: (batch, n, vocab) fp64, or None where drafting is
+    deterministic.
     """
 
     tokens: Tensor
-    parents: Tensor
+    parents: Tensor | Family
     depths: Tensor
     mask: Tensor
     laws: Tensor | None = None
     rule: Rule = "recursive"
+
+    @property
+    def families(self) -> list[Family]:
+        """The tree of each sequence."""
+        if isinstance(self.parents, Family):
+            return [self.parents] * self.tokens.shape[0]
+        return [Family(parents) for parents in self.parents.tolist()]
 
 
 def draft_of(tokens: Tensor, parents: Tensor, laws: Tensor | None = None, rule: Rule = "recursive") -> Draft:
@@ -53,30 +74,40 @@ def draft_of(tokens: Tensor, parents: Tensor, laws: Tensor | None = None, rule: 
     return Draft(tokens=tokens, parents=parents, depths=mask.sum(-1) - 1, mask=mask, laws=laws, rule=rule)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Verdict:
-    """Of each sequence: the accepted nodes in order from depth 1, and the token after them.
+    """Of each sequence: the accepted nodes in order from depth 1, and their tokens and the one after them.
 
-    That token's law is in the logits of the last accepted node, or of the root (node 0).
+    That last token's law is in the logits of the last accepted node, or of the root (node 0).
     """
 
-    paths: list[list[int]]
-    next_tokens: list[int]
+    paths: list[list[int]] = field(default_factory=list)
+    texts: list[list[int]] = field(default_factory=list)
+
+    def add(self, path: list[int], tokens: Sequence[int], following: int) -> None:
+        """The next sequence's, whose nodes hold `tokens`."""
+        self.paths.append(path)
+        self.texts.append([*(tokens[node] for node in path), following])
+
+    @property
+    def next_tokens(self) -> list[int]:
+        """What follows the accepted nodes."""
+        return [text[-1] for text in self.texts]
 
 
 def accept_greedy(draft: Draft, logits: Tensor) -> Verdict:
     """Keeps the longest path whose tokens are the argmax at their parents. logits: (batch, n, vocab)."""
-    best = logits.argmax(-1).tolist()
+    best = _likeliest(logits)
     if draft.tokens.shape[1] == 1:
-        return Verdict([[] for _ in best], [nodes[0] for nodes in best])
-    paths = []
-    for tokens, wanted, (parents, children) in zip(draft.tokens.tolist(), best, _trees(draft), strict=True):
+        return Verdict([[] for _ in best], best)
+    verdict = Verdict()
+    for tokens, wanted, family in zip(draft.tokens.tolist(), best, draft.families, strict=True):
         last, deeper = [0], [0]
         while deeper:
             last = deeper
-            deeper = [c for node in last for c in children[node] if tokens[c] == wanted[node]]
-        paths.append(_path(parents, last[0]))
-    return Verdict(paths, [nodes[path[-1] if path else 0] for nodes, path in zip(best, paths, strict=True)])
+            deeper = [c for node in last for c in family.children[node] if tokens[c] == wanted[node]]
+        verdict.add(_path(family.parents, last[0]), tokens, wanted[last[0]])
+    return verdict
 
 
 def accept_typical(
@@ -94,9 +125,10 @@ def accept_typical(
     likeliest is kept. The next token is the argmax, as the paper's first token is always greedy, or, with
     `draws`, drawn from the typical tokens (`sampling="typical"` of the public code): text repeats less.
     """
-    best = logits.argmax(-1).tolist()
-    paths = []
-    for b, (tokens, (parents, children)) in enumerate(zip(draft.tokens.tolist(), _trees(draft), strict=True)):
+    best = _likeliest(logits)
+    verdict = Verdict()
+    for b, (tokens, family) in enumerate(zip(draft.tokens.tolist(), draft.families, strict=True)):
+        children = family.children
         reached = {0: 0.0}  # nodes of one depth, and ln p of their paths
         deeper = reached
         while deeper:
@@ -108,15 +140,12 @@ def accept_typical(
                 threshold = _threshold(entropy, epsilon, delta)
                 own = {c: float(each[tokens[c]]) for c in children[node]}
                 deeper |= {c: log_p + value for c, value in own.items() if value > threshold}
-        paths.append(_path(parents, max(reached, key=lambda node: (reached[node], -node))))
-    last = [path[-1] if path else 0 for path in paths]
-    if draws is None:
-        return Verdict(paths, [nodes[node] for nodes, node in zip(best, last, strict=True)])
-    drawn = [
-        typical_token(logits[b, node], temperature, draw, epsilon=epsilon, delta=delta)
-        for b, (node, draw) in enumerate(zip(last, draws, strict=True))
-    ]
-    return Verdict(paths, drawn)
+        last = max(reached, key=lambda node: (reached[node], -node))
+        following: int = best[b][last]
+        if draws is not None:
+            following = typical_token(logits[b, last], temperature, draws[b], epsilon=epsilon, delta=delta)
+        verdict.add(_path(family.parents, last), tokens, following)
+    return verdict
 
 
 def typical_token(
@@ -146,21 +175,12 @@ def _log_law(logits: Tensor, temperature: float) -> tuple[FloatArray, float]:
     return log_p, float(-(p[possible] @ log_p[possible]) / mass)
 
 
-def _trees(draft: Draft) -> Iterator[tuple[list[int], list[list[int]]]]:
-    """Of each sequence: parents, and children of every node in the order in which they are to be tried."""
-    batch = draft.parents.shape[0]
-    alike = draft.parents.stride(0) == 0
-    every = draft.parents[:1].tolist() if alike else draft.parents.tolist()
-    trees = [(parents, _children(parents)) for parents in every]
-    return iter(trees * batch if alike else trees)
-
-
-def _children(parents: list[int]) -> list[list[int]]:
-    children: list[list[int]] = [[] for _ in parents]
-    for node, parent in enumerate(parents):
-        if parent >= 0:
-            children[parent].append(node)
-    return children
+def _likeliest(logits: Tensor) -> list[list[int]]:
+    """Argmax of (batch, n, vocab) on the host. On a CPU numpy's takes a tenth of the time of torch's."""
+    if logits.is_cpu and logits.dtype in (torch.float32, torch.float64):
+        found: list[list[int]] = logits.numpy().argmax(-1).tolist()
+        return found
+    return logits.argmax(-1).tolist()
 
 
 def _path(parents: list[int], last: int) -> list[int]:
@@ -179,14 +199,11 @@ def accept_by_rejection(
     One `draws` per sequence. Rules: `recursive` (drafts without replacement, or deterministic: RSD,
     Medusa, n-gram), `multi-round` (independent drafts: speculative decoding, SpecInfer), `k-seq` (SpecTr).
     """
-    paths: list[list[int]] = []
-    next_tokens: list[int] = []
-    trees = _trees(draft)
-    for b, (tokens, (_, children)) in enumerate(zip(draft.tokens.tolist(), trees, strict=True)):
-        path, token = _walk(draft, logits[b], b, tokens, children, temperature, draws[b])
-        paths.append(path)
-        next_tokens.append(token)
-    return Verdict(paths, next_tokens)
+    verdict = Verdict()
+    for b, (tokens, family) in enumerate(zip(draft.tokens.tolist(), draft.families, strict=True)):
+        path, token = _walk(draft, logits[b], b, tokens, family.children, temperature, draws[b])
+        verdict.add(path, tokens, token)
+    return verdict
 
 
 def _walk(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TypeAlias
 
 import torch
 from torch import Tensor
@@ -10,13 +11,17 @@ from torch import Tensor
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.errors import UsageError
 
+Window: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of one layer: new keys, new values (batch, rows, kv_heads, head_dim); keys, values (batch, kv_heads, slots,
+head_dim)."""
+
 
 class KVCache:
     """Keys and values of every layer, allocated once.
 
-    `keys`, `values`: (layers, batch, kv_heads, capacity, head_dim). `lengths`: (batch,) committed
-    tokens of each sequence. Rows at and after a sequence's length are scratch: a verification step
-    writes its tree there, and `compact` keeps the accepted rows.
+    `keys`, `values`: (layers, batch, kv_heads, capacity, head_dim). Rows at and after a sequence's length
+    are scratch: a verification step writes its tree there, and `compact` or `keep` keeps the accepted rows.
+    Lengths are known on the host too as long as it decides them (`keep`, `grow`): nothing waits for a device.
     """
 
     def __init__(
@@ -31,9 +36,8 @@ class KVCache:
         shape = (config.num_hidden_layers, batch, config.num_key_value_heads, capacity, config.head_dim)
         self.keys = torch.zeros(shape, dtype=dtype, device=device)
         self.values = torch.zeros(shape, dtype=dtype, device=device)
-        self.lengths = torch.zeros(batch, dtype=torch.long, device=device)
-        self._layers_of: Tensor | None = None
-        self._layers: list[tuple[Tensor, Tensor]] = []
+        self._lengths = torch.zeros(batch, dtype=torch.long, device=device)
+        self._on_host: list[int] | None = [0] * batch
 
     @property
     def batch(self) -> int:
@@ -45,9 +49,27 @@ class KVCache:
         """Tokens that one sequence can hold, tree included."""
         return self.keys.shape[3]
 
+    @property
+    def lengths(self) -> Tensor:
+        """(batch,) committed tokens of each sequence. Set by assignment (`+=` too): what else changes them in
+        place is not seen by `lengths_on_host`.
+        """
+        return self._lengths
+
+    @lengths.setter
+    def lengths(self, lengths: Tensor) -> None:
+        self._lengths, self._on_host = lengths, None
+
+    @property
+    def lengths_on_host(self) -> list[int]:
+        """`lengths`, copied from the device where they were last set there."""
+        if self._on_host is None:
+            self._on_host = self._lengths.tolist()
+        return self._on_host
+
     def require_room(self, new_tokens: int) -> int:
         """The longest sequence's length. Raises UsageError (one line) if it cannot take `new_tokens` more."""
-        longest: int = max(self.lengths.tolist())
+        longest = max(self.lengths_on_host)
         if longest + new_tokens > self.keys.shape[3]:
             raise UsageError(
                 f"{longest} committed + {new_tokens} new tokens do not fit the cache of {self.capacity}; "
@@ -56,24 +78,17 @@ class KVCache:
         return longest
 
     def write(self, layer: int, slots: Tensor, keys: Tensor, values: Tensor) -> None:
-        """Stores new rows. slots: (batch, q); keys, values: (batch, kv_heads, q, head_dim)."""
+        """Stores new rows. slots: (batch, q); keys, values: (batch, q, kv_heads, head_dim)."""
         rows = torch.arange(self.batch, device=slots.device)[:, None]
-        # Advanced indices around a slice put (batch, q) first: the new rows are laid out to match.
-        self.keys[layer][rows, :, slots] = keys.transpose(1, 2)
-        self.values[layer][rows, :, slots] = values.transpose(1, 2)
+        # Advanced indices around a slice put (batch, q) first, as the new rows have it.
+        self.keys[layer][rows, :, slots] = keys
+        self.values[layer][rows, :, slots] = values
 
-    def append(
-        self, layer: int, start: int, keys: Tensor, values: Tensor, slots: int
-    ) -> tuple[Tensor, Tensor]:
-        """`write` to slots `start`, `start + 1`, ... of every sequence, and then `first`."""
-        if self._layers_of is not self.keys:
-            self._layers = list(zip(self.keys.unbind(0), self.values.unbind(0), strict=True))
-            self._layers_of = self.keys
-        own_keys, own_values = self._layers[layer]
-        rows = keys.shape[2]
-        own_keys.narrow(2, start, rows).copy_(keys)
-        own_values.narrow(2, start, rows).copy_(values)
-        return own_keys.narrow(2, 0, slots), own_values.narrow(2, 0, slots)
+    def windows(self, start: int, rows: int, slots: int) -> list[Window]:
+        """Of each layer: where `rows` new keys and values go from slot `start` on, and the first `slots`."""
+        stores = (self.keys, self.values)
+        own = [store.narrow(3, start, rows).transpose(2, 3).unbind(0) for store in stores]
+        return list(zip(*own, *(store.narrow(3, 0, slots).unbind(0) for store in stores), strict=True))
 
     def first(self, layer: int, slots: int) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer's first slots, each (batch, kv_heads, slots, head_dim)."""
@@ -86,44 +101,49 @@ class KVCache:
         counts: (batch,), 0 leaves a sequence as it was. Keys were rotated for position
         committed + depth, so moving rows is right exactly because a kept path fills those positions.
         """
-        width = nodes.shape[1]
-        if width:
-            order = torch.arange(width, device=nodes.device)
-            kept = order < counts[:, None]
-            # Ignored entries copy a slot onto itself. No slot overflows: the tree itself was that wide.
-            target = self.lengths[:, None] + order
-            source = torch.where(kept, self.lengths[:, None] + nodes, target)
-            rows = torch.arange(self.batch, device=nodes.device)[:, None]
-            for store in (self.keys, self.values):
-                # Indexing copies before the assignment writes: source and target ranges overlap.
-                store[:, rows, :, target] = store[:, rows, :, source]
+        self._move(nodes, counts)
         self.lengths += counts
 
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
         """`compact` to the nodes of each sequence's path; rows move only where a path is not 0, 1, 2, ..."""
         counts = [len(path) for path in paths]
-        if any(path[-1] != len(path) - 1 for path in paths if path):
+        if [path for path in paths if path and path[-1] >= len(path)]:
             if len(paths) == 1:
-                self._keep_alone(paths[0])
-                return
-            width = max(counts)
-            padded = [[*path, *([0] * (width - len(path)))] for path in paths]
-            nodes = torch.tensor(padded, device=self.lengths.device)
-            self.compact(nodes, torch.tensor(counts, device=self.lengths.device))
-        elif len(counts) == 1:
-            self.lengths += counts[0]
-        else:
-            self.lengths += torch.tensor(counts, device=self.lengths.device)
+                self._move_alone(paths[0])
+            else:
+                width, device = max(counts), self._lengths.device
+                padded = [[*path, *([0] * (width - len(path)))] for path in paths]
+                self._move(torch.tensor(padded, device=device), torch.tensor(counts, device=device))
+        self.grow(counts)
 
-    def _keep_alone(self, path: Sequence[int]) -> None:
-        """`keep` for a batch of one: copies of whole rows instead of an index per row and head."""
-        (length,) = self.lengths.tolist()
-        source = torch.tensor(path, device=self.lengths.device) + length
+    def grow(self, counts: Sequence[int]) -> None:
+        """Commits so many scratch rows of each sequence as they lie."""
+        lengths = self.lengths_on_host
+        for i, count in enumerate(counts):
+            lengths[i] += count
+        self._lengths += counts[0] if len(counts) == 1 else torch.tensor(counts, device=self._lengths.device)
+
+    def _move(self, nodes: Tensor, counts: Tensor) -> None:
+        width = nodes.shape[1]
+        if width:
+            order = torch.arange(width, device=nodes.device)
+            kept = order < counts[:, None]
+            # Ignored entries copy a slot onto itself. No slot overflows: the tree itself was that wide.
+            target = self._lengths[:, None] + order
+            source = torch.where(kept, self._lengths[:, None] + nodes, target)
+            rows = torch.arange(self.batch, device=nodes.device)[:, None]
+            for store in (self.keys, self.values):
+                # Indexing copies before the assignment writes: source and target ranges overlap.
+                store[:, rows, :, target] = store[:, rows, :, source]
+
+    def _move_alone(self, path: Sequence[int]) -> None:
+        """`_move` for a batch of one: copies of whole rows instead of an index per row and head."""
+        (length,) = self.lengths_on_host
+        source = torch.tensor([length + node for node in path], device=self._lengths.device)
         for store in (self.keys, self.values):
             store.narrow(3, length, len(path)).copy_(store.index_select(3, source))
-        self.lengths += len(path)
 
     def rows(self, sequence: int) -> tuple[Tensor, Tensor]:
         """Committed keys and values of one sequence, each (layers, kv_heads, length, head_dim)."""
-        length = int(self.lengths[sequence])
+        length = self.lengths_on_host[sequence]
         return self.keys[:, sequence, :, :length], self.values[:, sequence, :, :length]

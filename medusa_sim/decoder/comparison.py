@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from medusa_sim.decoder.cache import KVCache
-from medusa_sim.decoder.generate import Drafter, Forward, GenerationRun, GenerationSettings, generate
+from medusa_sim.decoder.generate import Drafter, GenerationRun, GenerationSettings, MadeForward, generate
 from medusa_sim.decoder.model import Llama
 
 ROUNDS, ENOUGH_S = 3, 2.0
@@ -55,7 +55,7 @@ def compare(
     drafter: Drafter,
     *,
     baseline: bool,
-    make_forward: Callable[[Llama, KVCache], Forward] | None = None,
+    make_forward: Callable[[Llama, KVCache], MadeForward] | None = None,
     first_allowed: Tensor | None = None,
 ) -> Comparison:
     """Runs the method, and plain decoding if `baseline`, in turns; seeds are the same, so are the texts.

@@ -34,25 +34,25 @@ class DraftModel:
         """Runs the prompts."""
         self.cache = self.model.new_cache(batch=len(prompts), capacity=capacity + 1)
         prefill(self.model, self.cache, prompts)
-        device = self.cache.lengths.device
-        self.missing = torch.zeros(len(prompts), dtype=torch.long, device=device)
-        self.missing_tokens = torch.zeros(len(prompts), dtype=torch.long, device=device)
+        self.missing = [0] * len(prompts)
+        self.missing_tokens = torch.zeros(len(prompts), dtype=torch.long, device=self.cache.lengths.device)
         self.fed = 1
 
     def root_logits(self, roots: Tensor) -> Tensor:
         """Logits (batch, 1, vocab) after the roots (batch,), which become node 0."""
         tokens = roots[:, None]
-        if bool(self.missing.any()):
-            is_missing = self.missing.bool()
+        missing = torch.tensor(self.missing, device=roots.device)
+        if any(self.missing):
+            is_missing = missing.bool()
             first = torch.where(is_missing, self.missing_tokens, roots)
             # Where nothing is missing the second token is padding: node 1 overwrites its row.
             second = torch.where(is_missing, roots, torch.zeros_like(roots))
             tokens = torch.stack((first, second), dim=1)
         hidden = self.model(tokens, cache=self.cache)
         rows = torch.arange(roots.shape[0], device=roots.device)
-        at_root = hidden[rows, self.missing]
-        self.cache.lengths = self.cache.lengths + self.missing
-        self.missing = torch.zeros_like(self.missing)
+        at_root = hidden[rows, missing]
+        self.cache.grow(self.missing)
+        self.missing = [0] * len(self.missing)
         self.fed = 1
         return self.model.logits(at_root)[:, None]
 
@@ -67,7 +67,7 @@ class DraftModel:
         kept = [[node for node in path if node < self.fed] for path in paths]
         self.cache.keep(kept)
         lost = [path[len(has)] if len(path) > len(has) else 0 for path, has in zip(paths, kept, strict=True)]
-        self.missing = torch.tensor([int(node > 0) for node in lost], device=tokens.device)
+        self.missing = [int(node > 0) for node in lost]
         self.missing_tokens = torch.gather(tokens, 1, torch.tensor(lost, device=tokens.device)[:, None])[:, 0]
 
 

@@ -1,13 +1,16 @@
 """Verification forwards of fixed shapes: compiled by torch, or replayed as a CUDA graph.
 
-All of them are the static step below: attention scans the whole cache under its mask, so that no shape
-depends on how much text there is. Pass one as `make_forward` to `generate`.
+Attention scans the first slots of the cache under its mask: the fewest that hold text and tree, of a ladder
+that doubles. So a shape serves many steps, a long cache costs nothing before its text is long, and there are
+at most as many shapes as doublings. Pass one of `FORWARDS` as `make_forward` to `generate`.
 """
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -18,47 +21,109 @@ from medusa_sim.decoder.generate import Forward
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import UsageError
 
-
-def static_forward(model: Llama, cache: KVCache) -> Forward:
-    """Verification over the whole capacity of the cache: every shape is fixed by (batch, nodes)."""
-    capacity = cache.capacity
-
-    def forward(tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
-        hidden: Tensor = model(tokens, cache=cache, tree_mask=mask, depths=depths, kv_len=capacity)
-        return hidden
-
-    return forward
+SLOTS_MIN = 256
+"""The lowest rung: fewer slots are scanned as quickly, and a shape for them would have to be made too."""
+_FIRST_RUNS = 2
+"""The second may compile again, for what the first one changed."""
+_COMPILED_MAX = 64
+"""Shapes of one run: methods, trees and rungs."""
+_Make: TypeAlias = Callable[[Forward, tuple[Tensor, Tensor, Tensor]], Forward]
+"""(a forward of fixed shapes, inputs of that shape) -> the same, ready to be run."""
 
 
-def compiled_forward(model: Llama, cache: KVCache) -> Forward:
+def scanned_slots(needed: int, capacity: int) -> int:
+    """Cache slots that a step scans which needs so many: the next power of two from 256, or the capacity."""
+    return min(max(SLOTS_MIN, 1 << (needed - 1).bit_length()), capacity)
+
+
+class FixedForward:
+    """Verification that is made ready for each (slots, batch, nodes) when it is first needed.
+
+    `setup_s`: seconds that this took so far. First runs write scratch rows of the cache alone, which the
+    step that follows writes again.
+    """
+
+    def __init__(self, model: Llama, cache: KVCache, make: _Make) -> None:
+        self.model, self.cache, self.setup_s = model, cache, 0.0
+        self._make = make
+        self._ready: dict[tuple[int, torch.Size, torch.Size, torch.Size], Forward] = {}
+
+    @property
+    def shapes(self) -> int:
+        """Shapes that were made ready."""
+        return len(self._ready)
+
+    def __call__(self, tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
+        """Hidden states (batch, n, hidden) of a tree. Raises UsageError where the cache lacks room."""
+        nodes = tokens.shape[1]
+        slots = scanned_slots(self.cache.require_room(nodes) + nodes, self.cache.capacity)
+        key = (slots, tokens.shape, mask.shape, depths.shape)
+        if key not in self._ready:
+            self._ready[key] = self._made_ready(slots, (tokens, mask, depths))
+        return self._ready[key](tokens, mask, depths)
+
+    def _made_ready(self, slots: int, inputs: tuple[Tensor, Tensor, Tensor]) -> Forward:
+        started = time.perf_counter()
+        made = self._make(partial(verified, self.model, self.cache, slots), inputs)
+        for _ in range(_FIRST_RUNS):
+            made(*inputs).sum().item()  # waits for the device
+        self.setup_s += time.perf_counter() - started
+        return made
+
+
+def verified(
+    model: Llama, cache: KVCache, slots: int, tokens: Tensor, mask: Tensor, depths: Tensor
+) -> Tensor:
+    """Verification over the first `slots` of the cache: no shape and no value depends on the text."""
+    hidden: Tensor = model(tokens, cache=cache, tree_mask=mask, depths=depths, kv_len=slots)
+    return hidden
+
+
+def static_forward(model: Llama, cache: KVCache) -> FixedForward:
+    """The steps of fixed shapes as they are: what is compiled or captured, in the open."""
+    return FixedForward(model, cache, lambda forward, _: forward)
+
+
+def compiled_forward(model: Llama, cache: KVCache) -> FixedForward:
     """`static_forward` through torch.compile (needs a C++ compiler on the CPU)."""
-    return cast(Forward, torch.compile(static_forward(model, cache), dynamic=False))
+    return FixedForward(model, cache, _compiled)
 
 
-def graphed_forward(model: Llama, cache: KVCache) -> Forward:
-    """`static_forward` as one CUDA graph per shape, captured when the shape is first seen.
+def _compiled(forward: Forward, inputs: tuple[Tensor, Tensor, Tensor]) -> Forward:
+    from torch._dynamo import config
+
+    made = cast(Forward, torch.compile(forward, dynamic=False))
+    # Torch gives up compiling after 8 shapes of one function; before 2.6 the limit had another name.
+    limit = "recompile_limit" if hasattr(config, "recompile_limit") else "cache_size_limit"
+    with config.patch({limit: _COMPILED_MAX}):
+        for _ in range(_FIRST_RUNS):
+            made(*inputs)
+    return made
+
+
+def graphed_forward(model: Llama, cache: KVCache) -> FixedForward:
+    """`static_forward` as one CUDA graph a shape, all in one memory pool.
 
     Inputs are copied into the graph's own buffers; the output is a view that the next replay
     overwrites. Raises UsageError off CUDA.
     """
     if model.device.type != "cuda":
         raise UsageError(f"CUDA graphs need a CUDA device, the model is on {model.device}")
-    forward = static_forward(model, cache)
-    captured: dict[tuple[torch.Size, ...], tuple[torch.cuda.CUDAGraph, tuple[Tensor, ...], Tensor]] = {}
+    pool = torch.cuda.graph_pool_handle()
 
-    def replay(tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
-        key = (tokens.shape, mask.shape, depths.shape)
-        if key not in captured:
-            inputs = (tokens.clone(), mask.clone(), depths.clone())
-            graph, states = capture(partial(forward, *inputs), model.device)  # warm-up writes scratch rows
-            captured[key] = (graph, inputs, states)
-        graph, buffers, out = captured[key]
-        for buffer, given in zip(buffers, (tokens, mask, depths), strict=True):
-            buffer.copy_(given)
-        graph.replay()
-        return out
+    def captured(forward: Forward, inputs: tuple[Tensor, Tensor, Tensor]) -> Forward:
+        buffers = tuple(given.clone() for given in inputs)
+        graph, states = capture(partial(forward, *buffers), model.device, pool=pool)
 
-    return replay
+        def replay(*given: Tensor) -> Tensor:
+            for buffer, value in zip(buffers, given, strict=True):
+                buffer.copy_(value)
+            graph.replay()
+            return states
+
+        return replay
+
+    return FixedForward(model, cache, captured)
 
 
 FORWARDS = {"static": static_forward, "compiled": compiled_forward, "cuda-graph": graphed_forward}

@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -20,6 +21,7 @@ from medusa_sim.decoder.accept import (
     DELTA,
     EPSILON,
     Draft,
+    Family,
     Verdict,
     accept_by_rejection,
     accept_greedy,
@@ -34,6 +36,19 @@ from medusa_sim.errors import UsageError
 Acceptance = Literal["greedy", "typical", "rejection"]
 Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(tokens (batch, n), tree mask, depths) -> hidden states (batch, n, hidden) of one verification."""
+
+
+class MadeForward(Protocol):
+    """A forward that is made ready for a shape when the shape is first needed (see `fast_step`)."""
+
+    @property
+    def setup_s(self) -> float:
+        """Seconds that this took so far: compilation, capture, first runs."""
+
+    def __call__(self, tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
+        """As `Forward`."""
+
+
 SEED_MAX = 2**32 - 1
 """A sequence draws from a multiple of the seed, in 64 bits."""
 
@@ -81,8 +96,8 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRun:
-    """A batch's sequences and wall times in seconds: prefill, making a forward ready (compilation, capture
-    of a graph; 0 where nothing is made), and all steps.
+    """A batch's sequences and wall times in seconds: prefill, making forwards ready (compilation, capture
+    of graphs; 0 where nothing is made), and all steps.
     """
 
     sequences: list[Generation]
@@ -119,20 +134,19 @@ class NoDrafter:
     nodes = 1
 
     def __init__(self) -> None:
-        self._roots: Draft | None = None
+        self._family = Family([-1])
+        self._alone: tuple[Tensor, Tensor] | None = None
 
     def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
         """Nothing to prepare."""
 
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """The root alone."""
-        if self._roots is None or self._roots.tokens.shape[0] != roots.shape[0]:
-            alone = torch.zeros(1, dtype=torch.long, device=roots.device)
-            itself = torch.ones(1, 1, dtype=torch.bool, device=roots.device)
-            parents = (alone - 1).expand(roots.shape[0], 1)
-            self._roots = Draft(tokens=roots[:, None], parents=parents, depths=alone, mask=itself)
-        known = self._roots
-        return Draft(tokens=roots[:, None], parents=known.parents, depths=known.depths, mask=known.mask)
+        if self._alone is None:
+            depths = torch.zeros(1, dtype=torch.long, device=roots.device)
+            self._alone = depths, torch.ones(1, 1, dtype=torch.bool, device=roots.device)
+        depths, mask = self._alone
+        return Draft(tokens=roots.unsqueeze(1), parents=self._family, depths=depths, mask=mask)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Nothing to keep."""
@@ -187,7 +201,7 @@ def generate(
     settings: GenerationSettings,
     drafter: Drafter | None = None,
     *,
-    make_forward: Callable[[Llama, KVCache], Forward] | None = None,
+    make_forward: Callable[[Llama, KVCache], MadeForward] | None = None,
     first_allowed: Tensor | None = None,
 ) -> GenerationRun:
     """Continues every prompt, in one batch of ragged lengths.
@@ -215,36 +229,22 @@ def generate(
     for sequence, token in zip(sequences, roots.tolist(), strict=True):
         sequence.token_ids.append(token)
     prefill_s = time.perf_counter() - started
-    forward = make_forward(model, cache) if make_forward is not None else eager_forward(model, cache)
+    made = make_forward(model, cache) if make_forward is not None else None
+    forward = made if made is not None else eager_forward(model, cache)
     active = [not _is_finished(s, ends, settings.max_new_tokens) for s in sequences]
-    setup_s, is_ready = 0.0, make_forward is None
     started = time.perf_counter()
     while any(active):
         draft = drafter.propose(roots, hidden, sequences)
-        if not is_ready:
-            # Compiled or captured with the very shapes of this run, and not counted as a step.
-            setup_s, is_ready = _made_ready(forward, draft), True
         states = forward(draft.tokens, draft.mask, draft.depths)
         verdict = verify(draft, model.logits(states), settings, draws)
-        kept = _emit(sequences, active, draft, verdict, ends, settings.max_new_tokens)
+        kept = _emit(sequences, active, verdict, ends, settings.max_new_tokens)
         cache.keep(kept)
         drafter.commit(kept)
         last = [path[-1] if path else 0 for path in verdict.paths]
-        hidden = states[:, last[0]] if len(last) == 1 else states[torch.arange(len(last)), last]
-        roots = torch.tensor(verdict.next_tokens, device=roots.device)
-        active = [not _is_finished(s, ends, settings.max_new_tokens) for s in sequences]
+        hidden = states.select(1, last[0]) if len(last) == 1 else states[torch.arange(len(last)), last]
+        roots = torch.from_numpy(np.array(verdict.next_tokens)).to(roots.device)
+    setup_s = made.setup_s if made is not None else 0.0
     return GenerationRun(sequences, prefill_s, setup_s, time.perf_counter() - started - setup_s)
-
-
-def _made_ready(forward: Forward, draft: Draft) -> float:
-    """Seconds of two first runs (the second may compile again, for what the first one changed).
-
-    They write scratch rows of the cache alone, which the step that follows writes again.
-    """
-    started = time.perf_counter()
-    for _ in range(2):
-        forward(draft.tokens, draft.mask, draft.depths).sum().item()  # waits for the device
-    return time.perf_counter() - started
 
 
 def eager_forward(model: Llama, cache: KVCache) -> Forward:
@@ -297,26 +297,23 @@ def _is_finished(sequence: Generation, ends: set[int], max_new_tokens: int) -> b
 
 def _emit(
     sequences: Sequence[Generation],
-    active: Sequence[bool],
-    draft: Draft,
+    active: list[bool],
     verdict: Verdict,
     ends: set[int],
     max_new_tokens: int,
 ) -> list[list[int]]:
     """Appends each active sequence's new tokens, cut at its end; returns the nodes to keep, root first."""
-    tokens = draft.tokens.tolist() if draft.tokens.shape[1] > 1 else None
     kept: list[list[int]] = []
     for b, sequence in enumerate(sequences):
         if not active[b]:
             kept.append([])
             continue
-        path = verdict.paths[b]
-        emitted = [tokens[b][node] for node in path] if tokens is not None else []
-        emitted.append(verdict.next_tokens[b])
-        del emitted[max_new_tokens - len(sequence.token_ids) :]
-        stop = next((i for i, token in enumerate(emitted) if token in ends), None)
-        emitted = emitted if stop is None else emitted[: stop + 1]
-        sequence.token_ids.extend(emitted)
+        emitted = verdict.texts[b]
+        if not ends.isdisjoint(emitted):
+            emitted = emitted[: 1 + next(i for i, token in enumerate(emitted) if token in ends)]
+        emitted = emitted[: max_new_tokens - len(sequence.token_ids)]
+        sequence.token_ids += emitted
         sequence.accepted_lengths.append(len(emitted) - 1)
-        kept.append([0, *path[: len(emitted) - 1]])
+        kept.append([0, *verdict.paths[b][: len(emitted) - 1]])
+        active[b] = not _is_finished(sequence, ends, max_new_tokens)
     return kept

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.accept import Draft
+from medusa_sim.decoder.accept import Draft, Family
 from medusa_sim.decoder.draws import Draws
 from medusa_sim.decoder.generate import Generation
 from medusa_sim.decoder.heads import MedusaHeads
@@ -23,7 +23,7 @@ class MedusaDrafter:
         check_tree(tree, heads=heads.count, vocab=model.config.vocab_size)
         self.model, self.heads, self.tree = model, heads, tree
         device = model.device
-        self.parents = torch.from_numpy(tree.parents).to(device)
+        self.family = Family(tree.parents.tolist())
         self.depths = torch.from_numpy(tree.depths).to(device)
         self.mask = torch.from_numpy(tree.mask).to(device)
         # Where a node's token lies among (heads x ranks) guesses.
@@ -39,13 +39,12 @@ class MedusaDrafter:
 
     def propose(self, roots: Tensor, hidden: Tensor, sequences: Sequence[Generation]) -> Draft:
         """The tree filled with the heads' best guesses."""
-        tokens = roots[:, None]
+        tokens = roots.unsqueeze(1)
         if self.nodes > 1:
             logits = self.heads(hidden, self.model.lm_head, self.tree.depth)  # (heads, batch, vocab)
             best = logits.topk(self.tree.ranks_used, dim=-1).indices.transpose(0, 1).flatten(1)
             tokens = torch.cat((tokens, best.index_select(1, self._guess)), dim=1)
-        parents = self.parents.expand(roots.shape[0], -1)
-        return Draft(tokens=tokens, parents=parents, depths=self.depths, mask=self.mask)
+        return Draft(tokens=tokens, parents=self.family, depths=self.depths, mask=self.mask)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """The heads keep no state."""

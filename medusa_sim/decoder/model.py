@@ -8,13 +8,14 @@ elementwise steps are the operators of `medusa_sim.operators.operator`, one to o
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.cache import KVCache, Window
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.parts import Embedding, Linear, Part
 from medusa_sim.decoder.tree_attention import (
@@ -69,11 +70,11 @@ def inverse_frequencies(config: DecoderConfig) -> tuple[Tensor, float]:
 
 
 def rotate(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Rotary embedding of (batch, heads, q, head_dim) by (.., q, head_dim) cosines and sines.
+    """Rotary embedding of (batch, q, heads, head_dim) by (.., q, 1, head_dim) cosines and sines.
 
     The first half of the sines is negative: x cos + (-x2, x1) sin is x cos + (x2, x1) (-sin, sin).
     """
-    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
+    return torch.addcmul(x * cos, x.roll(x.shape[-1] // 2, -1), sin)
 
 
 class RMSNorm(Part):
@@ -83,25 +84,33 @@ class RMSNorm(Part):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(size))
         self.size, self.eps = (size,), eps
+        # What rows are multiplied with for their mean, and eps: constants, so no buffers.
+        self._mean = torch.full((size, 1), 1.0 / size, dtype=torch.float32, device="cpu")
+        self._eps = torch.full((1,), eps, dtype=torch.float32, device="cpu")
 
     def forward(self, x: Tensor) -> Tensor:
-        """(..., size) -> (..., size). Half precision is rounded before the weight applies, as in training."""
+        """(rows, size), the same. Half precision is rounded before the weight applies, as in training."""
         weight: Any = self._parameters["weight"]
+        out: Tensor
         if x.dtype in (torch.float16, torch.bfloat16):
-            normal: Tensor = functional.rms_norm(x, self.size, None, self.eps) * weight
-            return normal
-        return functional.rms_norm(x, self.size, weight, self.eps)
+            out = functional.rms_norm(x, self.size, None, self.eps) * weight
+        elif x.is_cpu and x.dtype == torch.float32 and not torch.compiler.is_compiling():
+            # Torch has no kernel for this on a CPU; the mean as a product halves the time of a row.
+            out = torch.addmm(self._eps, x * x, self._mean).rsqrt_() * x * weight
+        else:
+            out = functional.rms_norm(x, self.size, weight, self.eps)
+        return out
 
 
 class Step:
     """What every layer of one forward shares: sequences, rotations, where to write and look in the cache.
 
-    `slots` (batch, q) names where new rows go; where None, they go side by side from
-    `start` on. `mask` None: every query sees every key that is looked at (or, without a cache, those up
-    to itself). `prefix` above 0: every query sees so many keys, and `mask` is over those behind them.
+    `slots` (batch, q) names where new rows go, of `kv_len` that are looked at; `windows`, in its place, are
+    `KVCache.windows`. `mask` None: every query sees every key that is looked at (or, without a cache, those
+    up to itself). `prefix` above 0: every query sees so many keys, and `mask` is over those behind them.
     """
 
-    __slots__ = ("batch", "cache", "cos", "kv_len", "mask", "prefix", "sin", "slots", "start")
+    __slots__ = ("batch", "cache", "cos", "kv_len", "mask", "prefix", "sin", "slots", "windows")
 
     def __init__(
         self,
@@ -112,11 +121,11 @@ class Step:
         slots: Tensor | None = None,
         mask: Tensor | None = None,
         kv_len: int = 0,
-        start: int = 0,
         prefix: int = 0,
+        windows: Sequence[Window] = (),
     ) -> None:
         self.batch, self.cos, self.sin, self.prefix = batch, cos, sin, prefix
-        self.cache, self.slots, self.mask, self.kv_len, self.start = cache, slots, mask, kv_len, start
+        self.cache, self.slots, self.mask, self.kv_len, self.windows = cache, slots, mask, kv_len, windows
 
 
 class Attention(Part):
@@ -135,24 +144,26 @@ class Attention(Part):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """(batch * q, hidden) -> (batch * q, hidden)."""
         batch, query_tokens = step.batch, x.shape[0] // step.batch
-        heads, kv_heads, head_dim, cache = self.heads, self.kv_heads, self.head_dim, step.cache
+        heads, kv_heads, head_dim = self.heads, self.kv_heads, self.head_dim
         q_proj, k_proj, v_proj, o_proj = self.parts
         # Queries and keys are rotated as one.
         both = torch.cat((q_proj(x), k_proj(x)), 1).view(batch, query_tokens, heads + kv_heads, head_dim)
-        q, k = torch.split_with_sizes(rotate(both.transpose(1, 2), step.cos, step.sin), [heads, kv_heads], 1)
-        v = v_proj(x).view(batch, query_tokens, kv_heads, head_dim).transpose(1, 2)
-        group = heads // kv_heads
-        if cache is None:
-            k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        q, k = torch.split_with_sizes(rotate(both, step.cos, step.sin), [heads, kv_heads], 2)
+        v = v_proj(x).view(batch, query_tokens, kv_heads, head_dim)
+        q, group = q.transpose(1, 2), heads // kv_heads
+        if step.cache is None:
+            k, v = (each.transpose(1, 2).repeat_interleave(group, 1) for each in (k, v))
             out = functional.scaled_dot_product_attention(
                 q, k, v, attn_mask=step.mask, is_causal=step.mask is None
             )
         else:
             if step.slots is not None:
-                cache.write(self.layer, step.slots, k, v)
-                keys, values = cache.first(self.layer, step.kv_len)
+                step.cache.write(self.layer, step.slots, k, v)
+                keys, values = step.cache.first(self.layer, step.kv_len)
             else:
-                keys, values = cache.append(self.layer, step.start, k, v, step.kv_len)
+                own_keys, own_values, keys, values = step.windows[self.layer]
+                own_keys.copy_(k)
+                own_values.copy_(v)
             # The query heads of a group become rows of their K/V head: each K/V row is read once.
             q = q.reshape(batch, kv_heads, group * query_tokens, head_dim)
             if step.prefix and step.mask is not None:
@@ -194,8 +205,8 @@ class Layer(Part):
     def forward(self, x: Tensor, step: Step) -> Tensor:
         """(batch * q, hidden) -> (batch * q, hidden)."""
         self_attn, mlp, input_layernorm, post_attention_layernorm = self.parts
-        x = x + self_attn(input_layernorm(x), step)
-        out: Tensor = x + mlp(post_attention_layernorm(x))
+        x = self_attn(input_layernorm(x), step).add_(x)
+        out: Tensor = mlp(post_attention_layernorm(x)).add_(x)
         return out
 
 
@@ -315,8 +326,9 @@ class Llama(Part):
         if depths is None or scratch_tokens == 1:
             cos, sin = cos.narrow(0, start, query_tokens), sin.narrow(0, start, query_tokens)
         else:
-            positions = depths.view(-1)[offset:] + length
-            cos, sin = cos[positions], sin[positions]
+            depths = depths.view(-1)[offset:] if offset else depths.view(-1)
+            tables = (each.narrow(0, length, scratch_tokens) for each in (cos, sin))
+            cos, sin = (each.index_select(0, depths) for each in tables)
         bias, prefix = None, 0
         if query_tokens > 1 or (tree_mask is not None and offset):
             if tree_mask is None:
@@ -328,7 +340,8 @@ class Llama(Part):
             else:
                 bias = aligned((1, 1, small.shape[0], kv_len), small.dtype, small.device, fill=0.0)
                 bias[..., length:] = small
-        return Step(1, cos, sin, cache, mask=bias, kv_len=kv_len, start=start, prefix=prefix)
+        windows = cache.windows(start, query_tokens, kv_len)
+        return Step(1, cos, sin, cache, mask=bias, prefix=prefix, windows=windows)
 
     def _batched_step(
         self,
@@ -344,13 +357,12 @@ class Llama(Part):
         scratch_tokens, window = offset + query_tokens, self.config.sliding_window
         order = torch.arange(scratch_tokens, device=cache.lengths.device)
         if kv_len is None:
-            cache.require_room(scratch_tokens)
-            lengths = cache.lengths.tolist()
-            kv_len = max(lengths) + scratch_tokens
-            filled = min(lengths) == max(lengths)
+            longest = cache.require_room(scratch_tokens)
+            kv_len = longest + scratch_tokens
+            filled = min(cache.lengths_on_host) == longest
         depths = order if depths is None else depths
         behind = cache.lengths[:, None]
-        positions = (behind + depths)[:, None, offset:]
+        positions = (behind + depths)[:, offset:]
         tables = self._rotations(cache.capacity, order.device, cache.keys.dtype)
         cos, sin = (table[positions] for table in tables)
         bias, prefix = None, 0
@@ -377,7 +389,7 @@ class Llama(Part):
         return known[1]
 
     def _rotations(self, positions: int, device: torch.device, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines (see `rotate`) of at least so many positions, (.., head_dim) each."""
+        """Cosines and signed sines (see `rotate`) of at least so many positions, (.., 1, head_dim) each."""
         found = self._tables.get((device, dtype))
         if found is None or len(found[0]) < positions:
             found = self._new_tables(positions, device, dtype)
@@ -388,7 +400,7 @@ class Llama(Part):
         with torch.inference_mode(mode=False):  # training may use them too
             wide = accumulation_dtype(dtype)
             order = torch.arange(-(-positions // _TABLE_ROWS) * _TABLE_ROWS, device=device)
-            angles = order[:, None].to(wide) * self._frequencies.to(device=device, dtype=wide)
+            angles = order[:, None, None].to(wide) * self._frequencies.to(device=device, dtype=wide)
             cos, sin = angles.cos() * self.rope_factor, angles.sin() * self.rope_factor
             found = (torch.cat((cos, cos), -1).to(dtype), torch.cat((-sin, sin), -1).to(dtype))
         self._tables[device, dtype] = found

@@ -10,7 +10,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.checkpoint import Checkpoint
-from medusa_sim.decoder.generate import Drafter, Forward, GenerationSettings, NoDrafter, generate
+from medusa_sim.decoder.generate import Drafter, GenerationSettings, MadeForward, NoDrafter, generate
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import UsageError
@@ -54,7 +54,7 @@ def sizing(
     settings: GenerationSettings,
     *,
     budget_s: float = 0.3,
-    make_forward: Callable[[Llama, KVCache], Forward] | None = None,
+    make_forward: Callable[[Llama, KVCache], MadeForward] | None = None,
 ) -> Sizing:
     """Times short generations of the prompts by tree size, in turns, for about `budget_s`.
 

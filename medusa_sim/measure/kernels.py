@@ -98,19 +98,19 @@ def _linear(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
 
 def _rms_norm(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     norm = RMSNorm(case.sizes["n"], 1e-6).to(device=pool.device, dtype=dtype)
-    return [partial(norm, x) for x in _tokens(case, dtype, pool)]
+    return [partial(norm, rows) for (rows,) in _tokens(case, dtype, pool)]
 
 
 def _rope(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     """Queries and keys of every token; the head dimension hardly matters, the largest usual one is taken."""
     m, n = case.sizes.values()
     dim = next(dim for dim in (128, 64, 32, 16, 8, 4, 2) if n % dim == 0)
-    cos, sin = _random(pool, dtype, 1, 1, m, dim), _random(pool, dtype, 1, 1, m, dim)
+    cos, sin = _random(pool, dtype, 1, m, 1, dim), _random(pool, dtype, 1, m, 1, dim)
     keys = max(1, n // dim // 2)
 
     def call(tokens: Tensor) -> Call:
-        x = tokens.view(1, m, n // dim, dim).transpose(1, 2)
-        return lambda: (rotate(x[:, keys:], cos, sin), rotate(x[:, :keys], cos, sin))
+        x = tokens.view(1, m, n // dim, dim)
+        return lambda: (rotate(x[:, :, keys:], cos, sin), rotate(x[:, :, :keys], cos, sin))
 
     return [call(tokens) for tokens in _tokens(case, dtype, pool)]
 
@@ -189,8 +189,8 @@ def _fused(case: Case, dtype: torch.dtype, pool: Pool) -> list[Call]:
     bias = None if q_len == 1 else mask_bias(mask, group, dtype)
     slots = lengths[:, None] + order
     q = _random(pool, dtype, batch, q_len, heads, head_dim).transpose(1, 2)
-    k = _random(pool, dtype, batch, q_len, kv_heads, head_dim).transpose(1, 2)
-    v = _random(pool, dtype, batch, q_len, kv_heads, head_dim).transpose(1, 2)
+    k = _random(pool, dtype, batch, q_len, kv_heads, head_dim)
+    v = _random(pool, dtype, batch, q_len, kv_heads, head_dim)
 
     def call(layer: int) -> Call:
         def once() -> Tensor:

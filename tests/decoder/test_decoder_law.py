@@ -205,7 +205,7 @@ def test_one_step_keeps_the_joint_law_of_three_tokens_exactly(method: str, pair:
         draft_model = drafter.draft_model  # type: ignore[attr-defined]
 
         def emitted(draws: Enumerated) -> tuple[int, ...]:
-            draft_model.cache.lengths.fill_(len(PROMPT) - 1)
+            draft_model.cache.lengths = torch.full((1,), len(PROMPT) - 1)
             drafter.draws = [draws]  # type: ignore[attr-defined]
             proposal = drafter.propose(torch.tensor([PROMPT[-1]]), torch.zeros(1, 1), [Generation(PROMPT)])
             states = model(proposal.tokens, cache=cache, tree_mask=proposal.mask, depths=proposal.depths)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -13,8 +14,15 @@ from decoder_models import noisy_copy, ragged_prompts, tiny_heads, tiny_llama
 from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
-from medusa_sim.decoder.fast_step import compiled_forward, graphed_forward, static_forward
+from medusa_sim.decoder.fast_step import (
+    FixedForward,
+    compiled_forward,
+    graphed_forward,
+    scanned_slots,
+    static_forward,
+)
 from medusa_sim.decoder.generate import Drafter, Generation, GenerationSettings, generate
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
@@ -201,6 +209,52 @@ def test_static_and_compiled_steps_emit_the_same_text() -> None:
     assert [s.token_ids for s in static] == [s.token_ids for s in eager]
     with pytest.raises(UsageError, match="CUDA"):
         generate(model, prompts, settings, drafter, make_forward=graphed_forward)
+
+
+def test_a_step_of_fixed_shape_scans_what_the_text_needs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same text, at most twice the slots that are needed, and a shape for every doubling."""
+    monkeypatch.setattr("medusa_sim.decoder.fast_step.SLOTS_MIN", 16)
+    model = tiny_llama(VOCAB)
+    drafter = MedusaDrafter(model, tiny_heads(model), CandidateTree.cartesian([3, 2]))
+    prompts = ragged_prompts(3, VOCAB)
+    settings = GenerationSettings(max_new_tokens=150)
+    scanned: list[int] = []
+    steps: list[tuple[int, int]] = []  # slots that were needed and scanned
+    attention = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(q: torch.Tensor, keys: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        scanned.append(keys.shape[2])
+        return attention(q, keys, *rest)
+
+    class Noted(FixedForward):
+        def __call__(self, tokens: torch.Tensor, mask: torch.Tensor, depths: torch.Tensor) -> torch.Tensor:
+            scanned.clear()
+            states = super().__call__(tokens, mask, depths)
+            (slots,) = set(scanned)
+            steps.append((max(self.cache.lengths.tolist()) + tokens.shape[1], slots))
+            assert self.shapes == len({slots for _, slots in steps})
+            return states
+
+    def noted(model: Llama, cache: KVCache) -> Noted:
+        return Noted(model, cache, lambda forward, _: forward)
+
+    eager = generate(model, prompts, settings, drafter).sequences
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", attend)
+    static = generate(model, prompts, settings, drafter, make_forward=noted).sequences
+    assert [s.token_ids for s in static] == [s.token_ids for s in eager]
+    assert all(needed <= slots <= max(16, 2 * (needed - 1)) for needed, slots in steps)
+    capacity = max(len(prompt) for prompt in prompts) + 150 + drafter.nodes
+    assert steps[-1][1] == capacity  # the last rung
+    assert 4 <= len({slots for _, slots in steps}) <= 1 + math.ceil(math.log2(capacity / 16))
+
+
+@pytest.mark.parametrize("capacity", [40, 256, 300, 4096, 5000])
+def test_slots_double_from_256(capacity: int) -> None:
+    rungs = {scanned_slots(needed, capacity) for needed in range(1, capacity + 1)}
+    assert len(rungs) <= 1 + max(0, math.ceil(math.log2(capacity / 256)))
+    assert max(rungs) == capacity
+    assert all(slots % 16 == 0 for slots in rungs - {capacity})
+    assert all(n <= scanned_slots(n, capacity) <= max(256, 2 * n) for n in range(1, capacity + 1))
 
 
 @pytest.mark.slow

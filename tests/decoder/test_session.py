@@ -18,7 +18,7 @@ from medusa_sim.decoder.chat import chat_prompt
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.decoder.config import config_from_hf, read_config
-from medusa_sim.decoder.generate import Forward, GenerationSettings, eager_forward, generate
+from medusa_sim.decoder.generate import Forward, GenerationSettings, generate
 from medusa_sim.decoder.methods import FOREIGN_PROFILE
 from medusa_sim.decoder.model import Llama, random_llama
 from medusa_sim.decoder.prompts import first_allowed, read_prompt
@@ -164,17 +164,15 @@ class _Slow:
     def __init__(self, seconds: float) -> None:
         self.seconds, self.calls = seconds, 0
 
-    def __call__(self, model: Llama, cache: KVCache) -> Forward:
-        forward = eager_forward(model, cache)
-        first = [True]
+    def __call__(self, model: Llama, cache: KVCache) -> fast_step.FixedForward:
+        return fast_step.FixedForward(model, cache, self._made)
 
-        def run(tokens: torch.Tensor, mask: torch.Tensor, depths: torch.Tensor) -> torch.Tensor:
-            if first:
-                first.clear()
-                time.sleep(self.seconds)
+    def _made(self, forward: Forward, _: tuple[torch.Tensor, ...]) -> Forward:
+        def run(*inputs: torch.Tensor) -> torch.Tensor:
             self.calls += 1
-            return forward(tokens, mask, depths)
+            return forward(*inputs)
 
+        time.sleep(self.seconds)
         return run
 
 

@@ -16,7 +16,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 
 from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.decoder.cache import KVCache  # noqa: E402
-from medusa_sim.decoder.fast_step import graphed_forward, static_forward  # noqa: E402
+from medusa_sim.decoder.fast_step import graphed_forward, verified  # noqa: E402
 from medusa_sim.errors import UsageError  # noqa: E402
 from medusa_sim.measure import clocks, graphs, hardware  # noqa: E402
 from medusa_sim.measure.attention_kernel import attention_kernels  # noqa: E402
@@ -63,7 +63,7 @@ def test_captured_steps_ask_for_no_value(splits: bool) -> None:
                 model(tokens, cache=cache)  # the eager forward reads the lengths
             for step, tree in zip(steps, TREES.values(), strict=True):
                 assert step().shape == (2, tree.candidates)
-            assert static_forward(model, cache)(tokens, mask, depths).shape == (2, TREE.candidates, 32)
+            assert verified(model, cache, 32, tokens, mask, depths).shape == (2, TREE.candidates, 32)
 
 
 def test_timed_kernels_ask_for_no_value() -> None:

@@ -111,7 +111,7 @@ def naive_attention(call: object, causal: bool) -> torch.Tensor:
     batch, heads, q_len, head_dim = held["q"].shape
     keys, values = held["cache"].keys[layer].clone(), held["cache"].values[layer].clone()
     group, start = heads // keys.shape[1], keys.shape[2] - q_len
-    keys[:, :, start:], values[:, :, start:] = held["k"], held["v"]
+    keys[:, :, start:], values[:, :, start:] = (held[name].transpose(1, 2) for name in ("k", "v"))
     sees = torch.ones(q_len, q_len).tril().bool() if causal else tree_mask(q_len, torch.device("cpu"))
     out = torch.zeros(batch, q_len, heads, head_dim, dtype=torch.float64)
     for b in range(batch):
@@ -156,12 +156,12 @@ def test_fused_attention_is_the_decoders(pool: Pool) -> None:
     (call, *_) = calls(case("verify_attention", **sizes), pool)
     held = closure(call)
     module = Attention(tiny_config(), 0)
-    flat = {name: held[name].transpose(1, 2).reshape(2, 5, -1) for name in ("q", "k", "v")}
+    flat = {"q": held["q"].transpose(1, 2)} | {name: held[name] for name in ("k", "v")}
     for name, value in flat.items():
-        module._modules[f"{name}_proj"] = lambda _, value=value: value.flatten(0, 1)
+        module._modules[f"{name}_proj"] = lambda _, value=value: value.reshape(10, -1)
     module._modules["o_proj"] = lambda x: x
     step = Step(
-        2, torch.ones(2, 1, 5, 8), torch.zeros(2, 1, 5, 8), held["cache"], held["slots"], held["bias"], 12
+        2, torch.ones(2, 5, 1, 8), torch.zeros(2, 5, 1, 8), held["cache"], held["slots"], held["bias"], 12
     )
     assert torch.equal(module(torch.zeros(10, 32), step).view(2, 5, -1), call())
 
@@ -197,7 +197,7 @@ def test_elementwise_kernels(pool: Pool) -> None:
     assert queries.numel() + keys.numel() == 6 * 3 * 128  # every element of every token is rotated once
     x, cos, sin = (held[name].double() for name in ("x", "cos", "sin"))
     half = torch.cat((x[..., 64:], x[..., :64]), -1)
-    assert torch.allclose(torch.cat((keys, queries), 1).double(), x * cos + half * sin, atol=1e-5)
+    assert torch.allclose(torch.cat((keys, queries), 2).double(), x * cos + half * sin, atol=1e-5)
 
 
 def test_cpu_bench_returns_repeats(pool: Pool) -> None:
