@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
+from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time, verify_attention_time
 from medusa_sim.latency.base import OperatorTime
@@ -28,7 +30,7 @@ from medusa_sim.operators.operator import (
     Gemm,
     Operator,
 )
-from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.kernels import KernelSet, SerialGemm
 
 Kernel = TypeVar("Kernel")
@@ -102,7 +104,11 @@ def _latent_time(model: CalibratedLatency, operator: LatentAttention) -> Operato
 
 
 def _collective_time(model: CalibratedLatency, operator: Collective) -> OperatorTime:
-    choice = _of_engine(model, "collective", operator, lambda held: held.collective)
+    """Of more GPUs than the link joins: over what they share instead."""
+    asked = model.asked
+    if WIDE in model.gpu.kernels and model.gpu.exceeds_link(as_float(operator.ranks)).all():
+        asked = replace(asked, kernels=WIDE, library="")
+    choice = _of_engine(model, "collective", operator, lambda held: held.collective, asked)
     return said(choice, collective_time(model.gpu, choice.kernel, operator))
 
 
@@ -116,9 +122,11 @@ def _of_engine(
     section: str,
     operator: LatentAttention | Collective | Dispatch,
     table: Callable[[KernelSet], Mapping[str, KernelT]],
+    asked: Asked | None = None,
 ) -> Choice[KernelT]:
     """Of the set that was asked for in any of the operator's forms, else of any set of this GPU."""
-    return choose(model.gpu, section, operator, model.asked, table, forms=operator.forms, own_first=True)
+    wanted = model.asked if asked is None else asked
+    return choose(model.gpu, section, operator, wanted, table, forms=operator.forms, own_first=True)
 
 
 def _unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:

@@ -80,4 +80,4 @@ def _travel_us(gpu: Gpu, regime: CollectiveRegime, operator: Collective) -> Floa
     passed = passed + regime.link_passes * sent_bytes(
         operator, one_shot=regime.one_shot, in_switch=regime.in_switch
     )
-    return passed / gpu.link_bandwidth_bytes_per_s * US_PER_S
+    return passed / gpu.link_to(as_float(operator.ranks)) * US_PER_S

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import Bound, CodeArray, OperatorTime, Source
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
@@ -22,7 +22,7 @@ def memory_time_us(gpu: Gpu, operator: Operator) -> FloatArray:
     sent = operator.link_bytes
     if sent is None:
         return memory_us
-    return np.maximum(memory_us, sent / gpu.link_bandwidth_bytes_per_s * US_PER_S)
+    return np.maximum(memory_us, sent / gpu.link_to(as_float(operator.peers)) * US_PER_S)
 
 
 def roofline_time_us(gpu: Gpu, operator: Operator) -> FloatArray:

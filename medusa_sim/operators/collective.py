@@ -93,6 +93,11 @@ class Collective(Operator):
         return 2.0 * self.size
 
     @property
+    def peers(self) -> Size:
+        """The ranks."""
+        return self.ranks
+
+    @property
     def link_bytes(self) -> FloatArray:
         """Bytes that a rank must send: passes x B (n - 1) / n; none of one rank."""
         ranks = as_float(self.ranks)
@@ -176,6 +181,11 @@ class Dispatch(Operator):
         """Bytes that must cross a rank's memory bus: every copy of a token read and written once."""
         copies = as_float(self.tokens) * self.copies
         return 2.0 * BYTES_PER_ELEMENT[self.dtype] * copies * as_float(self.hidden)
+
+    @property
+    def peers(self) -> Size:
+        """The ranks."""
+        return self.ranks
 
     @property
     def link_bytes(self) -> FloatArray:

@@ -96,6 +96,11 @@ class Operator(ABC):
         return None
 
     @property
+    def peers(self) -> Size:
+        """GPUs that take part."""
+        return 1
+
+    @property
     @abstractmethod
     def size(self) -> FloatArray:
         """The size by which errors of predictions are told apart: new tokens of one launch, or its bytes."""

@@ -363,6 +363,11 @@ class Scenario:
                 f"experts spread over GPUs (ep {self.parallel.ep}) are priced by kernels that were fitted "
                 "without, with wider bands"
             )
+        if self.gpu.exceeds_link(np.asarray(float(self.parallel.tp))):
+            told.append(
+                f"the link of {self.gpu.name} joins {self.gpu.linked_gpus} cards: {self.parallel.tp} share "
+                "a slower one"
+            )
         if self.parallel.tp > _ONE_NODE:
             told.append(
                 f"{self.parallel}: priced as if all were in one NVLink domain; links between nodes are slower"

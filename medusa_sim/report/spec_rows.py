@@ -52,7 +52,11 @@ def gpu_rows(gpu: Gpu) -> list[SpecRow]:
         "l2_bytes": gpu.l2_bytes,
         "memory_bytes": gpu.memory_bytes,
         "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s,
-        **({"link_bandwidth_bytes_per_s": link} if (link := gpu.link_bandwidth_bytes_per_s) else {}),
+        **{
+            key: value
+            for key in ("link_bandwidth_bytes_per_s", "linked_gpus", "wide_link_bandwidth_bytes_per_s")
+            if (value := getattr(gpu, key))
+        },
     }
     peaks = {f"peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.peak_flops_per_s.items()}
     paper = {f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.paper_peak_flops_per_s.items()}

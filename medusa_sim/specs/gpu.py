@@ -14,9 +14,11 @@ from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 
 from medusa_sim import data
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.inheritance import (
@@ -33,6 +35,8 @@ from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
 from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES
 
 HARDWARE = "hardware"
+WIDE = "wide"
+"""Kernel set of the collectives of more GPUs than the link joins."""
 
 # Wide enough for any chip, narrow enough to refuse a number in the wrong unit (GB, TFLOP/s).
 _Peaks: TypeAlias = dict[str, Sourced[Annotated[float, Meta(ge=1e10, le=1e18, description="FLOP/s, dense")]]]
@@ -56,6 +60,10 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     link_bandwidth_bytes_per_s: (
         Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes/s, one direction")]] | None
     ) = None
+    linked_gpus: Sourced[Annotated[int, Meta(ge=2, le=1_024, description="GPUs")]] | None = None
+    wide_link_bandwidth_bytes_per_s: (
+        Sourced[Annotated[float, Meta(ge=1e8, le=1e14, description="bytes/s, one direction")]] | None
+    ) = None
     peak_flops_per_s: _Peaks
     paper_peak_flops_per_s: _Peaks = {}
     power: PowerToml | None = None
@@ -66,7 +74,9 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 class Gpu:
     """One GPU. SI units; peaks are dense and per dtype; a missing dtype is an error, never scaled.
 
-    link_bandwidth_bytes_per_s: to another GPU, one direction; 0 where there is no link.
+    link_bandwidth_bytes_per_s: to another GPU, one direction; 0 where there is no link. linked_gpus: how many
+    that link joins (0: all of a node); more share wide_link_bandwidth_bytes_per_s, with the collectives of
+    the kernel set WIDE.
     sources, notes: by dotted key (`peak_flops_per_s.fp16`) the document of each number and how it was read.
     kernels: fitted parameters by set (`torch`, `sglang`, `paper`), with what is borrowed from relatives.
     paper_peak_flops_per_s: peaks that a paper used where they differ, only for reproducing it.
@@ -83,6 +93,8 @@ class Gpu:
     bandwidth_bytes_per_s: float
     peak_flops_per_s: dict[str, float]
     link_bandwidth_bytes_per_s: float = 0.0
+    linked_gpus: int = 0
+    wide_link_bandwidth_bytes_per_s: float = 0.0
     paper_peak_flops_per_s: dict[str, float] = field(default_factory=dict)
     sources: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -100,6 +112,15 @@ class Gpu:
                 f"{self.name} has no dense peak for dtype {dtype!r} (it has: {listed}); "
                 "choose one of these or another GPU, no peak is scaled from another dtype's"
             ) from None
+
+    def exceeds_link(self, ranks: FloatArray) -> BoolArray:
+        """Whether so many GPUs are more than the link joins."""
+        return np.asarray((self.linked_gpus > 0) & (ranks > self.linked_gpus))
+
+    def link_to(self, ranks: FloatArray) -> FloatArray:
+        """Bytes/s of one direction between GPUs of a group of `ranks`."""
+        wide = self.wide_link_bandwidth_bytes_per_s
+        return np.where(self.exceeds_link(ranks), wide, self.link_bandwidth_bytes_per_s)
 
     def kernel_set(self, name: str) -> KernelSet:
         """Fitted parameters of a kernel set. Raises SpecError naming the sets that exist."""
@@ -239,6 +260,8 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
         )
     for key in ("peak_flops_per_s", "paper_peak_flops_per_s"):
         check_dtypes(getattr(file, key), path, key)
+    if (file.linked_gpus is None) != (file.wide_link_bandwidth_bytes_per_s is None):
+        raise SpecError(f"{path}: linked_gpus and wide_link_bandwidth_bytes_per_s: give both or neither")
     if file.power is not None:
         check_power(file.power, str(path))
     numbers: dict[str, Sourced[Any]] = {
@@ -250,7 +273,11 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
     numbers |= {
         f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in file.paper_peak_flops_per_s.items()
     }
-    link = file.link_bandwidth_bytes_per_s
+    link, linked, wide = (
+        file.link_bandwidth_bytes_per_s,
+        file.linked_gpus,
+        file.wide_link_bandwidth_bytes_per_s,
+    )
     gpu = Gpu(
         name=file.name,
         title=file.title,
@@ -260,6 +287,8 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
         memory_bytes=file.memory_bytes.value,
         bandwidth_bytes_per_s=file.bandwidth_bytes_per_s.value,
         link_bandwidth_bytes_per_s=0.0 if link is None else link.value,
+        linked_gpus=0 if linked is None else linked.value,
+        wide_link_bandwidth_bytes_per_s=0.0 if wide is None else wide.value,
         peak_flops_per_s={dtype: peak.value for dtype, peak in file.peak_flops_per_s.items()},
         paper_peak_flops_per_s={dtype: peak.value for dtype, peak in file.paper_peak_flops_per_s.items()},
         sources={key: number.source for key, number in numbers.items()},

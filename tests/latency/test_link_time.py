@@ -6,18 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.collective import fit_collective
 from medusa_sim.calibrate.dispatch import fit_dispatch
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.latency.base import Bound
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.dispatch import dispatch_time
 from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.collective import Collective, Dispatch
 from medusa_sim.operators.operator import Size
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.fitted import Fit, Residual
-from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.link_kernels import CollectiveKernel, CollectiveRegime, DispatchKernel
+from medusa_sim.step.step import decode_step
 from medusa_sim.units import US_PER_S
 
 GPU = load_gpu("h100-sxm")
@@ -146,3 +150,31 @@ def test_a_fit_of_dispatch_recovers_other_widths() -> None:
     other = dispatch(np.asarray([32.0, 4096.0]), hidden=4096)
     told, true = (dispatch_time(GPU, kernel, other).time_us for kernel in (found, DISPATCH))
     assert told == pytest.approx(true, rel=0.05)
+
+
+def test_more_cards_than_a_bridge_joins_share_a_slower_link() -> None:
+    pair, board = load_gpu("h100-nvl"), load_gpu("h100-pcie")
+    message = 2.0 ** np.arange(14, 27)
+
+    def times_us(gpu: Gpu, ranks: int) -> FloatArray:
+        return CalibratedLatency(gpu, "sglang").time(all_reduce(message, ranks)).time_us
+
+    assert (times_us(pair, 2) < times_us(board, 2)).all()
+    line_us = all_reduce(message, 4).link_bytes / pair.wide_link_bandwidth_bytes_per_s * US_PER_S
+    assert (times_us(pair, 4) > line_us).all()
+    assert (times_us(pair, 4) > 1.5 * times_us(pair, 2)).all()
+    assert times_us(pair, 4)[-1] == pytest.approx(times_us(board, 4)[-1], rel=0.5)
+    floor = RooflineLatency(pair).time(all_reduce(message, np.asarray([[2.0], [4.0]]))).time_us
+    assert (floor[1] > 4.0 * floor[0]).all()
+
+
+@pytest.mark.parametrize("tp", [1, 2, 4, 8])
+def test_a_group_beyond_the_bridge_is_told(tp: int) -> None:
+    scenario = Scenario(gpu="h100-nvl", model="llama-3.1-70b", drafter="ngram", acceptance="0.5", tp=tp)
+    assert any("joins 2 cards" in line for line in scenario.warnings) == (tp > 2)
+    exchanged = decode_step(scenario.setting, 64, 1024).parts_us.get("exchange", np.zeros(()))
+    assert (exchanged > 0.0) == (tp > 1)
+    if tp > 2:
+        assert "rtx-pro-6000:nccl" in scenario.kernel_lenders
+        linked = decode_step(scenario.but(gpu="h100-sxm").setting, 64, 1024).parts_us["exchange"]
+        assert exchanged > 2.0 * linked

@@ -103,7 +103,9 @@ def test_every_number_keeps_its_source_through_loading(name: str) -> None:
     content = tomllib.loads((SHIPPED / f"{name}.toml").read_text())
     gpu = load_gpu(name)
     rows = {row.key: row for row in gpu_rows(gpu) if not row.key.startswith("power.fit.")}
-    expected = [*NUMBERS, "power.limit_watts"]
+    bridge = [key for key in ("linked_gpus", "wide_link_bandwidth_bytes_per_s") if key in content]
+    assert len(bridge) in (0, 2)
+    expected = [*NUMBERS, *bridge, "power.limit_watts"]
     for group in ("peak_flops_per_s", "paper_peak_flops_per_s"):
         expected += [f"{group}.{dtype}" for dtype in content.get(group, {})]
     assert set(rows) == set(gpu.sources) == set(expected)
