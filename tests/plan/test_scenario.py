@@ -88,9 +88,13 @@ def test_every_gpu_sweeps_by_default(gpu: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("gpu", [name for name in gpu_names() if name.startswith("cpu-")])
-def test_a_device_that_was_measured_in_fp32_sweeps_in_fp32(gpu: str) -> None:
-    (table,) = sweep([Scenario(gpu=gpu, dtype="fp32", runtime="kernel")], Grid.of([1], [256], [1, 8]))
+def test_a_cpu_sweeps_in_the_dtype_that_it_was_measured_in(gpu: str) -> None:
+    dtype = "bf16" if gpu.endswith("-bf16") else "fp32"
+    scenario = Scenario(gpu=gpu, dtype=dtype, runtime="kernel", kernels="torch")
+    (table,) = sweep([scenario], Grid.of([1], [256], [1, 8]))
     assert np.isfinite(table.numbers["speedup"]).all()
+    if dtype == "bf16":
+        return
     with pytest.raises(SpecError, match="fp16"):
         next(sweep([Scenario(gpu=gpu)], Grid.of([1], [1024], [1])))
 
