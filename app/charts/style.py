@@ -21,7 +21,6 @@ DASHES = ([1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 3], [
 NEUTRAL = "#8a8a8a"
 NARROW = "width < 460"
 """Holds on a phone; `width` is the plot's, in pixels, and charts follow it without a word from the server."""
-_DOWN_ON_PHONE = f"{NARROW} ? 'vertical' : 'horizontal'"
 Spec = dict[str, Any]
 
 

@@ -6,8 +6,6 @@ An adjustment moves tokens per step from one published value to another; the rat
 
 from __future__ import annotations
 
-from typing import Literal
-
 import numpy as np
 import numpy.typing as npt
 
@@ -15,8 +13,6 @@ from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, UsageError, unknown_name
-
-Scheme = Literal["typical", "greedy", "random-sampling"]
 
 FIGURE_5_SOURCE = (
     "Medusa paper (arXiv 2401.10774) Figure 5, read off the plot to about 0.02: Medusa-2 fine-tuned from "

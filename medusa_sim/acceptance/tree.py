@@ -151,11 +151,6 @@ class CandidateTree:
         """(candidates,) distance from the root. Also the offset of each node's position id."""
         return np.array([0, *(len(path) for path in self.paths)], dtype=np.int64)
 
-    @property
-    def position_offsets(self) -> IntArray:
-        """(candidates,) what to add to the root's position: siblings share a position."""
-        return self.depths
-
     @cached_property
     def ranks(self) -> IntArray:
         """(candidates,) rank of each node among its head's guesses; -1 for the root."""

@@ -34,9 +34,6 @@ _PATIENCE = 0.4
 _PLAIN_VISITS = 3
 """Of a plain step in a round: every speedup of its batch rests on it."""
 
-Cell = tuple[int, int]
-"""Batch, candidates."""
-
 
 @dataclass(slots=True)
 class Together:

@@ -28,7 +28,6 @@ FITTED_MODELS = ("vicuna-7b", "vicuna-13b")
 FITTED_GAMMAS = (1, 3, 8)
 FITTED_DEPTHS = (2, 4)
 """Rows that parameters are fitted to: the two smaller Vicunas, three draft lengths, chains of two depths."""
-_RSD_COLUMNS = ("target", "task", "experiment", "decoder", "spec", "depth")
 _SLOWEST_LAUNCH_US = 1000.0
 _RATES = np.linspace(0.02, 0.98, 193)
 

@@ -22,7 +22,11 @@ class Windows(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     chunked: bool = False
 
     def keys(self, kv_len: FloatArray, q_len: FloatArray) -> FloatArray:
-        """Keys that a step of q_len queries reads in a windowed layer; kv_len holds the new tokens."""
+        """Keys that a step of q_len queries reads in a windowed layer; kv_len holds the new tokens.
+
+        Each query sees itself and the size - 1 tokens before it (Beltagy et al. 2020, Longformer, arXiv
+        2004.05150, section 3.1, in its causal form), so that q_len of them in a row see size + q_len - 1.
+        """
         reach = 0.5 * self.size if self.chunked else self.size - 1.0
         return np.where(kv_len > self.size, np.minimum(kv_len, reach + q_len), kv_len)
 

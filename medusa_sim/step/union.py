@@ -103,9 +103,3 @@ def union_band(
         return whole, whole
     low, high = (union(experts, topk, batch, query_tokens, beta) for beta in (overlap.low, overlap.high))
     return low, high
-
-
-def local_union(whole: FloatArray, ep: Size) -> FloatArray:
-    """Experts of one rank that are woken, in the mean over `ep` ranks that hold an equal share each."""
-    share: FloatArray = whole / as_float(ep)
-    return share

@@ -38,7 +38,7 @@ def test_small_tree_by_hand() -> None:
     assert tree.candidates == 6
     assert tree.depth == 3
     assert tree.parents.tolist() == [-1, 0, 0, 1, 1, 4]
-    assert tree.position_offsets.tolist() == [0, 1, 1, 2, 2, 3]
+    assert tree.depths.tolist() == [0, 1, 1, 2, 2, 3]
     assert tree.ranks.tolist() == [-1, 0, 1, 0, 1, 0]
     assert tree.leaves.tolist() == [2, 3, 5]
     assert tree.leaf_nodes.tolist() == [[0, 2, -1, -1], [0, 1, 3, -1], [0, 1, 4, 5]]
