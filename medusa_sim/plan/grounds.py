@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.specs.fitted import Fit
-from medusa_sim.specs.formats import Format
+from medusa_sim.specs.formats import HALVES, Format
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.model import Model
@@ -61,6 +64,16 @@ def unpacked(model: Model, held: KernelSet) -> tuple[str, ...]:
         *([f"{model.weight_dtype} weights"] if weights else []),
         *([f"a KV cache in {model.kv_dtype}"] if cache else []),
     )
+
+
+def other_form(model: Model, fits: Mapping[str, Fit]) -> tuple[str, str] | None:
+    """Format of the model's experts and that of the kernel which serves them, where they are not one."""
+    served = next((key.partition(":")[2] for key in fits if key.startswith("moe.")), None)
+    if served is None or model.experts is None:
+        return None
+    form = Format(model.dtype, model.experts.weight_dtype or model.weight_dtype).key
+    held = served.partition(NAME_MARK)[0]
+    return None if form == held or {form, held} <= set(HALVES) else (form, held)
 
 
 def too_large(model: Model, shard: Model, gpu: Gpu) -> str:

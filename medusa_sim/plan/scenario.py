@@ -37,7 +37,7 @@ from medusa_sim.plan.defaults import (
     MAX_DRAFTS,
 )
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
-from medusa_sim.plan.grounds import dense_fits, fits_beside, too_large, unpacked
+from medusa_sim.plan.grounds import dense_fits, fits_beside, other_form, too_large, unpacked
 from medusa_sim.plan.speedup import BASELINES, Baseline
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import Format
@@ -358,11 +358,6 @@ class Scenario:
                 f"{self.runtime.name}'s own terms were fitted on one GPU and are taken over for {parallel}, "
                 "with wider bands"
             )
-        if self.latency.name == "calibrated" and self.parallel.ep > 1:
-            told.append(
-                f"experts spread over GPUs (ep {self.parallel.ep}) are priced by kernels that were fitted "
-                "without, with wider bands"
-            )
         if self.gpu.exceeds_link(np.asarray(float(self.parallel.tp))):
             told.append(
                 f"the link of {self.gpu.name} joins {self.gpu.linked_gpus} cards: {self.parallel.tp} share "
@@ -374,22 +369,45 @@ class Scenario:
             )
         if self.scope == "model" and (told_of := too_large(self.model, self.shard, self.gpu)):
             told.append(told_of)
-        if self.kernel_lenders:
-            told.append(
-                f"kernels of {self.gpu.name} are borrowed from {', '.join(self.kernel_lenders)}, with wider "
-                "bands"
-            )
-        if self.unpacks:
-            told.append(
-                f"nobody measured the unpacking of {' and '.join(self.unpacks)} on {self.gpu.name}: times "
-                "are of kernels without it that read as many bytes, with wider bands"
-            )
+        told += self._told_of_kernels()
         if self.runtime.chain_only and self._has_trees:
             told.append(
                 f"{self.runtime.name} has no tree attention: trees are priced as if it had; --chain-only "
                 "leaves them out"
             )
         return tuple(told)
+
+    def _told_of_kernels(self) -> list[str]:
+        """What times rest on beside kernels that were fitted to this GPU, format and spread."""
+        if self.latency.name != "calibrated":
+            return []
+        told = []
+        if self.kernel_lenders:
+            told.append(
+                f"kernels of {self.gpu.name} are borrowed from {', '.join(self.kernel_lenders)}, with wider "
+                "bands"
+            )
+        if other := other_form(self.model, self.fits):
+            told.append(
+                f"nobody measured experts in {other[0]} on {self.gpu.name}: times are of {other[1]} kernels "
+                "that read as many bytes, with wider bands"
+            )
+        if self.model.latent is not None and self.scope == "model":
+            told.append(
+                f"latent attention of {self.model.name} was measured at one query alone: its verification is "
+                "extrapolated, with wider bands"
+            )
+        if self.unpacks:
+            told.append(
+                f"nobody measured the unpacking of {' and '.join(self.unpacks)} on {self.gpu.name}: times "
+                "are of kernels without it that read as many bytes, with wider bands"
+            )
+        if self.parallel.ep > 1:
+            told.append(
+                f"experts spread over GPUs (ep {self.parallel.ep}) are priced by kernels that were fitted "
+                "without, with wider bands"
+            )
+        return told
 
     @property
     def _has_trees(self) -> bool:

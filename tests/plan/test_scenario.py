@@ -24,7 +24,7 @@ from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.drafter.registry import DRAFTERS, drafter_names
 from medusa_sim.step.grid import Grid
-from medusa_sim.step.step import decode_step
+from medusa_sim.step.step import decode_step, verification_step
 
 
 def test_defaults_are_those_of_the_command_line() -> None:
@@ -199,6 +199,23 @@ def test_an_engine_that_nobody_measured_says_so(runtime: str) -> None:
     told = " ".join(scenario.but(runtime=runtime).warnings)
     assert ("nobody measured this engine" in told) == (runtime == "tensorrt-llm-1.2")
     assert engine is None or engine.is_measured == (runtime != "tensorrt-llm-1.2")
+
+
+@pytest.mark.parametrize("gpu", ["a100-80gb-sxm", "h100-sxm", "b200", "rtx-4090"])
+@pytest.mark.parametrize("model", ["gpt-oss-20b", "qwen3-30b-a3b", "mixtral-8x7b", "deepseek-v2-lite"])
+@pytest.mark.parametrize(
+    "dtypes", [{}, {"weight_dtype": "int4"}, {"dtype": "fp8_block"}, {"kv_dtype": "fp8"}]
+)
+def test_no_time_rests_on_more_than_is_told(gpu: str, model: str, dtypes: dict[str, Any]) -> None:
+    try:
+        scenario = Scenario(gpu=gpu, model=model, drafter="ngram", acceptance="0.5", **dtypes)
+        steps = decode_step(scenario.setting, 8, 1024), verification_step(scenario.setting, 8, 1024, 4)
+    except SpecError:  # no kernel of that arithmetic on this card
+        return
+    told = " ".join(scenario.warnings)
+    worst = max(int(step.source) for step in steps)
+    assert (worst >= Source.BORROWED) <= ("borrowed" in told or "nobody measured" in told or "extrap" in told)
+    assert (worst == Source.EXTRAPOLATED) == ("nobody measured" in told or "extrapolated" in told)
 
 
 @pytest.mark.parametrize(
