@@ -181,7 +181,7 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, tol
     chunks = iter(count_rows((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
     _echo(grid, (*told, *price_lines(scenarios)))
-    output.rows(chain([first], chunks), "sweep", sources=sources(scenarios))
+    output.rows(chain([first], chunks), "sweep", sources=sources(scenarios), warnings=list(told))
 
 
 def _write_parts(

@@ -18,6 +18,7 @@ def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
         "another clock or another driver."
     )
     for item in settings:
+        yield from (f"{line[:1].upper()}{line[1:]}." for line in item.warnings)
         yield from _latency_caveats(item)
     profiles = {item.profile.name: item.profile for item in settings}
     for profile in profiles.values():
@@ -55,11 +56,6 @@ def _latency_caveats(item: Scenario) -> Iterator[str]:
         )
     if name != "calibrated":
         return
-    if item.kernel_lenders:
-        yield (
-            f"`{item.gpu.name}` was not measured for every kernel: efficiencies are borrowed from "
-            f"{', '.join(item.kernel_lenders)}, with wider bands."
-        )
     gemm = item.linear_fit
     if gemm is not None:
         yield f"Linear layers of `{item.gpu.name}` ({item.kernels}): {_fit_text(gemm)}."

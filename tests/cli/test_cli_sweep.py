@@ -136,6 +136,30 @@ def test_json_says_where_it_comes_from() -> None:
     assert found["sources"]["gpu a100-80gb-pcie"]["bandwidth_bytes_per_s"]
 
 
+def test_json_and_reports_warn_as_the_table_does(tmp_path: Path) -> None:
+    args = [
+        "sweep",
+        "--gpu",
+        "l40s",
+        "--model",
+        "llama-3.1-8b",
+        "--dtype",
+        "fp8_block",
+        "--drafter",
+        "eagle3",
+    ]
+    args += ["--runtime", "tensorrt-llm", "--batch", "1", "--candidates", "1,4"]
+    shown = CliRunner().invoke(cli, args)
+    found = json.loads(CliRunner().invoke(cli, [*args, "--format", "json"]).stdout)
+    assert CliRunner().invoke(cli, [*args, "--report", str(tmp_path)]).exit_code == 0
+    report = next(tmp_path.glob("*.md")).read_text()
+    for words in ("nobody measured this engine", "borrowed from l40s:trtllm:fp8_block"):
+        assert words in shown.stderr
+        assert any(words in line for line in found["warnings"])
+        assert words in report
+    assert {row["source"] for row in found["rows"]} == {"borrowed"}
+
+
 def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = run("--batch", "1..64:1", "--seq", "128..4096", "--format", "csv").stdout
     monkeypatch.setattr("medusa_sim.plan.sweep.sweep.__defaults__", (97,))
