@@ -24,6 +24,7 @@ from medusa_sim.export import engine_settings
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.load.simulate import DEFAULT_POLICIES
 from medusa_sim.plan import scenario as plan_scenario
+from medusa_sim.plan.arguments import NUMBER, WHOLE, WORD, check_kinds
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.plan.defaults import (
     DEFAULT_BATCHES,
@@ -66,6 +67,12 @@ _FLAGS = {
     ("lossless", True): "--lossless",
 }
 """Options without a value, by the argument's."""
+
+_QUESTION_KINDS = {
+    "candidates_max": WHOLE,
+    "objective": WORD,
+    **dict.fromkeys(("max_latency_ms", "free_within", "switching_gain"), NUMBER),
+}
 
 
 def _several(given: object) -> list[Any]:
@@ -137,6 +144,7 @@ class Scenario(plan_scenario.Scenario):
         for name in question:
             if name not in known:
                 raise UsageError(unknown_name("part of the question", name, known))
+        check_kinds(question, {"max_latency_ms": None}, _QUESTION_KINDS)
         if not batches:
             raise UsageError("batch is empty: give at least one whole number from 1")
         asked = Question(
@@ -186,7 +194,10 @@ class Scenario(plan_scenario.Scenario):
         speedup.
         """
         sizes = {"batch": batch, "seq_len": seq_len, "candidates": 1 if candidates is None else candidates}
-        Grid.of(*(_listed(name, [size]) for name, size in sizes.items()))
+        axes = [_listed(name, [size]) for name, size in sizes.items()]
+        Grid.of(*axes)
+        batch, seq_len = axes[0][0], axes[1][0]
+        candidates = None if candidates is None else axes[2][0]
         if candidates is None:
             candidates = self.recommend(batch, seq_len).schedule_row.best_candidates
         option = None

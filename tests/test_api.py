@@ -199,6 +199,47 @@ def test_sizes_that_are_no_whole_numbers_are_refused(scenario: ms.Scenario, size
         scenario.step(batch=sizes)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "wanted"),
+    [
+        ("tp", ("2", 2.5, True), "a whole number"),
+        ("draft_vocab", ("32000", 1.5), "a whole number"),
+        ("draft_vocab", (0, -5), "whole numbers from 1"),
+        ("max_drafts", ("3", 2.5, None), "a whole number"),
+        ("chain_only", ("yes", 1), "True or False"),
+        ("lossless", ("no", 0), "True or False"),
+        ("price", ("3", True), "a number"),
+        ("gpu", (None, 5, ["a40"]), "a name or a loaded GPU"),
+        ("model", (None, 5), "a name, a path or a loaded model"),
+        ("drafter", (None, ["eagle3"]), "a name"),
+    ],
+)
+def test_arguments_of_another_kind_are_refused(
+    scenario: ms.Scenario, name: str, values: tuple[object, ...], wanted: str
+) -> None:
+    for value in values:
+        with pytest.raises(UsageError, match=wanted):
+            scenario.but(**{name: value})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "told"),
+    [
+        ("requests", 2.5, "a whole number"),
+        ("seeds", "1", "a whole number"),
+        ("max_num_batched_tokens", 10**9, "from 1 to 131072"),
+        ("drop_long", "no", "True or False"),
+        ("share", "0.9", "a number"),
+        ("trace", 5, "a path"),
+    ],
+)
+def test_arguments_of_a_load_of_another_kind_are_refused(
+    scenario: ms.Scenario, name: str, value: object, told: str
+) -> None:
+    with pytest.raises(UsageError, match=told):
+        scenario.simulate("none", **{name: value})
+
+
 def test_sizes_of_frames_and_arrays_are_taken(scenario: ms.Scenario) -> None:
     sizes = pd.Series([1.0, 4.0])
     frame = scenario.sweep(batch=sizes, candidates=sizes.to_numpy().astype(int)[:1])

@@ -161,11 +161,11 @@ def _drafters(command: Command) -> Command:
     show_default=True,
     help="Of the requests that must keep the limits for a rate to count as carried.",
 )
-@click.option("--max-num-seqs", type=click.IntRange(1, 4096), default=256, show_default=True,
+@click.option("--max-num-seqs", type=click.IntRange(1), default=256, show_default=True,
               help="Requests of one step.")  # fmt: skip
-@click.option("--max-num-batched-tokens", type=click.IntRange(1, 131_072), default=8192, show_default=True,
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), default=8192, show_default=True,
               help="Tokens of one step, prompts among them.")  # fmt: skip
-@click.option("--block-size", type=click.IntRange(1, 1024), default=16, show_default=True,
+@click.option("--block-size", type=click.IntRange(1), default=16, show_default=True,
               help="Tokens of a KV block.")  # fmt: skip
 @click.option("--prefix-hit-rate", type=click.FloatRange(0.0, 1.0, max_open=True), default=0.0,
               show_default=True, help="Share of a prompt's tokens found in the cache.")  # fmt: skip

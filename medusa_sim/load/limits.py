@@ -16,6 +16,9 @@ TOKEN_BUDGET = 8192
 BLOCK_TOKENS = 16
 """vLLM's `max_num_seqs` and `max_num_batched_tokens` on a card of 70 GB or more, and its block size."""
 
+MOST_REQUESTS, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
+"""Times are kept for every number of requests, and for every number of tokens."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
@@ -35,13 +38,13 @@ class Limits:
     prefix_hit_rate: float = 0.0
 
     def __post_init__(self) -> None:
-        for name, value in (
-            ("max-num-seqs", self.max_requests),
-            ("max-num-batched-tokens", self.token_budget),
-            ("block tokens", self.block_tokens),
+        for name, value, most in (
+            ("max-num-seqs", self.max_requests, MOST_REQUESTS),
+            ("max-num-batched-tokens", self.token_budget, MOST_TOKENS),
+            ("block-size", self.block_tokens, MOST_BLOCK_TOKENS),
         ):
-            if value < 1:
-                raise UsageError(f"{name} {value}: whole numbers from 1 are allowed")
+            if not 1 <= value <= most:
+                raise UsageError(f"{name} {value}: whole numbers from 1 to {most} are allowed")
         if self.token_budget < self.max_requests:
             raise UsageError(
                 f"max-num-batched-tokens {self.token_budget} is below max-num-seqs {self.max_requests}: a "

@@ -16,6 +16,7 @@ from medusa_sim.load.requests import check_rate
 from medusa_sim.load.search import Carried, carried, rates_to_try, saturation
 from medusa_sim.load.simulate import DEFAULT_POLICIES, LoadPoint, LoadTest, Server
 from medusa_sim.load.trace import read_trace
+from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, check_kinds
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.units import KILO
 
@@ -26,6 +27,17 @@ DEFAULT_LENGTH_CV = 0.8
 DEFAULT_SEEDS = 3
 """Of drawn requests; a trace has the same requests for every seed, and is run once."""
 DEFAULT_SHARE = 0.9
+
+
+_KINDS = {
+    **dict.fromkeys(
+        ("users", "requests", "max_num_seqs", "max_num_batched_tokens", "block_size", "seeds"), WHOLE
+    ),
+    **dict.fromkeys(("think_s", "burstiness", "ramp", "prompt_tokens", "output_tokens", "length_cv"), NUMBER),
+    **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms", "share", "prefix_hit_rate"), NUMBER),
+    "drop_long": FLAG,
+    "trace": ("a path", (str, os.PathLike)),
+}
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -75,6 +87,7 @@ def load_test(
 
     Raises UsageError or DataError for values that make no sense, alone or together.
     """
+    check_kinds(locals(), load_test.__kwdefaults__ or {}, _KINDS)
     if trace is not None and users is not None:
         raise UsageError("--trace has its own arrivals and --users a closed loop: give one of them")
     lengths = Lengths(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from numbers import Real
 from typing import TypeAlias
 
 import numpy as np
@@ -133,7 +134,7 @@ def _loaded(given: Given, drafter: type[Drafter], model_name: str, data_dir: Dat
         return _named(given.strip(), data_dir)
     if isinstance(given, os.PathLike):
         return load_acceptance(given, data_dir)
-    if isinstance(given, int | float):
+    if isinstance(given, float | Real):
         return constant_rate(float(given))
     return rates_by_position([float(rate) for rate in given])
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from numbers import Integral, Real
 from typing import TypeAlias
 
 import numpy as np
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.data import DataDir
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import UsageError, shown
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
@@ -18,6 +20,43 @@ from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.server import Traffic
 
 ModelName: TypeAlias = str | os.PathLike[str] | Model
+
+
+Kind: TypeAlias = tuple[str, tuple[type, ...]]
+WHOLE: Kind = ("a whole number", (Integral,))
+NUMBER: Kind = ("a number", (Real,))
+FLAG: Kind = ("True or False", (bool,))
+WORD: Kind = ("a name", (str,))
+_MODEL: Kind = ("a name, a path or a loaded model", (str, os.PathLike, Model))
+_RUNTIME: Kind = ("a name or a loaded runtime", (str, Runtime))
+_KINDS: dict[str, Kind] = {
+    "gpu": ("a name or a loaded GPU", (str, Gpu)),
+    "model": _MODEL,
+    "draft_model": _MODEL,
+    "runtime": _RUNTIME,
+    "draft_runtime": _RUNTIME,
+    **dict.fromkeys(("heads", "max_drafts", "draft_vocab", "tp", "ep"), WHOLE),
+    **dict.fromkeys(("match_rate", "prompt_tokens", "output_tokens", "price"), NUMBER),
+    **dict.fromkeys(("chain_only", "lossless", "dp_attention"), FLAG),
+    **dict.fromkeys(("drafter", "workload", "dtype", "weight_dtype", "kv_dtype", "overlap", "kernels"), WORD),
+    **dict.fromkeys(("scope", "baseline"), WORD),
+}
+
+
+def check_kinds(
+    given: Mapping[str, object], defaults: Mapping[str, object], kinds: Mapping[str, Kind] = _KINDS
+) -> None:
+    """Refuse arguments of another kind than theirs, before one is taken for another value.
+
+    Python takes "no" for true, True for 1 and 2.5 heads for a number of heads. None passes where it is the
+    default. Raises UsageError.
+    """
+    for name, (wanted, allowed) in kinds.items():
+        value = given.get(name)
+        if name not in given or (value is None and defaults.get(name) is None):
+            continue
+        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+            raise UsageError(f"{name} {shown(value)}: {wanted} is needed")
 
 
 def runtime_of(runtime: str | Runtime, data_dir: DataDir) -> Runtime:

@@ -22,6 +22,7 @@ from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.plan.acceptance import Given, acceptance_of
 from medusa_sim.plan.arguments import (
     ModelName,
+    check_kinds,
     check_parts,
     draft_model_of,
     match_rate_of,
@@ -118,6 +119,7 @@ class Scenario:
         given = {name: value for name, value in locals().items() if name not in ("self", "__class__")}
         self.given: dict[str, Any] = given
         """What it was made from, by the names above: for `but` and for writing it as a command."""
+        check_kinds(given, Scenario.__init__.__kwdefaults__ or {})
         for name, value, allowed in (("scope", scope, SCOPES), ("baseline", baseline, BASELINES)):
             if value not in allowed:
                 raise UsageError(unknown_name(name, value, allowed))
@@ -142,6 +144,8 @@ class Scenario:
         )
         if heads is not None and not 1 <= heads <= MAX_HEADS:
             raise UsageError(f"heads {heads}: whole numbers from 1 to {MAX_HEADS} are allowed")
+        if draft_vocab is not None and draft_vocab < 1:
+            raise UsageError(f"draft vocabulary {draft_vocab}: whole numbers from 1 are allowed")
         if kind.unit == "head" and heads is not None:
             profile = profile.of_heads(heads)
         self.profile = profile

@@ -10,6 +10,9 @@ import numpy as np
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
 
+LARGEST = 10**12
+"""On any axis: products of the three are counted in 64 bits."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Grid:
@@ -28,6 +31,8 @@ class Grid:
                 raise UsageError(f"{name} is empty: give at least one whole number from 1")
             if min(values) < 1:
                 raise UsageError(f"{name} {min(values)}: whole numbers from 1 are allowed")
+            if max(values) > LARGEST:
+                raise UsageError(f"{name} {max(values)}: whole numbers from 1 to {LARGEST:g} are allowed")
         return cls(**{name: np.asarray(values, dtype=np.int64) for name, values in axes.items()})
 
     @property
