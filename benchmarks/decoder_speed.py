@@ -3,13 +3,14 @@
     python benchmarks/decoder_speed.py profiles/checkpoints/python-stdlib-medusa-2
 
 The minimal loop is what one writes for one model and one sequence: weights fused, no modules, no batch, no
-masks. Everything takes turns on one thread, in CPU seconds, and the fastest round counts, so that the ratios
-hold on a machine that others use; times do not. Prints Markdown.
+masks. Everything takes turns on one thread, in CPU seconds; a ratio is taken within each round and its median
+counts, so that it holds on a machine that others use; times do not. Prints Markdown.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,17 +122,25 @@ class MinimalLoop:
         return text, time.perf_counter() - started
 
 
-def _fastest(turns: dict[str, Callable[[], float]], rounds: int) -> dict[str, float]:
-    """Least seconds a step of each, over rounds in which all take their turn."""
-    found: dict[str, float] = {}
-    for _ in range(rounds):
-        for name, turn in turns.items():
-            found[name] = min(found.get(name, float("inf")), turn())
-    return found
+class Rounds:
+    """Seconds a step of each, over rounds in which all take their turn; a first round only warms up."""
+
+    def __init__(self, turns: dict[str, Callable[[], float]], rounds: int) -> None:
+        self.seconds: dict[str, list[float]] = {name: [] for name in turns}
+        for number in range(1 + rounds):
+            for name, turn in turns.items():
+                seconds = turn()
+                if number:
+                    self.seconds[name].append(seconds)
+
+    def ratio(self, one: str, other: str) -> float:
+        """Of two names, each round for itself: the median."""
+        pairs = zip(self.seconds[one], self.seconds[other], strict=True)
+        return statistics.median(mine / theirs for mine, theirs in pairs)
 
 
-def _plain(target: Checkpoint, prompt: list[int], new_tokens: int, rounds: int) -> dict[str, float]:
-    """Seconds a token of plain decoding, the text of all loops being the same."""
+def _plain(target: Checkpoint, prompt: list[int], new_tokens: int, rounds: int) -> Rounds:
+    """Plain decoding, the text of all loops being the same."""
     model, capacity = target.model, len(prompt) + new_tokens
     minimal = {
         "minimal loop, fused products": MinimalLoop(model, capacity, fused=True),
@@ -146,7 +155,7 @@ def _plain(target: Checkpoint, prompt: list[int], new_tokens: int, rounds: int) 
         for name, loop in minimal.items()
     }
     turns["decode"] = lambda: generate(model, [prompt], settings).decode_s / (new_tokens - 1)
-    return _fastest(turns, rounds)
+    return Rounds(turns, rounds)
 
 
 @torch.inference_mode()
@@ -190,12 +199,12 @@ def _steps(
             return run.decode_s / run.steps
 
         turns |= {f"products {size}": products, f"step {size}": step}
-    found = _fastest(turns, rounds)
+    found = Rounds(turns, rounds)
     return [
         {
             "candidates": size,
-            "step / plain step": found[f"step {size}"] / found[f"step {sizes[0]}"],
-            "step / its products": found[f"step {size}"] / found[f"products {size}"],
+            "step / plain step": found.ratio(f"step {size}", f"step {sizes[0]}"),
+            "step / its products": found.ratio(f"step {size}", f"products {size}"),
         }
         for size in sizes
     ]
@@ -220,11 +229,11 @@ def _compare(given: argparse.Namespace) -> None:
     (prompt,) = corpus.heldout_prompts(
         texts.heldout, load_tokenizer(given.checkpoint), count=1, prompt_tokens=PROMPT_TOKENS, seed=1
     )
-    seconds = _plain(target, prompt, given.new_tokens, given.rounds)
+    plain = _plain(target, prompt, given.new_tokens, given.rounds)
     print("| plain decoding, one sequence, one thread | tokens/s over those of decode |")
     print("| --- | ---: |")
-    for name, value in seconds.items():
-        print(f"| {name} | {seconds['decode'] / value:.2f} |")
+    for name in plain.seconds:
+        print(f"| {name} | {plain.ratio('decode', name):.2f} |")
     print("\n| candidates | step / plain step | step / its products |")
     print("| ---: | ---: | ---: |")
     for row in _steps(target, prompt, given.sizes, given.new_tokens, given.rounds):
