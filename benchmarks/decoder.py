@@ -77,7 +77,7 @@ def _profile(accuracy: HeadAccuracy, name: str, effect: float, model_error: floa
     return encoded_profile(file)
 
 
-def _fresh_sets(
+def fresh_sets(
     target: Checkpoint, texts: corpus.Corpus, profile: AcceptanceProfile, given: argparse.Namespace
 ) -> list[dict[str, object]]:
     """Measured tokens per step on sets of prompts that the profile does not know, and its band."""
@@ -159,7 +159,7 @@ def main() -> None:
     prompts = [window[:PROMPT_TOKENS] for window in windows]
     first, second = prompts[0::2], prompts[1::2]
     if given.fresh_seeds:
-        rows = _fresh_sets(target, texts, load_acceptance(given.checkpoint.resolve().name), given)
+        rows = fresh_sets(target, texts, load_acceptance(given.checkpoint.resolve().name), given)
         print(_table(rows))
         share = sum(int(str(row["inside"])) for row in rows) / len(rows)
         print(f"inside the 80 % band: {share:.0%} of {len(rows)}")
