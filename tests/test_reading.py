@@ -226,6 +226,7 @@ def test_a_signal_leaves_no_part_behind(tmp_path: Path, name: str) -> None:
         "import os, signal, sys, medusa_sim.cli as cli\n"
         "from pathlib import Path\n"
         "from medusa_sim.writing import atomic\n"
+        f"signal.signal(signal.{name}, signal.SIG_DFL)\n"  # nohup leaves it ignored
         "class Group:\n"
         "    def main(self, prog_name):\n"
         "        with atomic(Path('out.csv')) as file:\n"
