@@ -160,7 +160,7 @@ def _measure_operators(
     from medusa_sim.measure import hardware
     from medusa_sim.measure.attention_kernel import attention_kernels
     from medusa_sim.measure.clocks import raise_clocks, watched
-    from medusa_sim.measure.environment import environment
+    from medusa_sim.measure.environment import environment, model_as_told
     from medusa_sim.measure.kernels import DTYPES as DTYPE_OF
     from medusa_sim.measure.kernels import Pool
     from medusa_sim.measure.record import begin, write_meta
@@ -180,11 +180,12 @@ def _measure_operators(
     folder = out or home / OPERATOR_PROFILES / seen.name
     _tell_environment(seen, len(wanted), folder)
     rates = hardware.rates(target, seen, chosen)
+    told = tuple(model_as_told(model) for model in models)
     meta = Meta(
         schema=SCHEMA,
-        title=f"Operators of {', '.join(models)} on {seen.device}",
+        title=f"Operators of {', '.join(told)} on {seen.device}",
         method=_METHODS[seen.kind],
-        models=models,
+        models=told,
         dtypes=chosen,
         environment=seen,
         rates=rates,

@@ -159,7 +159,7 @@ def measure_both(folder: Path, device: torch.device, dtype: str, given: dict[str
     from medusa_sim.latency.profile import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
     from medusa_sim.measure.decoder_steps import decoder_config
-    from medusa_sim.measure.environment import environment
+    from medusa_sim.measure.environment import environment, model_as_told
     from medusa_sim.measure.record import begin, write_meta
     from medusa_sim.measure.shapes import case_of, cases, filled_up
     from medusa_sim.measure.together import Together, require_cpu
@@ -185,9 +185,9 @@ def measure_both(folder: Path, device: torch.device, dtype: str, given: dict[str
     rates = hardware.rates(device, seen, (dtype,))
     meta = Meta(
         schema=SCHEMA,
-        title=f"Operators of {path} on {seen.device}",
+        title=f"Operators of {model_as_told(path)} on {seen.device}",
         method="CPU time of runs of calls, in turns with steps, divided by the time of a kernel beside each",
-        models=(path,),
+        models=(model_as_told(path),),
         dtypes=(dtype,),
         environment=seen,
         rates=rates,

@@ -144,6 +144,12 @@ def differences(first: Environment, second: Environment) -> list[str]:
     return found
 
 
+def model_as_told(given: str) -> str:
+    """A model as a profile names it: a path below the working directory is told from there."""
+    path, here = Path(given), Path.cwd()
+    return str(path.relative_to(here)) if path.is_absolute() and path.is_relative_to(here) else given
+
+
 def slug(title: str) -> str:
     """A device's name as a file name: `Intel(R) Xeon(R) Processor` -> `intel-xeon-processor`."""
     plain = re.sub(r"\((?:r|tm|c)\)|@.*$|\bcpu\b", " ", title.lower())

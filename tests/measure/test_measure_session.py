@@ -12,7 +12,7 @@ import pytest
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.profile import profile_of
 from medusa_sim.measure import hardware, record, session, shapes, spread
-from medusa_sim.measure.environment import differences, slug, torch_device
+from medusa_sim.measure.environment import differences, model_as_told, slug, torch_device
 from medusa_sim.measure.record import Record, begin, write_meta
 from medusa_sim.measure.shapes import Case, cases
 from medusa_sim.measure.spread import Timing, spread_warning, timing_of
@@ -312,3 +312,10 @@ def test_samples_to_percentiles() -> None:
     assert (found.time_us, found.p10_us, found.p90_us, found.repeats) == (6.0, 2.0, 10.0, 11)
     assert found.spread == pytest.approx(8.0 / 6.0)
     assert spread.SPREAD_LIMIT == 0.10
+
+
+def test_a_profile_names_models_without_the_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert model_as_told(str(tmp_path / "models" / "config.json")) == "models/config.json"
+    for given in ("llama-7b", "models/config.json", "/elsewhere/config.json"):
+        assert model_as_told(given) == given
