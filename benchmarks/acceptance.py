@@ -112,12 +112,9 @@ def _heads(seeds: Sequence[int]) -> pd.DataFrame:
     """Rates of both checkpoints on every set."""
     texts, rows = corpus.read_corpus(), []
     for name in CHECKPOINTS:
-        path = ROOT / "profiles" / "checkpoints" / name
-        target = load_checkpoint(path)
-        given = argparse.Namespace(checkpoint=path, fresh_seeds=seeds, prompts=PROMPTS, sizes=SIZES)
-        rows += [
-            {"checkpoint": name, **row} for row in fresh_sets(target, texts, load_acceptance(name), given)
-        ]
+        target = load_checkpoint(ROOT / "profiles" / "checkpoints" / name)
+        found = fresh_sets(target, texts, load_acceptance(name), seeds=seeds, count=PROMPTS, sizes=SIZES)
+        rows += [{"checkpoint": name, **row} for row in found]
     frame = pd.DataFrame(rows)
     frame["error"] = frame["predicted"] / frame["measured"] - 1.0
     return frame

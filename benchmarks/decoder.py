@@ -10,6 +10,7 @@ measured tokens per step that they are to predict. Prompts come from files that 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -78,18 +79,24 @@ def _profile(accuracy: HeadAccuracy, name: str, effect: float, model_error: floa
 
 
 def fresh_sets(
-    target: Checkpoint, texts: corpus.Corpus, profile: AcceptanceProfile, given: argparse.Namespace
+    target: Checkpoint,
+    texts: corpus.Corpus,
+    profile: AcceptanceProfile,
+    *,
+    seeds: Sequence[int],
+    count: int,
+    sizes: Sequence[int],
 ) -> list[dict[str, object]]:
-    """Measured tokens per step on sets of prompts that the profile does not know, and its band."""
+    """Measured tokens per step on sets of `count` prompts that the profile does not know, and its band."""
     assert target.heads is not None
-    tokenizer = load_tokenizer(given.checkpoint)
+    tokenizer = load_tokenizer(target.path)
     settings = GenerationSettings(max_new_tokens=NEW_TOKENS, stop_at_end_of_text=False)
     rows: list[dict[str, object]] = []
-    for seed in given.fresh_seeds:
+    for seed in seeds:
         prompts = corpus.heldout_prompts(
-            texts.heldout, tokenizer, count=given.prompts, prompt_tokens=PROMPT_TOKENS, seed=seed
+            texts.heldout, tokenizer, count=count, prompt_tokens=PROMPT_TOKENS, seed=seed
         )
-        for size in (n for n in given.sizes if n > 1):
+        for size in (n for n in sizes if n > 1):
             tree = profile.tree(size)
             assert tree is not None
             drafter = MedusaDrafter(target.model, target.heads, tree)
@@ -159,7 +166,14 @@ def main() -> None:
     prompts = [window[:PROMPT_TOKENS] for window in windows]
     first, second = prompts[0::2], prompts[1::2]
     if given.fresh_seeds:
-        rows = fresh_sets(target, texts, load_acceptance(given.checkpoint.resolve().name), given)
+        rows = fresh_sets(
+            target,
+            texts,
+            load_acceptance(given.checkpoint.resolve().name),
+            seeds=given.fresh_seeds,
+            count=given.prompts,
+            sizes=given.sizes,
+        )
         print(_table(rows))
         share = sum(int(str(row["inside"])) for row in rows) / len(rows)
         print(f"inside the 80 % band: {share:.0%} of {len(rows)}")
