@@ -57,7 +57,7 @@ for size in ${SIZES:-3m 50m 300m}; do
             > "$out/measure-$size.log" 2>&1
     fi || [ $stopped -eq 1 ] || { tail -3 "$out"/*-"$size".log >&2; exit 1; }
     [ -e "$steps/steps.csv" ] || [ -e "$steps/runs.csv" ] || { echo "$device: stopped before anything was measured" >&2; exit 130; }
-    sim calibrate --gpu "$device" --kernels torch --rows "$rows"/*.csv --data-dir "$out/data" -o "$out/fit-$size.md" \
+    sim calibrate --gpu "$device" --kernels torch --rows "$rows"/*.csv --data-dir "$out/data" --overwrite -o "$out/fit-$size.md" \
         2> "$out/fit-$size.log" || { tail -1 "$out/fit-$size.log" >&2; exit 1; }
     for latency in measured calibrated; do
         echo "== $device, $latency"

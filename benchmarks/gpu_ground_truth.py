@@ -138,7 +138,9 @@ def fits(given: argparse.Namespace, name: str, sim: tuple[str, ...], data: Path)
     rows = sorted(str(path) for path in (data / "profiles/operators" / name).glob("*.csv"))
     told = ("--gpu", name, "--kernels", "torch", "--data-dir", str(data))
     source = ("--rows", *rows) if rows else ("--rows", "ROWS")
-    yield Stage("fit", "fit", 150, (*sim, "calibrate", *told, "-o", str(given.out / "fit.md"), *source))
+    yield Stage(
+        "fit", "fit", 150, (*sim, "calibrate", *told, "--overwrite", "-o", str(given.out / "fit.md"), *source)
+    )
     for folder in sorted((data / "profiles/decoder").glob("*/steps.csv")) or [Path("STEPS/steps.csv")]:
         steps = folder.parent
         for latency, fallback in (("measured", "calibrated"), ("calibrated", "refuse")):

@@ -1,11 +1,12 @@
 """Files read within limits: the only place of the package where files are opened to be read.
 
 Every reader has a limit, which holds while it reads: a device, a pipe or a file given by mistake ends in
-one line and not in the machine's memory.
+one line and not in the machine's memory. What a command reads is noted, so that its result cannot replace it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import os
@@ -13,10 +14,11 @@ import stat
 import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
-from medusa_sim.errors import DataError, MedusaSimError, SpecError, shown
+from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError, shown
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +30,58 @@ TABLE_BYTES = 64_000_000
 TABLE_ROWS = 200_000
 DEEPEST = 40
 """Tables within tables that a TOML or JSON file may have; specifications have six levels."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Files:
+    """Files of one command by device and inode, so that links and other spellings are the same file."""
+
+    inputs: set[tuple[int, int]] = field(default_factory=set)
+    outputs: set[tuple[int, int]] = field(default_factory=set)
+
+
+_commands: list[_Files] = []
+"""The command that runs, if any, is the last."""
+
+
+@contextlib.contextmanager
+def one_command() -> Iterator[None]:
+    """Inside, a file that is read is no place for the result, whichever is told first."""
+    _commands.append(_Files())
+    try:
+        yield
+    finally:
+        _commands.pop()
+
+
+def as_input(path: Path | str, seen: os.stat_result | None = None) -> None:
+    """Note a file that is read; every reader here does. Raises OutputError where it is the output."""
+    if _commands and (identity := _identity(path, seen)) is not None:
+        _commands[-1].inputs.add(identity)
+        _check_apart(path, identity)
+
+
+def as_output(path: Path | str) -> None:
+    """Note where the user wants a result. Raises OutputError where the command read that very file."""
+    if _commands and (identity := _identity(path)) is not None:
+        _commands[-1].outputs.add(identity)
+        _check_apart(path, identity)
+
+
+def _check_apart(path: Path | str, identity: tuple[int, int]) -> None:
+    if identity in _commands[-1].inputs & _commands[-1].outputs:
+        raise OutputError(
+            f"{named(path)} is read by this command, and the result would replace it; write to another file"
+        )
+
+
+def _identity(path: Path | str, seen: os.stat_result | None = None) -> tuple[int, int] | None:
+    """Device and inode of a regular file; None for what is not there, which is no file twice."""
+    try:
+        seen = seen or Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return (seen.st_dev, seen.st_ino) if stat.S_ISREG(seen.st_mode) else None
 
 
 class FileState(NamedTuple):
@@ -44,6 +98,7 @@ def file_state(path: Path) -> FileState:
         seen = path.stat()
     except OSError as error:
         raise _unreadable(path, error, SpecError) from error
+    as_input(path, seen)
     return FileState(path, seen.st_mtime_ns, seen.st_size)
 
 
@@ -56,8 +111,10 @@ def read_bytes(path: Path, limit_bytes: int, what: str, error: type[MedusaSimErr
         # Without O_NONBLOCK the opening of a pipe waits for a writer.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
         with os.fdopen(handle, "rb") as file:
-            if not stat.S_ISREG(os.fstat(handle).st_mode):
+            seen = os.fstat(handle)
+            if not stat.S_ISREG(seen.st_mode):
                 raise error(f"{named(path)}: is no regular file; give {what}")
+            as_input(path, seen)
             content = file.read(limit_bytes + 1)
     except IsADirectoryError:
         raise error(f"{named(path)}: is a folder; give {what}") from None
@@ -74,6 +131,7 @@ def check_regular(path: Path, what: str, error: type[MedusaSimError] = DataError
     """Refuse what is no regular file, before a library opens it. Raises `error`."""
     try:
         if path.is_file():
+            as_input(path)
             return
     except OSError as refused:
         raise _unreadable(path, refused, error) from refused

@@ -23,7 +23,7 @@ from medusa_sim.reading import (
     read_text,
     read_toml,
 )
-from medusa_sim.writing import STDOUT, atomic, check_folder, check_writable, write_folder, write_text
+from medusa_sim.writing import RECORD, STDOUT, atomic, check_folder, check_writable, write_folder, write_text
 
 MAIN = "from medusa_sim.cli import main; main()"
 
@@ -190,16 +190,47 @@ def test_a_folder_is_written_whole_and_foreign_files_stay(tmp_path: Path) -> Non
     write_folder(folder, {"a.txt": b"1", "b.txt": b"2"})
     (folder / "mine.txt").write_text("mine")
     assert write_folder(folder, {"a.txt": b"3"}) == (folder / "a.txt",)
-    assert {p.name: p.read_text() for p in folder.iterdir()} == {
-        "a.txt": "3",
-        "b.txt": "2",
-        "mine.txt": "mine",
-    }
+    held = {p.name: p.read_text() for p in folder.iterdir() if p.name != RECORD}
+    assert held == {"a.txt": "3", "b.txt": "2", "mine.txt": "mine"}
+    for changed in ("mine.txt", "b.txt"):
+        (folder / changed).write_text("mine")
+        with pytest.raises(OutputError, match=f"{changed}.*--overwrite"):
+            write_folder(folder, {"a.txt": b"4", changed: b"4"})
+        with pytest.raises(OutputError, match="--overwrite"):
+            check_folder(folder, [changed], overwrite=False)
+        assert (folder / "a.txt").read_text() == "3"
+    write_folder(folder, {"b.txt": b"2"}, overwrite=True)
     (folder / "c.txt").mkdir()
     with pytest.raises(OutputError, match=r"c\.txt: it is a folder"):
         write_folder(folder, {"a.txt": b"4", "c.txt": b"4"})
     assert (folder / "a.txt").read_text() == "3"
     assert [p.name for p in folder.parent.iterdir()] == ["report"]
+
+
+def test_a_finished_run_takes_away_what_killed_ones_left(tmp_path: Path) -> None:
+    target = tmp_path / "out.csv"
+    left, others = tmp_path / ".out.csvabcd1234.part", tmp_path / ".other.csvabcd1234.part"
+    left_folder = tmp_path / ".reportabcd1234.part"
+    for path in (left, others):
+        path.write_text("half")
+    (left_folder / "whole").mkdir(parents=True)
+    with atomic(target) as file:
+        file.write(b"one")
+        write_text(target, "another writer of the same file")  # leaves alone what is being written
+    assert target.read_text() == "one"
+    write_folder(tmp_path / "report", {"a.txt": b"1"})
+    assert sorted(p.name for p in tmp_path.iterdir()) == [others.name, "out.csv", "report"]
+
+
+def test_a_pipe_that_nobody_reads_is_refused_at_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    with pytest.raises(OutputError, match="nobody reads"):
+        write_text(pipe, "lost")
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_text(pipe, "read")
+    assert os.read(reader, 10) == b"read"
+    os.close(reader)
 
 
 def test_the_dash_is_stdout(capfdbinary: pytest.CaptureFixture[bytes], tmp_path: Path) -> None:

@@ -25,7 +25,8 @@ from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.calibrate.store import Section, write_tables
 from medusa_sim.calibrate.transfer import fit_transferred_gemm
 from medusa_sim.calibrate.unfused import fit_unfused
-from medusa_sim.errors import DataError, UsageError
+from medusa_sim.data import shipped_dir
+from medusa_sim.errors import DataError, OutputError, UsageError
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.cells import texts
@@ -42,7 +43,7 @@ from medusa_sim.operators.operator import (
 )
 from medusa_sim.operators.registry import operator_of
 from medusa_sim.operators.table import operators_of
-from medusa_sim.reading import SPEC_BYTES, read_text
+from medusa_sim.reading import SPEC_BYTES, named, read_text, read_toml
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, Kernel
 from medusa_sim.writing import write_text
@@ -272,6 +273,25 @@ def check_set_name(name: str) -> None:
     """Refuse a kernel set that a TOML key or an option could not carry. Raises UsageError."""
     if not re.fullmatch(r"[a-z][a-z0-9_-]{0,40}", name):
         raise UsageError(f"kernel set {name!r}: a lower-case word is allowed (letters, digits, '-', '_')")
+
+
+def check_not_there(folder: Path, gpu: Gpu, kernel_set: str, fitted: FittedKernel) -> None:
+    """Refuse to replace a kernel of the user's own `folder`/<gpu>.toml. Raises OutputError."""
+    place = [name for name in ("kernels", kernel_set, fitted.section, fitted.key) if name]
+    own = folder / f"{gpu.name}.toml"
+    held, ships = (_table_at(path, place) for path in (own, shipped_dir() / "hardware" / own.name))
+    if held is not None and held != ships:
+        raise OutputError(
+            f"{named(own)} has [{'.'.join(place)}] already; add --overwrite to replace it, or choose another "
+            "--kernels NAME"
+        )
+
+
+def _table_at(path: Path, place: Sequence[str]) -> Any:
+    table: Any = read_toml(path) if path.exists() else None
+    for name in place:
+        table = table.get(name) if isinstance(table, dict) else None
+    return table
 
 
 def write_kernels(folder: Path, gpu: Gpu, kernel_set: str, fitted: Sequence[FittedKernel]) -> Path:

@@ -30,13 +30,17 @@ def _is_shipped(name: str) -> bool:
     return find(FOLDER, f"{name}.toml") is None
 
 
+def runtime_path(data_folder: Path, name: str) -> Path:
+    """Where a runtime of the user's lies."""
+    return data_folder / FOLDER / f"{name}.toml"
+
+
 def write_runtime(data_folder: Path, fitted: FittedRuntime, inherits: str) -> Path:
     """The file that was written. Raises OutputError where it cannot be."""
     import tomlkit
 
-    folder = data_folder / FOLDER
-    make_folder(folder)
-    path = folder / f"{fitted.runtime.name}.toml"
+    path = runtime_path(data_folder, fitted.runtime.name)
+    make_folder(path.parent)
     document = tomlkit.document()
     document.add("inherits", inherits)
     document.add("title", fitted.runtime.title)

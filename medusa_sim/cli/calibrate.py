@@ -10,7 +10,7 @@ import click
 from medusa_sim.cli.calibrate_engine import calibrate_engine
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import DRAFTER, MODEL, RUNTIME
-from medusa_sim.cli.options import DTYPE, PositiveFloat, gpu_option, output_options
+from medusa_sim.cli.options import DTYPE, PositiveFloat, gpu_option, output_options, overwrite_option
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import DataError, UsageError
 
@@ -80,6 +80,7 @@ from medusa_sim.errors import DataError, UsageError
 )
 @click.option("--source", default=None, help="One line kept with the parameters [default: the files' names].")
 @click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
+@overwrite_option
 @output_options
 def calibrate(
     gpu: str,
@@ -92,13 +93,15 @@ def calibrate(
     data_dir: Path | None,
     *,
     dry_run: bool,
+    overwrite: bool,
     **engine: Any,
 ) -> None:
     """Kernel parameters of one GPU and kernel library, fitted to measured operator rows.
 
     Every operator and dtype in the files is fitted; errors are printed of the rows of the fit and of
     held-out shapes, with the 80 % band of measured / predicted by size. The parameters go to
-    hardware/GPU.toml in the data folder, where every command finds them first.
+    hardware/GPU.toml in the data folder, where every command finds them first; kernels of yours that are
+    there already are replaced with --overwrite only.
 
     With --engine-bench it is the terms of a serving engine that are fitted, to what a load generator
     measured: `vllm bench serve`, `latency` or `throughput`, SGLang's bench_serving, AIPerf, GuideLLM, or a
@@ -109,14 +112,21 @@ def calibrate(
         if rows_files:
             raise UsageError("--rows fits kernels, --engine-bench a runtime; give one of the two")
         calibrate_engine(
-            (*bench_files, *more), output, data_dir, dry_run=dry_run, gpu=gpu, kernels=kernels, **engine
+            (*bench_files, *more),
+            output,
+            data_dir,
+            dry_run=dry_run,
+            overwrite=overwrite,
+            gpu=gpu,
+            kernels=kernels,
+            **engine,
         )
         return
     if kernels is None:
         raise UsageError("calibrate needs --kernels NAME with --rows, or --engine-bench FILE")
     import pandas as pd
 
-    from medusa_sim.calibrate.rows import check_set_name, fitted_kernels, write_kernels
+    from medusa_sim.calibrate.rows import check_not_there, check_set_name, fitted_kernels, write_kernels
     from medusa_sim.data import user_data_dir
     from medusa_sim.operators.table import read_rows
     from medusa_sim.specs.gpu import load_gpu
@@ -135,6 +145,8 @@ def calibrate(
     fitted = []
     passed_over: list[str] = []
     for each in fitted_kernels(frame, card, told, kernel_set=kernels, leave_out=passed_over.append):
+        if not dry_run and not overwrite:
+            check_not_there(folder, card, kernels, each)
         click.echo(f"fitted {each.section} {each.key}".rstrip(), err=True)
         fitted.append(each)
     if not fitted:

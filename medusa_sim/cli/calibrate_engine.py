@@ -19,7 +19,13 @@ WORTH_A_WORD = 0.10
 
 
 def calibrate_engine(
-    files: tuple[Path, ...], output: Output, data_dir: Path | None, *, dry_run: bool, **names: Any
+    files: tuple[Path, ...],
+    output: Output,
+    data_dir: Path | None,
+    *,
+    dry_run: bool,
+    overwrite: bool,
+    **names: Any,
 ) -> None:
     """Fit, print every run beside what the fitted runtime gives, and write the runtime.
 
@@ -29,14 +35,17 @@ def calibrate_engine(
 
     from medusa_sim.calibrate.engine_bench import Shape, read_bench
     from medusa_sim.calibrate.engine_fit import fitted_runtime
-    from medusa_sim.calibrate.runtime_file import check_runtime_name, write_runtime
+    from medusa_sim.calibrate.runtime_file import check_runtime_name, runtime_path, write_runtime
     from medusa_sim.data import user_data_dir
+    from medusa_sim.writing import check_new
 
     if names["name"] is None or names["model"] is None:
         raise UsageError(
             "--engine-bench needs --model MODEL that was served, and --name NAME for the runtime"
         )
     check_runtime_name(names["name"])
+    if not dry_run:
+        check_new(runtime_path(user_data_dir(data_dir), names["name"]), overwrite=overwrite)
     shape = Shape(
         concurrency=names["concurrency"],
         prompt=names["prompt_tokens"],

@@ -85,6 +85,13 @@ class LazyGroup(click.Group):
             _forget_stdout()
             ctx.exit(BROKEN_PIPE)
 
+    def _one_command(self, *args: Any, **extra: Any) -> Any:
+        """As click's main; a file that the command reads is no place for its result."""
+        from medusa_sim.reading import one_command
+
+        with one_command():
+            return super().main(*args, **extra)
+
     def main(
         self,
         args: Sequence[str] | None = None,
@@ -97,7 +104,7 @@ class LazyGroup(click.Group):
         given = tuple(sys.argv[1:] if args is None else args)
         extra.setdefault("obj", given)
         run: Callable[[], Any] = functools.partial(
-            super().main, given, prog_name, complete_var, False, **extra
+            self._one_command, given, prog_name, complete_var, False, **extra
         )
         if not standalone_mode:
             return run()

@@ -21,7 +21,7 @@ from medusa_sim.cli.options import (
     scenario_options,
     tp_option,
 )
-from medusa_sim.cli.output import Output, command_line
+from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL
@@ -191,7 +191,7 @@ def load(
     policies: tuple[str, ...],
     rates: tuple[float, ...] | None,
     target_rate: float | None,
-    report_dir: Path | None,
+    report: ReportPlace,
     *,
     search: bool,
     timeline: bool,
@@ -208,10 +208,6 @@ def load(
     from medusa_sim.plan.scenario import Scenario
 
     parts.check(output)
-    if report_dir is not None:
-        from medusa_sim.writing import check_folder
-
-        check_folder(report_dir)
     common = {key: names[key] for key in ("tp", *SCENARIO_NAMES) if key in names}
     scenarios = [
         Scenario(gpu=gpu, model=model, drafter=drafter, **common)
@@ -221,7 +217,7 @@ def load(
     ]
     asked = {key: value for key, value in names.items() if key not in common}
     if parts.folder is not None:
-        of_one = {"--report": report_dir, "--timeline": timeline, "--target-rate": target_rate}
+        of_one = {"--report": report.folder, "--timeline": timeline, "--target-rate": target_rate}
         for option, value in of_one.items():
             if value:
                 raise UsageError(
@@ -249,11 +245,10 @@ def load(
             advance=lambda done, total: tell(done, total, None),
         )
     _show(output, answer, timeline=timeline)
-    if report_dir is not None:
+    if report.folder is not None:
         from medusa_sim.report.load_report import write_load_report
 
-        for path in write_load_report(report_dir, answer, command=command_line()):
-            click.echo(f"wrote {path}", err=True)
+        report.write(write_load_report, answer, command=command_line())
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from medusa_sim.cli.names import ACCEPTANCE, DRAFTER, GPU, MODEL, RUNTIME
-from medusa_sim.cli.output import FORMATS, Output
+from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import (
     DEFAULT_DRAFTER,
@@ -226,13 +226,27 @@ def tp_option(command: Command) -> Command:
 
 
 def report_option(command: Command) -> Command:
-    """--report DIR; the command gets `report_dir`."""
-    return click.option(
+    """--report DIR and --overwrite; the command gets `report` (a ReportPlace), checked at once."""
+
+    @click.option(
         "--report",
         "report_dir",
         type=click.Path(path_type=Path),
         default=None,
         help="Also write report.html and report.md with plots into this folder.",
+    )
+    @overwrite_option
+    @functools.wraps(command)
+    def wrapped(*args: Any, report_dir: Path | None, overwrite: bool, **kwargs: Any) -> Any:
+        return command(*args, report=ReportPlace.of(report_dir, overwrite=overwrite), **kwargs)
+
+    return wrapped
+
+
+def overwrite_option(command: Command) -> Command:
+    """--overwrite; the command gets `overwrite`."""
+    return click.option(
+        "--overwrite", is_flag=True, help="Replace files that are there and are not this command's own."
     )(command)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -127,6 +127,31 @@ class Output:
         with atomic(self.path) as file:
             write_parquet(chunks, file)
         click.echo(f"wrote {self.path}", err=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ReportPlace:
+    """The folder of a report; None: none is written. overwrite: also over files that no report left."""
+
+    folder: Path | None
+    overwrite: bool
+
+    @classmethod
+    def of(cls, folder: Path | None, *, overwrite: bool) -> ReportPlace:
+        """Checked at once, before anything is computed. Raises UsageError or OutputError."""
+        if folder is None:
+            if overwrite:
+                raise UsageError("--overwrite is about files of --report DIR; give it, or leave both out")
+        else:
+            from medusa_sim.writing import check_folder
+
+            check_folder(folder, ("report.html", "report.md"), overwrite=overwrite)
+        return cls(folder, overwrite)
+
+    def write(self, written: Callable[..., tuple[Path, ...]], *report: Any, command: str) -> None:
+        """Write what a function makes of `report`, and say where."""
+        for path in written(self.folder, *report, command=command, overwrite=self.overwrite):
+            click.echo(f"wrote {path}", err=True)
 
 
 def _form_of(path: Path) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import output_options
+from medusa_sim.cli.options import output_options, overwrite_option
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import SpecError, unknown_name
 
@@ -42,6 +42,7 @@ KINDS = ("gpu", "model", "runtime", "acceptance", "price")
     default=None,
     help="Write an example config.json and example operator rows into this folder, and nothing else.",
 )
+@overwrite_option
 @output_options
 def specs(
     names: tuple[str, ...],
@@ -50,6 +51,8 @@ def specs(
     examples_dir: Path | None,
     output: Output,
     data_dir: Path | None,
+    *,
+    overwrite: bool,
 ) -> None:
     """What is known of GPUs, models, runtimes, acceptance profiles and prices, and where it comes from.
 
@@ -59,7 +62,7 @@ def specs(
     from medusa_sim.report.spec_tables import SpecEntry, detail_table, overview_tables, spec_rows
 
     if examples_dir is not None:
-        _write_examples(examples_dir)
+        _write_examples(examples_dir, overwrite=overwrite)
         return
     entries = [
         SpecEntry(kind=found, name=name, rows=tuple(spec_rows(found, name, data_dir, kernels=with_kernels)))
@@ -75,12 +78,13 @@ def specs(
         click.echo("`medusa-sim specs NAME` shows every number with its source", err=True)
 
 
-def _write_examples(folder: Path) -> None:
+def _write_examples(folder: Path, *, overwrite: bool) -> None:
     from medusa_sim.data import shipped_dir
     from medusa_sim.writing import write_folder
 
     shipped = shipped_dir() / "docs"
-    for path in write_folder(folder, {name: (shipped / name).read_bytes() for name in EXAMPLES}):
+    contents = {name: (shipped / name).read_bytes() for name in EXAMPLES}
+    for path in write_folder(folder, contents, overwrite=overwrite):
         click.echo(f"wrote {path}", err=True)
 
 

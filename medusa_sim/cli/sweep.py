@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from itertools import chain
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,7 +12,7 @@ from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, TP, GridType, echo_
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPUS, MODELS
 from medusa_sim.cli.options import TP_HELP, PositiveFloat, output_options, report_option, scenario_options
-from medusa_sim.cli.output import Output
+from medusa_sim.cli.output import Output, ReportPlace
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
@@ -103,7 +102,7 @@ def sweep(
     seq_len: tuple[int, ...],
     candidates: tuple[int, ...],
     all_rows: bool,
-    report_dir: Path | None,
+    report: ReportPlace,
     output: Output,
     parts: PartsPlace,
     **names: Any,
@@ -118,10 +117,6 @@ def sweep(
     from medusa_sim.step.grid import Grid
 
     parts.check(output)
-    if report_dir is not None:
-        from medusa_sim.writing import check_folder
-
-        check_folder(report_dir)
     grid = Grid.of(batch, seq_len, candidates)
     scenarios = tuple(
         Scenario(gpu=gpu, model=model, tp=tp, **names) for gpu in gpus for model in models for tp in tps
@@ -133,11 +128,10 @@ def sweep(
         _show_best(output, scenarios, grid, told)
     else:
         _write_rows(output, scenarios, grid, told)
-    if report_dir is not None:
+    if report.folder is not None:
         from medusa_sim.report.sweep_report import write_report
 
-        for path in write_report(report_dir, scenarios, grid, command=_command()):
-            click.echo(f"wrote {path}", err=True)
+        report.write(write_report, scenarios, grid, command=_command())
 
 
 def left_out(scenario: Scenario, grid: Grid) -> list[str]:

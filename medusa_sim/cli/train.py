@@ -11,7 +11,7 @@ import click
 
 from medusa_sim.cli.decoder_extra import SEED_MAX, require_decoder_extra
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import output_options
+from medusa_sim.cli.options import output_options, overwrite_option
 from medusa_sim.cli.output import Output
 
 
@@ -35,7 +35,7 @@ from medusa_sim.cli.output import Output
     required=True,
     help="Folder of the checkpoint to write: a new one, an empty one, or with --overwrite one of its own.",
 )
-@click.option("--overwrite", is_flag=True, help="Replace a finished checkpoint that train wrote.")
+@overwrite_option
 @click.option("--checkpoint", type=click.Path(path_type=Path), help="Checkpoint folder to start from.")
 @click.option(
     "--data",

@@ -17,7 +17,7 @@ from medusa_sim.decoder.config import DecoderConfig, read_config
 from medusa_sim.decoder.heads import PREFIX, MedusaHeads, heads_from_tensors
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import SpecError
-from medusa_sim.reading import read_json
+from medusa_sim.reading import as_input, read_json
 
 DTYPES: dict[str, torch.dtype] = {
     "fp64": torch.float64,
@@ -41,6 +41,7 @@ class Checkpoint:
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of one safetensors file. Raises SpecError if it is missing, truncated or no such file."""
+    as_input(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (not a dict)
@@ -51,6 +52,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def _read_legacy_heads(path: Path) -> dict[str, Tensor]:
+    as_input(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # torch raises half a dozen types here, and all of them mean the same

@@ -45,10 +45,13 @@ _TRUST = (
 )
 
 
-def write_load_report(folder: Path, answer: LoadAnswer, *, command: str) -> tuple[Path, ...]:
+def write_load_report(
+    folder: Path, answer: LoadAnswer, *, command: str, overwrite: bool = False
+) -> tuple[Path, ...]:
     """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
 
-    Raises OutputError where the folder cannot be written.
+    Raises OutputError where the folder cannot be written, or without `overwrite` holds other files of these
+    names.
     """
     blocks = load_blocks(answer, command)
     contents = {
@@ -56,7 +59,7 @@ def write_load_report(folder: Path, answer: LoadAnswer, *, command: str) -> tupl
         "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
         **{name: render(figure, ".png") for name, figure in pictures(blocks).items()},
     }
-    return write_folder(folder, contents)
+    return write_folder(folder, contents, overwrite=overwrite)
 
 
 def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:

@@ -43,10 +43,13 @@ _ROW_COLUMNS = (
 )  # fmt: skip
 
 
-def write_report(folder: Path, settings: Sequence[Scenario], grid: Grid, *, command: str) -> tuple[Path, ...]:
+def write_report(
+    folder: Path, settings: Sequence[Scenario], grid: Grid, *, command: str, overwrite: bool = False
+) -> tuple[Path, ...]:
     """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
 
-    Raises OutputError where the folder cannot be written.
+    Raises OutputError where the folder cannot be written, or without `overwrite` holds other files of these
+    names.
     """
     blocks = report_blocks(settings, grid, command)
     title = _title(settings)
@@ -55,7 +58,7 @@ def write_report(folder: Path, settings: Sequence[Scenario], grid: Grid, *, comm
         "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
         **{name: render(figure, ".png") for name, figure in pictures(blocks).items()},
     }
-    return write_folder(folder, contents)
+    return write_folder(folder, contents, overwrite=overwrite)
 
 
 def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> list[Block]:

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 
 import medusa_sim as ms
 from medusa_sim.cli import cli
+from medusa_sim.writing import RECORD
 
 BASE = ("load", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3", "--policy", "none,3",
         "--requests", "250", "--seeds", "1", "--max-num-seqs", "64")  # fmt: skip
@@ -74,7 +75,7 @@ def test_the_report_has_plots(tmp_path: Path) -> None:
     result = run("--rate", "4,12", "--tpot-ms", "12", "--report", str(folder))
     assert result.exit_code == 0, result.output
     assert {path.name for path in folder.iterdir()} == {
-        "report.html", "report.md", "latency.png", "goodput.png", "timeline.png",
+        "report.html", "report.md", "latency.png", "goodput.png", "timeline.png", RECORD,
     }  # fmt: skip
     html = (folder / "report.html").read_text(encoding="utf-8")
     assert html.count("<svg") == 3

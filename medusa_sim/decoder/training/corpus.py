@@ -12,6 +12,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from medusa_sim.errors import DataError
+from medusa_sim.reading import as_input
 
 _SKIPPED_FOLDERS = {
     "site-packages",
@@ -54,6 +55,7 @@ def read_corpus(folder: Path | None = None) -> Corpus:
         relative = path.relative_to(root)
         if _SKIPPED_FOLDERS.intersection(relative.parts[:-1]):
             continue
+        as_input(path)
         try:
             text = path.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError):
