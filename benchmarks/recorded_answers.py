@@ -1,0 +1,279 @@
+"""Records what the project answers, and compares two recordings: shows that a refactor changed no number.
+
+    python benchmarks/recorded_answers.py record out/before.json
+    python benchmarks/recorded_answers.py compare out/before.json out/after.json
+
+An answer is one call: a command line, whose standard output is kept, or a step of the Python API. Numbers
+must agree to 1e-9, words exactly; `command` lines and versions are left out. Exit code 3 where one differs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import math
+import shlex
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from click.testing import CliRunner
+
+import medusa_sim as ms
+from medusa_sim.cli import cli
+from medusa_sim.errors import MedusaSimError
+
+TOLERANCE = 1e-9
+_LEFT_OUT = ("command", "version", "schema")
+_SHOWN = 3
+"""Differing values that are printed of an answer."""
+
+_H100 = "--gpu h100-sxm --model llama-3.1-8b"
+_EAGLE3 = f"{_H100} --drafter eagle3 --acceptance eagle3-llama-3.1-8b"
+_R1 = "--gpu h200-sxm --tp 8 --model deepseek-r1 --drafter mtp"
+_RATES = "--acceptance 0.78,0.6,0.42"
+_RUNTIMES = ("cuda-graph", "hf-eager", "vllm-v0", "vllm-0.8", "vllm-0.10", "vllm-0.11", "vllm-0.33",
+             "sglang-0.5", "tensorrt-llm-1.2")  # fmt: skip
+
+SCENARIOS = (
+    "",
+    "--model vicuna-13b --lossless",
+    "--model zephyr-7b --heads 3",
+    "--model vicuna-7b --workload coding",
+    "--latency roofline",
+    *(f"{_EAGLE3} --runtime {runtime}" for runtime in _RUNTIMES),
+    *(
+        f"{_H100} --drafter medusa --acceptance medusa1-vicuna-7b --runtime {runtime}"
+        for runtime in _RUNTIMES[:4]
+    ),
+    f"{_EAGLE3} --runtime vllm --max-drafts 5",
+    f"{_EAGLE3} --runtime sglang --trees",
+    f"{_H100} --drafter eagle {_RATES}",
+    f"{_H100} --drafter p-eagle {_RATES}",
+    f"{_H100} --drafter pard --draft-model llama-3.2-1b {_RATES}",
+    f"{_H100} --drafter draft-model --draft-model llama-3.2-1b {_RATES}",
+    f"{_H100} --drafter ngram {_RATES} --match-rate 0.4",
+    f"{_H100} --drafter suffix {_RATES}",
+    f"{_H100} --drafter eagle3 --acceptance 2.8@3",
+    f"{_H100} --drafter eagle3 --acceptance 0.7 --dtype fp8",
+    f"{_H100} --drafter eagle3 --acceptance 0.7 --weight-dtype int4",
+    f"{_H100} --drafter eagle3 --acceptance 0.7 --kv-dtype fp8",
+    f"{_H100} --drafter eagle3 --acceptance 0.7 --dtype fp8_block --kv-dtype fp8",
+    f"{_H100} --drafter eagle3 --acceptance 0.7 --tp 2",
+    "--gpu b200 --model llama-3.3-70b --drafter eagle3 --acceptance 0.7 --dtype nvfp4 --tp 2",
+    "--gpu gb200 --model qwen3-32b --drafter eagle3 --acceptance 0.7",
+    "--gpu h100-sxm --model qwen3-8b --drafter dflash",
+    "--gpu h100-sxm --model qwen3-8b --drafter dspark --acceptance 0.7",
+    "--gpu a100-80gb-sxm --model llama-2-7b --drafter draft-model --draft-model llama-160m --acceptance 0.7",
+    "--gpu rtx-4090 --model mistral-7b --drafter eagle --acceptance 0.6",
+    "--gpu l40s --model qwen2.5-14b --drafter eagle --acceptance 0.6 --dtype fp8",
+    "--gpu rtx-pro-6000 --model gemma-3-12b --drafter eagle --acceptance 0.6",
+    "--gpu h100-sxm --model gemma-3-27b --drafter eagle --acceptance 0.6 --tp 2",
+    "--gpu a40 --model opt-13b --drafter medusa --acceptance medusa1-vicuna-7b",
+    "--gpu l4 --model llama-3.2-1b --drafter eagle --acceptance 0.6",
+    "--gpu h100-sxm --model gpt-oss-20b --drafter eagle3",
+    "--gpu b200 --model gpt-oss-120b --drafter p-eagle",
+    "--gpu h100-sxm --model gpt-oss-120b --drafter eagle3 --acceptance 0.6 --tp 2",
+    "--gpu h100-sxm --model mixtral-8x7b --drafter eagle --acceptance 0.6 --tp 2",
+    "--gpu h200-sxm --model qwen3-30b-a3b --drafter eagle3 --acceptance 0.6 --runtime vllm",
+    "--gpu h200-sxm --model qwen3-235b-a22b --drafter eagle3 --acceptance 0.6 --runtime sglang --tp 8",
+    "--gpu h200-sxm --model qwen3-235b-a22b --drafter eagle3 --acceptance 0.6 --tp 8 --ep 8",
+    "--gpu h200-sxm --model llama-4-scout --drafter eagle3 --acceptance 0.6 --tp 4",
+    "--gpu h200-sxm --model glm-4.5-air --drafter mtp --acceptance 0.6 --tp 4",
+    "--gpu h200-sxm --model minimax-m2 --drafter eagle3 --acceptance 0.6 --tp 8",
+    "--gpu h100-sxm --model deepseek-v2-lite --drafter eagle3 --acceptance 0.6",
+    *(f"{_R1} --runtime {runtime}" for runtime in ("vllm", "sglang", "tensorrt-llm", "cuda-graph")),
+    f"{_R1} --runtime sglang --ep 8",
+    f"{_R1} --runtime sglang --ep 8 --dp-attention",
+    "--gpu b200 --tp 8 --model deepseek-r1 --drafter mtp --runtime tensorrt-llm --dtype nvfp4",
+    "--gpu h200-sxm --tp 16 --model kimi-k2 --drafter eagle3 --acceptance 0.6 --runtime sglang",
+)
+"""Scenarios, as options of the commands that take one."""
+
+QUESTIONS = (
+    "sweep {} --batch 1,8,64 --seq 512,4096 --candidates 1,2,4,6,16 --format csv",
+    "sweep {} --batch 1,32",
+    "recommend {} --batch 1..64 --format json",
+)
+"""What every scenario is asked."""
+
+OTHERS = (
+    f"load {_EAGLE3} --policy none,3 --rate 5,20 --requests 150 --seeds 1 --no-search --format json",
+    f"load {_EAGLE3} --policy schedule,adaptive --users 16 --requests 100 --seeds 1 --no-search --format csv",
+    f"load {_H100} --drafter ngram --acceptance 0.6 --policy none,2 --rate 4 --requests 100 --seeds 1 "
+    "--no-search --runtime sglang --format json",
+    f"load {_R1} --runtime sglang --policy none,2 --rate 4 --requests 60 --seeds 1 --no-search --format json",
+    "recommend --batch 4 --seq 2048 --max-latency-ms 15",
+    f"recommend {_EAGLE3} --batch 4 --seq 2048 --max-latency-ms 15",
+    "sweep --runtime paper --model vicuna-33b --acceptance paper-fig21 --scope block --batch 1,8",
+    "sweep --batch 1,8 --format json",
+    f"sweep {_R1} --runtime sglang --batch 1,8 --format json",
+    "roofline --gpu h100-sxm --model llama-3.1-8b --format csv",
+    "roofline --format json",
+    "specs --format json",
+    "specs h100-sxm",
+    "specs vllm-0.33",
+    "specs deepseek-r1",
+    "acceptance show medusa1-vicuna-7b",
+    f"recommend {_EAGLE3} --batch 1..64 --draft-path my/draft --export vllm",
+    f"recommend {_EAGLE3} --batch 1..64 --draft-path my/draft --export sglang --runtime sglang",
+    f"recommend {_R1} --batch 1..64 --export tensorrt-llm --runtime tensorrt-llm",
+    f"recommend {_EAGLE3} --batch 16 --prompt-tokens 512 --output-tokens 256 --format json",
+)
+"""Further command lines."""
+
+_GPUS = ("a100-80gb-pcie", "a40", "h100-sxm", "h200-sxm", "l40s", "rtx-5090", "b200", "cpu-epyc-genoa-50m")
+_SIZES: dict[str, dict[str, tuple[Any, ...]]] = {
+    "linear": {"m": (1, 7, 64, 65, 2048), "n": (4096,), "k": (14336,),
+               "dtype": ("fp16", "bf16", "fp8", "fp8_block", "nvfp4", "int4", "fp32")},
+    "decode_attention": {"batch": (1, 16), "q_len": (1,), "kv_len": (700, 9000), "dtype": ("fp16", "bf16")},
+    "verify_attention": {"batch": (1, 16), "q_len": (4, 64), "kv_len": (700,), "dtype": ("fp16", "bf16")},
+    "prefill_attention": {"batch": (1, 4), "q_len": (512,), "kv_len": (512, 2000), "dtype": ("fp16", "bf16")},
+    **{op: {"m": (1, 33, 4096), "n": (4096,), "dtype": ("fp16", "fp32")}
+       for op in ("rms_norm", "rope", "activation", "residual", "embedding")},
+    "moe": {"tokens": (1, 24, 700), "hidden": (4096,), "inter": (1536,), "topk": (8,), "experts": (128,),
+            "tp": (1, 2), "distribution": ("balanced", "uniform"),
+            "dtype": ("bf16", "fp8", "fp8_block", "mxfp4", "nvfp4")},
+    **{op: {"batch": (1, 16), "q_len": (1, 4), "kv_len": (3000,), "heads": (16, 128), "kv_dtype": ("bf16",),
+            "scope": ("kernel", "module"), "dtype": ("bf16",)} for op in ("mla_decode", "mla_prefill")},
+    **{op: {"bytes": (4096, 10**6, 10**8), "ranks": (2, 8), "dtype": ("bf16",)}
+       for op in ("all_reduce", "all_gather", "all_to_all")},
+    **{op: {"tokens": (8, 1000), "hidden": (7168,), "topk": (8,), "experts": (256,), "ep": (8,),
+            "dtype": ("bf16",)} for op in ("dispatch", "combine")},
+}  # fmt: skip
+"""Sizes of the rows of every family; a table holds all their combinations."""
+
+
+def operator_rows() -> Iterator[dict[str, Any]]:
+    """Rows of every family."""
+    heads = {"heads": 32, "kv_heads": 8, "head_dim": 128}
+    for op, sizes in _SIZES.items():
+        for row in itertools.product(*sizes.values()):
+            yield {"op": op, **(heads if "attention" in op else {}), **dict(zip(sizes, row, strict=True))}
+
+
+def lines(rows: str) -> Iterator[str]:
+    """Every command line; rows: files of `operator_rows`, `{}` in their name stands for the family."""
+    for scenario, question in itertools.product(SCENARIOS, QUESTIONS):
+        yield " ".join(question.format(scenario).split())
+    yield from OTHERS
+    families = dict.fromkeys(family_of(row) for row in operator_rows())
+    for index, (gpu, family) in enumerate(itertools.product(_GPUS, families)):
+        cache = ("cold", "as-measured")[index % 2]
+        yield f"time --gpu {gpu} --ops {rows.format(family)} --cache {cache} --runtime kernel --format csv"
+
+
+def family_of(row: Mapping[str, Any]) -> str:
+    """The file that a row of `operator_rows` goes to: rows that one kernel or none of a GPU serves."""
+    return f"{row['op']}-{row['dtype']}-{row.get('scope', '')}"
+
+
+def record(path: Path) -> None:
+    """Write every answer to `path`."""
+    started, answers = time.perf_counter(), {}
+    runner = CliRunner()
+    with tempfile.TemporaryDirectory() as folder:
+        place = f"{folder}/{{}}.csv"
+        rows = sorted(operator_rows(), key=family_of)
+        for family, alike in itertools.groupby(rows, key=family_of):
+            pd.DataFrame(alike).to_csv(place.format(family), index=False)
+        for line in lines(place):
+            result = runner.invoke(cli, shlex.split(line), prog_name="medusa-sim")
+            failed = result.exception is not None and not isinstance(result.exception, SystemExit)
+            told = result.stdout if result.exit_code == 0 else result.stderr
+            told = repr(result.exception) if failed else told
+            key = line.replace(folder, "")
+            answers[key] = {"exit": result.exit_code, "said": parsed(told.replace(folder, ""))}
+    answers |= dict(steps())
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(answers, indent=0), encoding="utf-8")
+    refused = sum(answer.get("exit", 0) != 0 for answer in answers.values())
+    print(
+        f"{path}: {len(answers)} answers, {refused} of them refusals; {time.perf_counter() - started:.0f} s"
+    )
+
+
+def steps() -> Iterator[tuple[str, dict[str, Any]]]:
+    """Steps of the Python API, operator by operator."""
+    for scenario, batch in itertools.product(SCENARIOS, (2, 48)):
+        try:
+            answer = ms.Scenario.from_command(f"recommend {scenario}").step(batch, 1500, 3)
+        except MedusaSimError as error:
+            yield f"step {scenario} {batch}", {"exit": 1, "said": str(error)}
+            continue
+        rows = json.loads(answer.breakdown().to_json(orient="records", double_precision=15))
+        yield f"step {scenario} {batch}", {"time_us": answer.time_us, "band_us": answer.band_us, "rows": rows}
+
+
+def parsed(text: str) -> Any:
+    """Output as JSON holds it; a table as its lines, whose numbers are compared as numbers."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return [line.split(",") if "," in line else line.rstrip() for line in text.splitlines()]
+
+
+def compare(before: Path, after: Path) -> int:
+    """Print what differs between two recordings; how many answers do."""
+    old, new = (json.loads(path.read_text(encoding="utf-8")) for path in (before, after))
+    lost, added = sorted(old.keys() - new.keys()), sorted(new.keys() - old.keys())
+    differing = 0
+    for key in [key for key in old if key in new]:
+        found = list(differences(old[key], new[key], ""))
+        if found:
+            differing += 1
+            print(f"{key}\n" + "\n".join(f"    {line}" for line in found[:_SHOWN]), end="")
+            print(f"\n    and {len(found) - _SHOWN} more" if len(found) > _SHOWN else "")
+    for word, keys in (("only before", lost), ("only after", added)):
+        print(*(f"{word}: {key}" for key in keys), sep="\n", end="\n" if keys else "")
+    print(f"{len(old)} and {len(new)} answers: {differing} differ by more than {TOLERANCE:g}")
+    return differing + len(lost) + len(added)
+
+
+def differences(old: Any, new: Any, at: str) -> Iterator[str]:
+    """Places where two answers differ, with both values."""
+    if isinstance(old, dict) and isinstance(new, dict):
+        for name in [*old, *(name for name in new if name not in old)]:
+            if name not in _LEFT_OUT:
+                yield from differences(old.get(name, "(none)"), new.get(name, "(none)"), f"{at}.{name}")
+    elif isinstance(old, list) and isinstance(new, list):
+        if len(old) != len(new):
+            yield f"{at}: {len(old)} -> {len(new)} entries"
+        for index, (one, other) in enumerate(zip(old, new, strict=False)):
+            yield from differences(one, other, f"{at}[{index}]")
+    elif not same(old, new):
+        yield f"{at}: {old!r} -> {new!r}"
+
+
+def same(old: Any, new: Any) -> bool:
+    """Whether two values agree: numbers, also those that are written as text, to TOLERANCE."""
+    if old == new:
+        return True
+    try:
+        return math.isclose(float(old), float(new), rel_tol=TOLERANCE, abs_tol=0.0)
+    except (TypeError, ValueError):
+        return False
+
+
+def main() -> None:
+    """Record or compare."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    commands = parser.add_subparsers(dest="command", required=True)
+    commands.add_parser("record").add_argument("file", type=Path)
+    both = commands.add_parser("compare")
+    both.add_argument("before", type=Path)
+    both.add_argument("after", type=Path)
+    given = parser.parse_args()
+    if given.command == "record":
+        record(given.file)
+    elif compare(given.before, given.after):
+        sys.exit(3)
+
+
+if __name__ == "__main__":
+    main()
