@@ -39,6 +39,16 @@ candidates of a sequence in either.
 
 A kernel set that was fitted to rows of verification attention itself (`medusa-sim measure` records them) has
 a kernel of its own for it, by (A1) to (A4), and needs no (A5).
+
+That is a kernel that splits keys for any q. An engine may run one that does not (`specs.attention_backends`):
+FlashAttention-2 with a cache walks over all keys of a sequence in one block per head, its query rows padded
+to 64 and not packed. With F the FLOPs of an SM in a clock, on the Tensor Cores,
+
+    t_key    = d |256 / F, 0.273| clocks,  splits = 1                                                    (A6)
+
+the products of a key beside what does not overlap with them in a lone block: reading shared memory and the
+softmax. Both terms are clocks, so that their share of the peak is a matter of F alone: 0.88 where F is 512
+(RTX 3090, measured within 7 %), 0.42 where it is 2048 (A100; chunks of prefill in the same kernel give 0.39).
 """
 
 from __future__ import annotations
@@ -50,7 +60,7 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.latency.base import OperatorTime, calibrated_time
+from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
 from medusa_sim.operators.latent import LatentAttention
@@ -60,6 +70,17 @@ from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 
+_WHOLE_ROWS = 64
+_WHOLE_SERIAL_CLOCKS = 0.273
+_WHOLE_RAMP_US = 11.9
+_WHOLE_CTAS = 2
+_WHOLE_SHARING = 0.45
+"""FlashAttention-2 without split keys (A6): rows of a tile, clocks of a key and head dimension beside the
+products, and what a lone block, and two on an SM, take in chunks of prefill on the A100 (microsoft/vidur)."""
+WHOLE_ERROR = 0.15
+"""80 % half-width on cards other than those whose rows set (A6)."""
+_CLOCKS_HZ = (1.35e9, 2.7e9)
+"""An SM's FLOPs per clock are the power of two that puts its clock between these."""
 _SPLIT_MARGIN = 1.1
 """Share of blocks beyond an even spread over the SMs that the libraries' split rule leaves."""
 
@@ -107,6 +128,61 @@ def verify_attention_time(
         fixed_us=base.fixed_us,
     )
     return _parts_time(gpu, [(decode.fit, one_row), (prefill.fit, operator)], operator, parts, cold=cold)
+
+
+def whole_attention_time(
+    gpu: Gpu, decode: AttentionKernel, operator: Attention, *, splits: bool = False, cold: bool = True
+) -> OperatorTime:
+    """Time of FlashAttention-2 over a cache with several queries a sequence (A6).
+
+    decode: kernel of one query, which has the memory path. splits: as patched, with keys spread evenly over
+    the SMs, and a tenth more. Raises SpecError as `attention_time` does.
+    """
+    tensor_clocks = 4.0 * _WHOLE_ROWS / _flops_per_clock(gpu, operator.dtype)
+    fraction = tensor_clocks / float(np.hypot(tensor_clocks, _WHOLE_SERIAL_CLOCKS))
+    path = msgspec.structs.replace(
+        decode.wide,
+        ramp_us=_WHOLE_RAMP_US,
+        cta_us=0.0,
+        row_us=0.0,
+        tile_rows=_WHOLE_ROWS,
+        packs_gqa=False,
+        ctas_per_sm=_WHOLE_CTAS,
+        sharing=max(_WHOLE_SHARING, 2.0 * fraction - 1.0),
+        whole_fraction=fraction,
+        split_fraction=fraction,
+        split_above=_NEVER,
+    )
+    one_row = operator.with_columns(q_len=1)
+    plain = kernel_parts(gpu, decode, one_row, cold=cold)
+    whole = _path_parts(gpu, path, operator, cold=cold)
+    if splits:
+        _, tiles, _ = _tiles(path, operator)
+        keys = as_float(operator.kv_len) * _key_us(gpu, path, operator) / fraction
+        walk = _SPLIT_MARGIN * tiles * keys / gpu.sms
+        fixed = np.full(walk.shape, path.ramp_us + path.split_us)
+        whole = dataclasses.replace(
+            whole, time_us=fixed + np.hypot(walk, whole.memory_us), walk_us=walk, fixed_us=fixed
+        )
+    several = as_float(operator.q_len) > 1.0
+    parts = Parts(
+        **{
+            field.name: np.where(several, getattr(whole, field.name), getattr(plain, field.name))
+            for field in dataclasses.fields(Parts)
+        }
+    )
+    found = _parts_time(gpu, [(decode.fit, one_row)], operator, parts, cold=cold)
+    return less_certain(found, WHOLE_ERROR, Source.BORROWED, several)
+
+
+_NEVER = 1 << 40
+"""More keys than any sequence has."""
+
+
+def _flops_per_clock(gpu: Gpu, dtype: str) -> float:
+    """Of one SM's Tensor Cores: a power of two, told from the peak by what clocks there are."""
+    flops = gpu.peak(dtype) / gpu.sms
+    return float(2.0 ** np.ceil(np.log2(flops / _CLOCKS_HZ[1])))
 
 
 def _over_memory_of(decode: AttentionPath, prefill: AttentionPath) -> AttentionPath:

@@ -26,12 +26,13 @@ def latency_model(
     library: str = "",
     engine: str = "",
     kernel: str = "",
+    serves: str = "",
 ) -> LatencyModel:
     """The latency model of that name for one GPU.
 
     kernels: kernel set of `calibrated`. cold: operands come from HBM (always so in a step). fallback:
     what `measured` does beyond its profile: refuse, or ask the calibrated model. library, engine, kernel:
-    whose fitted kernels (`latency.choice`).
+    whose fitted kernels (`latency.choice`). serves: the engine whose attention verifies.
     Raises SpecError (no such kernel set or profile), UsageError (an unknown latency model).
     """
     if latency == "roofline":
@@ -41,7 +42,9 @@ def latency_model(
     if latency == "calibrated":
         from medusa_sim.latency.calibrated import CalibratedLatency
 
-        return CalibratedLatency(gpu, kernels, cold=cold, library=library, engine=engine, kernel=kernel)
+        return CalibratedLatency(
+            gpu, kernels, cold=cold, library=library, engine=engine, kernel=kernel, serves=serves
+        )
     if latency == "measured":
         from medusa_sim.latency.measured import MeasuredLatency
         from medusa_sim.latency.profile import load_profile
@@ -49,7 +52,14 @@ def latency_model(
         beyond = None
         if fallback == "calibrated":
             beyond = latency_model(
-                gpu, "calibrated", kernels, cold=cold, library=library, engine=engine, kernel=kernel
+                gpu,
+                "calibrated",
+                kernels,
+                cold=cold,
+                library=library,
+                engine=engine,
+                kernel=kernel,
+                serves=serves,
             )
         return MeasuredLatency(gpu, load_profile(gpu.name, data_dir), beyond)
     raise UsageError(unknown_name("latency model", latency, LATENCIES))

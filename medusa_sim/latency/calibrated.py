@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import numpy as np
+
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.attention import attention_time, verify_attention_time
+from medusa_sim.latency.attention import attention_time, verify_attention_time, whole_attention_time
 from medusa_sim.latency.base import OperatorTime
 from medusa_sim.latency.choice import Asked, Choice, KernelT, choose, said
 from medusa_sim.latency.collective import collective_time
@@ -30,8 +32,17 @@ from medusa_sim.operators.operator import (
     Gemm,
     Operator,
 )
+from medusa_sim.specs.attention_backends import (
+    FA2,
+    FA2_SPLIT,
+    TRITON,
+    Backend,
+    backend_of,
+    backend_of_row,
+)
 from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.kernels import KernelSet, SerialGemm
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 Kernel = TypeVar("Kernel")
 
@@ -43,7 +54,7 @@ class CalibratedLatency:
     a model; `False` predicts rows that were measured with operands left in L2. library: set of an engine's
     own layers of experts, latent attention and collectives. engine, kernel: the set and the library's name of
     the kernel that rows were measured with (`latency.choice`); an engine that the GPU has no set of leaves
-    `kernels`.
+    `kernels`. serves: the engine whose attention verifies (`specs.attention_backends`); empty: kernels alone.
     Raises SpecError where the GPU has no such kernel set.
     """
 
@@ -58,12 +69,25 @@ class CalibratedLatency:
         library: str = "",
         engine: str = "",
         kernel: str = "",
+        serves: str = "",
     ) -> None:
         self.gpu = gpu
+        self.serves = serves or engine
         self.kernels = engine if engine in gpu.kernels else kernels
         self.cold = cold
         self.held: KernelSet = _over(gpu.kernels.get(kernels), gpu.kernel_set(self.kernels))
         self.asked = Asked(kernels=kernels, library=library, engine=engine, kernel=kernel)
+
+    def backend(self, operator: Attention) -> Backend:
+        """The kernel that attends with several queries: the one that rows name, else the engine's."""
+        named = backend_of_row(self.asked.kernel) if self.asked.kernel else None
+        return named or backend_of(
+            self.serves,
+            self.gpu.architecture,
+            latent=False,
+            bytes_of_kv=BYTES_PER_ELEMENT[operator.stored_dtype],
+            head_dim=float(np.max(operator.head_dim)),
+        )
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""
@@ -144,7 +168,12 @@ def _attention_time(model: CalibratedLatency, operator: Attention) -> OperatorTi
         decode, prefill = (
             model.kernel("attention", fused, kind) for kind in ("decode_attention", "prefill_attention")
         )
-        return verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
+        backend = model.backend(operator)
+        if backend in (FA2, TRITON, FA2_SPLIT):
+            found = whole_attention_time(model.gpu, decode, operator, splits=backend.splits, cold=model.cold)
+        else:
+            found = verify_attention_time(model.gpu, decode, prefill, operator, cold=model.cold)
+        return replace(found, kernels=f"{model.kernels}: {backend.name}")
     kernel = model.kernel("attention", fused, operator.kind)
     return attention_time(model.gpu, kernel, operator, cold=model.cold)
 

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.specs.formats import Format
+from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Size: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64] | int | float
@@ -240,6 +240,8 @@ class Attention(Operator):
     FAMILY = "attention"
     COLUMNS = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
     AXES = ("batch", "q_len", "kv_len")
+    WORDS: ClassVar[Mapping[str, str]] = {"kv_dtype": ""}
+    SPLITS = ("kv_dtype",)
 
     kind: AttentionKind
     batch: Size
@@ -249,6 +251,19 @@ class Attention(Operator):
     kv_heads: Size
     head_dim: Size
     kv_dtype: str | None = None
+
+    @classmethod
+    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
+        """Rows of a table. Raises ValueError for a `kv_dtype` that is no numeric format."""
+        word = str(words["kv_dtype"][0]).lower()
+        cache = None if word in ("", "none") else format_of(word).dtype
+        return cls(
+            name=kind,
+            kind=kind,  # type: ignore[arg-type]  # a key of OPERATORS
+            dtype=form.dtype,
+            kv_dtype=None if cache == form.dtype else cache,
+            **numbers,
+        )
 
     @classmethod
     def faults(cls, kinds: TextArray, numbers: Numbers) -> Iterator[Fault]:

@@ -5,8 +5,8 @@ Each entry of RECORDED is told by the columns that it has; a new kind of table i
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,7 +22,8 @@ class Recorded:
 
     tells, lacks: columns that it has and has not. op: the operator of every row where the column is missing,
     a name or made from the rows. dtype: the column that holds it instead. kernel: the column that holds the
-    name of the kernel instead. no_dtype: words in `dtype` that say nothing.
+    name of the kernel instead. no_dtype: words in `dtype` that say nothing. renamed: our column -> its name
+    there.
     """
 
     tells: frozenset[str]
@@ -31,6 +32,20 @@ class Recorded:
     dtype: str = "dtype"
     kernel: str = "kernel"
     no_dtype: frozenset[str] = frozenset()
+    renamed: Mapping[str, str] = field(default_factory=dict)
+
+
+LATENT_HEAD = 576
+"""Width of a cached row of latent attention, by which tables without a name for it tell it (512 and 64)."""
+
+
+def _by_queries(frame: pd.DataFrame) -> pd.Series[Any]:
+    """Attention with several queries, with one, or latent: by q_len and the width of a cached row."""
+    import pandas as pd
+
+    several = pd.to_numeric(frame["q_len"], errors="coerce") > 1
+    named = several.map({True: "verify_attention", False: "decode_attention"})
+    return named.mask(pd.to_numeric(frame["head_dim"], errors="coerce") == LATENT_HEAD, "mla_decode")
 
 
 RECORDED: tuple[Recorded, ...] = (
@@ -48,6 +63,12 @@ RECORDED: tuple[Recorded, ...] = (
         op=lambda frame: _by_phase(frame, "dispatch", "combine", "combine"),
         kernel="backend",
         no_dtype=frozenset({"default"}),
+    ),
+    Recorded(
+        tells=frozenset({"q_heads", "kv_heads", "head_dim", "q_len"}),
+        lacks=frozenset({"heads"}),
+        op=_by_queries,
+        renamed={"heads": "q_heads", "engine": "engine_or_library"},
     ),
 )
 
@@ -68,6 +89,9 @@ def with_names(frame: pd.DataFrame) -> pd.DataFrame:
     for kind in RECORDED:
         if not kind.tells <= columns or kind.lacks & columns:
             continue
+        frame = frame.assign(
+            **{ours: frame[theirs] for ours, theirs in kind.renamed.items() if theirs in frame}
+        )
         if "op" not in columns:
             frame = frame.assign(op=kind.op if isinstance(kind.op, str) else kind.op(frame))
             columns.add("op")

@@ -40,6 +40,7 @@ from medusa_sim.plan.defaults import (
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
 from medusa_sim.plan.grounds import dense_fits, fits_beside, other_form, too_large, unpacked
 from medusa_sim.plan.speedup import BASELINES, Baseline
+from medusa_sim.specs.attention_backends import Backend, backend_of
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import Format
 from medusa_sim.specs.gpu import Gpu, load_gpu
@@ -56,6 +57,7 @@ from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting
 from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
 from medusa_sim.step.workload import SCOPES, Scope
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 SEVERAL_GPUS_WIDEN = 1.5
 """Bands of an engine's terms on several GPUs, which nobody measured apart: as between versions."""
@@ -188,6 +190,7 @@ class Scenario:
                 fallback=fallback,
                 data_dir=data_dir,
                 library="" if kernels else self.runtime.library,
+                serves=self.runtime.library,
             )
             if isinstance(latency, str)
             else latency
@@ -320,6 +323,20 @@ class Scenario:
         if self.latency.name != "calibrated":
             return ()
         return unpacked(self.model, self.gpu.kernel_set(self.kernels))
+
+    @property
+    def backend(self) -> Backend | None:
+        """The attention kernel of a verification step; None where nothing tells (a roofline, the block)."""
+        if self.latency.name == "roofline" or self.scope == "block":
+            return None
+        model = self.shard
+        return backend_of(
+            self.runtime.library,
+            self.gpu.architecture,
+            latent=model.latent is not None,
+            bytes_of_kv=BYTES_PER_ELEMENT[model.kv_dtype or model.dtype],
+            head_dim=model.head_dim,
+        )
 
     @property
     def kernel_lenders(self) -> tuple[str, ...]:

@@ -59,10 +59,12 @@ def _latency_caveats(item: Scenario) -> Iterator[str]:
     gemm = item.linear_fit
     if gemm is not None:
         yield f"Linear layers of `{item.gpu.name}` ({item.kernels}): {_fit_text(gemm)}."
-    yield (
-        "No public measurement of verification attention (2 to 128 queries over a long context) was found; "
-        "its time is put together from decode and prefill kernels."
-    )
+    if item.backend is not None:
+        yield (
+            f"Verification attends with {item.backend.name} ({item.backend.source}); few rows of it with 2 "
+            "to 128 queries are public: its time is put together from decode and prefill kernels where "
+            "keys are split, and follows rows of an RTX 3090 where they are not."
+        )
 
 
 def _fit_text(fit: Fit) -> str:

@@ -38,6 +38,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "runtime": setting.runtime.name,
         "latency_model": setting.latency.name,
         "kernels": answer.scenario.kernels,
+        "verified_by": None if answer.scenario.backend is None else answer.scenario.backend.name,
         "drafter": answer.drafting.method,
         "acceptance": answer.profile.name,
         "acceptance_agreement": answer.profile.agreement,

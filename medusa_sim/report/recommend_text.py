@@ -9,7 +9,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.cost_text import Costs, cost_sentences
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
-from medusa_sim.report.sweep_text import drafter_text
+from medusa_sim.report.sweep_text import backend_text, drafter_text
 from medusa_sim.report.text import TextTable
 from medusa_sim.units import US_PER_S
 
@@ -53,7 +53,8 @@ def headline(answer: Recommendation) -> str:
     return (
         f"{answer.scenario.cards}, {setting.model.name} {setting.model.numbers}, "
         f"{drafter_text(answer.scenario)}, "
-        f"{setting.runtime.name}, {latency}, acceptance {answer.profile.name}; {', '.join(limits)}"
+        f"{setting.runtime.name}, {latency}{backend_text(answer.scenario)}, "
+        f"acceptance {answer.profile.name}; {', '.join(limits)}"
     )
 
 

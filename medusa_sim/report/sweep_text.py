@@ -34,8 +34,14 @@ def headline(scenario: Scenario) -> str:
     against = ", against the decode step at batch 1 and length 1024" if fixed else ""
     return (
         f"{scenario.cards}, {scenario.model.name} {scenario.model.numbers}, {drafting}"
-        f"{scenario.runtime.name}, {latency}, acceptance {scenario.profile.name}{against}"
+        f"{scenario.runtime.name}, {latency}{backend_text(scenario)}, "
+        f"acceptance {scenario.profile.name}{against}"
     )
+
+
+def backend_text(scenario: Scenario) -> str:
+    """What verifies, after a comma; nothing where nothing tells."""
+    return "" if scenario.backend is None else f", verified by {scenario.backend.name}"
 
 
 def drafter_text(scenario: Scenario) -> str:
@@ -216,6 +222,8 @@ def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
         found[f"gpu {gpu.name}"] = dict(gpu.sources)
         found[f"model {model.name}"] = {"sizes": model.source}
         found[f"runtime {runtime.name}"] = dict(runtime.sources)
+        if item.backend is not None:
+            found[f"runtime {runtime.name}"]["verified_by"] = f"{item.backend.name}: {item.backend.source}"
         found[f"acceptance {item.profile.name}"] = {"tokens_per_step": item.profile.source}
         if item.latency.name == "calibrated":
             found[f"kernels {gpu.name} {item.kernels}"] = kernel_sources(item)

@@ -54,6 +54,7 @@ ALIASES: dict[str, str] = {
     "float16": "fp16",
     "half": "fp16",
     "float8": "fp8",
+    "fp8_e4m3": "fp8",
     "int4_wo": "int4",
     "w4a16": "int4",
     "w8a16": "int8_wo",

@@ -67,7 +67,14 @@ def predicted_rows(
             chosen = (kernels or runtime.kernel_set(operator.dtype), *asked.values())
             if chosen not in models:
                 models[chosen] = latency_model(
-                    gpu, latency, chosen[0], cold=cold, fallback=fallback, data_dir=data_dir, **asked
+                    gpu,
+                    latency,
+                    chosen[0],
+                    cold=cold,
+                    fallback=fallback,
+                    data_dir=data_dir,
+                    serves=runtime.library,
+                    **asked,
                 )
             found = models[chosen].time(operator)
         except SpecError as error:

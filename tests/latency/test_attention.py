@@ -2,6 +2,7 @@
 
 import dataclasses
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -15,6 +16,7 @@ from medusa_sim.calibrate.fit import Rows
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time, verify_attention_time
 from medusa_sim.latency.base import Bound, OperatorTime
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.operator import Attention, AttentionKind, Size
 from medusa_sim.operators.table import operators_of, read_rows
@@ -267,3 +269,40 @@ def test_measured_rows_are_met(file: str, name: str, kernel_set: str, shared_dat
         beyond = operator.kv_bytes > 2 * gpu.l2_bytes
         if operator.kind == "decode_attention":
             assert error[beyond].mean() < 0.08
+
+
+def _of_rtx_3090(kernel: str, q_len: int, kv_len: int, group: tuple[int, int], head_dim: int) -> float:
+    model = CalibratedLatency(load_gpu("rtx-3090"), "torch", kernel=kernel)
+    operator = replace(shape("verify_attention", 1, q_len, kv_len, group), head_dim=head_dim)
+    return float(model.time(operator).time_us)
+
+
+@pytest.mark.parametrize(
+    ("kv_len", "group", "head_dim", "measured"),
+    [(4096, (12, 2), 256, 375.0), (32768, (12, 2), 256, 2939.0), (32768, (32, 8), 128, 1336.0)],
+)
+def test_flash_attention_2_without_splits_is_met_on_the_card_that_measured_it(
+    kv_len: int, group: tuple[int, int], head_dim: int, measured: float
+) -> None:
+    """vllm-project/flash-attention pull request 193; with split keys predicted up to 16 times too fast."""
+    found = _of_rtx_3090("varlen paged, num_splits forced to 1", 8, kv_len, group, head_dim)
+    assert measured / 1.15 < found < 1.15 * measured
+    assert _of_rtx_3090("varlen paged, split-KV restored", 8, kv_len, group, head_dim) < 0.6 * found
+
+
+def test_an_engine_on_ampere_walks_over_all_keys_in_one_block_and_kernels_alone_do_not() -> None:
+    a100, h100 = load_gpu("a100-80gb-sxm"), load_gpu("h100-sxm")
+    lengths = np.array([1024, 32768])
+
+    def growth(gpu: Gpu, serves: str, kv_dtype: str | None = None) -> float:
+        model = CalibratedLatency(gpu, "torch", serves=serves)
+        operator = replace(shape("verify_attention", 1, 6, lengths, (32, 8)), dtype="fp16", kv_dtype=kv_dtype)
+        short, long = model.time(operator).time_us.tolist()
+        return float(long / short)
+
+    assert growth(a100, "vllm") > 3 * growth(a100, "")
+    assert growth(a100, "vllm", "fp8") < 0.5 * growth(a100, "vllm")
+    assert growth(h100, "vllm") == growth(h100, "")
+    one = replace(shape("verify_attention", 8, 1, lengths, (32, 8)), dtype="fp16")
+    engine, alone = (CalibratedLatency(a100, "torch", serves=name).time(one).time_us for name in ("vllm", ""))
+    np.testing.assert_allclose(engine, alone)

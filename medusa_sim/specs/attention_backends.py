@@ -1,0 +1,148 @@
+"""Which attention kernel an engine calls when a step has several queries a sequence: one table of facts.
+
+A plain decoding kernel splits the keys of a sequence over the chip. With two queries or more an engine may
+call another one that does not, and then a round grows with context as if the chip had a block for each head.
+Which one follows from the engine, the card's architecture, the format of K and V, the width of a head and
+whether attention is latent. The first entry of FACTS that fits is the answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+
+class Backend(NamedTuple):
+    """A kernel for several queries.
+
+    name: as answers print it. splits: whether the keys of a sequence are spread over several blocks.
+    full_graph: whether a graph of the whole step holds it; else the step runs in pieces, and its host work
+    before every pass is in the open (`Engine.plan_us_per_pass`). source: where that is said.
+    """
+
+    name: str
+    splits: bool
+    full_graph: bool
+    source: str
+
+
+FA2 = Backend(
+    "FlashAttention-2 without split keys",
+    splits=False,
+    full_graph=True,
+    source="vllm-project/flash-attention pull requests 176, 190, 193: num_splits is 1 where max_seqlen_q > 1",
+)
+FA2_SPLIT = Backend(
+    "FlashAttention-2 with split keys",
+    splits=True,
+    full_graph=True,
+    source="vllm-project/flash-attention pull request 193, as patched there",
+)
+FA3 = Backend(
+    "FlashAttention-3",
+    splits=True,
+    full_graph=True,
+    source="flash-attention, hopper/flash_api.cpp: its scheduler splits keys for any number of queries",
+)
+TRITON = Backend(
+    "Triton attention without split keys",
+    splits=False,
+    full_graph=True,
+    source="vLLM pull request 20401: q = 4, 13 and 40 cost 2 to 3 times q = 1",
+)
+FLASHINFER = Backend(
+    "FlashInfer's prefill kernel",
+    splits=True,
+    full_graph=False,
+    source="vLLM, v1/attention/backends/flashinfer.py: graphs hold one query a sequence without trtllm-gen; "
+    "flashinfer issue 3420",
+)
+FLASHINFER_GRAPH = FLASHINFER._replace(
+    full_graph=True, source="SGLang, flashinfer_backend.py: prefill wrappers in the graphs of verification"
+)
+TRTLLM_GEN = Backend(
+    "trtllm-gen",
+    splits=True,
+    full_graph=True,
+    source="flashinfer pull request 2265: q = 2 and 4 cost the same",
+)
+XQA = Backend("XQA", splits=True, full_graph=True, source="TensorRT-LLM, cpp/kernels/xqa: speculative masks")
+FLASHMLA = Backend(
+    "FlashMLA", splits=True, full_graph=True, source="FlashMLA issue 30: tiles of 64 rows of queries x heads"
+)
+FA3_MLA = Backend("FlashAttention-3 MLA", splits=True, full_graph=True, source="vLLM pull request 27363")
+TRITON_MLA = Backend(
+    "Triton MLA", splits=True, full_graph=True, source="vLLM, platforms/cuda.py: order of MLA backends"
+)
+TRTLLM_MLA = Backend(
+    "trtllm-gen MLA", splits=True, full_graph=True, source="vLLM, platforms/cuda.py: order of MLA backends"
+)
+ALONE = Backend(
+    "kernels that split keys",
+    splits=True,
+    full_graph=True,
+    source="kernels alone: the limit, no engine's choice",
+)
+
+
+class _Fact(NamedTuple):
+    """What an entry asks for: any of several engines and architectures; None asks nothing."""
+
+    engines: tuple[str, ...]
+    cards: tuple[str, ...]
+    backend: Backend
+    latent: bool = False
+    bytes_of_kv: float | None = None
+    widest: int | None = None
+
+
+_BEFORE_HOPPER = ("ampere", "ada", "rtxblackwell")
+FACTS: tuple[_Fact, ...] = (
+    _Fact(("vllm",), ("hopper",), FLASHMLA, latent=True, bytes_of_kv=1.0),
+    _Fact(("vllm",), ("hopper",), FA3_MLA, latent=True),
+    _Fact(("sglang",), ("hopper",), FA3_MLA, latent=True),
+    _Fact(("trtllm",), ("hopper",), FLASHMLA, latent=True),
+    _Fact(("vllm", "sglang", "trtllm"), ("blackwell",), TRTLLM_MLA, latent=True),
+    _Fact(("vllm", "sglang"), _BEFORE_HOPPER, TRITON_MLA, latent=True),
+    _Fact(("vllm",), ("hopper",), FA3, widest=256),
+    _Fact(("vllm",), _BEFORE_HOPPER, FLASHINFER, bytes_of_kv=1.0, widest=256),
+    _Fact(("vllm",), _BEFORE_HOPPER, FA2, widest=256),
+    _Fact(("sglang",), ("hopper",), FA3),
+    _Fact(("sglang",), _BEFORE_HOPPER, FLASHINFER_GRAPH),
+    _Fact(("trtllm",), ("hopper", *_BEFORE_HOPPER), XQA),
+    _Fact(("vllm", "sglang", "trtllm"), ("blackwell",), TRTLLM_GEN),
+    _Fact(("vllm",), ("hopper", *_BEFORE_HOPPER, "cdna"), TRITON),
+)
+"""Engines by the name of their kernel set (`Runtime.library`), cards by architecture."""
+
+
+def backend_of(
+    engine: str, architecture: str, *, latent: bool, bytes_of_kv: float, head_dim: float
+) -> Backend:
+    """The kernel for several queries. engine: empty for kernels alone, which are taken to split keys."""
+    for fact in FACTS:
+        if engine.lower() not in fact.engines or architecture not in fact.cards or fact.latent != latent:
+            continue
+        if fact.bytes_of_kv not in (None, bytes_of_kv) or (
+            fact.widest is not None and head_dim > fact.widest
+        ):
+            continue
+        return fact.backend
+    return ALONE
+
+
+_WORDS: Sequence[tuple[tuple[str, ...], Backend]] = (
+    (("split-kv restored",), FA2_SPLIT),
+    (("num_splits forced to 1", "num_splits 1", "single kv split"), FA2),
+    (("triton", "tree"), TRITON),
+    (("trtllm-gen",), TRTLLM_GEN),
+    (("flashinfer",), FLASHINFER),
+    (("fa2",), FA2),
+    (("fa3", "flash_attn"), FA3),
+)
+
+
+def backend_of_row(kernel: str) -> Backend | None:
+    """The kernel that a row of a table names in words of its library; None where they say none of these."""
+    told = kernel.lower()
+    return next((backend for words, backend in _WORDS if any(word in told for word in words)), None)
