@@ -29,9 +29,12 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce import Reproduction, reproduction
 from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.roofline import roofline_points
 from medusa_sim.units import US_PER_MS, US_PER_S
@@ -141,7 +144,7 @@ def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:
 
 
 def request(set_up: SetUp, batch: int, prompt: int, output: int) -> RequestLatency:
-    """One of `batch` requests from its prompt to its last token, as `recommend --prompt` answers."""
+    """One of `batch` requests from its prompt to its last token, as `recommend --prompt-tokens` answers."""
     return _recommendation(set_up, batch, batch, "latency", (prompt, output), data_version()).requests[0]
 
 
@@ -165,11 +168,11 @@ def roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...]) -
 
 @st.cache_data(max_entries=128, show_spinner=False)
 def _roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...], version: float) -> pa.Table:
-    runtime = load_runtime("kernel")
-    model = model_of(set_up)
-    latency = _latency(gpu, runtime.kernel_set(model.dtype), version, runtime.library)
+    runtime = load_runtime(set_up.runtime)
+    sizes = on_one_gpu(model_of(set_up), Parallel(tp=set_up.tp, ep=set_up.ep))
+    latency = _latency(gpu, runtime.kernel_set(sizes.dtype), version, runtime.library)
     grid = Grid.of((batch,), (set_up.seq_len,), candidates)
-    return roofline_points(latency, load_gpu(gpu), model, runtime, grid)
+    return roofline_points(latency, load_gpu(gpu), sizes, runtime, grid)
 
 
 def model_of(set_up: SetUp) -> Model:
@@ -291,15 +294,23 @@ def _load(set_up: SetUp, asked: LoadQuestion, version: float) -> LoadAnswer:
 
 
 def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
-    """`linear fp16` -> how well it was fitted, of one kernel set."""
+    """`linear fp16` -> how well it was fitted, of every kernel of one set."""
     known = load_gpu(gpu).kernels.get(kernels)
     if known is None:
         return {}
-    found = {f"linear {dtype}": kernel.fit for dtype, kernel in known.linear.items()}
-    found |= {kind.replace("_", " "): kernel.fit for kind, kernel in known.fused_attention.items()}
-    if known.unfused is not None:
-        found["QK and PV"] = known.unfused.fit
-    return found | {kind.replace("_", " "): kernel.fit for kind, kernel in known.elementwise.items()}
+    found = {}
+    for place, kernel in fitted_kernels(known).items():
+        section, _, entry = place.partition(".")
+        words = f"{_SECTIONS.get(section, '')} {entry.replace('_', ' ')}".strip()
+        found[words] = kernel.fit
+    return found
+
+
+_SECTIONS = {
+    "gemm": "linear", "moe": "experts", "mla": "latent attention", "dispatch": "experts,",
+    "unfused": "QK and PV",
+}  # fmt: skip
+"""What stands before the names of a section's kernels, where these do not say it themselves."""
 
 
 def profile_files(gpu: str) -> dict[str, Path]:

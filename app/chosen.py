@@ -77,10 +77,7 @@ class SetUp:
     @property
     def options(self) -> list[str]:
         """The same set-up as options of `medusa-sim recommend`."""
-        given = ["--gpu", self.gpu, "--model", self.model_given, "--seq", str(self.seq_len)]
-        given += self.launch_options
-        given += ["--tp", str(self.tp)] if self.tp > 1 else []
-        given += ["--ep", str(self.ep)] if self.ep > 1 else []
+        given = ["--gpu", self.gpu, *self.kernel_options]
         if self.drafter != DEFAULT_DRAFTER:
             given += ["--drafter", self.drafter]
         if self.heads is not None:
@@ -97,20 +94,17 @@ class SetUp:
         return measured_models(self.gpu).get(self.model, self.model)
 
     @property
-    def launch_options(self) -> list[str]:
-        """Runtime and dtypes as options, where they are not the default."""
-        given = [] if self.runtime == DEFAULT_ENGINE else ["--runtime", self.runtime]
-        return given + self.dtype_options
-
-    @property
-    def dtype_options(self) -> list[str]:
-        """The dtypes as options, where they are not the model's own."""
+    def kernel_options(self) -> list[str]:
+        """What decides the kernels of a step, GPU apart; the engine always, since commands differ in it."""
+        given = ["--model", self.model_given, "--seq", str(self.seq_len), "--runtime", self.runtime]
         chosen = {
+            "--tp": None if self.tp == 1 else str(self.tp),
+            "--ep": None if self.ep == 1 else str(self.ep),
             "--dtype": self.dtype,
             "--weight-dtype": self.weight_dtype,
             "--kv-dtype": self.kv_dtype,
         }
-        return [word for name, value in chosen.items() if value is not None for word in (name, value)]
+        return given + [word for name, value in chosen.items() if value is not None for word in (name, value)]
 
     @property
     def title(self) -> str:

@@ -7,32 +7,72 @@ say so.
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import streamlit as st
 
+from medusa_sim.specs.runtime import runtime_aliases
+
 _SEEN = "url_as_opened"
 _CALLED = {"seq_len": "seq"}
 """Other names of parameters, as earlier links have them; dashes count as underscores."""
+WORDS = {
+    "policy": {
+        "fixed": "a fixed number of drafts",
+        "schedule": "schedule by batch",
+        "schedule-context": "schedule by batch and context",
+        "adaptive": "measured acceptance (SGLang)",
+        "budget": "most tokens/s at every step",
+    },
+    "shows": {
+        "tpot_mean_s": "time per token, mean, ms",
+        "tpot_p99_s": "time per token, 99th per cent, ms",
+        "ttft_p50_s": "time to first token, median, ms",
+        "ttft_p99_s": "time to first token, 99th per cent, ms",
+        "goodput_per_s": "requests/s within the limits",
+        "tokens_per_s": "tokens/s",
+    },
+    "over": {
+        "requests": "requests that decode",
+        "waiting": "requests that wait",
+        "kv_tokens": "tokens in the KV cache",
+        "tokens_per_s": "tokens/s",
+    },
+}
+"""Options of a list and the words that it shows for them; a link may have either."""
+_ENGINES = re.compile(r"runtime|engine[0-9]")
 _LONGEST = 200
 
 
 def renamed() -> None:
-    """Start over with parameters by their own names, where a link calls them as options: `draft-model`."""
+    """Start over with the names that widgets know, where a link calls parameters or values otherwise.
+
+    Parameters as options (`draft-model`), engines without a version, options behind other words.
+    """
     if _SEEN in st.session_state:
         return
     given = {name: st.query_params.get_all(name) for name in st.query_params}
-    names = {name: name.replace("-", "_") for name in given}
-    names = {name: _CALLED.get(known, known) for name, known in names.items()}
-    if all(name == known for name, known in names.items()):
+    meant: dict[str, list[str]] = {}
+    for name in sorted(given, key=lambda name: name in _CALLED or "-" in name):  # widgets' own names first
+        known = name.replace("-", "_")
+        known = _CALLED.get(known, known)
+        meant.setdefault(known, [_meant(known, value) for value in given[name]])
+    if meant == given:
         return
-    for name, known in names.items():
-        if name != known:
-            del st.query_params[name]
-            if known not in given:
-                st.query_params[known] = given[name]
+    st.query_params.clear()
+    for name, values in meant.items():
+        st.query_params[name] = values
     st.rerun()
+
+
+def _meant(name: str, value: str) -> str:
+    """The value as the widget shows it."""
+    if _ENGINES.fullmatch(name):
+        return runtime_aliases().get(value, value)
+    return WORDS.get(name, {}).get(value, value)
 
 
 def _opened() -> dict[str, str]:
@@ -52,12 +92,17 @@ def opened_with(name: str) -> bool:
     return name in names
 
 
-def _checked(name: str, allowed: Callable[[str], bool], told: str) -> None:
-    """Note a URL value that the widget is about to drop."""
+def _nearest(given: str, options: Sequence[str]) -> str:
+    near = difflib.get_close_matches(given, options, n=3, cutoff=0.4) or options[:4]
+    return f"known are {', '.join(near)}{', ...' if len(options) > len(near) else ''}"
+
+
+def _checked(name: str, allowed: Callable[[str], bool], told: str | Callable[[str], str]) -> None:
+    """Note a URL value that the widget is about to drop; told: what is allowed."""
     given = _opened().pop(name, None)
     if given is not None and not allowed(given):
         notes: list[str] = st.session_state.setdefault("ignored", [])
-        notes.append(f"{name}={given[:40]} ({told})")
+        notes.append(f"{name}={given[:40]} ({told(given) if callable(told) else told})")
 
 
 def ignored() -> list[str]:
@@ -79,12 +124,12 @@ def choice(
     typed: bool = False,
 ) -> str:
     """One of several, as a list to pick from; typed: or what the user types. shown: other words for some."""
-    words = shown or {}
+    words = shown or WORDS.get(name, {})
 
     def known(given: str) -> bool:
         return given in options or given in words.values() or (typed and 0 < len(given) <= _LONGEST)
 
-    _checked(name, known, f"known are {', '.join(options[:4])}, ...")
+    _checked(name, known, lambda given: _nearest(given, options))
     chosen: str = where.selectbox(
         label,
         options,

@@ -11,6 +11,7 @@ from chosen import SetUp
 
 from medusa_sim import __version__
 from medusa_sim.export.names import METHODS as ENGINE_METHODS
+from medusa_sim.plan.grounds import dense_fits, linear_fit
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.recommend_warnings import warnings as recommend_warnings
 
@@ -18,14 +19,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.plan.recommendation import Recommendation
-    from medusa_sim.plan.scenario import Scenario
     from medusa_sim.plan.schedule_row import ScheduleRow
+    from medusa_sim.specs.gpu import Gpu
+    from medusa_sim.specs.model import Model
 
 
-def accuracy(scenario: Scenario) -> str:
-    """How wrong linear layers of this GPU are predicted, and who lent them."""
-    gpu, dtype = scenario.gpu, scenario.model.dtype
-    fit = scenario.linear_fit
+def accuracy(gpu: Gpu, kernels: str, model: Model) -> str:
+    """How wrong linear layers of this GPU are predicted, and who lent them; kernels: the set in use."""
+    dtype, fit = model.dtype, linear_fit(dense_fits(gpu.kernel_set(kernels), model), model)
     if fit is None:
         return f"{gpu.name} has no fitted linear layers of its own for {dtype}."
     if fit.is_borrowed(gpu.name):
@@ -45,27 +46,10 @@ def drafts(row: ScheduleRow) -> str:
     return one if row.chain else f"{one} deep"
 
 
-def provenance(answer: Recommendation) -> list[str]:
-    """What to know beside the number: what was measured on another model or card, or nowhere."""
-    scenario = answer.scenario
-    told = []
-    if scenario.borrows_acceptance:
-        told.append(f"acceptance {scenario.profile.name} was measured on another model: measure yours")
-    lenders = dict.fromkeys(name.partition(":")[0] for name in scenario.kernel_lenders)
-    if lenders:
-        told.append(
-            f"{scenario.gpu.name} was not measured for every kernel: borrowed from {', '.join(lenders)}, "
-            "with wider bands"
-        )
-    if scenario.unpacks:
-        told.append(f"nobody measured the unpacking of {' and '.join(scenario.unpacks)}: wider bands")
-    return told
-
-
-def warnings(answer: Recommendation) -> list[str]:
-    """What must not be overlooked; what stands beside the headline is left out."""
-    beside = answer.scenario.warnings
-    return [line for line in recommend_warnings(answer) if line not in beside]
+def warnings(answer: Recommendation) -> tuple[list[str], list[str]]:
+    """What `recommend` warns of: what the number itself rests on, to stand beside it, and the rest."""
+    lines, beside = recommend_warnings(answer), answer.scenario.warnings
+    return [line for line in lines if line in beside], [line for line in lines if line not in beside]
 
 
 def needs_checkpoint(set_up: SetUp) -> bool:

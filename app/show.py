@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 import shlex
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
 
 import inputs
 import streamlit as st
@@ -39,6 +41,10 @@ _LABELS = {
 }
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: [A-Z][A-Z_]*\b)?")
 """`--acceptance FILE`."""
+_MARKUP = re.compile(r"[$*_~<\[\]`]")
+"""What Markdown would take for more than text: two prices in dollars for a formula."""
+FAULT = ":material/bug_report:"
+"""Stands before a line that no input should have caused."""
 _LINE = 64
 _MOST_ROWS = 28
 Download = tuple[str, str, Callable[[], bytes | str]]
@@ -49,12 +55,25 @@ VEGA_LITE = "6.1"
 
 @contextmanager
 def errors() -> Iterator[None]:
-    """Expected failures become one line and end the page; bugs keep their traceback."""
+    """A failure becomes one line and ends the page; a bug's traceback goes to the server's log."""
     try:
         yield
     except MedusaSimError as error:
         st.error(in_words(str(error)), icon=":material/error:")
         st.stop()
+    except Exception as error:
+        logging.getLogger("medusa_sim.app").exception("a page failed")
+        st.error(
+            f"**A fault of medusa-sim, not of yours** ({type(error).__name__}). Please report it with "
+            f"[the link to this set-up]({link()}); other set-ups still answer.",
+            icon=FAULT,
+        )
+        st.stop()
+
+
+def link() -> str:
+    """The page as it is, to be opened again or sent to somebody."""
+    return f"{st.context.url or ''}?{urlencode(st.query_params.to_dict())}"
 
 
 def warn(*lines: str) -> None:
@@ -64,9 +83,16 @@ def warn(*lines: str) -> None:
         st.warning(told[0] if len(told) == 1 else "\n".join(f"- {line}" for line in told))
 
 
+def beside(lines: Iterable[str]) -> None:
+    """What a headline rests on that was not measured for it, a line each below it."""
+    for line in lines:
+        st.markdown(f":material/warning: {in_words(line[:1].upper() + line[1:])}")
+
+
 def in_words(line: str) -> str:
-    """A line of the package in the words of this app: inputs are called by their labels, not as options."""
-    return _OPTION.sub(lambda found: f"“{_LABELS[found[1]]}”" if found[1] in _LABELS else found[0], line)
+    """A line of the package as Markdown in the words of this app: inputs have labels, not options."""
+    named = _OPTION.sub(lambda found: f"“{_LABELS[found[1]]}”" if found[1] in _LABELS else found[0], line)
+    return _MARKUP.sub(r"\\\g<0>", named)
 
 
 def ask_for_acceptance(set_up: SetUp) -> None:

@@ -15,7 +15,6 @@ if TYPE_CHECKING:
     from medusa_sim.specs.gpu import Gpu
 
 PHASES = {"prefill": "prefill", "decode": "decode", "verify": "parallel decode"}
-ATTENTION = ("qk", "pv", "decode_attention", "verify_attention", "prefill_attention")
 _LOWEST = 0.25
 
 
@@ -115,8 +114,3 @@ def roofline_chart(points: pa.Table, gpus: Sequence[Gpu], dtype: str) -> Spec:
             ),
         ],
     )
-
-
-def is_attention(op: str) -> bool:
-    """Whether an operator is an attention product or kernel."""
-    return op in ATTENTION

@@ -157,7 +157,7 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
 def _reasons(answer: Recommendation) -> None:
     """The paragraph of the whole schedule, and what to know before trusting it."""
     st.markdown(show.in_words(reason(answer)))
-    show.warn(*notes.warnings(answer))
+    show.warn(*notes.warnings(answer)[1])
 
 
 def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
@@ -211,7 +211,7 @@ def _curves(
         charts.speedup_chart(counts, batches),
         name="speedup",
         caption="Rings: the best count of a batch. Ticks: the step jumps behind this count. "
-        + notes.accuracy(answer.scenario),
+        + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
         told=show.command([*told, "--by-count", "--format", "csv"]),
         rows=counts,
         alt="Lines of speedup against the number of candidates, one for each batch",

@@ -18,28 +18,6 @@ from medusa_sim.report.numbers import significant
 from medusa_sim.units import KILO
 
 _FIXED = "fixed"
-_POLICIES = (_FIXED, "schedule", "schedule-context", "adaptive", "budget")
-_SHOWN = {
-    _FIXED: "a fixed number of drafts",
-    "schedule": "schedule by batch",
-    "schedule-context": "schedule by batch and context",
-    "adaptive": "measured acceptance (SGLang)",
-    "budget": "most tokens/s at every step",
-}
-_WHAT = {
-    "tpot_mean_s": "time per token, mean, ms",
-    "tpot_p99_s": "time per token, 99th per cent, ms",
-    "ttft_p50_s": "time to first token, median, ms",
-    "ttft_p99_s": "time to first token, 99th per cent, ms",
-    "goodput_per_s": "requests/s within the limits",
-    "tokens_per_s": "tokens/s",
-}
-_OVER_TIME = {
-    "requests": "requests that decode",
-    "waiting": "requests that wait",
-    "kv_tokens": "tokens in the KV cache",
-    "tokens_per_s": "tokens/s",
-}
 _TPOT_MS, _MOST_MS = 50, 60_000
 _PROMPT, _OUTPUT, _LONGEST = 512, 256, 65_536
 _DRAFTS, _MOST_DRAFTS = 3, 16
@@ -67,22 +45,21 @@ def page(set_up: SetUp) -> None:
     _answer(set_up, answer)
     told = show.command(["load", *_options(set_up), *asked.options])
     rows = load_arrow(answer)
-    what = inputs.choice(st, "shows", "Show", tuple(_WHAT), "tpot_mean_s", "Against the rate.", shown=_WHAT)
+    shows, overs = inputs.WORDS["shows"], inputs.WORDS["over"]
+    what = inputs.choice(st, "shows", "Show", tuple(shows), "tpot_mean_s", "Against the rate.")
     limit = {"tpot": asked.tpot_ms, "ttft": asked.ttft_ms}.get(what.split("_", maxsplit=1)[0])
     show.chart(
-        rate_chart(rows.to_pylist(), what, _WHAT[what], limit),
+        rate_chart(rows.to_pylist(), what, shows[what], limit),
         name="load",
         caption="Each rate with the same requests for every policy. Grey: the limit.",
         told=f"{told} --format csv",
         rows=rows,
         alt="Lines of the policies over the rate of requests",
     )
-    over = inputs.choice(
-        st, "over", "Over time", tuple(_OVER_TIME), "requests", "At the last rate.", shown=_OVER_TIME
-    )
+    over = inputs.choice(st, "over", "Over time", tuple(overs), "requests", "At the last rate.")
     line = timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=()))
     show.chart(
-        time_chart(line.to_pylist(), over, _OVER_TIME[over]),
+        time_chart(line.to_pylist(), over, overs[over]),
         name="timeline",
         caption=f"The run at {significant(answer.last[0].rate, 3)} requests/s, until all are served.",
         told=f"{told} --timeline --format csv",
@@ -102,9 +79,8 @@ def _asked() -> answers.LoadQuestion:
     )
     ttft = inputs.perhaps(last, "ttft", "Limit, ms to first token", 1, _MOST_MS, "Longest wait for it.")
     left, middle, right, last = st.columns(4)
-    policy = inputs.choice(
-        left, "policy", "Policy", _POLICIES, _FIXED, "What chooses the drafts of a step.", shown=_SHOWN
-    )
+    policies = tuple(inputs.WORDS["policy"])
+    policy = inputs.choice(left, "policy", "Policy", policies, _FIXED, "What chooses the drafts of a step.")
     drafts = _DRAFTS
     if policy == _FIXED:
         drafts = inputs.whole(middle, "drafts", "Drafts", 1, _MOST_DRAFTS, _DRAFTS, "In every step.")
@@ -138,8 +114,7 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
         st.success(told, icon=":material/speed:")
     else:
         st.error(told, icon=":material/do_not_disturb_on:")
-    for line in load_text.warnings(answer):
-        st.markdown(f":orange[:material/warning: {show.in_words(line)}]")
+    show.beside(load_text.warnings(answer))
     plain, drafting = answer.carried[0], answer.carried[-1]
     last = {point.policy: point.mean for point in answer.last}
     rate = f"at {significant(answer.last[0].rate, 3)} requests/s"

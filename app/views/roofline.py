@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import answers
@@ -10,13 +9,14 @@ import inputs
 import notes
 import show
 import streamlit as st
-from charts.roofline import is_attention, roofline_chart
+from charts.roofline import roofline_chart
 from chosen import SetUp
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import duration, significant, with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
-from medusa_sim.step.roofline import phase_speeds
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.roofline import PhaseSpeed, phase_speeds
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -47,9 +47,6 @@ def page(set_up: SetUp) -> None:
     show.ignored_note()
     import pyarrow as pa
 
-    if set_up.weight_dtype or set_up.kv_dtype:
-        st.caption("Weights and KV cache count in the arithmetic's dtype on this page.")
-        set_up = dataclasses.replace(set_up, weight_dtype=None, kv_dtype=None)
     gpus = [set_up.gpu] + ([other] if other not in (_NOBODY, set_up.gpu) else [])
     tables = []
     for gpu in list(gpus):
@@ -62,23 +59,19 @@ def page(set_up: SetUp) -> None:
             st.warning(f"{gpu}: {error}", icon=":material/warning:")
     points = pa.concat_tables(tables)
     if which != "all":
-        wanted = [is_attention(op) == (which == "attention") for op in points.column("op").to_pylist()]
+        wanted = [(part == "attention") == (which == "attention") for part in points["part"].to_pylist()]
         points = points.filter(pa.array(wanted))
     _answer(points.filter(pa.array([gpu == set_up.gpu for gpu in points.column("gpu").to_pylist()])))
-    model = answers.model_of(set_up)
-    options = ["--model", set_up.model_given, "--batch", str(batch), "--seq", str(set_up.seq_len)]
-    options += set_up.dtype_options
-    commands = [
-        show.command(["roofline", "--gpu", gpu, *options, "--candidates", str(candidates), "--format", "csv"])
-        for gpu in gpus
-    ]
-    lit = dataclasses.replace(set_up, engine="kernel", drafter="medusa", draft_model=None, acceptance=None)
+    model, card = answers.model_of(set_up), load_gpu(set_up.gpu)
+    kernels = load_runtime(set_up.runtime).kernel_set(model.dtype)
+    options = [*set_up.kernel_options, "--batch", str(batch), "--candidates", str(candidates)]
+    commands = [show.command(["roofline", "--gpu", gpu, *options, "--format", "csv"]) for gpu in gpus]
     show.chart(
         roofline_chart(points, [load_gpu(gpu) for gpu in gpus], model.dtype),
         name="roofline",
         caption=f"Lines: what the datasheet allows ({model.dtype}, dense). Points: predicted; the gap "
         "below the roof is what tiles, waves and launches of the real kernels cost. "
-        + notes.accuracy(answers.scenario_of(lit)),
+        + notes.accuracy(card, kernels, model),
         told="\n".join(commands),
         rows=points,
         alt="Operators by operational intensity and speed under the roof of the GPU",
@@ -96,14 +89,21 @@ def _answer(points: pa.Table) -> None:
             show.Figure(
                 title,
                 with_prefix(speeds[phase].flops_per_s, "FLOP/s"),
-                f"{speeds[phase].of_roof:.0%} of the roof; most wait for {speeds[phase].mostly}",
-                "All operators drawn, one layer: FLOPs over predicted time, and how near the roof.",
+                f"{speeds[phase].of_roof:.0%} of the roof; {_waits(speeds[phase])}",
+                "All operators drawn, one layer on one GPU: FLOPs over predicted time, how near the roof, "
+                "and what most of that time waits for.",
             )
             for phase, title in titles.items()
             if phase in speeds
         ),
         width=250,
     )
+
+
+def _waits(speed: PhaseSpeed) -> str:
+    """`94% waits for memory`: what bounds most of the time."""
+    bound, share = next(iter(speed.waits.items()))
+    return f"{share:.0%} waits for {bound}"
 
 
 def _told(row: dict[str, Any]) -> dict[str, object]:

@@ -197,7 +197,9 @@ def _budget(set_up: SetUp, scenario: Scenario, tree: CandidateTree, found: TreeA
         charts.budget_chart(curve, (tree.candidates, found.tokens_per_step, found.speedup)),
         name="budget",
         caption=f"The fastest {what} of every size with its drafting by {scenario.drafting.kind.title}: "
-        f"{set_up.title}, batch {batch}, length {set_up.seq_len}. " + tail + notes.accuracy(scenario),
+        f"{set_up.title}, batch {batch}, length {set_up.seq_len}. "
+        + tail
+        + notes.accuracy(scenario.gpu, scenario.kernels, scenario.model),
         told=show.command([*words, "--by-count", "--format", "csv"]),
         alt="Tokens per step and speedup by candidates",
     )

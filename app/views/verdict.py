@@ -40,8 +40,7 @@ def verdict_of(
             f"{times(row.overhead)} as long. {_flat(row)} {whole}".strip(),
             icon=":material/check_circle:",
         )
-    for line in notes.provenance(answer):
-        st.markdown(f":orange[:material/warning: {show.in_words(line)}]")
+    show.beside(notes.warnings(answer)[0])
 
 
 def _flat(row: ScheduleRow) -> str:

@@ -130,6 +130,18 @@ def scenario_options(command: Command, drafter: Callable[[Command], Command] = d
 _RUNTIME = click.option(
     "--runtime", type=RUNTIME, default=DEFAULT_RUNTIME, show_default=True, help="How kernels launch."
 )
+_DTYPES = (
+    click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's]."),
+    click.option(
+        "--weight-dtype",
+        type=click.Choice(("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4", "int4", "mxfp4")),
+        default=None,
+        help="Stored weights [as --dtype]; int4, mxfp4, and int8 under 16 bits, are weight-only.",
+    ),
+    click.option(
+        "--kv-dtype", type=click.Choice(("fp16", "bf16", "fp32", "fp8")), default=None, help="KV cache."
+    ),
+)
 _SCENARIO_OPTIONS = (
     click.option(
         "--acceptance",
@@ -184,16 +196,7 @@ _SCENARIO_OPTIONS = (
         is_flag=True,
         help="Only tokens that the model itself would emit: greedy instead of typical acceptance.",
     ),
-    click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's]."),
-    click.option(
-        "--weight-dtype",
-        type=click.Choice(("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4", "int4", "mxfp4")),
-        default=None,
-        help="Stored weights [as --dtype]; int4, mxfp4, and int8 under 16 bits, are weight-only.",
-    ),
-    click.option(
-        "--kv-dtype", type=click.Choice(("fp16", "bf16", "fp32", "fp8")), default=None, help="KV cache."
-    ),
+    *_DTYPES,
     click.option(
         "--price",
         type=PositiveFloat(),
@@ -216,6 +219,13 @@ def _no_pipeline(ctx: click.Context, param: click.Parameter, value: int) -> None
 def parallel_options(command: Command) -> Command:
     """--ep, --dp-attention and a refusal of --pp; `--tp` is a list in some commands (`tp_option`)."""
     for option in reversed(_PARALLEL_OPTIONS):
+        command = option(command)
+    return command
+
+
+def dtype_options(command: Command) -> Command:
+    """--dtype, --weight-dtype and --kv-dtype; the command gets these."""
+    for option in reversed(_DTYPES):
         command = option(command)
     return command
 
@@ -250,15 +260,17 @@ def overwrite_option(command: Command) -> Command:
     )(command)
 
 
+ep_option = click.option(
+    "--ep",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
+    help="Groups of these GPUs among which whole experts are split; 1 splits every expert over all.",
+)
+"""--ep; the command gets `ep`."""
 TP_HELP = "GPUs that share the model (tensor parallelism)."
 _PARALLEL_OPTIONS = (
-    click.option(
-        "--ep",
-        type=click.IntRange(1),
-        default=1,
-        show_default=True,
-        help="Groups of these GPUs among which whole experts are split; 1 splits every expert over all.",
-    ),
+    ep_option,
     click.option(
         "--dp-attention",
         is_flag=True,

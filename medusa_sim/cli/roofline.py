@@ -10,7 +10,14 @@ import click
 from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType, echo_grid
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import MODEL, RUNTIME
-from medusa_sim.cli.options import DTYPE, gpu_option, latency_options, output_options, tp_option
+from medusa_sim.cli.options import (
+    dtype_options,
+    ep_option,
+    gpu_option,
+    latency_options,
+    output_options,
+    tp_option,
+)
 from medusa_sim.cli.output import Output
 from medusa_sim.plan.defaults import DEFAULT_MODEL
 
@@ -28,6 +35,7 @@ if TYPE_CHECKING:
 @gpu_option
 @click.option("--model", type=MODEL, default=DEFAULT_MODEL, show_default=True, help="Model or config.json.")
 @tp_option
+@ep_option
 @click.option("--batch", type=GridType(BATCH), default="1,16", show_default=True)
 @click.option("--seq", "seq_len", type=GridType(SEQ_LEN), default="1024", show_default=True)
 @click.option("--candidates", type=GridType(CANDIDATES), default="1,16..112:16", show_default=True)
@@ -38,7 +46,7 @@ if TYPE_CHECKING:
     show_default=True,
     help="What is fused; paper has the separate operators of the Medusa paper's Table 5.",
 )
-@click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's].")
+@dtype_options
 @latency_options
 @click.option(
     "--plot", type=click.Path(path_type=Path), default=None, help="Also draw it: FILE.png, .svg or .pdf."
@@ -48,11 +56,14 @@ def roofline(
     gpu: str,
     model: str,
     tp: int,
+    ep: int,
     batch: tuple[int, ...],
     seq_len: tuple[int, ...],
     candidates: tuple[int, ...],
     runtime: str,
     dtype: str | None,
+    weight_dtype: str | None,
+    kv_dtype: str | None,
     latency: LatencyName,
     fallback: Fallback,
     kernels: str | None,
@@ -63,7 +74,7 @@ def roofline(
     """FLOP/s and operational intensity of each operator in prefill, decode and verification.
 
     flops_per_s is what the latency model predicts, roofline_flops_per_s what the datasheet allows. With --tp
-    the operators are those of one GPU.
+    the operators are those of one GPU. An engine's --runtime times its own kernels of experts and attention.
     """
     from medusa_sim.latency.by_name import latency_model
     from medusa_sim.specs.gpu import load_gpu
@@ -80,9 +91,15 @@ def roofline(
 
         check_plot_path(plot)
     card, launched = load_gpu(gpu, data_dir), load_runtime(runtime, data_dir)
-    sizes = on_one_gpu(with_dtypes(load_model(model), dtype), Parallel(tp=tp))
+    whole = with_dtypes(load_model(model), dtype, weight_dtype, kv_dtype)
+    sizes = on_one_gpu(whole, Parallel(tp=tp, ep=ep))
     timing = latency_model(
-        card, latency, kernels or launched.kernel_set(sizes.dtype), fallback=fallback, data_dir=data_dir
+        card,
+        latency,
+        kernels or launched.kernel_set(sizes.dtype),
+        fallback=fallback,
+        data_dir=data_dir,
+        library="" if kernels else launched.library,
     )
     points = roofline_points(timing, card, sizes, launched, Grid.of(batch, seq_len, candidates))
     echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)

@@ -39,6 +39,12 @@ def dense_fits(held: KernelSet, model: Model) -> dict[str, Fit]:
     }
 
 
+def linear_fit(fits: Mapping[str, Fit], model: Model) -> Fit | None:
+    """How well the linear layers of the model's format were fitted; None where nobody fitted them."""
+    form = Format(model.dtype, model.weight_dtype).key
+    return fits.get(f"gemm.{form}", fits.get(f"gemm.{model.dtype}"))
+
+
 def fits_beside(latency: LatencyModel, shard: Model, runtime: Runtime) -> dict[str, Fit]:
     """`moe.sglang:bf16` -> fit, of the experts, latent attention and exchange of a step.
 

@@ -38,11 +38,10 @@ from medusa_sim.plan.defaults import (
     MAX_DRAFTS,
 )
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
-from medusa_sim.plan.grounds import dense_fits, fits_beside, other_form, too_large, unpacked
+from medusa_sim.plan.grounds import dense_fits, fits_beside, linear_fit, other_form, too_large, unpacked
 from medusa_sim.plan.speedup import BASELINES, Baseline
 from medusa_sim.specs.attention_backends import Backend, backend_of
 from medusa_sim.specs.fitted import Fit
-from medusa_sim.specs.formats import Format
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
@@ -314,8 +313,7 @@ class Scenario:
     @property
     def linear_fit(self) -> Fit | None:
         """How well the linear layers of this model's format were fitted; None where nobody fitted them."""
-        form = Format(self.model.dtype, self.model.weight_dtype).key
-        return self.fits.get(f"gemm.{form}", self.fits.get(f"gemm.{self.model.dtype}"))
+        return linear_fit(self.fits, self.model)
 
     @property
     def unpacks(self) -> tuple[str, ...]:

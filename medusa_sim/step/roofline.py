@@ -27,7 +27,7 @@ PHASES: tuple[Phase, ...] = ("prefill", "decode", "verify")
 def roofline_points(latency: LatencyModel, gpu: Gpu, model: Model, runtime: Runtime, grid: Grid) -> pa.Table:
     """One row for each operator of the paper's block, phase and point of the grid.
 
-    Columns: gpu, model, op, phase, batch, seq_len, query_tokens, flops, bytes, operational_intensity
+    Columns: gpu, model, op, part, phase, batch, seq_len, query_tokens, flops, bytes, operational_intensity
     (FLOP/byte), time_us, flops_per_s, roofline_flops_per_s (what the datasheet allows at that
     intensity), bound, source. Prefill and decode do not depend on the candidates and have one row.
     """
@@ -67,12 +67,12 @@ def roof_of(gpu: Gpu, dtype: str) -> Roof:
 class PhaseSpeed:
     """Operators of one phase together. of_roof: the time that the roofline allows over the predicted one.
 
-    mostly: what most of them wait for (`memory`, `compute`, `latency`).
+    waits: shares of the time by what bounds it (`memory`, `compute`, `latency`), the largest first.
     """
 
     flops_per_s: float
     of_roof: float
-    mostly: str
+    waits: dict[str, float]
 
 
 def phase_speeds(points: pa.Table) -> dict[str, PhaseSpeed]:
@@ -84,9 +84,15 @@ def phase_speeds(points: pa.Table) -> dict[str, PhaseSpeed]:
             flops = sum(row["flops"] for row in rows)
             time_s = sum(row["time_us"] for row in rows) / US_PER_S
             ideal_s = sum(row["flops"] / row["roofline_flops_per_s"] for row in rows)
-            waits = [row["bound"] for row in rows]
+            bounds = dict.fromkeys(row["bound"] for row in rows)
+            waits = {
+                bound: sum(row["time_us"] for row in rows if row["bound"] == bound) / US_PER_S / time_s
+                for bound in sorted(bounds)
+            }
             found[phase] = PhaseSpeed(
-                flops_per_s=flops / time_s, of_roof=ideal_s / time_s, mostly=max(set(waits), key=waits.count)
+                flops_per_s=flops / time_s,
+                of_roof=ideal_s / time_s,
+                waits=dict(sorted(waits.items(), key=lambda item: -item[1])),
             )
     return found
 
@@ -114,6 +120,7 @@ def _phase_columns(
                 "gpu": [gpu.name] * batch.size,
                 "model": [model.name] * batch.size,
                 "op": [operator.name] * batch.size,
+                "part": [launch.part] * batch.size,
                 "phase": [phase] * batch.size,
                 "batch": size,
                 "seq_len": seq_len,

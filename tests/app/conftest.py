@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
+import show
 from click.testing import CliRunner
 from streamlit.testing.v1 import AppTest
 
@@ -36,6 +38,8 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
             page.query_params[name] = str(value)
         page.run()
         assert not page.exception, page.exception
+        faults = [error.value for error in page.error if error.icon == show.FAULT]
+        assert faults == [], faults
         return page
 
     return run
@@ -66,6 +70,12 @@ def csv_rows(text: str) -> list[dict[str, str]]:
     import csv
 
     return list(csv.DictReader(text.splitlines()))
+
+
+def text_of(page: AppTest) -> str:
+    """All text of a page, its Markdown escapes taken off."""
+    parts = [*page.markdown, *page.success, *page.error, *page.warning, *page.info, *page.caption]
+    return re.sub(r"\\([$*_~<\[\]`])", r"\1", "\n".join(part.value for part in parts))
 
 
 def charts(page: AppTest) -> list[dict[str, Any]]:

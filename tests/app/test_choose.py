@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,12 +18,13 @@ import show
 import uploads
 from charts import choose as charts
 from chosen import SetUp
-from conftest import Opened, commands, csv_rows, metrics, printed
+from conftest import Opened, commands, csv_rows, metrics, printed, text_of
 from conftest import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.plan.at_batch import scheduled_at, steps_at
 from medusa_sim.plan.by_count import count_table
+from medusa_sim.report import recommend_warnings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 
@@ -45,7 +48,7 @@ def test_the_answer_is_the_packages(opened: Opened) -> None:
 
 def test_the_command_gives_the_same_numbers(opened: Opened) -> None:
     page = opened("choose", batch=4, batch_max=8, gpu="h100-sxm", seq=2000)
-    command = next(told for told in commands(page) if "--by-count" in told)
+    command = next(line for line in commands(page) if "--by-count" in line)
     rows = csv_rows(printed(command))
     mine = [row for row in rows if row["batch"] == "4"]
     shown = next(row for row in mine if row["candidates"] == metrics(page)["Candidates"])
@@ -60,7 +63,7 @@ def test_a_mixture_of_experts_on_two_gpus(opened: Opened) -> None:
         batch_max=8,
     )  # fmt: skip
     assert "**qwen3-30b-a3b on 2 x h100-sxm under" in page.success[0].value
-    command = next(told for told in commands(page) if "--by-count" in told)
+    command = next(line for line in commands(page) if "--by-count" in line)
     assert "--tp 2" in command
     shown = metrics(page)
     row = next(
@@ -108,7 +111,7 @@ def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
 )
 def test_launch_settings_are_those_of_the_command(opened: Opened, runtime: str, drafter: str) -> None:
     page = opened("choose", runtime=runtime, drafter=drafter, batch_max=16)
-    told = next(told for told in commands(page) if "--export" in told)
+    told = next(line for line in commands(page) if "--export" in line)
     assert printed(told).strip() in [code.value.strip() for code in page.code]
 
 
@@ -168,7 +171,7 @@ def test_a_typed_rate_answers(opened: Opened) -> None:
     for given in ("0.7", "0.78,0.60,0.42", "2.1@3"):
         page = opened("choose", drafter="ngram", acceptance=given, batch_max=8)
         assert page.success
-        told = next(told for told in commands(page) if "--by-count" in told)
+        told = next(line for line in commands(page) if "--by-count" in line)
         assert shlex.split(told)[shlex.split(told).index("--acceptance") + 1] == given
         assert printed(told)
     page = opened("choose", acceptance="/etc/passwd")
@@ -194,11 +197,43 @@ def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
 
 def test_what_was_not_measured_stands_beside_the_headline(opened: Opened) -> None:
     page = opened("choose", gpu="rtx-4090", weight_dtype="int4", kv_dtype="fp8", batch_max=8)
-    told = " ".join(part.value for part in page.markdown if ":orange[" in part.value)
-    assert "borrowed from l40s" in told
-    assert "unpacking of a KV cache in fp8" in told
-    assert "--weight-dtype int4" in next(told for told in commands(page) if "--by-count" in told)
-    assert not [part for part in opened("choose", batch_max=8).markdown if ":orange[" in part.value]
+    assert "borrowed from l40s" in text_of(page)
+    assert "unpacking of a KV cache in fp8" in text_of(page)
+    assert "--weight-dtype int4" in next(line for line in commands(page) if "--by-count" in line)
+    assert "borrowed" not in text_of(opened("choose", batch_max=8))
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"engine": "tensorrt-llm-1.2", "model": "llama-3.1-8b", "drafter": "eagle3", "gpu": "b200", "tp": 16},
+        {"engine": "sglang-0.5", "model": "qwen3-30b-a3b", "drafter": "eagle3", "acceptance": "0.6", "tp": 2},
+        {"engine": "vllm-0.33", "gpu": "rtx-4090", "weight_dtype": "int4", "kv_dtype": "fp8"},
+        {"engine": "cuda-graph", "acceptance": "paper-fig21", "seq_len": 4000},
+        {"engine": "hf-eager", "model": "vicuna-33b"},
+        {"engine": "vllm-0.33", "drafter": "ngram", "acceptance": "0.2"},
+    ],
+)
+def test_every_warning_of_the_command_stands_on_the_page(opened: Opened, chosen: dict[str, Any]) -> None:
+    answer = answers.recommendation(set_up(**chosen), 64)
+    names = {"engine": "runtime", "seq_len": "seq"}
+    page = text_of(opened("choose", **{names.get(name, name): value for name, value in chosen.items()}))
+    lines = recommend_warnings.warnings(answer)
+    assert lines
+    for line in lines:
+        words = re.sub(r"\\([$*_~<\[\]`])", r"\1", show.in_words(line))
+        assert words[1:] in page, words
+
+
+def test_a_fault_is_one_line_with_a_link(opened: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> object:
+        raise ZeroDivisionError("division by zero in /some/where.py")
+
+    monkeypatch.setattr(answers, "recommendation", broken)
+    with pytest.raises(AssertionError, match=r"ZeroDivisionError.*\?gpu=l40s") as caught:
+        opened("choose", gpu="l40s")
+    assert "where.py" not in str(caught.value)
+    assert "Traceback" not in str(caught.value)
 
 
 def test_contexts_beyond_the_model_are_told(opened: Opened) -> None:
@@ -294,7 +329,7 @@ def test_charts_hold_the_search(opened: Opened) -> None:
 
 def test_the_breakdown_is_the_commands(opened: Opened) -> None:
     page = opened("choose", batch=4)
-    told = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim sweep"))))[0]
+    told = csv_rows(printed(next(line for line in commands(page) if line.startswith("medusa-sim sweep"))))[0]
     both = steps_at(answers.recommendation(set_up(), 64), 4, 1024, scheduled=True)
     assert told["candidates"] == str(both.candidates) == metrics(page)["Candidates"]
     assert float(told["decode_step_us"]) == pytest.approx(float(both.plain.time_us))

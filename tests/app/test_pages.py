@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import shlex
+from typing import Any
 
 import pytest
 
@@ -18,7 +19,7 @@ import show
 import uploads
 from charts import compare, roofline, tree, validation
 from charts.style import Spec
-from conftest import Opened, commands, csv_rows, metrics, printed
+from conftest import Opened, commands, csv_rows, metrics, printed, text_of
 from conftest import charts as chart_specs
 from test_choose import set_up
 
@@ -31,6 +32,8 @@ from medusa_sim.errors import DataError
 from medusa_sim.plan.at_batch import scheduled_at
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.inheritance import fitted_kernels
+from medusa_sim.step.roofline import phase_speeds
 
 VIEWS = ("choose", "load", "roofline", "tree", "compare", "validation", "method")
 
@@ -54,6 +57,60 @@ def test_roofline_points_are_the_commands(opened: Opened) -> None:
     assert metrics(page) != metrics(opened("roofline", batch=8, candidates=48, gpu="a40"))
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        {"tp": 2},
+        {"tp": 2, "ep": "true"},
+        {"weight_dtype": "int4"},
+        {"kv_dtype": "fp8"},
+        {"runtime": "sglang"},
+    ],
+)
+def test_roofline_follows_the_whole_set_up(opened: Opened, url: dict[str, Any]) -> None:
+    url = {"gpu": "h100-sxm", "model": "qwen3-30b-a3b", "which": "all", "batch": 16, **url}
+    page = opened("roofline", **url)
+    rows = csv_rows(printed(commands(page)[0]))
+    shown = next(spec for spec in chart_specs(page))["layer"][-1]["data"]["values"]
+    assert [float(row["time_us"]) for row in rows] == pytest.approx([row["time_us"] for row in shown])
+    alone = opened("roofline", **{name: value for name, value in url.items() if name in ("gpu", "model")})
+    assert metrics(page) != metrics(alone)
+
+
+def test_what_a_phase_waits_for_is_weighed_by_time() -> None:
+    rows = [("memory", 90.0), ("compute", 5.0), ("compute", 5.0)]
+    table = pa.Table.from_pylist(
+        [
+            {"phase": "decode", "bound": bound, "time_us": us, "flops": 1.0, "roofline_flops_per_s": 1.0}
+            for bound, us in rows
+        ]
+    )
+    waits = phase_speeds(table)["decode"].waits
+    assert list(waits) == ["memory", "compute"]
+    assert waits["memory"] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "kernels"), [("h100-sxm", "sglang"), ("b200", "trtllm"), ("h100-sxm", "nccl")]
+)
+def test_every_fitted_kernel_of_a_set_is_listed(opened: Opened, gpu: str, kernels: str) -> None:
+    known = fitted_kernels(load_gpu(gpu).kernels[kernels])
+    assert len(answers.fits_of(gpu, kernels)) == len(known)
+    shown = opened("validation", gpu=gpu, kernels=kernels).dataframe[0].value
+    assert len(shown) == len(known)
+
+
+def test_links_may_use_other_names(opened: Opened) -> None:
+    eagle = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs": 64}
+    page = opened("load", **eagle, policy="schedule", runtime="sglang")
+    assert "--policy none,schedule" in commands(page)[0]
+    assert "--runtime sglang-0.5" in commands(page)[0]
+    assert not any("Ignored" in warning.value for warning in page.warning)
+    other = opened("load", **eagle, policy="schedule by batch", runtime="sglang-0.5")
+    assert metrics(page) == metrics(other)
+    assert "h100-sxm" in next(each.value for each in opened("choose", gpu="h100").warning)
+
+
 def test_roofline_can_show_attention_alone(opened: Opened) -> None:
     whole, attention = opened("roofline"), opened("roofline", which="attention")
     assert metrics(whole) != metrics(attention)
@@ -67,7 +124,7 @@ def test_tree_figures_are_the_packages(opened: Opened) -> None:
     assert metrics(page)["Tokens per step"] == f"{answers.tree(chosen, best, 1).tokens_per_step:.2f}"
     assert metrics(page)["Candidates"] == "40"
     assert metrics(page)["Drafts deep"] == str(best.depth)
-    command = next(told for told in commands(page) if "tree build" in told)
+    command = next(line for line in commands(page) if "tree build" in line)
     told = json.loads(printed(f"{command} --format json"))
     assert sorted(map(tuple, told["paths"])) == sorted(best.paths)
 
@@ -115,7 +172,7 @@ def test_compare_charts_every_quantity(opened: Opened, what: str) -> None:
 
 def test_validation_scores_are_the_commands(opened: Opened) -> None:
     page = opened("validation", kernels="paper", rows="medusa_table8.csv")
-    command = next(told for told in commands(page) if "validate" in told)
+    command = next(line for line in commands(page) if "validate" in line)
     rows = csv_rows(printed(f"{command} --format csv"))
     whole = [row for row in rows if row["size"] == "all"]
     for row in whole:
@@ -142,7 +199,7 @@ def test_borrowed_kernels_are_told(opened: Opened) -> None:
     page = opened("validation", gpu="rtx-4090")
     assert any("borrowed" in warning.value for warning in page.warning)
     scenario = answers.scenario_of(set_up(gpu="rtx-4090"))
-    assert "was not measured" in notes.accuracy(scenario)
+    assert "was not measured" in notes.accuracy(scenario.gpu, scenario.kernels, scenario.model)
 
 
 def test_method_shows_numbers_with_sources(opened: Opened) -> None:
@@ -222,7 +279,7 @@ def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, 
     }
     for latency, page in pages.items():
         assert not page.exception
-        told = next(told for told in commands(page) if "--decoder" in told)
+        told = next(line for line in commands(page) if "--decoder" in line)
         assert f"--latency {latency}" in told
         folder = data.find("profiles/decoder", gpu)
         assert folder is not None
@@ -244,7 +301,7 @@ def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
     page = opened("choose", gpu=gpu, model="llama-68m", runtime="kernel", batch_max=8)
     assert not page.exception
     assert not any("dtype" in error.value for error in page.error)
-    command = next(told for told in commands(page) if "--by-count" in told)
+    command = next(line for line in commands(page) if "--by-count" in line)
     assert "--dtype fp32" in command
     assert printed(command)
 
@@ -260,7 +317,7 @@ def test_one_set_up_without_an_answer_leaves_the_others(opened: Opened) -> None:
 
 def test_compare_prints_commands_with_its_numbers(opened: Opened) -> None:
     page = opened("compare", setups=1)
-    command = next(told for told in commands(page) if told.startswith("medusa-sim recommend"))
+    command = next(line for line in commands(page) if line.startswith("medusa-sim recommend"))
     curve = [row for row in csv_rows(printed(command)) if row["batch"] == "4"]
     shown = page.dataframe[-1].value.set_index("batch").loc[4]
     told = next(row for row in curve if row["candidates"] == shown["candidates"])
@@ -269,10 +326,10 @@ def test_compare_prints_commands_with_its_numbers(opened: Opened) -> None:
 
 
 def test_acceptance_of_another_model_is_told(opened: Opened) -> None:
-    told = "cceptance medusa1-vicuna-7b was measured on another model"
-    assert any(told in part.value for part in opened("choose", model="qwen3-8b").markdown)
-    assert any(told in warning.value for warning in opened("compare", model2="qwen3-8b").warning)
-    assert not any(told in part.value for part in opened("choose").markdown)
+    line = "cceptance medusa1-vicuna-7b was measured on another model"
+    assert line in text_of(opened("choose", model="qwen3-8b"))
+    assert line in text_of(opened("compare", model2="qwen3-8b"))
+    assert line not in text_of(opened("choose"))
 
 
 def test_chain_profiles_draw_a_smaller_tree(opened: Opened) -> None:
@@ -348,7 +405,7 @@ def test_models_that_were_measured_on_a_device_are_offered_with_it(opened: Opene
     page = opened(view, **url)
     assert not page.error
     assert not any("Ignored" in warning.value for warning in page.warning)
-    told = next(told for told in commands(page) if "llama-3m" in told)
+    told = next(line for line in commands(page) if "llama-3m" in line)
     assert "llama-3m/config.json" in told
     assert printed(told)
     assert "llama-3m" not in opened("method").selectbox(key="model").options

@@ -15,8 +15,6 @@ from selenium.webdriver.common.keys import Keys
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
 PAGES = ("", "load", "roofline", "tree", "compare", "validation", "method")
-FIRST_ANSWER_S, SLIDER_S = 6.0, 2.0
-"""Three and seven times what is asked of a quiet machine (benchmarks/app_feel.py measures that)."""
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -72,11 +70,9 @@ def test_slider_moves_the_answer_and_the_link(browser: Browser) -> None:
     browser.open("/")
     before = browser.answer()
     batch = browser.find("input[type=range][aria-label='Batch to look at']")
-    began = time.monotonic()
     batch.send_keys(Keys.ARROW_RIGHT * 3)
     browser.until("return location.search.includes('batch=4')")
     browser.settled()
-    assert time.monotonic() - began < SLIDER_S * 3
     after = browser.answer()
     assert after != before
     link = browser.driver.current_url
@@ -104,14 +100,6 @@ def test_a_bad_link_is_noted_and_the_page_stands(browser: Browser) -> None:
     assert "batch=0" in note
     assert "what" in note
     assert browser.answer()["Speedup"].endswith("x")
-
-
-def test_first_answer_comes_soon(browser: Browser) -> None:
-    browser.open("/")  # the server has imported everything
-    began = time.monotonic()
-    browser.driver.get(browser.server)
-    browser.until("return document.querySelectorAll('[data-testid=stMetricValue]').length >= 5")
-    assert time.monotonic() - began < FIRST_ANSWER_S
 
 
 def _downloaded(browser: Browser, suffix: str) -> Path:

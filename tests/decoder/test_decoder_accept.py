@@ -206,11 +206,14 @@ def test_lookup_is_the_search_written_out(text: list[int], length: int, ngram_ma
     assert continuation(text, length, ngram_max, match) == expected  # type: ignore[arg-type]
 
 
-def test_lookup_in_a_long_text_takes_well_below_a_millisecond() -> None:
+def test_lookup_in_a_long_text_is_a_few_comparisons() -> None:
     """32k tokens in which nothing repeats: the worst case, all sizes searched to the end."""
     text = np.arange(32_768)
-    seconds = min(timeit.repeat(lambda: continuation(text, 5, 3), number=1, repeat=30))
-    assert seconds < 1e-3
+    lookup_s, comparison_s = (
+        min(timeit.repeat(run, number=1, repeat=30))
+        for run in (lambda: continuation(text, 5, 3), lambda: text == text[-1])
+    )
+    assert lookup_s < 100 * comparison_s  # hundreds, were it a loop over tokens
 
 
 def test_typical_tokens_are_drawn_from_those_above_the_threshold() -> None:

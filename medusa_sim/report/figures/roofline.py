@@ -18,13 +18,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _PHASES = ("prefill", "decode", "verify")
-_GROUPS = (
-    (
-        "linear layers",
-        ("q_proj", "k_proj", "v_proj", "qkv_proj", "up_proj", "gate_proj", "gate_up_proj", "down_proj"),
-    ),
-    ("attention", ("qk", "pv", "decode_attention", "verify_attention", "prefill_attention")),
-)
+_ATTENTION = "attention"
+_GROUPS = ("linear layers", _ATTENTION)
 
 
 def roofline_figure(points: pa.Table, gpu: Gpu, dtype: str) -> Figure:
@@ -34,12 +29,12 @@ def roofline_figure(points: pa.Table, gpu: Gpu, dtype: str) -> Figure:
     """
     columns = {
         name: np.asarray(points.column(name).to_pylist())
-        for name in ("op", "phase", "operational_intensity", "flops_per_s", "query_tokens")
+        for name in ("part", "phase", "operational_intensity", "flops_per_s", "query_tokens")
     }
     model = points.column("model")[0].as_py()
     with drawing(10.5, 4.6, columns=2) as (figure, axes):
-        for axis, (title, names) in zip(axes, _GROUPS, strict=True):
-            here = np.isin(columns["op"], names)
+        for axis, title in zip(axes, _GROUPS, strict=True):
+            here = (columns["part"] == _ATTENTION) == (title == _ATTENTION)
             draw_roof(axis, gpu, dtype, columns["operational_intensity"])
             _draw_points(axis, {name: values[here] for name, values in columns.items()})
             axis.set_title(f"{title} of {model} on {gpu.name}, {dtype}")
