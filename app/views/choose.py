@@ -15,7 +15,7 @@ from chosen import SetUp
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.at_batch import scheduled_at, steps_at
 from medusa_sim.plan.by_count import count_table
-from medusa_sim.report.numbers import duration, span, times, with_prefix
+from medusa_sim.report.numbers import duration, span, times, times_between, with_prefix
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_text import findings
 from views.verdict import verdict_of
@@ -178,7 +178,7 @@ def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
 
 
 def _scheduled(row: ScheduleRow) -> dict[str, str]:
-    """A row of the schedule as text; speedups from its smallest to its fullest batch."""
+    """A row of the schedule as text; speedup and band from the lowest to the highest of its batches."""
     batches = span(row.batch_min, row.batch_max)
     if not row.fits_memory:
         return dict.fromkeys(_WIDTHS, "-") | {"batch": batches, "candidates": "no room"}
@@ -190,13 +190,12 @@ def _scheduled(row: ScheduleRow) -> dict[str, str]:
     }
     if row.candidates == 1:
         return dict.fromkeys(_WIDTHS, "-") | {"batch": batches, "candidates": "off"} | rates
-    both = dict.fromkeys((times(row.speedup_at_batch_min), times(row.speedup)))
     return {
         "batch": batches,
         "candidates": str(row.candidates),
         "drafts": str(row.drafts),
         "tokens/step": f"{row.tokens_per_step:.2f}",
-        "speedup": " to ".join(both),
+        "speedup": times_between(row.speedup_lowest, row.speedup_highest),
         "80 %": f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
         **rates,
     }

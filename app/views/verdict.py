@@ -58,11 +58,8 @@ def _flat(row: ScheduleRow) -> str:
 
 def _why_not(answer: Recommendation, row: ScheduleRow) -> str:
     best = f"{times(row.speculative_speedup)} with {row.speculative_candidates} candidates"
-    gain = answer.question.switching_gain
-    if row.speculative_speedup > 1.0 + gain:
-        return f"It would give {best}, but its drafter leaves no room in memory. {_largest(answer)}"
     if row.speculative_speedup > 1.0:
-        return f"The best of it would give {best}, less than the {gain:.0%} that count as a gain."
+        return f"It would give {best}, but its drafter leaves no room in memory. {_largest(answer)}"
     return f"The best of it would give {best}."
 
 

@@ -35,7 +35,16 @@ def engine_settings(
     if engine not in WRITERS:
         raise UsageError(unknown_name("engine", engine, ENGINES))
     found = WRITERS[engine](answer, version, draft_path)
-    return replace(found, notes=(*found.notes, *_gpu_notes(answer, engine)))
+    return replace(found, notes=(*found.notes, *_latency_note(answer), *_gpu_notes(answer, engine)))
+
+
+def _latency_note(answer: Recommendation) -> tuple[str, ...]:
+    """Batches that the limit of latency rules out, which the settings do not."""
+    late = [row for row in answer.schedule if row.meets_latency is False]
+    if not late:
+        return ()
+    told = ", ".join(f"{row.batch_min}..{row.batch_max} at length {row.seq_len}" for row in late)
+    return (f"batch {told}: no way of running stays within {answer.question.max_latency_ms:g} ms a token",)
 
 
 def _gpu_notes(answer: Recommendation, engine: str) -> tuple[str, ...]:

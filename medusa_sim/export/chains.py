@@ -182,9 +182,9 @@ class ChainPlan:
     """What an engine is told: one number of drafts, or tiers by batch where those gain more than they cost.
 
     drafts: the most drafted at any batch. tiers: one where the number is fixed. gain: mean gain of the tiers
-    over the best fixed number, whether they are used or not. loses_from: the smallest searched batch from
-    which the plan is slower than no speculation (None: at none). rates: unconditional acceptance rates by
-    position up to `drafts`.
+    over the best fixed number, whether they are used or not. loses: every (first, last) of the searched
+    batches at which the plan drafts and is no faster than no speculation. rates: unconditional acceptance
+    rates by position up to `drafts`.
     """
 
     grid: ChainGrid
@@ -192,7 +192,7 @@ class ChainPlan:
     tiers: tuple[Tier, ...]
     possible: tuple[Tier, ...]
     gain: float
-    loses_from: int | None
+    loses: tuple[tuple[int, int], ...]
     rates: tuple[float, ...]
 
     @property
@@ -236,17 +236,19 @@ def chain_plan(
         tiers=tiers,
         possible=possible,
         gain=gain,
-        loses_from=_loses_from(grid, drafts_by_batch(grid, tiers)),
+        loses=_losing(grid, drafts_by_batch(grid, tiers)),
         rates=tuple(float(rate) for rate in grid.rates[:drafts]),
     )
 
 
-def _loses_from(grid: ChainGrid, drafts: IntArray) -> int | None:
+def _losing(grid: ChainGrid, drafts: IntArray) -> tuple[tuple[int, int], ...]:
     columns = np.searchsorted(grid.drafts, drafts)
     values = np.take_along_axis(grid.log_speedup, columns[:, None], axis=1)[:, 0]
-    losing = np.flatnonzero(values >= 0.0)
-    after = 0 if losing.size == 0 else int(losing[-1]) + 1
-    return None if after == grid.batch.size else int(grid.batch[after])
+    losing = np.concatenate([[False], (values <= 0.0) & (drafts > 0), [False]])
+    firsts, ends = (
+        np.flatnonzero(change) for change in (losing[1:] & ~losing[:-1], losing[:-1] & ~losing[1:])
+    )
+    return tuple((int(grid.batch[a]), int(grid.batch[b - 1])) for a, b in zip(firsts, ends, strict=True))
 
 
 def graph_sizes(engine: str) -> tuple[int, ...]:

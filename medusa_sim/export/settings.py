@@ -85,12 +85,17 @@ def range_notes(plan: ChainPlan, cap: str) -> tuple[str, ...]:
             f"batches above {batch[-1]} were not searched: {what} there; search further with --batch 1..N, "
             f"or keep the batch below with {cap} {batch[-1]}"
         )
-    if plan.loses_from is not None and last.drafts:
-        worst = plan.grid.speedup(int(batch[-1]), last.drafts)
+    if plan.loses:
+        worst = min(
+            plan.grid.speedup(int(n), plan.drafts_at(int(n)))
+            for first, to in plan.loses for n in batch[(batch >= first) & (batch <= to)]
+        )  # fmt: skip
+        told = ", ".join(f"{first}..{to}" for first, to in plan.loses)
+        first, to = plan.loses[-1]
+        limit = f"limit the batch with {cap} {first - 1}, or " if to == batch[-1] and first > batch[0] else ""
         notes.append(
-            f"from batch {plan.loses_from} on this is slower than no speculation ({worst:.2f}x at "
-            f"{batch[-1]}): limit the batch with {cap} {plan.loses_from - 1}, or serve larger batches "
-            "without it"
+            f"at batch {told} this is no faster than no speculation (down to {worst:.2f}x): {limit}serve "
+            "such batches without it"
         )
     return tuple(notes)
 

@@ -22,6 +22,8 @@ Direction = Literal["loses from", "pays from", "pays throughout", "loses through
 
 BATCHES_SEARCHED = 1024
 SHORTEST_CONTEXT = 16
+ENDLESS_CONTEXT = 1 << 40
+"""Where memory limits no context, since every layer keeps a window alone."""
 _EVERY_BATCH_TO = 64
 _RATIO = 1.07
 """Beyond the first batches every 7 % is tried, and every whole number around each change."""
@@ -96,25 +98,39 @@ def pays(surface: Surface) -> BoolArray:
 
 
 def break_even_batches(
-    scenario: Scenario, options: Sequence[DraftOption], seq_len: IntArray
+    scenario: Scenario,
+    options: Sequence[DraftOption],
+    seq_len: IntArray,
+    searched: Surface | None = None,
 ) -> tuple[BreakEven, ...]:
-    """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED."""
+    """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED.
+
+    searched: every count at some batches of these lengths. It decides there, and between them every count is
+    looked at, so that no crossing contradicts a schedule of it.
+    """
     few = few_counts(options)
+    own = np.empty(0, dtype=np.int64) if searched is None else searched.batch
+    end = max(BATCHES_SEARCHED, int(own.max(initial=0)))
     beyond = np.geomspace(
-        _EVERY_BATCH_TO,
-        BATCHES_SEARCHED,
-        1 + round(float(np.log(BATCHES_SEARCHED / _EVERY_BATCH_TO) / np.log(_RATIO))),
+        _EVERY_BATCH_TO, end, 1 + round(float(np.log(end / _EVERY_BATCH_TO) / np.log(_RATIO)))
     )
-    tried = np.unique(np.concatenate([np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64)]))
+    tried = np.unique(np.concatenate([np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64), own]))
     largest = price(scenario, [1], seq_len, few).max_batch[:, 1:].max(axis=-1, initial=0)
-    largest = np.minimum(largest, BATCHES_SEARCHED)
+    largest = np.minimum(largest, end)
     batches = np.unique(np.concatenate([tried[tried <= largest.max(initial=0)], largest[largest > 0]]))
     if batches.size == 0:
         return (NOTHING_FITS,) * seq_len.size
     paying = pays(price(scenario, batches, seq_len, few))
+    if searched is not None:
+        paying[np.isin(batches, own)] = pays(searched)[np.isin(own, batches)]
 
     def at_length(s: int) -> Callable[[IntArray], BoolArray]:
-        return lambda batch: pays(price(scenario, batch, seq_len[s : s + 1], few))[:, 0]
+        def pays_at(batch: IntArray) -> BoolArray:
+            within = own.size > 0 and own[0] <= batch[0] and batch[-1] <= own[-1]
+            counts = options if within else few
+            return pays(price(scenario, batch, seq_len[s : s + 1], counts))[:, 0]
+
+        return pays_at
 
     return tuple(
         _refined(batches[kept := batches <= largest[s]], paying[kept, s], at_length(s))
@@ -125,7 +141,10 @@ def break_even_batches(
 
 
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:
-    """Most committed tokens at which a batch with some drafting fits in memory; 0 if it never does."""
+    """Most committed tokens at which a batch with some drafting fits in memory; 0 if it never does.
+
+    ENDLESS_CONTEXT where every layer keeps no more than a window.
+    """
     model, room = scenario.shard, usable_memory_bytes(scenario.gpu)
     found = [0]
     for option in options:
@@ -135,24 +154,42 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
                 float(step_memory_bytes(model, option.drafter, batch, length, int(option.candidates[0])))
                 for length in (start, start + 1)
             )
-            if none <= room:
-                found.append(start + int((room - none) // (one - none)))
+            if none > room:
+                continue
+            if one == none:  # every layer has a window: memory ends no context
+                return ENDLESS_CONTEXT
+            found.append(start + int((room - none) // (one - none)))
     return max(found)
 
 
 def break_even_context(
-    scenario: Scenario, options: Sequence[DraftOption], batch: int, longest: int
+    scenario: Scenario,
+    options: Sequence[DraftOption],
+    batch: int,
+    longest: int,
+    searched: Surface | None = None,
 ) -> BreakEven:
     """Where speculation pays among the contexts that fit, SHORTEST_CONTEXT to `longest`, at one batch.
 
     A long context can bring speculation back at a large batch: reading the KV cache then takes most of
-    a step, and a verification step reads it once for all candidates.
+    a step, and a verification step reads it once for all candidates. searched: every count at some lengths,
+    of which the last batch is this one; it decides there.
     """
     few = few_counts(options)
     end = min(longest, longest_context(scenario, few, batch))
     if end < SHORTEST_CONTEXT:
         return NOTHING_FITS
     steps = 1 + max(1, round(float(np.log2(end / SHORTEST_CONTEXT) * 4)))
-    lengths = np.unique(np.rint(np.geomspace(SHORTEST_CONTEXT, end, steps)).astype(np.int64))
+    lengths = np.rint(np.geomspace(SHORTEST_CONTEXT, end, steps)).astype(np.int64)
     one = np.asarray([batch])
-    return crossing(lengths, lambda length: pays(price(scenario, one, length, few))[0])
+
+    def pays_at(length: IntArray) -> BoolArray:
+        return np.asarray(pays(price(scenario, one, length, few))[0])
+
+    if searched is None:
+        return crossing(np.unique(lengths), pays_at)
+    own, known = np.unique(searched.seq_len, return_index=True)
+    lengths = np.unique(np.concatenate([lengths, own[(own >= SHORTEST_CONTEXT) & (own <= end)]]))
+    paying = pays_at(lengths)
+    paying[np.isin(lengths, own)] = pays(searched)[-1, known][np.isin(own, lengths)]
+    return _refined(lengths, paying, pays_at)

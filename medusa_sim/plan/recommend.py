@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Sequence
 
 import numpy as np
 
-from medusa_sim.arrays import IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.cached import cached
-from medusa_sim.plan.break_even import break_even_batches, break_even_context
+from medusa_sim.plan.break_even import BreakEven, break_even_batches, break_even_context
 from medusa_sim.plan.capacity import OperatingPoint, best_operating_point, capacities
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.question import Question
@@ -40,6 +40,11 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     options = kept.options(asked.candidates_max)
     lengths = np.asarray(asked.seq_len, dtype=np.int64)
     surface = price(kept, asked.batches, lengths, options)
+    paying = break_even_batches(kept, options, lengths, surface)
+    if edges := _edges_between(surface.batch, paying):
+        # a row that stands for batches between two searched ones must not cross break-even either
+        surface = price(kept, np.union1d(surface.batch, edges), lengths, options)
+        paying = break_even_batches(kept, options, lengths, surface)
     schedules = [batch_ranges(surface, s, asked) for s in range(lengths.size)]
     rows = [schedule_row(surface, s, found, asked) for s, ranges in enumerate(schedules) for found in ranges]
     best_with = _best(surface, asked, speculate=True)
@@ -49,9 +54,9 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         scenario=scenario,
         surface=surface,
         enable=_enabled(asked, rows, best_with, best_without),
-        break_even_batches=break_even_batches(kept, options, lengths),
+        break_even_batches=paying,
         break_even_context=break_even_context(
-            kept, options, asked.batch_max, _longest_context(kept, lengths)
+            kept, options, asked.batch_max, _longest_context(kept, lengths), surface
         ),
         free_candidates=_free_candidates(surface, asked.free_within),
         schedule=tuple(rows),
@@ -65,28 +70,44 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     )
 
 
+def _edges_between(batch: IntArray, paying: Sequence[BreakEven]) -> list[int]:
+    """The last batch before each crossing that lies between two searched ones, and the first behind it."""
+    starts = {edge for found in paying for span in found.spans for edge in (span[0], span[1] + 1)}
+    near = {n for edge in starts for n in (edge - 1, edge)}
+    return sorted(n for n in near.difference(batch.tolist()) if batch[0] < n < batch[-1])
+
+
 def _kernels(scenario: Scenario) -> str | None:
     return None if scenario.kernels == "none" else scenario.kernels
 
 
 def batch_ranges(surface: Surface, s: int, question: Question) -> tuple[BatchRange, ...]:
-    """Ranges of one length; batches that do not fit even without speculation stand apart."""
-    ranges = merge_batches(surface.speedup[:, s], surface.fits[:, s], question.switching_gain)
-    room = int(np.count_nonzero(surface.fits[:, s, PLAIN]))
-    found: list[BatchRange] = []
-    for batches in ranges:
-        if batches.first < room <= batches.last:
-            found += [replace(batches, last=room - 1), replace(batches, first=room)]
-        else:
-            found.append(batches)
-    return tuple(found)
+    """Ranges of one length; batches that do not fit, or keep no limit of latency, stand apart."""
+    return _merged(
+        surface.speedup[:, s], surface.fits[:, s], _in_time(surface, question)[:, s], question.switching_gain
+    )
+
+
+def _in_time(surface: Surface, question: Question) -> BoolArray:
+    """(B, S, J) whether a configuration keeps the time per token that was asked for."""
+    limit_us = np.inf if question.max_latency_us is None else question.max_latency_us
+    return np.asarray(surface.step_us / surface.tokens_per_step <= limit_us)
+
+
+def _merged(speedup: FloatArray, fits: BoolArray, in_time: BoolArray, gain: float) -> tuple[BatchRange, ...]:
+    """Ranges of (B, J) cells; a batch at which nothing is in time takes what is fastest all the same."""
+    kept = fits & in_time
+    late = np.asarray(~kept.any(axis=1))
+    allowed = np.where(late[:, None], fits, kept)
+    return merge_batches(speedup, allowed, gain, apart=late + 2 * ~fits[:, PLAIN])
 
 
 def _all_lengths(surface: Surface, question: Question) -> tuple[ScheduleRow, ...]:
     """Rows that share a configuration over all lengths: geometric mean of the speedups."""
     mean = np.exp(np.log(surface.speedup).mean(axis=1))
+    fits, in_time = (np.asarray(of.all(axis=1)) for of in (surface.fits, _in_time(surface, question)))
     rows = []
-    for batches in merge_batches(mean, np.asarray(surface.fits.all(axis=1)), question.switching_gain):
+    for batches in _merged(mean, fits, in_time, question.switching_gain):
         worst = int(np.argmin(surface.speedup[batches.last, :, batches.configuration]))
         rows.append(schedule_row(surface, worst, batches, question))
     return tuple(rows)
@@ -101,7 +122,7 @@ def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> 
     """For each length with a batch where speculation pays but leaves no room: the largest that fits."""
     found = []
     for s, length in enumerate(surface.seq_len):
-        pays = surface.speedup[:, s, 1:] > 1.0 + question.switching_gain
+        pays = surface.speedup[:, s, 1:] > 1.0
         shut = np.flatnonzero(pays.any(axis=-1) & ~surface.fits[:, s, 1:].any(axis=-1))
         if shut.size == 0:
             continue
@@ -132,10 +153,10 @@ def _enabled(
     best_without: OperatingPoint | None,
 ) -> bool:
     if question.objective == "latency":
-        return any(row.candidates > 1 for row in rows)
+        return any(row.candidates > 1 and row.meets_latency is not False for row in rows)
     if best_with is None or best_without is None:
         return best_with is not None
-    return best_with.tokens_per_s > best_without.tokens_per_s * (1.0 + question.switching_gain)
+    return best_with.tokens_per_s > best_without.tokens_per_s
 
 
 def _free_candidates(surface: Surface, within: float) -> tuple[tuple[int, int, int], ...]:

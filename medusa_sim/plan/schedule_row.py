@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 
@@ -35,6 +36,11 @@ SENSITIVITY = 0.10
 """Acceptance is moved by this share up and down."""
 
 
+HeldBy = Literal["cost", "shared row", "memory", "end of the acceptance", "end of the search"]
+"""What keeps a row from a larger count: it costs more than it gives, it would pay more at the fullest batch
+but the row is shared, it does not fit, nobody knows its acceptance, or it was not searched."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NextCount:
     """The next larger count of the same kind and what it would change: shares of tokens and of step time."""
@@ -50,14 +56,17 @@ class ScheduleRow:
 
     Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
     batch was searched, the sizes between two rows belong to the later one. candidates counts
-    the root (1: do not speculate); drafts = draft length (Medusa: heads to run); width: children kept a
-    level by drafters that run level by level (0: not limited). paths: None where the acceptance profile
-    knows no shapes. speedup_low, speedup_high: 80 % interval. required_tokens_per_step: what the row's
+    the root (1: do not speculate); speedup_lowest, speedup_highest: over the row's batches; drafts = draft
+    length (Medusa: heads to run); width: children kept a level by drafters that run level by level (0: not
+    limited). paths: None where the acceptance profile
+    knows no shapes. speedup_low, speedup_high: lowest and highest end of the 80 % intervals over the row's
+    batches. required_tokens_per_step: what the row's
     (for a plain row: the best) count must emit to break even; required_acceptance_factor: by how much all
     accuracies would have to change for that. speculative_*: the best configuration that does speculate.
     best_candidates, best_speedup: the row's own best of every count, which the row gives up where it shares
     one with other batches; near_best: smallest and largest count around it within 1 % of it. ends_profile:
-    the best count is the largest that the acceptance describes, so that more may pay.
+    at some batch of the row the best count is the largest that the acceptance describes: more may pay.
+    held_by: what keeps the row from more; None for a plain row.
     kernels_speedup: of the same configuration with kernels alone (for a plain row: of the best that does
     speculate); None where the runtime is no engine. itl_us, tpot_us: between two chunks of a request and per
     token, in a server whose steps carry no prompts. usd_per_million_tokens: None without a price.
@@ -73,6 +82,8 @@ class ScheduleRow:
     paths: tuple[Path, ...] | None
     tokens_per_step: float
     speedup: float
+    speedup_lowest: float
+    speedup_highest: float
     speedup_low: float
     speedup_high: float
     kernels_speedup: float | None
@@ -112,6 +123,7 @@ class ScheduleRow:
     speedup_heads_on_accepted_row: float | None
     free_candidates: int
     next_count: NextCount | None
+    held_by: HeldBy | None
     cliff_after: int | None
     cheaper_larger: tuple[tuple[int, int], ...]
     memory_bytes: float
@@ -133,8 +145,10 @@ def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Q
         float(tokens_per_s(batch, surface.tokens_per_step[c], step_us[c])) for c in (j, PLAIN)
     )
     drawn, plain_drawn = (watts_at(surface, at, s, configuration) for configuration in (j, PLAIN))
-    low, high = surface.band_at(at, s, j)
-    own = _own_best(surface, at, s)
+    every = np.arange(batches.first, batches.last + 1)
+    low, high = surface.bands_at(every, s, j)
+    gains = surface.speedup[every, s, j]
+    own = _own_best(surface, every, s)
     chain = best_chain(surface, speedup)
     counts = np.concatenate([[1], surface.candidates[family]])
     times = np.concatenate([[decode_us], step_us[family]])
@@ -152,8 +166,10 @@ def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Q
         paths=() if option is None else option.paths(int(surface.candidates[j])),
         tokens_per_step=float(surface.tokens_per_step[j]),
         speedup=float(speedup[j]),
-        speedup_low=low,
-        speedup_high=high,
+        speedup_lowest=float(gains.min()),
+        speedup_highest=float(gains.max()),
+        speedup_low=float(low.min()),
+        speedup_high=float(high.max()),
         kernels_speedup=_with_kernels_alone(surface, batch, seq_len, spoken),
         itl_us=float(waits.itl_us),
         tpot_us=float(waits.tpot_us),
@@ -193,6 +209,7 @@ def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Q
         speedup_heads_on_accepted_row=_with_accepted_rows(surface, at, s, j),
         free_candidates=int(free_candidates(surface, question.free_within)[at, s]),
         next_count=None if j == PLAIN else _next(surface, family, j, step_us),
+        held_by=None if j == PLAIN else _held_by(surface, at, s, j, family),
         cliff_after=_cliff(counts, times, int(surface.candidates[j])),
         cheaper_larger=tuple(cheaper_pairs(counts, times)),
         memory_bytes=float(
@@ -218,16 +235,17 @@ class _OwnBest:
     ends_profile: bool
 
 
-def _own_best(surface: Surface, at: int, s: int) -> _OwnBest:
-    """The best of every count that fits at one batch and length, and the counts that are as good."""
+def _own_best(surface: Surface, at: IntArray, s: int) -> _OwnBest:
+    """The best of every count that fits at the last of the batches `at`, and the counts that are as good."""
     found = surface.by_count
     gain, fits = found.speedup[at, s], found.fits[at, s]
-    best = int(np.argmax(np.where(fits, gain, -np.inf))) if fits.any() else 0
+    bests = np.where(fits.any(axis=1), np.argmax(np.where(fits, gain, -np.inf), axis=1), 0)
+    best, last = int(bests[-1]), found.counts.size - 1
     return _OwnBest(
         candidates=int(found.counts[best]),
-        speedup=float(gain[best]),
-        near=near_best(found.counts, gain, fits, best),
-        ends_profile=0 < best == found.counts.size - 1 and surface.ends_profile,
+        speedup=float(gain[-1, best]),
+        near=near_best(found.counts, gain[-1], fits[-1], best),
+        ends_profile=last > 0 and bool((bests == last).any()) and surface.ends_profile,
     )
 
 
@@ -263,6 +281,27 @@ def _next(surface: Surface, family: IntArray, j: int, step_us: FloatArray) -> Ne
         tokens_gain=float(surface.tokens_per_step[following] / surface.tokens_per_step[j]) - 1.0,
         step_cost=float(step_us[following] / step_us[j]) - 1.0,
     )
+
+
+def _held_by(surface: Surface, at: int, s: int, j: int, family: IntArray) -> HeldBy:
+    """Why not more at one batch and length: what decided between configuration j and its larger kin."""
+    larger = family[surface.candidates[family] > surface.candidates[j]]
+    if larger.size == 0:
+        ends = _depth_ends(surface, j) or (
+            surface.candidates[j] == surface.counts[-1] and surface.ends_profile
+        )
+        return "end of the acceptance" if ends else "end of the search"
+    gain, fits = surface.speedup[at, s, larger], surface.fits[at, s, larger]
+    better = gain > surface.speedup[at, s, j]
+    if (better & fits).any():
+        return "shared row"
+    return "memory" if better.any() else "cost"
+
+
+def _depth_ends(surface: Surface, j: int) -> bool:
+    """Whether a chain is as long as its acceptance was measured."""
+    option, heads = surface.option_of(j), surface.scenario.profile.heads
+    return option is not None and option.chain and heads is not None and option.depth >= heads.heads
 
 
 def _cliff(counts: IntArray, times: FloatArray, candidates: int) -> int | None:

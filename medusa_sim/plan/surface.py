@@ -173,8 +173,8 @@ class Surface:
         index = int(self.option[configuration])
         return None if index < 0 else self.options[index]
 
-    def cost_at(self, at: int, s: int, configuration: int) -> Cost:
-        """The cost of one configuration at one batch and length, with its band."""
+    def cost_at(self, at: int | IntArray, s: int, configuration: int) -> Cost:
+        """The cost of one configuration at one batch (or several) and a length, with its band."""
         index = int(self.option[configuration])
         if index < 0:
             return _cell(self.decode.cost, at, s, 0)
@@ -185,19 +185,23 @@ class Surface:
 
     def band_at(self, at: int, s: int, configuration: int) -> tuple[float, float]:
         """80 % interval of the speedup of one configuration."""
+        low, high = self.bands_at(np.asarray([at]), s, configuration)
+        return float(low[0]), float(high[0])
+
+    def bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
+        """(low, high) of the 80 % interval of the speedup of one configuration at several batches."""
         option = self.option_of(configuration)
         if option is None:
-            return 1.0, 1.0
+            return np.ones(at.size), np.ones(at.size)
         cost = self.cost_at(at, s, configuration)
         tokens = np.asarray(self.tokens_per_step[configuration])
         value = tokens * self.decode_us[at, s] / cost.time_us
         few, many = (np.asarray(end) for end in option.band(int(self.candidates[configuration])))
         plain = _cell(self.decode.cost, at, s, 0)
-        low, high = band(value, (few, tokens, many), overhead_halves(cost, plain))
-        return float(low), float(high)
+        return band(value, (few, tokens, many), overhead_halves(cost, plain))
 
 
-def _cell(cost: Cost, at: int, s: int, column: int) -> Cost:
+def _cell(cost: Cost, at: int | IntArray, s: int, column: int) -> Cost:
     def one(values: FloatArray) -> FloatArray:
         index = tuple(
             place if size > 1 else 0

@@ -62,6 +62,11 @@ def times(value: float) -> str:
     return NOTHING if math.isnan(value) else f"{value:.2f}x"
 
 
+def times_between(low: float, high: float) -> str:
+    """Speedups from the lowest to the highest: `1.21-1.91x`, or `2.31x` alone."""
+    return times(high) if f"{low:.2f}" == f"{high:.2f}" else f"{low:.2f}-{times(high)}"
+
+
 def cell(column: str, value: object) -> str:
     """One cell of a table for people; `column` names the quantity and thereby its unit."""
     if value is None:

@@ -132,10 +132,8 @@ def _need(answer: Recommendation) -> str:
         f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max}, "
         f"length {row.seq_len} ({row.speculative_candidates} candidates{_limit(answer, row)})"
     )
-    if row.speculative_speedup > 1.0 + answer.question.switching_gain:
-        return f"{best}, but that does not fit in memory."
     if row.speculative_speedup > 1.0:
-        return f"{best}, less than running a drafter is worth."
+        return f"{best}, but that does not fit in memory."
     factor = row.required_acceptance_factor
     assumed = "which no accuracies give" if factor is None else f"{factor:.2f} times the assumed accuracies"
     return f"{best}; to break even it needs {row.required_tokens_per_step:.2f} tokens per step, {assumed}."

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.cost_text import Costs, cost_sentences
-from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
+from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times, times_between
 from medusa_sim.report.sweep_text import backend_text, drafter_text
 from medusa_sim.report.text import TextTable
 from medusa_sim.units import US_PER_S
@@ -65,7 +65,7 @@ def _chains(answer: Recommendation) -> str:
 
 
 def schedule_table(answer: Recommendation) -> TextTable:
-    """One line a row of the schedule; speedups from the smallest to the fullest batch of the row."""
+    """One line a row of the schedule; speedup and band from the lowest to the highest of its batches."""
     is_head = answer.drafting.kind.unit == "head"
     headers = tuple("heads" if is_head and name == "drafts" else name for name in _HEADERS)
     cells = [_cells(row) for row in answer.schedule]
@@ -79,16 +79,13 @@ def _cells(row: ScheduleRow) -> tuple[str, ...]:
         f"{row.max_batch_without} -> {row.max_batch_with}"
     )  # fmt: skip
     plain = row.candidates == 1
-    speedup = times(row.speedup_at_batch_min)
-    if not plain and f"{row.speedup:.2f}" != f"{row.speedup_at_batch_min:.2f}":
-        speedup += f" -> {times(row.speedup)}"
     return (
         span(row.batch_min, row.batch_max),
         str(row.seq_len),
         str(row.candidates) if not plain else "off" if row.fits_memory else "no room",
         NOTHING if plain else str(row.drafts),
         NOTHING if plain else f"{row.tokens_per_step:.2f}",
-        NOTHING if plain else speedup,
+        NOTHING if plain else times_between(row.speedup_lowest, row.speedup_highest),
         NOTHING if plain else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
         NOTHING if plain else times(row.speedup_acceptance_minus_10_percent),
         *_rates(row),
@@ -115,7 +112,10 @@ def _rates(row: ScheduleRow) -> tuple[str, ...]:
 def findings(answer: Recommendation) -> list[str]:
     """What follows from the schedule, one line each."""
     rows = [row for row in answer.schedule if row.candidates > 1]
-    told = ["Figures of a row are at its fullest batch; speedups run from its smallest to its fullest batch."]
+    told = [
+        "A row's speedup and its 80 % interval are the lowest to the highest of its batches, other figures "
+        "those of its fullest batch."
+    ]
     if rows:
         told += _why_not_more(rows[0], rows[-1])
         told += _heads(answer)

@@ -22,7 +22,7 @@ def warnings(answer: Recommendation) -> list[str]:
             told.append(
                 f"{where}: speculation LOSES here ({times(row.speculative_speedup)} at best); switch it off"
             )
-        elif row.candidates == 1 and row.speculative_speedup > 1.0 + answer.question.switching_gain:
+        elif row.candidates == 1:
             told.append(f"{where}: speculation would pay but its drafter leaves no room in memory")
         elif row.candidates > 1 and row.speedup_low < 1.0:
             told.append(

@@ -297,11 +297,12 @@ def test_where_it_loses_is_said() -> None:
     answer = answered("eagle3", constant_rate(0.3), seq_len=(64,), batch_max=1024)
     settings = engine_settings(answer, "llama-cpp", draft_path="d")
     plan = plan_of(settings)
-    assert plan.loses_from is not None
-    assert any(f"--parallel {plan.loses_from - 1}" in note for note in settings.notes)
-    before = int(plan.grid.batch[plan.grid.batch < plan.loses_from][-1])
+    ((loses_from, last),) = plan.loses
+    assert last == plan.grid.batch[-1]
+    assert any(f"--parallel {loses_from - 1}" in note for note in settings.notes)
+    before = int(plan.grid.batch[plan.grid.batch < loses_from][-1])
     assert plan.grid.speedup(before, plan.drafts) >= 1.0
-    assert plan.grid.speedup(plan.loses_from, plan.drafts) < 1.0
+    assert plan.grid.speedup(loses_from, plan.drafts) < 1.0
 
 
 @pytest.mark.parametrize(

@@ -33,9 +33,39 @@ def test_exactly_the_tolerance_is_a_switch_worth_making() -> None:
     assert len(merge_batches(speedup, gain=0.0301)) == 1
 
 
-def test_plain_decoding_wins_within_the_tolerance() -> None:
-    assert merge_batches(np.array([[1.0, 1.029]]))[0].configuration == 0
-    assert merge_batches(np.array([[1.0, 1.04]]))[0].configuration == 1
+def test_ranges_never_cross_break_even() -> None:
+    speedup = np.array([[1.0, 1.02], [1.0, 1.001], [1.0, 0.99], [1.0, 1.0], [1.0, 1.01]])
+    ranges = merge_batches(speedup)
+    assert ranges == (BatchRange(0, 1, 1), BatchRange(2, 3, 0), BatchRange(4, 4, 1))
+
+
+def test_a_range_that_pays_takes_no_configuration_that_loses_somewhere() -> None:
+    speedup = np.array(
+        [[1.0, 1.02, 1.01], [1.0, 0.995, 1.005]]
+    )  # the first is within 3 % of the best at both
+    assert merge_batches(speedup) == (BatchRange(0, 1, 2),)
+    speedup = np.array([[1.0, 1.02, 0.995], [1.0, 0.995, 1.005]])
+    assert [r.configuration for r in merge_batches(speedup)] == [1, 2]
+
+
+def test_batches_told_apart_share_no_range() -> None:
+    speedup = np.array([[1.0, 1.5]] * 4)
+    assert [(r.first, r.last) for r in merge_batches(speedup, apart=np.array([0, 0, 1, 1]))] == [
+        (0, 1),
+        (2, 3),
+    ]
+
+
+@given(speedups(6, 3), st.integers(0, 5), st.integers(0, 5))
+def test_a_batch_has_one_verdict_in_every_range_that_it_is_asked_in(
+    speedup: np.ndarray, one: int, other: int
+) -> None:
+    first, last = sorted((one, other))
+    for asked in ((first, last), (0, 5)):
+        for found in merge_batches(speedup[asked[0] : asked[1] + 1]):
+            for batch in range(asked[0] + found.first, asked[0] + found.last + 1):
+                assert (found.configuration > 0) == (speedup[batch].max() > 1.0)
+                assert speedup[batch, found.configuration] > 1.0 or found.configuration == 0
 
 
 def test_what_does_not_fit_is_not_chosen_and_nothing_fitting_is_plain() -> None:
@@ -61,7 +91,9 @@ def test_no_batch_loses_the_tolerance_and_every_batch_is_covered(speedup: np.nda
 
 @given(speedups(6, 3))
 def test_no_fewer_ranges_are_possible(speedup: np.ndarray) -> None:
+    pays = speedup.max(axis=1, keepdims=True) > 1.0
     good = speedup > speedup.max(axis=1, keepdims=True) * (1.0 - SWITCHING_GAIN)
+    good &= np.where(pays, speedup > 1.0, np.arange(4) == 0)
 
     def possible(cuts: tuple[int, ...]) -> bool:
         edges = [0, *cuts, speedup.shape[0]]

@@ -1,0 +1,132 @@
+"""One verdict a batch: on where its best speedup is above 1, off elsewhere, whoever asks and however.
+
+The schedule, its rows at a batch, the same batch asked alone, `--by-count`, the headline's crossings and what
+is written for an engine, over every runtime and drafter with acceptances that break even within the range.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from medusa_sim.errors import UsageError
+from medusa_sim.export import engine_settings
+from medusa_sim.export.names import METHODS
+from medusa_sim.plan.acceptance import constant_rate
+from medusa_sim.plan.at_batch import scheduled_at
+from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import batch_ranges, recommend
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.step.drafter.registry import drafter_kind, drafter_names
+
+LAST, LENGTH = 48, 256
+RATES = (0.15, 0.35, 0.6)
+MODEL = replace(load_model("llama-3.1-8b"), mtp_layers=1)
+
+
+def scenarios(runtime: str) -> Iterator[Scenario]:
+    """Every third drafter of the runtime's, in turn, on a card that break-even comes early on."""
+    terms, turn = load_runtime(runtime), runtime_names().index(runtime)
+    held = [name for name in drafter_names() if terms.engine is None or name in terms.engine.drafters]
+    for place, drafter in enumerate(held[turn % 3 :: 3]):
+        yield Scenario(
+            gpu="rtx-3090",
+            model=MODEL,
+            runtime=runtime,
+            drafter=drafter,
+            acceptance=constant_rate(RATES[(place + turn) % len(RATES)], 4),
+            draft_model="llama-3.2-1b" if drafter_kind(drafter).takes_draft_model else None,
+            latency="roofline",
+        )
+
+
+def check(found: Recommendation) -> list[bool]:
+    """Whether each batch speculates, after everybody was asked."""
+    surface, question = found.surface, found.question
+    best = np.where(surface.fits, surface.speedup, 0.0)[:, 0, 1:].max(axis=-1)
+    curve = count_table(surface).to_pandas()
+    counted = curve[curve["fits_memory"] & (curve["candidates"] > 1)].groupby("batch")["speedup"].max()
+    paid = {n for first, last in found.break_even_batches[0].spans for n in range(first, last + 1)}
+    chosen = np.concatenate(
+        [[r.configuration] * (r.last + 1 - r.first) for r in batch_ranges(surface, 0, question)]
+    )
+    states = [bool(on) for on in chosen > 0]
+    for batch, on, gain in zip(surface.batch.tolist(), states, best, strict=True):
+        assert on == (gain > 1.0) == (batch in paid) == (counted.get(batch, 0.0) > 1.0), batch
+    speedup = surface.speedup[np.arange(chosen.size), 0, chosen]
+    assert (speedup[chosen > 0] > 1.0).all()
+    for row in found.schedule:
+        inside = (surface.batch >= row.batch_min) & (surface.batch <= row.batch_max)
+        assert {on == (row.candidates > 1) for on in chosen[inside] > 0} == {True}
+        assert (row.speedup_lowest, row.speedup_highest) == (speedup[inside].min(), speedup[inside].max())
+        for batch in (row.batch_min, row.batch_max):
+            one = scheduled_at(found, batch, question.seq_len[0])
+            assert (one.candidates, one.drafts) == (row.candidates, row.drafts)
+            assert row.speedup_low <= one.speedup_low <= one.speedup <= one.speedup_high <= row.speedup_high
+    assert found.enable == any(states)
+    edge = next((row.batch_max for row in found.schedule), LAST)
+    for batch in {edge, min(edge + 1, question.batch_max)}:
+        one = recommend(found.scenario, replace(question, batch_min=batch, batch_max=batch))
+        assert one.enable == states[batch - question.batch_min], batch
+    return states
+
+
+def check_export(found: Recommendation, engine: str, states: list[bool]) -> None:
+    """Where an engine would draft at a loss, its settings say so; where nothing pays there are none."""
+    if not any(states):
+        with pytest.raises(UsageError, match="no chain pays"):
+            engine_settings(found, engine, draft_path="a/draft")
+        return
+    settings = engine_settings(found, engine, draft_path="a/draft")
+    if settings.plan is None:
+        return
+    lost = {n for first, last in settings.plan.loses for n in range(first, last + 1)}
+    drafted = {int(batch) for batch in settings.plan.grid.batch if settings.plan.drafts_at(int(batch))}
+    off = {batch for batch, on in zip(found.surface.batch.tolist(), states, strict=True) if not on}
+    assert off & drafted <= lost
+    assert not lost or any("no faster than no speculation" in note for note in settings.notes)
+
+
+@pytest.mark.parametrize("runtime", [name for name in runtime_names() if name != "paper"])
+def test_every_batch_has_one_verdict(runtime: str) -> None:
+    engine = next((name for name in ("vllm", "sglang", "tensorrt-llm") if runtime.startswith(name)), None)
+    for scenario in scenarios(runtime):
+        found = recommend(scenario, Question(batch_max=LAST, seq_len=(LENGTH,), candidates_max=16))
+        states = check(found)
+        if engine is not None and scenario.drafting.method in METHODS[engine]:
+            check_export(found, engine, states)
+
+
+def test_batches_between_searched_ones_have_their_own_verdict_too() -> None:
+    """Beyond 256 every 2 % is searched; a crossing between two such batches ends a row all the same."""
+    scenario = Scenario(
+        gpu="l40s", model="llama-3.2-1b", drafter="ngram", acceptance=0.6, runtime="cuda-graph",
+        latency="roofline",
+    )  # fmt: skip
+    found = recommend(scenario, Question(batch_min=250, batch_max=600, seq_len=(64,), candidates_max=8))
+    edges = [last for _, last in found.break_even_batches[0].spans if 256 < last < 600]
+    assert edges
+    for edge in edges:
+        for batch in (edge, edge + 1):
+            row = next(row for row in found.schedule if row.batch_min <= batch <= row.batch_max)
+            assert (row.candidates > 1) == (batch == edge)
+
+
+@pytest.mark.parametrize("limit", [10.0, 20.0, 30.0])
+def test_a_limit_of_latency_parts_the_schedule_and_never_contradicts_it(limit: float) -> None:
+    scenario = Scenario(
+        gpu="rtx-3090", model=MODEL, drafter="eagle3", acceptance=0.4, runtime="sglang", latency="roofline"
+    )
+    found = recommend(scenario, Question(batch_max=LAST, seq_len=(LENGTH,), max_latency_ms=limit))
+    surface = found.surface
+    in_time = (surface.step_us[:, 0] / surface.tokens_per_step <= 1000.0 * limit).any(axis=1)
+    for row in found.schedule:
+        assert set(in_time[row.batch_min - 1 : row.batch_max].tolist()) == {row.meets_latency}
+    assert found.enable == any(row.candidates > 1 and row.meets_latency for row in found.schedule)
