@@ -11,8 +11,8 @@ from medusa_sim.plan.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,
     DEFAULT_MODEL,
-    DEFAULT_RUNTIME,
     DEFAULT_SEQ_LEN,
+    default_runtime,
 )
 from medusa_sim.plan.limit import LIMIT
 from medusa_sim.specs.runtime import load_runtime
@@ -20,8 +20,6 @@ from medusa_sim.step.drafter.registry import drafter_kind
 
 NO_ENGINE = "json"
 """What settings for code of one's own are written as."""
-DEFAULT_ENGINE = load_runtime(DEFAULT_RUNTIME).name
-"""The default by its version."""
 UNTIMED = ("tgi", "llama-cpp")
 """Engines whose settings are known, but not their time between kernels: kernels alone are timed."""
 
@@ -36,7 +34,7 @@ class SetUp:
 
     gpu: str = DEFAULT_GPU
     model: str = DEFAULT_MODEL
-    engine: str = DEFAULT_ENGINE
+    engine: str = default_runtime(DEFAULT_DRAFTER)
     seq_len: int = DEFAULT_SEQ_LEN
     drafter: str = DEFAULT_DRAFTER
     heads: int | None = None
@@ -112,6 +110,11 @@ class SetUp:
         engine = "" if self.own_code else f" under {self.engine}"
         cards = self.gpu if self.tp == 1 else f"{self.tp} x {self.gpu}"
         return f"{self.model} on {cards}{engine}"
+
+
+def default_engine(drafter: str) -> str:
+    """The runtime of a drafter where none is named, by its version."""
+    return load_runtime(default_runtime(drafter)).name
 
 
 def measured_models(gpu: str) -> dict[str, str]:

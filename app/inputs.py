@@ -92,6 +92,12 @@ def opened_with(name: str) -> bool:
     return name in names
 
 
+def now(name: str) -> str | None:
+    """What an input says before it is drawn: as on the last run, or as the link has it."""
+    held: str | None = st.session_state.get(name, _opened().get(name))
+    return held
+
+
 def _nearest(given: str, options: Sequence[str]) -> str:
     near = difflib.get_close_matches(given, options, n=3, cutoff=0.4) or options[:4]
     return f"known are {', '.join(near)}{', ...' if len(options) > len(near) else ''}"

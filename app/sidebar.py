@@ -8,12 +8,13 @@ from typing import Any
 
 import inputs
 import streamlit as st
-from chosen import DEFAULT_ENGINE, UNTIMED, SetUp, measured_models
+from chosen import UNTIMED, SetUp, default_engine, measured_models
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export.names import METHODS as ENGINE_METHODS
 from medusa_sim.plan.defaults import (
+    DEFAULT_DRAFTER,
     DEFAULT_GPU,
     DEFAULT_MODEL,
     DEFAULT_SEQ_LEN,
@@ -48,7 +49,10 @@ _HEADS = 5
 
 def set_up(where: Any) -> SetUp:
     """The shared inputs, in the sidebar."""
-    engine = engine_choice(where, titled=True)
+    known = inputs.now("drafter")
+    engine = engine_choice(
+        where, default=default_engine(known if known in drafter_names() else DEFAULT_DRAFTER), titled=True
+    )
     gpu = gpu_choice(where)
     model = model_choice(where, gpu, own=True)
     config = _own_config(where) if model == OWN_MODEL else None
@@ -101,9 +105,7 @@ def set_up(where: Any) -> SetUp:
     )
 
 
-def engine_choice(
-    where: Any, name: str = "runtime", default: str = DEFAULT_ENGINE, *, titled: bool = False
-) -> str:
+def engine_choice(where: Any, name: str = "runtime", *, default: str, titled: bool = False) -> str:
     """A serving engine, or how code of one's own launches its kernels."""
     told = (
         "What runs it. cuda-graph, hf-eager: code of your own, which may verify any tree. Serving engines "

@@ -17,8 +17,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,
-    DEFAULT_RUNTIME,
     MAX_DRAFTS,
+    RUNS_CHAINS,
+    RUNS_TREES,
 )
 
 Command = Callable[..., Any]
@@ -128,7 +129,10 @@ def scenario_options(command: Command, drafter: Callable[[Command], Command] = d
 
 
 _RUNTIME = click.option(
-    "--runtime", type=RUNTIME, default=DEFAULT_RUNTIME, show_default=True, help="How kernels launch."
+    "--runtime",
+    type=RUNTIME,
+    default=None,
+    help=f"The engine, or how kernels launch [by the drafter: medusa {RUNS_TREES}, others {RUNS_CHAINS}].",
 )
 _DTYPES = (
     click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's]."),

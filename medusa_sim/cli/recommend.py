@@ -19,7 +19,6 @@ from medusa_sim.plan.defaults import (
     DEFAULT_BATCHES,
     DEFAULT_GPU,
     DEFAULT_MODEL,
-    DEFAULT_RUNTIME,
     DEFAULT_SEQ_LEN,
 )
 
@@ -162,16 +161,17 @@ def _is_given(option: str) -> bool:
     return source is not click.core.ParameterSource.DEFAULT
 
 
-def runtime_of(engine: str, drafter: str) -> str:
+def runtime_of(engine: str, drafter: str) -> str | None:
     """The runtime that settings of an engine are computed for: its own, else kernels alone.
 
-    An engine that does not run the drafter says so itself, when the settings are written.
+    None for settings of no engine: the default of the drafter. An engine that does not run the drafter says
+    so itself, when the settings are written.
     """
     from medusa_sim.plan.limit import LIMIT
     from medusa_sim.specs.runtime import load_runtime, runtime_aliases
 
     if engine == "json":
-        return DEFAULT_RUNTIME
+        return None
     if engine not in runtime_aliases():
         return LIMIT
     terms = load_runtime(engine).engine

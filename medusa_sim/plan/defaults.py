@@ -4,7 +4,6 @@ from __future__ import annotations
 
 DEFAULT_GPU = "a100-80gb-pcie"
 DEFAULT_MODEL = "vicuna-7b"
-DEFAULT_RUNTIME = "vllm"
 DEFAULT_DRAFTER = "medusa"
 DEFAULT_SEQ_LEN = 1024
 DEFAULT_CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
@@ -14,3 +13,12 @@ MAX_DRAFTS = 16
 """Longest draft that is searched."""
 CANDIDATES_MAX = 256
 """Largest tree searched; verification has long been compute-bound there."""
+RUNS_TREES = "cuda-graph"
+"""Kernels in a graph, without an engine: no current engine runs the trees of Medusa's heads."""
+RUNS_CHAINS = "vllm"
+"""The engine of everything that drafts chains: its newest version."""
+
+
+def default_runtime(drafter: str) -> str:
+    """What runs a drafter where no runtime is named: trees of heads as kernels in a graph, chains in vLLM."""
+    return RUNS_TREES if drafter == DEFAULT_DRAFTER else RUNS_CHAINS

@@ -14,7 +14,7 @@ from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.defaults import CANDIDATES_MAX
-from medusa_sim.plan.limit import limit_of
+from medusa_sim.plan.limit import InEngine, in_engine, limit_of
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import tokens_per_s
 from medusa_sim.plan.surface import Surface, price
@@ -71,7 +71,8 @@ class Answer:
 
     paying: where speculation pays, one a length. drafting_share: what drafting for two candidates adds to a
     plain step at the first batch and length (0 where the scope has no drafter). ends_profile: whether the
-    best count anywhere is the largest that the acceptance describes, so that more may pay.
+    best count anywhere is the largest that the acceptance describes, so that more may pay. in_engine: the
+    chains of the engine that runs this drafter, where kernels alone were asked for.
     """
 
     scenario: Scenario
@@ -83,6 +84,7 @@ class Answer:
     drafting_share: float
     cheaper: tuple[Cheaper, ...]
     ends_profile: bool
+    in_engine: InEngine | None
 
 
 def answer(scenario: Scenario, grid: Grid) -> Answer:
@@ -100,6 +102,7 @@ def answer(scenario: Scenario, grid: Grid) -> Answer:
         cheaper=tuple(_cheaper(scenario, grid)),
         ends_profile=bool((_best_columns(surface) == surface.by_count.counts.size - 1).any())
         and largest > int(surface.counts[-1]),
+        in_engine=in_engine(scenario, grid.batch, grid.seq_len),
     )
 
 

@@ -34,8 +34,8 @@ from medusa_sim.plan.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,
     DEFAULT_MODEL,
-    DEFAULT_RUNTIME,
     MAX_DRAFTS,
+    default_runtime,
 )
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
 from medusa_sim.plan.grounds import dense_fits, fits_beside, linear_fit, other_form, too_large, unpacked
@@ -66,7 +66,8 @@ _ONE_NODE = 8
 class Scenario:
     """What is run where, before batch, length and count are chosen. Never changed once made.
 
-    gpu, model, runtime, drafter: names, files or loaded objects. acceptance: any form of
+    gpu, model, runtime, drafter: names, files or loaded objects; runtime None: by the drafter
+    (`plan.defaults.default_runtime`). acceptance: any form of
     `plan.acceptance.FORMS`; None takes the model's own profile, else a borrowed one, which `warnings` says.
     heads: trained Medusa heads (None: as many as the profile has; a curve has five); as many run as a
     tree is deep, with a curve all of them. max_drafts: longest draft. chain_only: no trees (None:
@@ -88,7 +89,7 @@ class Scenario:
         *,
         gpu: str | Gpu = DEFAULT_GPU,
         model: ModelName = DEFAULT_MODEL,
-        runtime: str | Runtime = DEFAULT_RUNTIME,
+        runtime: str | Runtime | None = None,
         drafter: str = DEFAULT_DRAFTER,
         acceptance: Given = None,
         heads: int | None = None,
@@ -127,7 +128,7 @@ class Scenario:
         kind = drafter_kind(drafter)
         if heads is not None and kind.unit != "head":
             raise UsageError(f"drafter {drafter} takes no --heads; --max-drafts limits the draft length")
-        self.runtime: Runtime = runtime_of(runtime, data_dir)
+        self.runtime: Runtime = runtime_of(runtime or default_runtime(drafter), data_dir)
         published = model if isinstance(model, Model) else load_model(model)
         self.model: Model = with_dtypes(published, dtype, weight_dtype, kv_dtype)
         self.gpu: Gpu = load_gpu(gpu, data_dir) if isinstance(gpu, str) else gpu

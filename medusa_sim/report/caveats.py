@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.numbers import percent
 from medusa_sim.specs.fitted import Fit
@@ -45,6 +46,16 @@ def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
                 f"`{model.name}` is published for lengths up to {model.max_seq_len}; the grid goes to "
                 f"{longest}."
             )
+
+
+def acceptance_basis(profile: AcceptanceProfile) -> list[str]:
+    """What a profile counts where that is not what a running system accepts."""
+    if profile.agreement != "teacher-forced":
+        return []
+    return [
+        f"Acceptance {profile.name} is agreement with a text (teacher-forced), not what a running system "
+        "accepts: measure it on the model's own output."
+    ]
 
 
 def _latency_caveats(item: Scenario) -> Iterator[str]:

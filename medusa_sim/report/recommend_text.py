@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.report.caveats import acceptance_basis
 from medusa_sim.report.cost_text import Costs, cost_sentences
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times, times_between
-from medusa_sim.report.sweep_text import backend_text, drafter_text
+from medusa_sim.report.sweep_text import acceptance_text, backend_text, drafter_text
 from medusa_sim.report.text import TextTable
 from medusa_sim.units import US_PER_S
 
@@ -54,7 +55,7 @@ def headline(answer: Recommendation) -> str:
         f"{answer.scenario.cards}, {setting.model.name} {setting.model.numbers}, "
         f"{drafter_text(answer.scenario)}, "
         f"{setting.runtime.name}, {latency}{backend_text(answer.scenario)}, "
-        f"acceptance {answer.profile.name}; {', '.join(limits)}"
+        f"acceptance {acceptance_text(answer.profile)}; {', '.join(limits)}"
     )
 
 
@@ -127,6 +128,7 @@ def findings(answer: Recommendation) -> list[str]:
     told += _memory(answer)
     told += _cost(answer)
     told += _requests(answer)
+    told += acceptance_basis(answer.profile)
     return told
 
 

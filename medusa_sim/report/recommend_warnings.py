@@ -46,11 +46,6 @@ def _model_warnings(answer: Recommendation) -> list[str]:
             f"acceptance {answer.profile.name} is a curve: the tree itself and the number of heads worth "
             "running are not known; give your heads' accuracies with --acceptance FILE"
         )
-    if answer.profile.agreement == "teacher-forced":
-        told.append(
-            f"acceptance {answer.profile.name} is teacher-forced agreement with a text, not what a running "
-            "system accepts; measure it on the model's own output"
-        )
     if answer.setting.latency.name == "roofline":
         told.append(
             "latency roofline: datasheet limits without any fitted kernel, optimistic at large counts"

@@ -5,12 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.latency.base import Bound
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.curve import FREE_WITHIN
 from medusa_sim.plan.insights import Answer, Free
+from medusa_sim.plan.limit import InEngine
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.caveats import acceptance_basis
 from medusa_sim.report.cost_text import Costs, cost_sentences
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
@@ -35,13 +38,18 @@ def headline(scenario: Scenario) -> str:
     return (
         f"{scenario.cards}, {scenario.model.name} {scenario.model.numbers}, {drafting}"
         f"{scenario.runtime.name}, {latency}{backend_text(scenario)}, "
-        f"acceptance {scenario.profile.name}{against}"
+        f"acceptance {acceptance_text(scenario.profile)}{against}"
     )
 
 
 def backend_text(scenario: Scenario) -> str:
     """What verifies, after a comma; nothing where nothing tells."""
     return "" if scenario.backend is None else f", verified by {scenario.backend.name}"
+
+
+def acceptance_text(profile: AcceptanceProfile) -> str:
+    """A profile by name, with what it was counted against where that is a text and not the model's output."""
+    return f"{profile.name} (teacher-forced)" if profile.agreement == "teacher-forced" else profile.name
 
 
 def drafter_text(scenario: Scenario) -> str:
@@ -130,6 +138,7 @@ def verdicts(found: Answer) -> list[str]:
     hints = cheaper_hints(found)
     told = [
         _paying(found),
+        *engine_line(found.in_engine),
         *_cost(found),
         _free(found),
         *([f"A larger count is cheaper: {'; '.join(hints)}."] if hints else []),
@@ -139,6 +148,7 @@ def verdicts(found: Answer) -> list[str]:
     if found.ends_profile:
         profile = found.scenario.profile.name
         told.append(f"The best count is the largest that acceptance {profile} describes: more may pay.")
+    told += acceptance_basis(found.scenario.profile)
     longest, model = int(found.grid.seq_len.max()), found.scenario.model
     if longest > model.max_seq_len:
         told.append(f"Length {longest} is beyond the {model.max_seq_len} positions of {model.name}.")
@@ -148,6 +158,20 @@ def verdicts(found: Answer) -> list[str]:
 def _paying(found: Answer) -> str:
     ranges = [f"{text}{_at_length(found, i)}" for i, text in enumerate(map(paying_range, found.paying))]
     return f"Pays {'; '.join(ranges)}, with the best count of each batch."
+
+
+def engine_line(found: InEngine | None) -> list[str]:
+    """What the engine that runs this drafter would give instead, at the first and the last batch."""
+    if found is None:
+        return []
+    runtime, seq_len = found.scenario.runtime, found.seq_len
+    several = seq_len.size > 1 and seq_len[0] != seq_len[-1]
+    ends = [
+        f"{times(float(found.speedup[i]))} with {found.candidates[i]} candidates at batch {found.batch[i]}"
+        + (f", length {seq_len[i]}" if several else "")
+        for i in dict.fromkeys((0, found.batch.size - 1))
+    ]
+    return [f"{runtime.name} has no tree attention: its chain gives {'; '.join(ends)} (--runtime vllm)."]
 
 
 def _cost(found: Answer) -> list[str]:

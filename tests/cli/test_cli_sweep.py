@@ -62,23 +62,24 @@ def test_defaults_and_columns() -> None:
     assert result.exit_code == 0, result.stderr
     rows = pd.read_csv(io.StringIO(result.stdout))
     assert set(COLUMNS) <= set(rows.columns)
-    # five Medusa heads make chains of up to six candidates, and the default engine runs no trees
-    assert list(rows["candidates"]) == [count for count in DEFAULT_COUNTS if count <= 6]
+    assert list(rows["candidates"]) == DEFAULT_COUNTS
     assert set(rows["gpu"]) == {"a100-80gb-pcie"}
     assert set(rows["model"]) == {"vicuna-7b"}
     assert set(rows["seq_len"]) == {1024}
     assert set(rows["latency_model"]) == {"calibrated"}
-    assert set(rows["runtime"]) == {"vllm-0.33"}
+    assert set(rows["runtime"]) == {"cuda-graph"}
     assert set(rows["source"]) == {"calibrated"}
     assert "candidates: 1 2 3 4 6 8 12 16 24 32 48 64 96 128" in result.stderr
-    assert "vllm-0.33 has no tree attention: take trees with --runtime cuda-graph" in result.stderr
 
 
 def test_counts_that_only_trees_have_are_refused_where_no_tree_runs() -> None:
-    result = CliRunner().invoke(cli, ["sweep", "--candidates", "64"])
+    result = CliRunner().invoke(cli, ["sweep", "--runtime", "vllm", "--candidates", "64"])
     assert result.exit_code == 1
     assert "vllm-0.33 has no tree attention: take trees with --runtime cuda-graph" in result.stderr
-    assert CliRunner().invoke(cli, ["sweep", "--candidates", "64", "--trees"]).exit_code == 0
+    assert (
+        CliRunner().invoke(cli, ["sweep", "--runtime", "vllm", "--candidates", "64", "--trees"]).exit_code
+        == 0
+    )
 
 
 def test_the_arithmetic_between_columns() -> None:

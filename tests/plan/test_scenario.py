@@ -17,6 +17,7 @@ from medusa_sim.latency.base import Source
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
+from medusa_sim.plan.defaults import default_runtime
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.gpu import gpu_names, load_gpu
@@ -31,12 +32,20 @@ def test_defaults_are_those_of_the_command_line() -> None:
     scenario = Scenario()
     assert scenario.gpu.name == "a100-80gb-pcie"
     assert scenario.model.name == "vicuna-7b"
-    assert scenario.runtime.name == "vllm-0.33"
+    assert scenario.runtime.name == "cuda-graph"
     assert scenario.latency.name == "calibrated"
     assert (scenario.scope, scenario.baseline) == ("model", "same")
     assert scenario.profile.name == "medusa1-vicuna-7b"
     assert scenario.kernels == "torch"
     assert scenario.warnings == ()
+
+
+@pytest.mark.parametrize("drafter", drafter_names())
+def test_where_no_runtime_is_named_the_drafter_decides(drafter: str) -> None:
+    runtime = load_runtime(default_runtime(drafter))
+    assert runtime.engine is None or drafter in runtime.engine.drafters
+    assert runtime.chain_only is (drafter != "medusa")
+    assert Scenario(runtime="hf-eager").but(runtime=None, drafter="eagle").runtime.name == "vllm-0.33"
 
 
 def test_names_and_objects_are_the_same() -> None:

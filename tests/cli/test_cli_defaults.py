@@ -1,0 +1,51 @@
+"""What is asked without options is answered without a warning, and with trees."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from medusa_sim.cli import cli
+
+ROOT = Path(__file__).parents[2]
+# what expanded grids stand for, how many rows were written, where prices come from: no warnings
+_PLAIN = re.compile(r"(batch|seq_len|candidates): |[0-9,]+ .*rows? |wrote |usd_per_million_tokens: ")
+_DEMO = re.search(r"medusa-sim (sweep .*) --report out", (ROOT / "Makefile").read_text(encoding="utf-8"))
+_README = re.findall(r"^medusa-sim (.+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
+
+
+def _asked(command: str) -> Result:
+    result = CliRunner().invoke(cli, command.split(), catch_exceptions=False)
+    assert result.exit_code == 0, result.stderr
+    return result
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "sweep",
+        _DEMO[1] if _DEMO else "",
+        "recommend",
+        "load --requests 60 --no-search --rate 2 --seeds 1",
+        "roofline",
+        # several GPUs are warned of, with reason
+        *(line for line in _README if line.split()[0] in ("sweep", "recommend") and "--tp" not in line),
+    ],
+)
+def test_a_default_is_no_reason_to_warn(command: str) -> None:
+    result = _asked(command)
+    assert [line for line in result.stderr.splitlines() if not _PLAIN.match(line)] == []
+    assert "warning" not in result.stdout
+
+
+def test_the_default_sweep_shows_trees_their_knee_and_the_engines_chain() -> None:
+    table = _asked("sweep --batch 1..64").stdout
+    first = next(line for line in table.splitlines() if line.strip().startswith("1 "))
+    assert first.split()[1] == "49"
+    assert "2.15x" in first
+    assert re.search(r"vllm-0.33 has no tree attention: its chain gives 1\.66x", table)
+    counts = _asked("sweep --format csv").stdout
+    assert len(counts.splitlines()) == 1 + 14
