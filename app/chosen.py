@@ -29,12 +29,12 @@ class SetUp:
     """A scenario by names, as the command line takes them: a key of every cache.
 
     acceptance: a profile's name, one rate or rates by position; None for what ships, where something does.
-    config: an uploaded config.json in the place of a model's name.
+    config: an uploaded config.json in the place of a model's name. engine: by the drafter where none is named.
     """
 
     gpu: str = DEFAULT_GPU
     model: str = DEFAULT_MODEL
-    engine: str = default_runtime(DEFAULT_DRAFTER)
+    engine: str = ""
     seq_len: int = DEFAULT_SEQ_LEN
     drafter: str = DEFAULT_DRAFTER
     heads: int | None = None
@@ -46,6 +46,10 @@ class SetUp:
     kv_dtype: str | None = None
     tp: int = 1
     ep: int = 1
+
+    def __post_init__(self) -> None:
+        if not self.engine:
+            object.__setattr__(self, "engine", default_engine(self.drafter))
 
     @property
     def runtime(self) -> str:

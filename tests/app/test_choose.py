@@ -42,7 +42,7 @@ def test_the_answer_is_the_packages(opened: Opened) -> None:
     assert shown["Free token budget"] == str(row.free_candidates)
     assert shown["Largest batch"] == str(row.max_batch_with)
     headline = page.success[0].value
-    assert headline.startswith("**vicuna-7b on a100-80gb-pcie under vllm-0.33, batch 4: verify")
+    assert headline.startswith("**vicuna-7b on a100-80gb-pcie, batch 4: verify")
     assert f"verify {row.candidates} candidates a step ({row.drafts} drafts), {row.speedup:.2f}x" in headline
 
 

@@ -206,7 +206,7 @@ def test_method_shows_numbers_with_sources(opened: Opened) -> None:
     page = opened("method")
     table = page.dataframe[0].value
     assert (table["source"].str.len() > 0).all()
-    assert {"gpu a100-80gb-pcie", "model vicuna-7b", "runtime vllm-0.33"} <= set(table["what"])
+    assert {"gpu a100-80gb-pcie", "model vicuna-7b", "runtime cuda-graph"} <= set(table["what"])
     fewer = opened("method", find="bandwidth").dataframe[0].value
     assert 0 < len(fewer) < len(table)
     assert len(opened("method", fitted="false").dataframe[0].value) < len(table)
