@@ -29,7 +29,8 @@ class SetUp:
     """A scenario by names, as the command line takes them: a key of every cache.
 
     acceptance: a profile's name, one rate or rates by position; None for what ships, where something does.
-    config: an uploaded config.json in the place of a model's name. engine: by the drafter where none is named.
+    config: an uploaded config.json in the place of a model's name. engine: by the drafter where none is
+    named.
     """
 
     gpu: str = DEFAULT_GPU

@@ -43,7 +43,10 @@ def test_the_answer_is_the_packages(opened: Opened) -> None:
     assert shown["Largest batch"] == str(row.max_batch_with)
     headline = page.success[0].value
     assert headline.startswith("**vicuna-7b on a100-80gb-pcie, batch 4: verify")
-    assert f"verify {row.candidates} candidates a step ({row.drafts} drafts), {row.speedup:.2f}x" in headline
+    assert (
+        f"verify {row.candidates} candidates a step ({row.drafts} drafts deep), {row.speedup:.2f}x"
+        in headline
+    )
 
 
 def test_the_command_gives_the_same_numbers(opened: Opened) -> None:
