@@ -27,8 +27,8 @@ from recorded import data_folder
 
 from medusa_sim.api import Scenario
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.specs.experts import MoE
-from medusa_sim.specs.model import Model
+from medusa_sim.specs.feed_forwards import MoE
+from medusa_sim.specs.model import ARCHITECTURES, LayerGroup, Model
 from medusa_sim.specs.models import load_model
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -58,16 +58,16 @@ def qwen2_57b() -> Model:
         like,
         name="qwen2-57b-a14b",
         architecture="qwen2_moe",
-        layers=28,
         hidden=3584,
-        intermediate=18_944,
-        heads=28,
-        kv_heads=4,
-        head_dim=128,
+        groups=(
+            LayerGroup(
+                28,
+                ARCHITECTURES["qwen2_moe"].attention(28, 4, 128),
+                MoE(experts=64, topk=8, inter=2560, shared=20_480, shared_gate=True),
+            ),
+        ),
+        mlp_width=18_944,
         vocab=151_936,
-        qk_norm=False,
-        qkv_bias=True,
-        experts=MoE(experts=64, topk=8, inter=2560, layers=28, shared=20_480, shared_gate=True),
     )
 
 

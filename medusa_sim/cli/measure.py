@@ -192,9 +192,9 @@ def _measure_operators(
         attention=attention_kernels(
             target,
             DTYPE_OF[chosen[0]],
-            heads=models_given[0].heads,
-            kv_heads=models_given[0].kv_heads,
-            head_dim=models_given[0].head_dim,
+            heads=models_given[0].attention.heads,
+            kv_heads=models_given[0].attention.kv_heads,
+            head_dim=models_given[0].attention.head_dim,
             splits=splits,
         ),
     )

@@ -162,11 +162,11 @@ def decoder_config(name_or_path: str) -> tuple[str, DecoderConfig]:
         "hidden_act": "silu",
         "vocab_size": model.vocab,
         "hidden_size": model.hidden,
-        "intermediate_size": model.intermediate,
+        "intermediate_size": model.mlp.width,
         "num_hidden_layers": model.layers,
-        "num_attention_heads": model.heads,
-        "num_key_value_heads": model.kv_heads,
-        "head_dim": model.head_dim,
+        "num_attention_heads": model.attention.heads,
+        "num_key_value_heads": model.attention.kv_heads,
+        "head_dim": model.attention.head_dim,
         "max_position_embeddings": model.max_seq_len,
     }
     return model.name, config_from_hf(values, name_or_path)

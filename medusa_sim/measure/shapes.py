@@ -167,7 +167,7 @@ def case_of(model: Model, operator: Gemm | Elementwise | Attention, level: int) 
     if isinstance(operator, Attention):
         every_layer = model.layers * float(operator.kv_bytes)  # they come back after those of all others
         return Case(operator=operator, level=level, between_bytes=weights + every_layer)
-    written = size * (_WRITTEN_HIDDEN * model.hidden + _WRITTEN_INNER * model.intermediate)
+    written = size * (_WRITTEN_HIDDEN * model.hidden + _WRITTEN_INNER * model.mlp.width)
     return Case(
         operator=operator,
         level=level,
@@ -178,18 +178,19 @@ def case_of(model: Model, operator: Gemm | Elementwise | Attention, level: int) 
 
 def linear_layers(model: Model) -> list[tuple[str, int, int]]:
     """(name, n, k) of the fused and the separate projections, the MLP and the LM head, each shape once."""
-    query, kv, hidden = model.heads * model.head_dim, model.kv_heads * model.head_dim, model.hidden
+    heads, inner, hidden = model.attention, model.mlp.width, model.hidden
+    query, kv = heads.query_width, heads.kv_width
     layers = [
         ("qkv_proj", query + 2 * kv, hidden),
         ("o_proj", hidden, query),
-        ("gate_up_proj", 2 * model.intermediate, hidden),
-        ("down_proj", hidden, model.intermediate),
+        ("gate_up_proj", 2 * inner, hidden),
+        ("down_proj", hidden, inner),
         ("q_proj", query, hidden),
         ("k_proj", kv, hidden),
-        ("up_proj", model.intermediate, hidden),
+        ("up_proj", inner, hidden),
         ("lm_head", model.vocab, hidden),
     ]
-    if not model.gated:
+    if not model.mlp.gated:
         layers = [layer for layer in layers if layer[0] != "gate_up_proj"]
     seen: dict[tuple[int, int], tuple[str, int, int]] = {}
     for op, n, k in layers:
@@ -199,12 +200,12 @@ def linear_layers(model: Model) -> list[tuple[str, int, int]]:
 
 def elementwise_widths(model: Model) -> list[tuple[ElementwiseKind, int]]:
     """(kind, row width) of the kernels between the linear layers."""
-    rotated = (model.heads + model.kv_heads) * model.head_dim
+    rotated = model.attention.query_width + model.attention.kv_width
     widths: list[tuple[ElementwiseKind, int]] = [
         ("rms_norm", model.hidden),
         ("next_token", model.vocab),
         ("residual", model.hidden),
-        ("activation", model.intermediate),
+        ("activation", model.mlp.width),
         ("embedding", model.hidden),
     ]
     return [*widths, ("rope", rotated)] if model.rope else widths
@@ -220,9 +221,9 @@ def _attention(model: Model, dtype: str) -> Iterator[tuple[Attention, int]]:
             batch=batch,
             q_len=q_len,
             kv_len=kv_len,
-            heads=model.heads,
-            kv_heads=model.kv_heads,
-            head_dim=model.head_dim,
+            heads=model.attention.heads,
+            kv_heads=model.attention.kv_heads,
+            head_dim=model.attention.head_dim,
             dtype=dtype,
         )
 

@@ -13,6 +13,7 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import Runtime, load_runtime
@@ -87,7 +88,7 @@ def check_parts(model: Model, runtime: Runtime, gpu: Gpu) -> None:
             f"{gpu.name} has no link to another GPU, so --tp {model.parallel.tp} cannot be priced; give "
             f"--tp 1, or add link_bandwidth_bytes_per_s with its source to {gpu.path or 'its file'}"
         )
-    if runtime.attention == "unfused" and (model.experts is not None or model.latent is not None):
+    if runtime.attention == "unfused" and (model.experts is not None or model.blocks(Latent)):
         raise UsageError(
             f"runtime {runtime.name} runs the kernels of a paper on dense models; {model.name} has experts: "
             "choose --runtime vllm, sglang or cuda-graph"

@@ -149,7 +149,7 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
     found = [0]
     for option in options:
         # windowed layers stop growing at their window
-        for start in (0, 0 if model.windows is None else model.windows.size):
+        for start in (0, *model.windows):
             none, one = (
                 float(step_memory_bytes(model, option.drafter, batch, length, int(option.candidates[0])))
                 for length in (start, start + 1)

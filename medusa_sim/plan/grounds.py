@@ -10,6 +10,7 @@ from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import HALVES, Format
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import KernelSet
+from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
@@ -65,7 +66,7 @@ def unpacked(model: Model, held: KernelSet) -> tuple[str, ...]:
     """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
     form = Format(model.dtype, model.weight_dtype).key
     weights = form != model.dtype and form not in held.linear
-    cache = model.latent is None and model.kv_dtype != model.activation_dtype
+    cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
     return (
         *([f"{model.weight_dtype} weights"] if weights else []),
         *([f"a KV cache in {model.kv_dtype}"] if cache else []),
@@ -77,7 +78,8 @@ def other_form(model: Model, fits: Mapping[str, Fit]) -> tuple[str, str] | None:
     served = next((key.partition(":")[2] for key in fits if key.startswith("moe.")), None)
     if served is None or model.experts is None:
         return None
-    form = Format(model.dtype, model.experts.weight_dtype or model.weight_dtype).key
+    stored = model.in_form(model.experts.form)
+    form = Format(stored.dtype, stored.weight_dtype).key
     held = served.partition(NAME_MARK)[0]
     return None if form == held or {form, held} <= set(HALVES) else (form, held)
 

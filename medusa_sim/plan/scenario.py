@@ -41,8 +41,10 @@ from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draf
 from medusa_sim.plan.grounds import dense_fits, fits_beside, linear_fit, other_form, too_large, unpacked
 from medusa_sim.plan.speedup import BASELINES, Baseline
 from medusa_sim.specs.attention_backends import Backend, backend_of
+from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
@@ -306,7 +308,7 @@ class Scenario:
         if self.latency.name != "calibrated":
             return {}
         found = dense_fits(self.gpu.kernel_set(self.kernels), self.model)
-        alone = self.parallel == ONE and self.model.experts is None and self.model.latent is None
+        alone = self.parallel == ONE and not self.model.blocks(MoE) and not self.model.blocks(Latent)
         if self.scope == "block" or alone:
             return found
         return {**found, **fits_beside(self.latency, self.shard, self.runtime)}
@@ -332,9 +334,9 @@ class Scenario:
         return backend_of(
             self.runtime.library,
             self.gpu.architecture,
-            latent=model.latent is not None,
+            latent=bool(model.blocks(Latent)),
             bytes_of_kv=BYTES_PER_ELEMENT[model.kv_dtype or model.dtype],
-            head_dim=model.head_dim,
+            head_dim=model.attention.head_dim,
         )
 
     @property
@@ -412,7 +414,7 @@ class Scenario:
                 f"nobody measured experts in {other[0]} on {self.gpu.name}: times are of {other[1]} kernels "
                 "that read as many bytes, with wider bands"
             )
-        if self.model.latent is not None and self.scope == "model":
+        if self.model.blocks(Latent) and self.scope == "model":
             told.append(
                 f"latent attention of {self.model.name} was measured at one query alone: its verification is "
                 "extrapolated, with wider bands"

@@ -124,16 +124,16 @@ def _parameter_rows(key: str, value: object, source: str, note: str) -> Iterator
             yield from _parameter_rows(f"{key}.{name}", child, source, note)
 
 
-def _parts(model: Model) -> dict[str, int | str | bool]:
-    """`experts.topk`, `latent.kv_rank`, `windows.size`: of what a model has beside a dense decoder."""
-    parts = {"experts": model.experts, "latent": model.latent, "windows": model.windows}
-    return {
-        f"{name}.{key}": value
-        for name, part in parts.items()
-        if part is not None
-        for key, value in msgspec.structs.asdict(part).items()
-        if value is not None
-    }
+def _groups(model: Model) -> dict[str, int | str | bool]:
+    """`groups[0].mixer.heads`, `groups[0].feed_forward.width`: the sizes of every group of layers."""
+    sizes: dict[str, int | str | bool] = {}
+    for index, group in enumerate(model.groups):
+        sizes[f"groups[{index}].count"] = group.count
+        for name, block in (("mixer", group.mixer), ("feed_forward", group.feed_forward)):
+            if block is not None:
+                given = msgspec.to_builtins(block).items()
+                sizes |= {f"groups[{index}].{name}.{key}": value for key, value in given if value is not None}
+    return sizes
 
 
 def model_rows(model: Model) -> list[SpecRow]:
@@ -142,19 +142,13 @@ def model_rows(model: Model) -> list[SpecRow]:
         "architecture": model.architecture,
         "layers": model.layers,
         "hidden": model.hidden,
-        "intermediate": model.intermediate,
-        "heads": model.heads,
-        "kv_heads": model.kv_heads,
-        "head_dim": model.head_dim,
+        "heads": model.attention.heads,
+        "kv_heads": model.attention.kv_heads,
+        "head_dim": model.attention.head_dim,
         "vocab": model.vocab,
         "max_seq_len": model.max_seq_len,
-        "gated": model.gated,
         "norm": model.norm,
         "positions": model.positions,
-        "qkv_bias": model.qkv_bias,
-        "output_bias": model.output_bias,
-        "mlp_bias": model.mlp_bias,
-        "qk_norm": model.qk_norm,
         "norms_per_layer": model.norms_per_layer,
         "samples_top_k": model.samples_top_k,
         "tied_embeddings": model.tied_embeddings,
@@ -163,13 +157,14 @@ def model_rows(model: Model) -> list[SpecRow]:
         "activation_dtype": model.activation_dtype,
         "kv_dtype": model.kv_dtype,
         "mtp_layers": model.mtp_layers,
-        **_parts(model),
+        **_groups(model),
     }
     derived: dict[str, float] = {
         "parameter_count": model.parameter_count,
         "active_parameter_count": model.active_parameter_count,
         "weight_bytes": model.weight_bytes,
         "kv_bytes_per_token": model.kv_bytes_per_token,
+        "state_bytes": model.state_bytes,
     }
     note = "; ".join(model.notes)
     rows = [

@@ -116,14 +116,14 @@ def _model_table(entries: Sequence[SpecEntry]) -> TextTable:
             *(str(entry.value(key)) for key in keys),
             _experts(entry),
             *(f"{float(entry.value(key) or 0.0) / GIGA:.2f}" for key in _COUNTS),
-            with_prefix(float(entry.value("kv_bytes_per_token") or 0.0), "B"),
+            *(_bytes(entry, key) for key in ("kv_bytes_per_token", "state_bytes")),
         )
         for entry in entries
     ]
     return TextTable(
-        headers=("model", *keys, "experts", "parameters/10^9", "active/10^9", "KV a token"),
+        headers=("model", *keys, "experts", "parameters/10^9", "active/10^9", "KV a token", "state"),
         rows=tuple(rows),
-        right=(False, True, True, True, True, True, False, False, True, True, True),
+        right=(False, True, True, True, True, True, False, False, True, True, True, True),
         title="models",
     )
 
@@ -143,11 +143,17 @@ _COUNTS = ("parameter_count", "active_parameter_count")
 
 def _experts(entry: SpecEntry) -> str:
     """`8 of 256`: how many of its routed experts a token takes, and their dtype where it is another."""
-    experts = entry.value("experts.experts")
-    if experts is None:
+    place = next((row.key for row in entry.rows if row.key.endswith(".feed_forward.experts")), None)
+    if place is None:
         return NOTHING
-    stored = entry.value("experts.weight_dtype")
-    return f"{entry.value('experts.topk')} of {experts}" + (f", {stored}" if stored else "")
+    part = place.removesuffix("experts")
+    stored = entry.value(f"{part}form")
+    return f"{entry.value(f'{part}topk')} of {entry.value(place)}" + (f", {stored}" if stored else "")
+
+
+def _bytes(entry: SpecEntry, key: str) -> str:
+    value = float(entry.value(key) or 0.0)
+    return with_prefix(value, "B") if value else NOTHING
 
 
 def _simple_table(title: str, entries: Sequence[SpecEntry], keys: tuple[str, ...]) -> TextTable:

@@ -1,8 +1,8 @@
 """A Hugging Face `config.json` -> Model.
 
-What every decoder has is read here, what a family adds (experts, latent attention, windows) by its reader in
-`hf_families.py`. Only what decides sizes is read, so rope scaling, dropout and other settings may say what
-they like. Whatever would change the cost and is not modelled is refused by name, not guessed.
+What every decoder has is read here, what its layers are by the reader of its family in `hf_families.py`. Only
+what decides sizes is read, so rope scaling, dropout and other settings may say what they like. Whatever would
+change the cost and is not modelled is refused by name, not guessed.
 """
 
 from __future__ import annotations
@@ -16,8 +16,26 @@ import msgspec
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import SPEC_BYTES, named, read_json
-from medusa_sim.specs.hf_families import CLASSES, FAMILIES, UNMODELLED, WRAPPERS, Refusal, read_family
-from medusa_sim.specs.model import ARCHITECTURES, Architecture, Layers, Length, Model, Vocab, Width
+from medusa_sim.specs.feed_forwards import Mlp
+from medusa_sim.specs.hf_families import (
+    CLASSES,
+    FAMILIES,
+    UNMODELLED,
+    WRAPPERS,
+    Given,
+    Refusal,
+    read_family,
+)
+from medusa_sim.specs.model import (
+    ARCHITECTURES,
+    Architecture,
+    Layers,
+    Length,
+    Model,
+    Vocab,
+    Width,
+    grouped,
+)
 from medusa_sim.specs.quantisation import quantised
 from medusa_sim.specs.strict import converted
 
@@ -89,26 +107,32 @@ def model_from_config(path: Path) -> Model:
         refuse("num_key_value_heads", f"given {kv_heads}; it must divide num_attention_heads = {heads}")
     if family == "opt":
         _check_opt(config, refuse)
-    own = read_family(family, content, config.num_hidden_layers, refuse)
-    width = "ffn_dim" if family == "opt" else "intermediate_size"
-    if (intermediate := own.intermediate or getattr(config, width)) is None:
-        refuse(width, "missing; a whole number from 1 to 1e+06 is needed")
-    dtype, notes = _dtype(config)
-    layout = (
-        _layout(config, family)
-        if own.qk_norm is None
-        else dataclasses.replace(_layout(config, family), qk_norm=own.qk_norm)
+    layout = _layout(config, family)
+    width_key = "ffn_dim" if family == "opt" else "intermediate_size"
+    own = read_family(
+        family,
+        Given(
+            content=content,
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            heads=heads,
+            kv_heads=kv_heads,
+            own_head_dim=None if family == "opt" else config.head_dim,
+            own_width=getattr(config, width_key),
+            width_key=width_key,
+            layout=layout,
+            refuse=refuse,
+        ),
     )
+    dtype, notes = _dtype(config)
     name = place.parent.name if file.name == "config.json" else file.stem
+    has_dense = any(isinstance(layer.feed_forward, Mlp) for layer in own.layers)
     model = Model(
         name=name.encode("utf-8", "replace").decode(),
         architecture=family,
-        layers=config.num_hidden_layers,
         hidden=config.hidden_size,
-        intermediate=intermediate,
-        heads=heads,
-        kv_heads=kv_heads,
-        head_dim=own.head_dim or _head_dim(config, family, refuse),
+        groups=grouped(own.layers),
+        mlp_width=0 if has_dense else own.mlp_width or getattr(config, width_key) or 0,
         vocab=config.vocab_size,
         max_seq_len=config.max_position_embeddings,
         mtp_layers=own.mtp_layers,
@@ -117,12 +141,9 @@ def model_from_config(path: Path) -> Model:
         weight_dtype=dtype,
         kv_dtype=dtype,
         activation_dtype=dtype,
-        experts=own.experts,
-        latent=own.latent,
-        windows=own.windows,
         source=str(file),
         notes=notes + own.notes + _remarks(config),
-        **dataclasses.asdict(layout),
+        **layout.of_model,
     )
     return quantised(model, config.quantization_config, file)
 
@@ -186,18 +207,6 @@ def _check_opt(config: _Config, refuse: Refusal) -> None:
     for key in ("do_layer_norm_before", "layer_norm_elementwise_affine"):
         if getattr(config, key) is False:
             refuse(key, "given false; allowed: true, as in every OPT model but 350m")
-
-
-def _head_dim(config: _Config, family: str, refuse: Refusal) -> int:
-    hidden, heads = config.hidden_size, config.num_attention_heads
-    if config.head_dim is not None and family != "opt":
-        return config.head_dim
-    if hidden % heads:
-        refuse(
-            "num_attention_heads",
-            f"given {heads}, which does not divide hidden_size = {hidden}; add head_dim",
-        )
-    return hidden // heads
 
 
 def _layout(config: _Config, family: str) -> Architecture:

@@ -1,4 +1,4 @@
-"""What each family of `config.json` adds to the sizes that all have: experts, latent attention, windows.
+"""What the layers of each family of `config.json` are: heads, windows, latent attention, MLPs, experts.
 
 A family is a line of FAMILIES: the classes under which its checkpoints are published, its reader and the
 values that its configs leave out. Defaults are those of the `transformers` configuration classes.
@@ -6,21 +6,20 @@ values that its configs leave out. Defaults are those of the `transformers` conf
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn, TypeVar
 
 import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named
-from medusa_sim.specs.experts import MoE
-from medusa_sim.specs.latent import Latent
-from medusa_sim.specs.model import Layers, Width
+from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
+from medusa_sim.specs.mixers import Grouped, Latent, Mixers
+from medusa_sim.specs.model import Architecture, LayerGroup, Layers, Width
 from medusa_sim.specs.strict import converted
-from medusa_sim.specs.windows import Windows
 
 _Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 _Window = Annotated[int, Meta(ge=1, le=100_000_000)]
@@ -38,18 +37,71 @@ class Refusal:
         raise SpecError(f"{named(self.file)}: {key}: {problem}")
 
 
+StructT = TypeVar("StructT", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Given:
+    """What every config says, for the reader of its family."""
+
+    content: dict[str, Any]
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    own_head_dim: int | None
+    own_width: int | None
+    width_key: str
+    layout: Architecture
+    """The family's, with the biases that the config switches."""
+    refuse: Refusal
+
+    def read(self, form: type[StructT]) -> StructT:
+        """Keys that a family adds. Raises SpecError naming the first that is missing or wrong."""
+        return converted(self.content, form, self.refuse.file)
+
+    @property
+    def head_dim(self) -> int:
+        """Width of a head. Raises SpecError where it is neither given nor a whole share."""
+        if self.own_head_dim is None and self.hidden % self.heads:
+            self.refuse(
+                "num_attention_heads",
+                f"given {self.heads}, which does not divide hidden_size = {self.hidden}; add head_dim",
+            )
+        return self.own_head_dim or self.hidden // self.heads
+
+    @property
+    def width(self) -> int:
+        """Width of a dense MLP. Raises SpecError where it is missing."""
+        if self.own_width is None:
+            self.refuse(self.width_key, "missing; a whole number from 1 to 1e+06 is needed")
+        return self.own_width
+
+    @property
+    def mlp(self) -> Mlp:
+        """A dense MLP."""
+        return self.layout.mlp(self.width)
+
+    def attention(self, size: int | None = None, *, chunked: bool = False) -> Grouped:
+        """Attention of its heads; `size` as in `Grouped`."""
+        return self.layout.attention(self.heads, self.kv_heads, self.head_dim, size, chunked=chunked)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Own:
-    """What a family's reader found. None: as all decoders have it."""
+    """What a family's reader found."""
 
-    experts: MoE | None = None
-    latent: Latent | None = None
-    windows: Windows | None = None
-    intermediate: int | None = None
-    head_dim: int | None = None
-    qk_norm: bool | None = None
+    layers: tuple[LayerGroup, ...]
+    """One by one, from the first."""
+    mlp_width: int | None = None
+    """Of dense MLPs that no layer has, where it stands under a key of its own."""
     mtp_layers: int = 0
     notes: tuple[str, ...] = ()
+
+
+def layered(mixers: Iterable[Mixers | None], parts: Iterable[FeedForward | None]) -> tuple[LayerGroup, ...]:
+    """Layers of these mixers and feed-forward parts, one by one."""
+    return tuple(LayerGroup(1, mixer, part) for mixer, part in zip(mixers, parts, strict=True))
 
 
 class _Moe(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +112,7 @@ class _Mtp(msgspec.Struct, frozen=True, kw_only=True):
     num_nextn_predict_layers: _Count | None = None
 
 
-class _Windowed(msgspec.Struct, frozen=True, kw_only=True):
+class _Windows(msgspec.Struct, frozen=True, kw_only=True):
     sliding_window: _Window | None = None
     use_sliding_window: bool | None = None
     max_window_layers: _Count | None = None
@@ -116,140 +168,155 @@ class _MiniMax(_LocalExperts, frozen=True, kw_only=True):
     num_mtp_modules: _Count = 0
 
 
-Reader = Callable[[dict[str, Any], int, Refusal], Own]
+Reader = Callable[[Given], Own]
 
 
-def _dense(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    return Own(windows=_windows(content, layers, refuse), mtp_layers=_mtp(content, refuse))
+def _dense(given: Given) -> Own:
+    layers = layered(_windowed(given), [given.mlp] * given.layers)
+    return Own(layers=layers, mtp_layers=given.read(_Mtp).num_nextn_predict_layers or 0)
 
 
-def _mixtral(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    config = converted(content, _LocalExperts, refuse.file)
-    return Own(experts=_local(config, layers), windows=_windows(content, layers, refuse))
+def _mixtral(given: Given) -> Own:
+    experts = _local(given.read(_LocalExperts))
+    return Own(layers=layered(_windowed(given), [experts] * given.layers))
 
 
-def _local(config: _LocalExperts, layers: int, *, shared: int = 0, biases: bool = False) -> MoE:
+def _local(config: _LocalExperts, *, shared: int = 0, biases: bool = False) -> MoE:
     return MoE(
         experts=config.num_local_experts,
         topk=config.num_experts_per_tok,
         inter=config.intermediate_size,
-        layers=layers,
         shared=shared,
         biases=biases,
     )
 
 
-def _qwen(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    config = converted(content, _Qwen, refuse.file)
-    sparse = [
-        layer
-        for layer in range(layers)
-        if layer not in config.mlp_only_layers and (layer + 1) % config.decoder_sparse_step == 0
-    ]
+def qwen_experts(given: Given) -> list[FeedForward]:
+    """The parts of a Qwen: experts in every `decoder_sparse_step`-th layer that `mlp_only_layers` lets be."""
+    config = given.read(_Qwen)
     experts = MoE(
         experts=config.num_experts,
         topk=config.num_experts_per_tok,
         inter=config.moe_intermediate_size,
-        layers=len(sparse),
         shared=config.shared_expert_intermediate_size,
         shared_gate=config.shared_expert_intermediate_size > 0,
     )
-    return Own(experts=experts, windows=_windows(content, layers, refuse))
+    return [
+        experts
+        if layer not in config.mlp_only_layers and (layer + 1) % config.decoder_sparse_step == 0
+        else given.mlp
+        for layer in range(given.layers)
+    ]
 
 
-def _deepseek(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    config = converted(content, _DeepSeek, refuse.file)
-    latent = converted(content, _Latent, refuse.file)
+def _qwen(given: Given) -> Own:
+    return Own(layers=layered(_windowed(given), qwen_experts(given)))
+
+
+def latent(given: Given) -> Latent:
+    """Latent attention with DeepSeek's keys."""
+    config = given.read(_Latent)
+    return Latent(
+        heads=given.heads,
+        kv_rank=config.kv_lora_rank,
+        rope_dim=config.qk_rope_head_dim,
+        nope_dim=config.qk_nope_head_dim,
+        v_dim=config.v_head_dim,
+        q_rank=config.q_lora_rank,
+    )
+
+
+def _deepseek(given: Given) -> Own:
+    parts, config = routed(given)
     return Own(
-        experts=_routed(config, layers),
-        latent=Latent(
-            kv_rank=latent.kv_lora_rank,
-            rope_dim=latent.qk_rope_head_dim,
-            nope_dim=latent.qk_nope_head_dim,
-            v_dim=latent.v_head_dim,
-            q_rank=latent.q_lora_rank,
-        ),
-        head_dim=latent.qk_nope_head_dim + latent.qk_rope_head_dim,
+        layers=layered([latent(given)] * given.layers, parts),
         mtp_layers=config.num_nextn_predict_layers or 0,
     )
 
 
-def _glm(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    config = converted(content, _Glm, refuse.file)
-    return Own(
-        experts=_routed(config, layers),
-        qk_norm=config.use_qk_norm,
-        mtp_layers=config.num_nextn_predict_layers or 0,
-    )
+def _glm(given: Given) -> Own:
+    parts, config = routed(given)
+    mixer = msgspec.structs.replace(given.attention(), qk_norm=given.read(_Glm).use_qk_norm)
+    return Own(layers=layered([mixer] * given.layers, parts), mtp_layers=config.num_nextn_predict_layers or 0)
 
 
-def _routed(config: _DeepSeek, layers: int) -> MoE:
-    sparse = range(config.first_k_dense_replace, layers)
-    return MoE(
+def routed(given: Given) -> tuple[list[FeedForward], _DeepSeek]:
+    """The parts of a DeepSeek: dense first, experts in every `moe_layer_freq`-th layer behind."""
+    config = given.read(_DeepSeek)
+    experts = MoE(
         experts=config.n_routed_experts,
         topk=config.num_experts_per_tok,
         inter=config.moe_intermediate_size,
-        layers=sum(layer % config.moe_layer_freq == 0 for layer in sparse),
         shared=(config.n_shared_experts or 0) * config.moe_intermediate_size,
     )
+    sparse = [
+        layer >= config.first_k_dense_replace and layer % config.moe_layer_freq == 0
+        for layer in range(given.layers)
+    ]
+    return [experts if each else given.mlp for each in sparse], config
 
 
-def _gpt_oss(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    config = converted(content, _LocalExperts, refuse.file)
-    experts = _local(config, layers, biases=True)
-    return Own(experts=experts, windows=_windows(content, layers, refuse), notes=(_SINKS,))
+def _gpt_oss(given: Given) -> Own:
+    experts = _local(given.read(_LocalExperts), biases=True)
+    return Own(layers=layered(_windowed(given), [experts] * given.layers), notes=(_SINKS,))
 
 
 _SINKS = "attention sinks: one number a head in the softmax, which costs nothing"
 
 
-def _llama4(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    config = converted(content, _Llama4, refuse.file)
-    step = config.interleave_moe_layer_step
-    sparse = range(step - 1, layers, step) if config.moe_layers is None else config.moe_layers
-    rotated = config.no_rope_layers or [int((layer + 1) % 4 != 0) for layer in range(layers)]
+def _llama4(given: Given) -> Own:
+    config = given.read(_Llama4)
+    step, layers = config.interleave_moe_layer_step, range(given.layers)
+    sparse = layers[step - 1 :: step] if config.moe_layers is None else config.moe_layers
+    rotated = config.no_rope_layers or [int((layer + 1) % 4 != 0) for layer in layers]
+    if len(rotated) != given.layers:
+        given.refuse("no_rope_layers", f"{len(rotated)} entries; num_hidden_layers is {given.layers}")
     chunk = config.attention_chunk_size
+    near = given.attention() if chunk is None else given.attention(chunk, chunked=True)
+    experts, dense = (
+        _local(config, shared=config.intermediate_size),
+        given.layout.mlp(config.intermediate_size_mlp),
+    )
     return Own(
-        experts=_local(config, len(sparse), shared=config.intermediate_size),
-        intermediate=config.intermediate_size_mlp,
-        windows=None
-        if chunk is None
-        else Windows(size=chunk, layers=min(sum(rotated), layers), chunked=True),
+        layers=layered(
+            [near if each else given.attention() for each in rotated],
+            [experts if layer in sparse else dense for layer in layers],
+        ),
+        mlp_width=config.intermediate_size_mlp,
     )
 
 
-def _minimax(content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
-    config = converted(content, _MiniMax, refuse.file)
+def _minimax(given: Given) -> Own:
+    config = given.read(_MiniMax)
+    mixer = msgspec.structs.replace(given.attention(), qk_norm=config.use_qk_norm)
     return Own(
-        experts=_local(config, layers),
-        qk_norm=config.use_qk_norm,
+        layers=layered([mixer] * given.layers, [_local(config)] * given.layers),
         mtp_layers=config.num_mtp_modules if config.use_mtp else 0,
     )
 
 
-def _mtp(content: dict[str, Any], refuse: Refusal) -> int:
-    return converted(content, _Mtp, refuse.file).num_nextn_predict_layers or 0
+def _windowed(given: Given) -> list[Grouped]:
+    """Attention of every layer, with its window.
 
-
-def _windows(content: dict[str, Any], layers: int, refuse: Refusal) -> Windows | None:
-    """Layers with a sliding window: those that `layer_types` names, else all but every n-th, else all.
-
-    Qwen configs name a window and switch it off; theirs begins with the layer `max_window_layers`.
+    Windowed are the layers that `layer_types` names, else all but every n-th, else all. Qwen configs name a
+    window and switch it off; theirs begins with the layer `max_window_layers`.
     """
-    config = converted(content, _Windowed, refuse.file)
+    config, layers = given.read(_Windows), range(given.layers)
+    near = [False] * given.layers
     if config.sliding_window is None or config.use_sliding_window is False:
-        return None
-    if config.layer_types is not None:
-        if len(config.layer_types) != layers:
-            refuse("layer_types", f"{len(config.layer_types)} entries; num_hidden_layers is {layers}")
-        windowed = config.layer_types.count("sliding_attention")
-    elif config.sliding_window_pattern is not None:
-        windowed = layers - layers // config.sliding_window_pattern
-    elif config.use_sliding_window and config.max_window_layers is not None:
-        windowed = max(layers - config.max_window_layers, 0)
+        pass
+    elif config.layer_types is not None:
+        if len(config.layer_types) != given.layers:
+            given.refuse(
+                "layer_types", f"{len(config.layer_types)} entries; num_hidden_layers is {given.layers}"
+            )
+        near = [kind == "sliding_attention" for kind in config.layer_types]
+    elif (pattern := config.sliding_window_pattern) is not None:
+        near = [(layer + 1) % pattern != 0 for layer in layers]
     else:
-        windowed = layers
-    return Windows(size=config.sliding_window, layers=windowed) if windowed else None
+        first = config.max_window_layers if config.use_sliding_window else None
+        near = [first is None or layer >= first for layer in layers]
+    return [given.attention(config.sliding_window if each else None) for each in near]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -330,22 +397,25 @@ UNMODELLED = {
 """Known families that are refused, and what of them is missing here."""
 
 
-def read_family(family: str, content: dict[str, Any], layers: int, refuse: Refusal) -> Own:
+def read_family(family: str, given: Given) -> Own:
     """What the family's reader finds; experts are refused where the family has none.
 
     Raises SpecError naming file and field: missing, of a wrong type, or contradicting another.
     """
-    own = FAMILIES[family].read(content, layers, refuse)
-    if own.experts is None:
+    own = FAMILIES[family].read(given)
+    mixtures = [layer.feed_forward for layer in own.layers if isinstance(layer.feed_forward, MoE)]
+    if FAMILIES[family].read is _dense:
         for key in ("num_local_experts", "num_experts", "n_routed_experts", "moe_intermediate_size"):
-            if content.get(key) not in (None, 0, 1):
+            if given.content.get(key) not in (None, 0, 1):
                 known = ", ".join(name for name in FAMILIES if FAMILIES[name].read is not _dense)
-                refuse(
+                given.refuse(
                     key,
-                    f"given {shown(content[key])}; {family} is no mixture-of-experts family; known: {known}",
+                    f"given {shown(given.content[key])}; {family} is no mixture-of-experts family; "
+                    f"known: {known}",
                 )
-    elif not 1 <= own.experts.topk <= own.experts.experts:
-        refuse("num_experts_per_tok", f"given {own.experts.topk}; at most the {own.experts.experts} experts")
-    elif own.experts.layers < 1:
-        refuse("num_hidden_layers", f"{layers} layers leave none with experts")
+    for experts in mixtures[:1]:
+        if not 1 <= experts.topk <= experts.experts:
+            given.refuse(
+                "num_experts_per_tok", f"given {experts.topk}; at most the {experts.experts} experts"
+            )
     return own

@@ -6,8 +6,9 @@ Where models come from: `models.py` (by name), `hf_config.py` (a Hugging Face `c
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 import numpy as np
@@ -15,11 +16,10 @@ from msgspec import Meta
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
-from medusa_sim.specs.experts import MoE
-from medusa_sim.specs.formats import HALVES, Format
-from medusa_sim.specs.latent import Latent
+from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
+from medusa_sim.specs.formats import FORMATS, HALVES, Format
+from medusa_sim.specs.mixers import Grouped, Mixer, Mixers
 from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.specs.windows import Windows
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Norm = Literal["rms", "layer"]
@@ -44,6 +44,32 @@ class Architecture:
     qk_norm: bool
     norms_per_layer: int = 2
     samples_top_k: bool = False
+
+    def attention(
+        self, heads: int, kv_heads: int, head_dim: int, size: int | None = None, *, chunked: bool = False
+    ) -> Grouped:
+        """Attention of so many heads with the family's biases and norms; `size` as in `Grouped`."""
+        return Grouped(
+            heads=heads,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            qkv_bias=self.qkv_bias,
+            output_bias=self.output_bias,
+            qk_norm=self.qk_norm,
+            size=size,
+            chunked=chunked,
+        )
+
+    def mlp(self, width: int) -> Mlp:
+        """A dense MLP of that width."""
+        return Mlp(width=width, gated=self.gated, bias=self.mlp_bias)
+
+    @property
+    def of_model(self) -> dict[str, Any]:
+        """What it says of the whole model, by the names of `Model`'s fields."""
+        return {
+            name: getattr(self, name) for name in ("norm", "positions", "norms_per_layer", "samples_top_k")
+        }
 
 
 ARCHITECTURES: dict[str, Architecture] = {
@@ -83,56 +109,122 @@ INT4_SCALE_BYTES = 2.5 / 128
 """Bytes beside each int4 weight: 128 of them share a 16-bit scale and a 4-bit zero point (AWQ's default)."""
 
 
+@dataclass(frozen=True, slots=True)
+class LayerGroup:
+    """`count` layers that are alike: how they mix tokens, and their feed-forward part."""
+
+    count: int
+    mixer: Mixers | None
+    """None: the layer has a feed-forward part alone."""
+    feed_forward: FeedForward | None
+    """None: the layer mixes tokens alone."""
+
+    @property
+    def blocks(self) -> int:
+        """Parts of one layer that are normed and added to the residual stream: two, or one."""
+        return (self.mixer is not None) + (self.feed_forward is not None)
+
+
+def grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
+    """Groups of equal layers, in the order of their first."""
+    counts: dict[tuple[Mixers | None, FeedForward | None], int] = {}
+    for layer in layers:
+        key = (layer.mixer, layer.feed_forward)
+        counts[key] = counts.get(key, 0) + layer.count
+    return tuple(LayerGroup(count, *key) for key, count in counts.items())
+
+
+BlockT = TypeVar("BlockT", bound=Mixer | Mlp | MoE)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
     """Sizes and dtypes of a decoder; under tensor parallelism of what one GPU holds of it.
 
-    hidden h, intermediate i, heads, kv_heads (fewer under grouped-query attention), head_dim, vocab.
-    gated: the MLP has gate, up and down (else up and down). norms_per_layer: those over the whole width.
-    samples_top_k: its generation_config names a top-k, which servers follow. positions: `rope`, or a learned
-    table. dtype: of the linear layers' arithmetic; weight_dtype: of their stored weights; kv_dtype: of the
-    KV cache; activation_dtype: of everything between them (norms, attention, residuals). scale_bytes: of the
-    scales and zero points beside each int4 or int8 weight under 16-bit arithmetic (None: INT4_SCALE_BYTES,
-    and none of int8).
-    mtp_layers: multi-token-prediction modules that it was trained with.
-    experts: of the layers that have any (intermediate is the width of the others); latent: where K and V are
-    compressed; windows: of the layers that do not see the whole context. parallel: the GPUs that share it
-    (`specs.shard.on_one_gpu` makes heads, widths and vocabulary those of one of them).
     Embeddings, LM head and norms of a quantised model stay in activation_dtype, as checkpoints store them.
     """
 
     name: str
     architecture: str
-    layers: int
     hidden: int
-    intermediate: int
-    heads: int
-    kv_heads: int
-    head_dim: int
     vocab: int
     max_seq_len: int
-    gated: bool = True
+    groups: tuple[LayerGroup, ...]
+    """Its layers, by kind."""
+    mlp_width: int = 0
+    """Width of the MLP that its config names where no layer has one (drafters may)."""
     norm: Norm = "rms"
     positions: Positions = "rope"
-    qkv_bias: bool = False
-    output_bias: bool = False
-    mlp_bias: bool = False
-    qk_norm: bool = False
+    """Queries and keys are rotated, or a learned table is added once."""
     norms_per_layer: int = 2
+    """Norms over the whole width in a layer of mixer and feed-forward part."""
     samples_top_k: bool = False
+    """Whether its generation_config names a top-k, which servers follow."""
     tied_embeddings: bool = False
     mtp_layers: int = 0
+    """Multi-token-prediction modules that it was trained with."""
     dtype: str = "fp16"
+    """Of the linear layers' arithmetic."""
     weight_dtype: str = "fp16"
+    """Of their stored weights."""
     kv_dtype: str = "fp16"
     activation_dtype: str = "fp16"
+    """Of everything between the linear layers: norms, attention, residuals."""
     scale_bytes: float | None = None
-    experts: MoE | None = None
-    latent: Latent | None = None
-    windows: Windows | None = None
+    """Of the scales and zero points beside each int4 or int8 weight under 16-bit arithmetic (None:
+    INT4_SCALE_BYTES, and none of int8)."""
     parallel: Parallel = ONE
+    """The GPUs that share it (`specs.shard.on_one_gpu` makes sizes those of one of them)."""
     source: str
     notes: tuple[str, ...] = ()
+
+    @property
+    def layers(self) -> int:
+        """All of them."""
+        return sum(group.count for group in self.groups)
+
+    def blocks(self, kind: type[BlockT]) -> tuple[tuple[int, BlockT], ...]:
+        """(layers, mixer or feed-forward part) of every different one of that kind."""
+        counts: dict[BlockT, int] = {}
+        for group in self.groups:
+            for block in (group.mixer, group.feed_forward):
+                if isinstance(block, kind):
+                    counts[block] = counts.get(block, 0) + group.count
+        return tuple((count, block) for block, count in counts.items())
+
+    @property
+    def block_count(self) -> int:
+        """Mixers and feed-forward parts of all layers."""
+        return sum(group.count * group.blocks for group in self.groups)
+
+    @property
+    def experts(self) -> MoE | None:
+        """The first mixture of experts; None of a dense model."""
+        return next((block for _, block in self.blocks(MoE)), None)
+
+    @property
+    def last_layer(self) -> LayerGroup:
+        """What modules for drafting repeat: attention to all tokens, with experts if there are any."""
+        mixers = [group.mixer for group in self.groups if group.mixer is not None]
+        parts = [group.feed_forward for group in self.groups if group.feed_forward is not None]
+        parts = [part for part in parts if isinstance(part, MoE)] or parts
+        return LayerGroup(1, mixers[-1].whole() if mixers else None, parts[-1] if parts else None)
+
+    @property
+    def attention(self) -> Grouped:
+        """The heads of `last_layer`, as plain attention."""
+        mixer = self.last_layer.mixer
+        assert mixer is not None  # noqa: S101  # a decoder mixes tokens
+        return mixer.plain()
+
+    @property
+    def mlp(self) -> Mlp:
+        """The MLP of its dense layers; where it has none, of the width that its config names."""
+        dense = next((block for _, block in self.blocks(Mlp)), None)
+        if dense is not None:
+            return dense
+        experts = self.experts
+        return Mlp(width=max(self.mlp_width, 1), gated=experts is None or experts.gated)
 
     @property
     def rope(self) -> bool:
@@ -140,14 +232,14 @@ class Model:
         return self.positions == "rope"
 
     @property
-    def dense_layers(self) -> int:
-        """Layers without experts."""
-        return self.layers if self.experts is None else self.layers - self.experts.layers
-
-    @property
     def whole_vocab(self) -> int:
         """Rows of logits that are chosen from: those of all GPUs."""
         return self.vocab * self.parallel.tp
+
+    @property
+    def windows(self) -> tuple[int, ...]:
+        """Lengths beyond which the caches of some layers stop growing, ascending."""
+        return tuple(sorted({mixer.window for _, mixer in self.blocks(Mixer) if mixer.window is not None}))
 
     @property
     def numbers(self) -> str:
@@ -157,30 +249,15 @@ class Model:
         cache = f", {self.kv_dtype} KV cache" if self.kv_dtype != self.activation_dtype else ""
         return f"{self.dtype if weights else form.key}{weights}{cache}"
 
-    @property
-    def attention_parameter_count(self) -> int:
-        """Weights of the linear layers around the attention of one layer, without biases."""
-        if self.latent is not None:
-            return self.latent.weights(self.hidden, self.heads)
-        query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        return self.hidden * (2 * query + 2 * kv)
-
-    @property
-    def linear_parameter_count(self) -> int:
-        """Weights of the linear layers of one dense layer: attention and MLP, without biases."""
-        return self.attention_parameter_count + (3 if self.gated else 2) * self.hidden * self.intermediate
-
-    @property
-    def expert_parameter_count(self) -> int:
-        """Weights of the routed experts of one layer that one GPU holds, without biases."""
-        if self.experts is None:
-            return 0
-        return self.experts.held * self.experts.expert_weights(self.hidden, gated=self.gated)
-
-    @property
-    def layer_parameter_count(self) -> int:
-        """All parameters of one layer: linear layers, biases, norms; with experts where the model has any."""
-        return self._dense_layer if self.experts is None else self._expert_layer
+    def in_form(self, form: str | None) -> Model:
+        """The same sizes with linear layers in that format (None: its own): what a part that differs sees."""
+        if form is None:
+            return self
+        dtype, weight_dtype = FORMATS[form]
+        if dtype in HALVES:
+            weight_dtype = self.activation_dtype if weight_dtype in HALVES else weight_dtype
+            dtype = self.activation_dtype
+        return dataclasses.replace(self, dtype=dtype, weight_dtype=weight_dtype)
 
     @property
     def embedding_parameter_count(self) -> int:
@@ -192,8 +269,11 @@ class Model:
     @property
     def layers_parameter_count(self) -> int:
         """Parameters of all decoder layers."""
-        with_experts = self.layers - self.dense_layers
-        return self.dense_layers * self._dense_layer + with_experts * self.layer_parameter_count
+        return sum(
+            group.count
+            * (self._norms(group) + sum(count + beside for _, count, beside in self._parts(group)))
+            for group in self.groups
+        )
 
     @property
     def parameter_count(self) -> int:
@@ -203,38 +283,23 @@ class Model:
     @property
     def active_parameter_count(self) -> int:
         """Parameters without the experts that a token does not take, as most publishers count."""
-        if self.experts is None:
-            return self.parameter_count
-        experts = self.experts
-        idle = experts.held - experts.topk
-        return self.parameter_count - experts.layers * idle * experts.expert_weights(
-            self.hidden, gated=self.gated
+        idle = sum(
+            count * (experts.held - experts.topk) * experts.expert_weights(self.hidden)
+            for count, experts in self.blocks(MoE)
         )
+        return self.parameter_count - idle
 
     @property
     def layers_weight_bytes(self) -> float:
         """Bytes of the weights of all decoder layers."""
-        routed = shared = linear = 0
-        routed_dtype = self.weight_dtype
-        if (experts := self.experts) is not None:
-            routed = experts.layers * self.expert_parameter_count
-            shared = experts.layers * experts.shared_weights(self.hidden, gated=self.gated)
-            linear = experts.layers * self.attention_parameter_count
-            routed_dtype = experts.weight_dtype or self.weight_dtype
-        linear += shared + self.dense_layers * self.linear_parameter_count
-        rest = self.layers_parameter_count - linear - routed
-        return (
-            self._stored_bytes(self.weight_dtype) * linear
-            + self._stored_bytes(routed_dtype) * routed
-            + BYTES_PER_ELEMENT[self.activation_dtype] * rest
-        )
-
-    def _stored_bytes(self, dtype: str) -> float:
-        """Bytes of one stored weight with its share of scales and zero points."""
-        if self.dtype not in HALVES or dtype not in ("int4", "int8"):
-            return BYTES_PER_ELEMENT[dtype]
-        default = INT4_SCALE_BYTES if dtype == "int4" else 0.0
-        return BYTES_PER_ELEMENT[dtype] + (default if self.scale_bytes is None else self.scale_bytes)
+        element = BYTES_PER_ELEMENT[self.activation_dtype]
+        total = 0.0
+        for group in self.groups:
+            layer = element * self._norms(group)
+            for form, count, beside in self._parts(group):
+                layer += self.in_form(form)._stored_bytes() * count + element * beside
+            total += group.count * layer
+        return total
 
     @property
     def weight_bytes(self) -> float:
@@ -244,75 +309,61 @@ class Model:
 
     @property
     def kv_bytes_per_token(self) -> float:
-        """Bytes of K and V of one token in all layers: 2 layers kv_heads head_dim, or what is compressed."""
-        element = BYTES_PER_ELEMENT[self.kv_dtype]
-        if self.latent is not None:
-            return 1.0 * self.layers * self.latent.cached * element
-        return 2.0 * self.layers * self.kv_heads * self.head_dim * element
+        """Bytes that one more token adds to the caches of all layers, while none has left its window."""
+        return sum(count * mixer.token_bytes(self.kv_dtype) for count, mixer in self.blocks(Mixer))
 
     def kv_bytes(self, tokens: FloatArray) -> FloatArray:
-        """Bytes of K and V of one sequence of so many tokens; windowed layers keep their window alone."""
-        whole = np.asarray(tokens * self.kv_bytes_per_token)
-        if self.windows is None:
-            return whole
-        share = self.windows.layers / self.layers
-        return np.asarray(
-            whole * (1.0 - share) + self.windows.cached(tokens) * share * self.kv_bytes_per_token
-        )
+        """Bytes of the caches of one request of so many tokens; windowed layers keep their window alone."""
+        kept = np.zeros(())
+        for count, mixer in self.blocks(Mixer):
+            kept = kept + count * mixer.cache_bytes(tokens, self.kv_dtype)
+        return np.asarray(kept)
 
     @property
-    def _dense_layer(self) -> int:
-        """All parameters of one layer without experts."""
-        mlp_biases = self.mlp_bias * ((2 if self.gated else 1) * self.intermediate + self.hidden)
-        return self.linear_parameter_count + mlp_biases + self._beside_linear
+    def state_bytes(self) -> float:
+        """Bytes of the states of one request in all layers, whatever its length; 0 without such layers."""
+        return sum(count * mixer.state_bytes(self.activation_dtype) for count, mixer in self.blocks(Mixer))
 
-    @property
-    def _expert_layer(self) -> int:
-        """All parameters of one layer with experts."""
-        assert self.experts is not None  # noqa: S101  # asked of models with experts alone
-        experts, hidden, gated = self.experts, self.hidden, self.gated
-        return (
-            self.attention_parameter_count
-            + self.expert_parameter_count
-            + experts.shared_weights(hidden, gated=gated)
-            + experts.router_weights(hidden)
-            + experts.bias_count(hidden, gated=gated)
-            + self._beside_linear
-        )
+    def _stored_bytes(self) -> float:
+        """Bytes of one stored weight with its share of scales and zero points."""
+        stored = BYTES_PER_ELEMENT[self.weight_dtype]
+        if self.dtype not in HALVES or self.weight_dtype not in ("int4", "int8"):
+            return stored
+        default = INT4_SCALE_BYTES if self.weight_dtype == "int4" else 0.0
+        return stored + (default if self.scale_bytes is None else self.scale_bytes)
 
-    @property
-    def _beside_linear(self) -> int:
-        """Norms, and biases of the attention, of one layer."""
-        query, kv = self.heads * self.head_dim, self.kv_heads * self.head_dim
-        biases = self.qkv_bias * (query + 2 * kv) + self.output_bias * self.hidden
-        norms = self.norms_per_layer * self._norm_size + self.qk_norm * 2 * self.head_dim
-        return biases + norms + (0 if self.latent is None else self.latent.norm_count)
+    def _parts(self, group: LayerGroup) -> Iterator[tuple[str | None, int, int]]:
+        """(format, weights in it, parameters beside them) of the parts of one layer."""
+        hidden = self.hidden
+        if (mixer := group.mixer) is not None:
+            yield mixer.form, mixer.weights(hidden), mixer.beside(hidden)
+        match group.feed_forward:
+            case Mlp() as mlp:
+                yield mlp.form, mlp.weights(hidden), mlp.beside(hidden)
+            case MoE() as experts:
+                yield experts.form, experts.held * experts.expert_weights(hidden), experts.beside(hidden)
+                yield experts.shared_form, experts.shared_weights(hidden), 0
+
+    def _norms(self, group: LayerGroup) -> int:
+        """Weights of the norms over the whole width of one layer."""
+        return self.norms_per_layer * group.blocks // 2 * self._norm_size
 
     @property
     def _norm_size(self) -> int:
         return self.hidden if self.norm == "rms" else 2 * self.hidden
 
-    def dense(self) -> Model:
-        """A dense model of this width: without experts, its MLPs and heads those of the others' layers.
-
-        Heads of latent attention become plain ones of their values' width.
-        """
-        head_dim = self.head_dim if self.latent is None else self.latent.v_dim
-        return dataclasses.replace(self, experts=None, latent=None, head_dim=head_dim)
+    def dense(self, layers: int, width: int) -> Model:
+        """A model of so many dense layers with the heads of the others, MLPs of that width, in 16 bits."""
+        layer = LayerGroup(layers, self.attention, msgspec.structs.replace(self.mlp, width=width, form=None))
+        dtype = self.activation_dtype
+        return dataclasses.replace(self, groups=(layer,), dtype=dtype, weight_dtype=dtype)
 
     def resized(self, *, layers: int | None = None, vocab: int | None = None) -> Model:
-        """The same model with another number of layers or another vocabulary (a draft layer of EAGLE, MTP).
-
-        Fewer layers are the last ones: with experts where the model has any, and without windows.
-        """
-        if layers is None or layers == self.layers:
-            return dataclasses.replace(self, vocab=vocab or self.vocab)
-        experts = self.experts and msgspec.structs.replace(
-            self.experts, layers=min(layers, self.experts.layers)
-        )
-        return dataclasses.replace(
-            self, layers=layers, vocab=vocab or self.vocab, experts=experts, windows=None
-        )
+        """The same model with another number of layers like `last_layer`, or another vocabulary."""
+        groups = self.groups
+        if layers is not None and layers != self.layers:
+            groups = (dataclasses.replace(self.last_layer, count=layers),)
+        return dataclasses.replace(self, groups=groups, vocab=vocab or self.vocab)
 
 
 def with_dtypes(
@@ -325,8 +376,8 @@ def with_dtypes(
 
     Allowed: dtype fp16 or bf16 with weights of the same dtype, or weight-only int4 (as AWQ and GPTQ store
     them), int8 or mxfp4; fp32, fp8, int8 or nvfp4 arithmetic with weights of that dtype, fp8 with fp8_block
-    too (a scale for each 128 x 128 weights). dtype fp8_block stands for both. Experts that are stored in a
-    dtype of their own (mxfp4) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
+    too (a scale for each 128 x 128 weights). dtype fp8_block stands for both. Parts with a format of their
+    own (gpt-oss's experts) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
     activation dtype or fp8. Raises SpecError for any other combination.
     """
     if dtype == "fp8_block":
@@ -342,9 +393,9 @@ def with_dtypes(
     cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
     if cache not in (activations, "fp8"):
         raise SpecError(f"{model.name}: KV cache dtype {cache!r}; allowed: {activations} or fp8")
-    experts = model.experts
-    if experts is not None and (dtype is not None or weight_dtype is not None):
-        experts = msgspec.structs.replace(experts, weight_dtype=None)
+    groups = model.groups
+    if dtype is not None or weight_dtype is not None:
+        groups = tuple(_without_form(group) for group in groups)
     return dataclasses.replace(
         model,
         dtype=chosen,
@@ -352,5 +403,18 @@ def with_dtypes(
         kv_dtype=cache,
         activation_dtype=activations,
         scale_bytes=model.scale_bytes if weights == model.weight_dtype else None,
-        experts=experts,
+        groups=groups,
+    )
+
+
+def _without_form(group: LayerGroup) -> LayerGroup:
+    """The layers with every part in the model's format."""
+    mixer, feed_forward = group.mixer, group.feed_forward
+    return LayerGroup(
+        count=group.count,
+        mixer=mixer and msgspec.structs.replace(mixer, form=None),
+        feed_forward=feed_forward
+        and msgspec.structs.replace(
+            feed_forward, form=None, **({"shared_form": None} if isinstance(feed_forward, MoE) else {})
+        ),
     )

@@ -6,7 +6,6 @@ its shape. Any Hugging Face `config.json` of a family in `hf_families.py` works 
 
 from __future__ import annotations
 
-import dataclasses
 import difflib
 import os
 import re
@@ -19,16 +18,32 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
-from medusa_sim.specs.experts import MoE
+from medusa_sim.specs.feed_forwards import FeedForward
 from medusa_sim.specs.hf_config import model_from_config
 from medusa_sim.specs.hf_families import FAMILIES
-from medusa_sim.specs.latent import Latent
-from medusa_sim.specs.model import ARCHITECTURES, Layers, Length, Model, Vocab, Width, with_dtypes
+from medusa_sim.specs.mixers import Mixers
+from medusa_sim.specs.model import (
+    ARCHITECTURES,
+    LayerGroup,
+    Layers,
+    Length,
+    Model,
+    Vocab,
+    Width,
+    with_dtypes,
+)
 from medusa_sim.specs.strict import Text, converted
-from medusa_sim.specs.windows import Windows
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Layers that are alike."""
+
+    count: Layers
+    mixer: Mixers | None = None
+    feed_forward: FeedForward | None = None
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -38,32 +53,45 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     """
 
     architecture: Annotated[str, Meta(description=f"one of {', '.join(FAMILIES)}")]
-    layers: Layers
     hidden: Width
-    intermediate: Width
-    heads: Width
-    kv_heads: Width
-    head_dim: Width
+    layers: Layers | None = None
+    intermediate: Width | None = None
+    heads: Width | None = None
+    kv_heads: Width | None = None
+    head_dim: Width | None = None
+    groups: list[_Group] = []
+    mlp_width: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     vocab: Vocab
     max_seq_len: Length
     dtype: Literal["fp16", "bf16", "fp32"]
     source: Text
     note: str = ""
     tied_embeddings: bool | None = None
-    qk_norm: bool | None = None
     mtp_layers: Annotated[int, Meta(ge=0, le=1000)] = 0
     weights: Literal["fp8_block", "int4"] | None = None
-    experts: MoE | None = None
-    latent: Latent | None = None
-    windows: Windows | None = None
     hf: list[Text] = []
 
     def __post_init__(self) -> None:
-        """Refuse an unknown family, or heads that cannot share K and V evenly. Raises ValueError."""
+        """Refuse an unknown family, or layers given twice or not at all. Raises ValueError."""
         if self.architecture not in FAMILIES:
             raise ValueError(f"architecture: given {self.architecture}; allowed: {', '.join(FAMILIES)}")
-        if self.heads % self.kv_heads:
+        alike = (self.layers, self.heads, self.kv_heads, self.head_dim, self.intermediate)
+        names = ("layers", "heads", "kv_heads", "head_dim", "intermediate")
+        if bool(self.groups) != (alike == (None,) * len(alike)):
+            raise ValueError(f"give {', '.join(names)}, or groups of layers instead")
+        if not self.groups and None in alike:
+            raise ValueError(f"{names[alike.index(None)]}: missing; a whole number from 1 is needed")
+        if self.heads and self.kv_heads and self.heads % self.kv_heads:
             raise ValueError(f"kv_heads: given {self.kv_heads}; it must divide heads = {self.heads}")
+
+    @property
+    def layer_groups(self) -> tuple[LayerGroup, ...]:
+        """Its layers."""
+        if self.groups:
+            return tuple(LayerGroup(group.count, group.mixer, group.feed_forward) for group in self.groups)
+        family = ARCHITECTURES[self.architecture]
+        mixer = family.attention(self.heads or 0, self.kv_heads or 0, self.head_dim or 0)
+        return (LayerGroup(self.layers or 0, mixer, family.mlp(self.intermediate or 0)),)
 
 
 def model_names() -> tuple[str, ...]:
@@ -119,18 +147,12 @@ def _by_id(state: FileState) -> dict[str, str]:
 
 def _model(name: str, entry: _Entry) -> Model:
     tied = entry.tied_embeddings
-    layout = dataclasses.asdict(ARCHITECTURES[entry.architecture])
-    if entry.qk_norm is not None:
-        layout["qk_norm"] = entry.qk_norm
     model = Model(
         name=name,
         architecture=entry.architecture,
-        layers=entry.layers,
         hidden=entry.hidden,
-        intermediate=entry.intermediate,
-        heads=entry.heads,
-        kv_heads=entry.kv_heads,
-        head_dim=entry.head_dim,
+        groups=entry.layer_groups,
+        mlp_width=entry.mlp_width,
         vocab=entry.vocab,
         max_seq_len=entry.max_seq_len,
         tied_embeddings=entry.architecture == "opt" if tied is None else tied,
@@ -138,13 +160,10 @@ def _model(name: str, entry: _Entry) -> Model:
         weight_dtype=entry.dtype,
         kv_dtype=entry.dtype,
         activation_dtype=entry.dtype,
-        experts=entry.experts,
-        latent=entry.latent,
-        windows=entry.windows,
         mtp_layers=entry.mtp_layers,
         source=entry.source,
         notes=(entry.note,) if entry.note else (),
-        **layout,
+        **ARCHITECTURES[entry.architecture].of_model,
     )
     match entry.weights:
         case None:

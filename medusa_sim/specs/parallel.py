@@ -74,3 +74,27 @@ class Parallel:
 
 
 ONE = Parallel()
+
+
+def share(model: str, what: str, size: int, parts: int) -> int:
+    """`size` of one of `parts` GPUs. Raises UsageError naming the numbers that divide it."""
+    if size % parts:
+        raise UsageError(f"{model}: {what} ({size}) cannot be split over tp {parts}; {divisors(size, 'tp')}")
+    return size // parts
+
+
+def copied_share(model: str, what: str, size: int, groups: int, parts: int) -> int:
+    """As `share`, of what several GPUs hold together where it does not divide; groups: that divide anyway."""
+    if size % parts == 0:
+        return size // parts
+    if parts % size == 0:
+        return 1
+    raise UsageError(
+        f"{model}: {size} {what} can be neither split nor copied over tp {parts}; {divisors(groups, 'tp')}"
+    )
+
+
+def divisors(size: int, option: str) -> str:
+    """`choose --tp 1, 2, 4`: numbers of GPUs that divide a size."""
+    fits = [str(parts) for parts in (1, 2, 3, 4, 5, 6, 7, 8, 16, 32, 64, 128) if size % parts == 0]
+    return f"choose --{option} {', '.join(fits)}"

@@ -15,7 +15,8 @@ import msgspec
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named
-from medusa_sim.specs.model import Model, with_dtypes
+from medusa_sim.specs.feed_forwards import MoE
+from medusa_sim.specs.model import LayerGroup, Model, with_dtypes
 
 METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4")
 _BITS: dict[str, dict[int, str]] = {"awq": {4: "int4"}, "gptq": {4: "int4", 8: "int8"}}
@@ -54,9 +55,7 @@ def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
         case "mxfp4":
             if model.experts is None:
                 raise SpecError(f"{where}.quant_method: mxfp4 is stored in experts; {model.name} has none")
-            return dataclasses.replace(
-                model, experts=msgspec.structs.replace(model.experts, weight_dtype="mxfp4")
-            )
+            return dataclasses.replace(model, groups=tuple(map(_experts_in_mxfp4, model.groups)))
         case "modelopt" | "modelopt_fp4":
             algorithms = {"FP8": "fp8", "NVFP4": "nvfp4"}
             algorithm = config.get("quant_algo")
@@ -73,6 +72,13 @@ def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
                 f"{where}.quant_method: given {shown(other)}; allowed: {', '.join(METHODS)}; "
                 "or remove quantization_config and choose --dtype"
             )
+
+
+def _experts_in_mxfp4(group: LayerGroup) -> LayerGroup:
+    if not isinstance(group.feed_forward, MoE):
+        return group
+    experts = msgspec.structs.replace(group.feed_forward, form="mxfp4")
+    return dataclasses.replace(group, feed_forward=experts)
 
 
 def _compressed(model: Model, config: dict[str, Any], where: str) -> Model:

@@ -75,7 +75,7 @@ def _fault(value: object, form: Any, key: str) -> tuple[str, str] | None:
         inner = next(_inner_faults(value, form, key), None)
         if inner is not None:
             return inner
-        if isinstance(value, dict) and _struct(form) is not None:
+        if isinstance(value, dict) and _struct(form, value) is not None:
             return key, str(wrong).partition(" - at ")[0]  # told by the struct itself: parts that disagree
         return key, f"given {shown(value)}; allowed: {_allowed(form)}"
     return None
@@ -83,7 +83,7 @@ def _fault(value: object, form: Any, key: str) -> tuple[str, str] | None:
 
 def _inner_faults(value: object, form: Any, key: str) -> Iterator[tuple[str, str]]:
     """Faults of the parts of a table or list, the first one first."""
-    struct = _struct(form)
+    struct = _struct(form, value)
     origin, arguments = typing.get_origin(form), typing.get_args(form)
     if origin is Annotated:
         yield from _inner_faults(value, arguments[0], key)
@@ -126,13 +126,20 @@ def _dict_faults(value: dict[str, object], arguments: tuple[Any, ...], key: str)
         yield from [fault] if fault else []
 
 
-def _struct(form: Any) -> Any:
-    """The struct that a form is (perhaps `| None`), or None."""
+def _struct(form: Any, value: object = None) -> Any:
+    """The struct that a form is (perhaps `| None`; of several the one that `value` names), or None."""
     origin = typing.get_origin(form)
     if origin is Annotated:
-        return _struct(typing.get_args(form)[0])
+        return _struct(typing.get_args(form)[0], value)
     if origin in _UNIONS:
-        return next((found for option in typing.get_args(form) if (found := _struct(option))), None)
+        found = [struct for option in typing.get_args(form) if (struct := _struct(option, value))]
+        tags = [getattr(struct, "__struct_config__", None) for struct in found]
+        if isinstance(value, dict):
+            named_one = [
+                s for s, tag in zip(found, tags, strict=True) if tag and value.get(tag.tag_field) == tag.tag
+            ]
+            found = named_one or found
+        return next(iter(found), None)
     base = origin or form
     return form if isinstance(base, type) and issubclass(base, msgspec.Struct) else None
 

@@ -1,6 +1,6 @@
 """What the GPUs of one model send each other in a step (docs/method.md, chapter 15).
 
-(Z1)  all-reduce        2 a layer and 1 of the embedding, m h elements          tensor parallelism
+(Z1)  all-reduce        1 a mixer or MLP and 1 of the embedding, m h elements   tensor parallelism
 (Z2)  all-gather        the logits, once                                        vocabulary in parts
 (Z3)  gather, scatter   1 + 1 a layer, m h elements                             data-parallel attention
 (Z4)  dispatch, combine 1 + 1 a layer with experts, the own rows                beside expert parallelism
@@ -12,6 +12,7 @@ import numpy as np
 
 from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
 from medusa_sim.operators.operator import Size
+from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.model import Model
 from medusa_sim.step.workload import Launch, Workload
 from medusa_sim.units import BYTES_PER_ELEMENT
@@ -19,19 +20,26 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 
 def exchange_launches(model: Model, workload: Workload, own: Workload, logit_rows: Size) -> list[Launch]:
     """Collectives of one step (Z1) to (Z4); none on one GPU. own: the sequences of this GPU's attention."""
-    parallel, layers = model.parallel, model.layers
+    parallel = model.parallel
     if parallel.tp == 1:
         return []
     launches = logit_exchange(model, logit_rows)
     if not parallel.dp_attention:
-        return [_collective(model, "all_reduce", workload.rows, model.hidden, 2 * layers + 1), *launches]
-    if parallel.exchanges_experts and model.experts is not None:
-        layers = model.dense_layers
-        launches += [_dispatch(model, kind, own.rows) for kind in ("dispatch", "combine")]
-    if layers:
+        summed = model.block_count + 1
+        return [_collective(model, "all_reduce", workload.rows, model.hidden, summed), *launches]
+    mixtures = model.blocks(MoE)
+    shared_by_all = sum(count for count, _ in model.blocks(Mlp))
+    if parallel.exchanges_experts:
+        kinds: tuple[DispatchKind, ...] = ("dispatch", "combine")
         launches += [
-            _collective(model, "all_gather", workload.rows, model.hidden, layers),
-            _collective(model, "reduce_scatter", workload.rows, model.hidden, layers),
+            _dispatch(model, kind, own.rows, count, experts) for count, experts in mixtures for kind in kinds
+        ]
+    else:
+        shared_by_all += sum(count for count, _ in mixtures)
+    if shared_by_all:
+        launches += [
+            _collective(model, "all_gather", workload.rows, model.hidden, shared_by_all),
+            _collective(model, "reduce_scatter", workload.rows, model.hidden, shared_by_all),
         ]
     return launches
 
@@ -57,18 +65,16 @@ def _collective(
     return Launch(operator=operator, part="exchange", count=count)
 
 
-def _dispatch(model: Model, kind: DispatchKind, rows: Size) -> Launch:
-    experts = model.experts
-    assert experts is not None  # noqa: S101  # asked of models with experts alone
+def _dispatch(model: Model, kind: DispatchKind, rows: Size, count: int, experts: MoE) -> Launch:
     operator = Dispatch(
         name=kind,
         kind=kind,
         # tokens travel in the dtype of the experts' arithmetic, results in that of the activations
-        dtype=model.dtype if kind == "dispatch" else model.activation_dtype,
+        dtype=model.in_form(experts.form).dtype if kind == "dispatch" else model.activation_dtype,
         tokens=rows,
         hidden=model.hidden,
         topk=experts.topk,
         experts=experts.experts,
         ranks=model.parallel.ep,
     )
-    return Launch(operator=operator, part="exchange", count=experts.layers)
+    return Launch(operator=operator, part="exchange", count=count)

@@ -7,60 +7,73 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.operator import Size
-from medusa_sim.specs.experts import MoE
+from medusa_sim.operators.operator import Elementwise, Size
+from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.union import union, union_band
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch, linear_launch
 
 
-def feed_forward_launches(
-    model: Model, workload: Workload, runtime: Runtime, m: Size, own: Size
-) -> list[Launch]:
-    """The linear layers of all MLPs, and the experts of the layers that have any.
+def feed_forward_launches(model: Model, workload: Workload, runtime: Runtime) -> list[Launch]:
+    """The linear layers of all MLPs, the experts of the layers that have any, and what lies between.
 
-    m: rows of all GPUs' sequences; own: of this one's, fewer under data-parallel attention alone.
+    workload: the sequences of all GPUs, of which one has fewer under data-parallel attention alone.
     """
-    launches = _mlp(model, runtime, m, model.dense_layers) if model.dense_layers else []
-    if model.experts is not None:
-        launches += _experts(model, model.experts, workload, runtime, m, own)
-    return launches
+    m, own = workload.rows, workload.on_one_gpu(model.parallel).rows
+    launches = []
+    for count, mlp in model.blocks(Mlp):
+        launches += _mlp(model, mlp, runtime, m, count)
+    for count, experts in model.blocks(MoE):
+        launches += _experts(model, experts, count, workload, runtime)
+        if experts.shared:
+            # sent to the GPUs of its experts, a token passes the shared ones where it is
+            rows = own if model.parallel.exchanges_experts else m
+            launches += [
+                replace(launch, operator=replace(launch.operator, name=f"shared_{launch.operator.name}"))
+                for launch in _mlp(model, experts.shared_mlp, runtime, rows, count)
+            ]
+    return sorted(launches, key=lambda launch: isinstance(launch.operator, Elementwise))
 
 
-def _mlp(model: Model, runtime: Runtime, m: Size, count: int) -> list[Launch]:
-    up = [linear_launch(model, "up_proj", "mlp", m, model.intermediate, model.hidden, count)]
-    if model.gated and runtime.fused_gate_up:
-        up = [linear_launch(model, "gate_up_proj", "mlp", m, 2 * model.intermediate, model.hidden, count)]
-    elif model.gated:
-        up.append(linear_launch(model, "gate_proj", "mlp", m, model.intermediate, model.hidden, count))
-    return [*up, linear_launch(model, "down_proj", "mlp", m, model.hidden, model.intermediate, count)]
+def _mlp(model: Model, mlp: Mlp, runtime: Runtime, m: Size, count: int) -> list[Launch]:
+    """Up (and gate), the activation, down."""
+    wide, hidden = model.in_form(mlp.form), model.hidden
+    up = [linear_launch(wide, "up_proj", "mlp", m, mlp.width, hidden, count)]
+    if mlp.gated and runtime.fused_gate_up:
+        up = [linear_launch(wide, "gate_up_proj", "mlp", m, 2 * mlp.width, hidden, count)]
+    elif mlp.gated:
+        up.append(linear_launch(wide, "gate_proj", "mlp", m, mlp.width, hidden, count))
+    return [
+        *up,
+        linear_launch(wide, "down_proj", "mlp", m, hidden, mlp.width, count),
+        elementwise_launch(model, "activation", "activation", "mlp", m, mlp.width, count),
+    ]
 
 
-def _experts(
-    model: Model, experts: MoE, workload: Workload, runtime: Runtime, m: Size, own: Size
-) -> list[Launch]:
-    """Router, routed experts and shared experts of every layer that has them."""
-    count, hidden = experts.layers, model.hidden
+def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime: Runtime) -> list[Launch]:
+    """Router and routed experts of layers that have them; the latter hold their activation."""
+    own = workload.on_one_gpu(model.parallel).rows
     share = experts.held / experts.experts
     woken = (experts.experts, experts.topk, workload.batch, workload.query_tokens, workload.overlap)
     few, many = union_band(*woken)
+    stored = model.in_form(experts.form)
     kernel = Experts(
         name="experts",
-        dtype=model.dtype,
-        weight_dtype=experts.weight_dtype or model.weight_dtype,
-        tokens=m,
-        hidden=hidden,
+        dtype=stored.dtype,
+        weight_dtype=stored.weight_dtype,
+        tokens=workload.rows,
+        hidden=model.hidden,
         inter=experts.inter,
         experts=experts.experts,
         topk=experts.topk,
         local_experts=experts.held,
         hit=share * union(*woken),
-        rows=np.asarray(m) * experts.topk * share,
-        gated=model.gated,
+        rows=np.asarray(workload.rows) * experts.topk * share,
+        gated=experts.gated,
     )
-    launches = [
-        head_launch(model, "router", "experts", own, experts.experts, hidden, count),
+    return [
+        head_launch(model, "router", "experts", own, experts.experts, model.hidden, count),
         Launch(
             operator=kernel,
             part="experts",
@@ -68,31 +81,3 @@ def _experts(
             ends=(replace(kernel, hit=share * few), replace(kernel, hit=share * many)),
         ),
     ]
-    if experts.shared:
-        # sent to the GPUs of its experts, a token passes the shared ones where it is
-        rows = own if model.parallel.exchanges_experts else m
-        wide = replace(model, intermediate=experts.shared)
-        launches += [
-            replace(launch, operator=replace(launch.operator, name=f"shared_{launch.operator.name}"))
-            for launch in _mlp(wide, runtime, rows, count)
-        ]
-    return launches
-
-
-def activation_launches(model: Model, m: Size, own: Size) -> list[Launch]:
-    """The activation between the linear layers of MLPs and shared experts; routed experts hold theirs."""
-    launches = []
-    if model.dense_layers:
-        launches.append(
-            elementwise_launch(
-                model, "activation", "activation", "mlp", m, model.intermediate, model.dense_layers
-            )
-        )
-    if (experts := model.experts) is not None and experts.shared:
-        rows = own if model.parallel.exchanges_experts else m
-        launches.append(
-            elementwise_launch(
-                model, "shared_activation", "activation", "mlp", rows, experts.shared, experts.layers
-            )
-        )
-    return launches

@@ -54,10 +54,8 @@ def memory_bytes(
     own = sequences / model.parallel.tp if model.parallel.dp_attention else sequences
     tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots
     element = BYTES_PER_ELEMENT[model.activation_dtype]
-    inner = model.intermediate
-    if (experts := model.experts) is not None:
-        inner = max(inner * (model.dense_layers > 0), experts.topk * experts.inter + experts.shared)
-    widest = (3 if model.gated else 2) * inner + 2 * model.hidden
+    parts = [group.feed_forward.widest for group in model.groups if group.feed_forward is not None]
+    widest = max(parts, default=0) + 2 * model.hidden
     activations = sequences * counts * (element * widest + BYTES_PER_ELEMENT["fp32"] * model.whole_vocab)
     weights = model.weight_bytes + drafter_weights
     cached = own * (model.kv_bytes(tokens) + tokens * drafter_kv_per_token)

@@ -14,13 +14,15 @@ from dataclasses import replace
 
 import numpy as np
 
+from medusa_sim.operators.operator import Elementwise
 from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.attention import around_attention, attention_launches, output_launch, projection_launches
 from medusa_sim.step.exchange import exchange_launches
-from medusa_sim.step.feed_forward import activation_launches, feed_forward_launches
+from medusa_sim.step.feed_forward import feed_forward_launches
+from medusa_sim.step.mixers import mixer_launches
 from medusa_sim.step.workload import Launch, Scope, Workload, elementwise_launch, head_launch
 
 
@@ -28,13 +30,18 @@ def block_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
     """The paper's simplified block (appendix G.3): linear layers and attention products, once.
 
     Unfused products use s keys, as Table 5 does; a fused kernel attends to s + q. Of a model with experts the
-    block is a layer that has them; of one with windows a layer without.
+    block is `Model.last_layer`.
     """
     one = replace(model.resized(layers=1), parallel=ONE)
-    return (
-        *projection_launches(one, workload, runtime, workload.tokens),
-        *attention_launches(one, workload, runtime, unfused_keys=workload.seq_len),
-        *feed_forward_launches(one, workload, runtime, workload.tokens, workload.tokens),
+    exact = replace(workload, padded_rows=None)
+    launches = [
+        *mixer_launches(one, exact, runtime, unfused_keys=workload.seq_len),
+        *feed_forward_launches(one, exact, runtime),
+    ]
+    return tuple(
+        launch
+        for launch in launches
+        if launch.part != "o_proj" and not isinstance(launch.operator, Elementwise)
     )
 
 
@@ -46,23 +53,16 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
     Under data-parallel attention a GPU has its own sequences, but for experts and MLPs the tokens of all.
     """
     own = workload.on_one_gpu(model.parallel)
-    m = own.rows
-    layers, hidden = model.layers, model.hidden
-    norms = model.norms_per_layer * layers
+    m, hidden = own.rows, model.hidden
+    norms = model.norms_per_layer * model.block_count // 2
+    logit_rows = workload.batch if workload.phase == "prefill" else workload.tokens
     launches = [
         elementwise_launch(model, "embedding", "embedding", "embedding", m, hidden),
         elementwise_launch(model, "norms", "rms_norm", "norm_rope", m, hidden, norms),
-        *projection_launches(model, own, runtime, m),
-        *attention_launches(model, own, runtime, unfused_keys=own.kv_len),
-        output_launch(model, m),
-        elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, 2 * layers),
-        *feed_forward_launches(model, workload, runtime, workload.rows, m),
-        *activation_launches(model, workload.rows, m),
+        *mixer_launches(model, own, runtime),
+        elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, model.block_count),
+        *feed_forward_launches(model, workload, runtime),
         elementwise_launch(model, "final_norm", "rms_norm", "norm_rope", m, hidden),
-        *around_attention(model, own, runtime, m),
-    ]
-    logit_rows = workload.batch if workload.phase == "prefill" else workload.tokens
-    launches += [
         *exchange_launches(model, workload, own, logit_rows),
         head_launch(model, "lm_head", "lm_head", logit_rows, model.vocab, hidden),
         elementwise_launch(model, "next_token", "next_token", "accept", logit_rows, model.whole_vocab),
@@ -98,9 +98,22 @@ def acceptance_launches(model: Model, workload: Workload, depth: int) -> tuple[L
     paths and the best path are four kernels over the candidates; compaction copies the KV rows of at
     most depth + 1 accepted tokens of every layer.
     """
-    kv_width = 2 * model.kv_heads * model.head_dim if model.latent is None else model.latent.cached
-    moved = np.asarray(workload.batch) * ((depth + 1) * model.layers)
+    rows: dict[int, int] = {}
+    for count, mixer in model.blocks(Mixer):
+        if mixer.row:
+            rows[mixer.row] = rows.get(mixer.row, 0) + count
+    tree = elementwise_launch(model, "tree_bookkeeping", "residual", "accept", workload.tokens, depth + 1, 4)
     return (
-        elementwise_launch(model, "tree_bookkeeping", "residual", "accept", workload.tokens, depth + 1, 4),
-        elementwise_launch(model, "cache_compaction", "embedding", "accept", moved, kv_width),
+        tree,
+        *(
+            elementwise_launch(
+                model,
+                "cache_compaction",
+                "embedding",
+                "accept",
+                np.asarray(workload.batch) * ((depth + 1) * count),
+                row,
+            )
+            for row, count in rows.items()
+        ),
     )

@@ -27,12 +27,8 @@ from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import Setting, processed_tokens, work_time
 from medusa_sim.step.workload import Workload, decode
 
-_ATTENTION = (
-    "qk", "pv", "softmax", "decode_attention", "verify_attention", "prefill_attention", "mla_decode",
-    "mla_prefill",
-)  # fmt: skip
 _ONCE_A_PROMPT = ("lm_head", "next_token")
-"""Operators that a carried prompt adds to the step in another way, or only once for all its tokens."""
+"""Operators that a carried prompt adds only once for all its tokens."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,7 +109,7 @@ def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatAr
     launches = tuple(
         launch
         for launch in model_launches(setting.shard, workload, setting.runtime)
-        if launch.operator.name in _ATTENTION
+        if launch.part == "attention"
     )
     work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
     return work_time(setting.latency, work).device_us
@@ -125,7 +121,7 @@ def linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
     launches = tuple(
         launch
         for launch in model_launches(setting.shard, workload, setting.runtime)
-        if launch.operator.name not in (*_ATTENTION, *_ONCE_A_PROMPT)
+        if launch.part != "attention" and launch.operator.name not in _ONCE_A_PROMPT
     )
     work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
     return work_time(setting.latency, work).device_us

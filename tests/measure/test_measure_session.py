@@ -19,6 +19,7 @@ from medusa_sim.measure.spread import Timing, spread_warning, timing_of
 from medusa_sim.operators.table import read_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.measurement import Environment, Meta, Rates, read_meta
+from medusa_sim.specs.model import LayerGroup
 from medusa_sim.specs.models import load_model
 
 RATES = Rates(copy_bytes_per_s=1e12, read_bytes_per_s=1e12, flops_per_s={"fp16": 1e14}, launch_eager_us=5.0)
@@ -141,7 +142,8 @@ def test_the_first_shapes_cover_every_family_and_later_ones_refine() -> None:
 
 def test_a_shape_of_two_models_is_as_cold_as_in_the_larger() -> None:
     small, large = load_model("llama-7b"), load_model("llama-13b")
-    shared = dataclasses.replace(large, hidden=small.hidden, heads=small.heads)
+    layers = LayerGroup(large.layers, small.attention, large.mlp)
+    shared = dataclasses.replace(large, hidden=small.hidden, groups=(layers,))
     both = {case.key: case for case in cases([small, shared], ["fp16"])}
     key = ("gemm", "fp16", "fp16", small.hidden, small.hidden, 1)
     assert both[key].between_bytes == 2.0 * max(small.parameter_count, shared.parameter_count)

@@ -13,7 +13,7 @@ from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.operators.table import operators_of
 from medusa_sim.operators.table_check import check_rows
-from medusa_sim.specs.windows import Windows
+from medusa_sim.specs.mixers import Grouped
 
 LATENT = 512 + 64
 
@@ -103,7 +103,8 @@ def test_a_cache_without_the_new_tokens_is_refused() -> None:
 def test_a_window_ends_what_attention_reads(keys: int, queries: int, window: int) -> None:
     keys = max(keys, queries)
     oldest_seen = max(keys - queries + 1 - window, 0)
-    seen = float(Windows(size=window, layers=1).keys(np.array(float(keys)), np.array(float(queries))))
+    mixer = Grouped(heads=8, kv_heads=8, head_dim=128, size=window)
+    seen = float(mixer.keys(np.array(float(keys)), np.array(float(queries))))
     assert seen == keys - oldest_seen
     layer = Attention(
         name="window",

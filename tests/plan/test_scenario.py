@@ -124,8 +124,8 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
     shipped = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
     path = tmp_path / "config.json"
     path.write_text(json.dumps({**json.loads(shipped.read_text()), "num_key_value_heads": 8}))
-    assert Scenario(model=str(path)).model.kv_heads == 8
-    assert Scenario(model=path).model.kv_heads == 8
+    assert Scenario(model=str(path)).model.attention.kv_heads == 8
+    assert Scenario(model=path).model.attention.kv_heads == 8
 
 
 @pytest.mark.parametrize(

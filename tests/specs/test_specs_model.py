@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from medusa_sim.errors import SpecError
 from medusa_sim.report.spec_rows import model_rows
 from medusa_sim.specs import models as models_module
+from medusa_sim.specs.feed_forwards import Mlp
+from medusa_sim.specs.mixers import Grouped
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model, model_names
 
@@ -146,7 +148,7 @@ def test_parameter_counts_are_the_published_ones(name: str) -> None:
         assert model.parameter_count == PUBLISHED[name]
     assert model.weight_bytes == 2 * model.parameter_count
     assert len(model.source) > 10
-    assert model.heads * model.head_dim >= model.hidden // 2
+    assert model.attention.query_width >= model.hidden // 2
 
 
 def test_kv_bytes_count_kv_heads_and_not_query_heads() -> None:
@@ -158,8 +160,8 @@ def test_kv_bytes_count_kv_heads_and_not_query_heads() -> None:
 def test_a_resized_model_keeps_its_layers_shape() -> None:
     model = load_model("llama-7b")
     one = model.resized(layers=1)
-    assert one.layer_parameter_count == model.layer_parameter_count
-    assert model.parameter_count - one.parameter_count == 31 * model.layer_parameter_count
+    assert model.layers_parameter_count == 32 * one.layers_parameter_count
+    assert model.parameter_count - one.parameter_count == 31 * one.layers_parameter_count
     assert model.resized(vocab=1000).vocab == 1000
 
 
@@ -185,7 +187,7 @@ def test_model_rows_carry_the_source_and_full_numbers() -> None:
         ('layers = "32"', "llama-7b.layers"),
         ("layers = 32\nspeed = 3", "llama-7b.speed: unknown key"),
         ("layers = 32\nkv_heads = 5", "must divide"),
-        ("", "llama-7b.layers: missing"),
+        ("", "llama-7b: layers: missing"),
     ],
 )
 def test_a_broken_models_file_names_the_key(
@@ -231,14 +233,14 @@ def test_an_opt_config_equals_the_named_model(tmp_path: Path) -> None:
     named = load_model("opt-125m")
     assert read == dataclasses.replace(named, name=read.name, source=read.source, notes=read.notes)
     assert not read.rope
-    assert not read.gated
+    assert not read.mlp.gated
 
 
 def test_fields_that_configs_leave_out(tmp_path: Path) -> None:
-    assert _load(tmp_path, num_key_value_heads=...).kv_heads == 32
-    assert _load(tmp_path, num_key_value_heads=None).kv_heads == 32
-    assert _load(tmp_path, head_dim=64).head_dim == 64
-    assert _load(tmp_path, head_dim=None).head_dim == 128
+    assert _load(tmp_path, num_key_value_heads=...).attention.kv_heads == 32
+    assert _load(tmp_path, num_key_value_heads=None).attention.kv_heads == 32
+    assert _load(tmp_path, head_dim=64).attention.head_dim == 64
+    assert _load(tmp_path, head_dim=None).attention.head_dim == 128
     assert _load(tmp_path, architectures=...).architecture == "llama"
     assert _load(tmp_path, model_type=...).architecture == "llama"
     assert _load(tmp_path, torch_dtype=..., dtype="float16").dtype == "fp16"
@@ -249,23 +251,30 @@ def test_what_is_accepted_with_a_remark(tmp_path: Path) -> None:
     assert "run in fp16" in _load(tmp_path, torch_dtype=...).notes[0]
     assert "'llama3'" in _load(tmp_path, rope_scaling={"rope_type": "llama3", "factor": 8.0}).notes[0]
     qwen = {"architectures": ["Qwen2ForCausalLM"], "model_type": "qwen2"}
-    assert _load(tmp_path, **qwen, sliding_window=4096, use_sliding_window=False).windows is None
+    assert _load(tmp_path, **qwen, sliding_window=4096, use_sliding_window=False).windows == ()
 
 
 def test_biases_and_norms_of_each_family(tmp_path: Path) -> None:
     qwen2 = _load(tmp_path, architectures=["Qwen2ForCausalLM"], model_type="qwen2")
-    assert (qwen2.qkv_bias, qwen2.output_bias, qwen2.qk_norm) == (True, False, False)
+    heads = qwen2.attention
+    assert (heads.qkv_bias, heads.output_bias, heads.qk_norm) == (True, False, False)
     qwen3 = _load(tmp_path, architectures=["Qwen3ForCausalLM"], model_type="qwen3")
-    assert (qwen3.qkv_bias, qwen3.qk_norm) == (False, True)
+    assert (qwen3.attention.qkv_bias, qwen3.attention.qk_norm) == (False, True)
     biased = _load(tmp_path, attention_bias=True, mlp_bias=True)
-    assert (biased.qkv_bias, biased.output_bias, biased.mlp_bias) == (True, True, True)
+    assert (biased.attention.qkv_bias, biased.attention.output_bias, biased.mlp.bias) == (True, True, True)
+
+
+def _linear(model: Model) -> int:
+    """Weights of the linear layers of a dense model."""
+    blocks = (*model.blocks(Grouped), *model.blocks(Mlp))
+    return sum(count * block.weights(model.hidden) for count, block in blocks)
 
 
 def test_quantised_checkpoints(tmp_path: Path) -> None:
     awq = _load(tmp_path, quantization_config={"quant_method": "awq", "bits": 4, "group_size": 128})
     assert (awq.dtype, awq.weight_dtype, awq.kv_dtype) == ("bf16", "int4", "bf16")
     assert awq.parameter_count == load_model("llama-3-8b").parameter_count
-    linear = awq.layers * awq.linear_parameter_count
+    linear = _linear(awq)
     scales = linear * (2 + 0.5) / 128  # a 16-bit scale and a 4-bit zero point for 128 weights
     assert awq.weight_bytes == pytest.approx(linear / 2 + scales + 2 * (awq.parameter_count - linear))
     fp8 = _load(tmp_path, quantization_config={"quant_method": "fp8", "activation_scheme": "dynamic"})
@@ -302,7 +311,7 @@ def test_smaller_groups_store_more_scales(tmp_path: Path, kept: str) -> None:
             weights = {"num_bits": 4, "type": "int", "group_size": group, **more}
             config = {"quant_method": kept, "config_groups": {"group_0": {"weights": weights}}}
         model = _load(tmp_path, quantization_config=config)
-        linear = model.layers * model.linear_parameter_count
+        linear = _linear(model)
         return (model.weight_bytes - 2 * (model.parameter_count - linear)) / linear
 
     column, wide, narrow = (stored(group) for group in (None if "-" in kept else -1, 128, 32))
@@ -485,7 +494,7 @@ def test_any_config_is_a_model_or_a_one_line_error(
         assert "\n" not in str(outcome)
     else:
         assert outcome.parameter_count > 0
-        assert outcome.heads % outcome.kv_heads == 0
+        assert outcome.attention.heads % outcome.attention.kv_heads == 0
 
 
 @pytest.mark.slow
@@ -509,18 +518,18 @@ def test_counts_match_the_reference_implementation(tmp_path: Path, name: str) ->
     sizes: dict[str, Any] = {
         "hidden_size": model.hidden,
         "num_hidden_layers": model.layers,
-        "num_attention_heads": model.heads,
+        "num_attention_heads": model.attention.heads,
         "vocab_size": model.vocab,
         "max_position_embeddings": model.max_seq_len,
         "tie_word_embeddings": model.tied_embeddings,
     }
     if model.architecture == "opt":
-        sizes |= {"ffn_dim": model.intermediate, "word_embed_proj_dim": model.hidden}
+        sizes |= {"ffn_dim": model.mlp.width, "word_embed_proj_dim": model.hidden}
     else:
         sizes |= {
-            "intermediate_size": model.intermediate,
-            "num_key_value_heads": model.kv_heads,
-            "head_dim": model.head_dim,
+            "intermediate_size": model.mlp.width,
+            "num_key_value_heads": model.attention.kv_heads,
+            "head_dim": model.attention.head_dim,
         }
     config = getattr(transformers, config_class)(**sizes, architectures=[model_class])
     with torch.device("meta"):

@@ -14,12 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.specs.experts import MoE
+from medusa_sim.specs.feed_forwards import MoE
+from medusa_sim.specs.mixers import Grouped, Latent
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.shard import on_one_gpu
-from medusa_sim.specs.windows import Windows
 
 # (parameters, active per token) as published. Whole numbers: elements in the safetensors files of the
 # checkpoint named in models.toml; what they hold beside the weights that are counted is in BESIDE. The active
@@ -51,17 +51,17 @@ NO_VOCABULARY = ("glm-4.5-air", "glm-4.5", "glm-4.6")
 
 def _beside(model: Model) -> int:
     """Elements of a checkpoint that cost nothing: router corrections, attention sinks, an MTP module."""
-    assert model.experts is not None
-    corrections = model.experts.layers * model.experts.experts
+    corrections = sum(count * experts.experts for count, experts in model.blocks(MoE))
     match model.architecture:
         case "deepseek_v3":
             return corrections
         case "gpt_oss":
-            return model.layers * model.heads
+            return model.layers * model.attention.heads
         case "glm4_moe":
             fusion = 2 * model.hidden**2 + 3 * model.hidden
             copies = 2 * model.vocab * model.hidden
-            module = model.layer_parameter_count + model.experts.experts
+            assert model.experts is not None
+            module = model.resized(layers=1).layers_parameter_count + model.experts.experts
             return corrections + module + fusion + copies
         case _:
             return 0
@@ -100,15 +100,16 @@ def test_a_latent_cache_keeps_576_numbers_a_token_and_layer() -> None:
 
 def test_a_windowed_layer_keeps_its_window() -> None:
     model = load_model("gpt-oss-20b")
-    assert model.windows is not None
+    assert model.windows == (128,)
     tokens = np.asarray([1.0, 128.0, 4096.0])
     kept = model.kv_bytes(tokens)
     assert kept[:2] == pytest.approx(tokens[:2] * model.kv_bytes_per_token)
     assert kept[2] == pytest.approx((4096 + 128) / 2 * model.kv_bytes_per_token)
-    plain = dataclasses.replace(model, windows=None)
+    plain = load_model("qwen3-30b-a3b")
     assert np.array_equal(plain.kv_bytes(tokens), tokens * plain.kv_bytes_per_token)
-    assert model.windows.keys(np.asarray(4096.0), np.asarray(1.0)) == 128
-    assert model.windows.keys(np.asarray(100.0), np.asarray(4.0)) == 100
+    near = next(mixer for _, mixer in model.blocks(Grouped) if mixer.size)
+    assert near.keys(np.asarray(4096.0), np.asarray(1.0)) == 128
+    assert near.keys(np.asarray(100.0), np.asarray(4.0)) == 100
 
 
 # --- configs -----------------------------------------------------------------------------------------
@@ -127,51 +128,51 @@ COMMON: dict[str, Any] = {
 LATENT = {"kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 ROUTED = {"n_routed_experts": 64, "moe_intermediate_size": 1408, "n_shared_experts": 2}
 QWEN = {"num_experts": 60, "moe_intermediate_size": 1408}
-FAMILIES: dict[str, tuple[str, dict[str, Any], MoE]] = {
+FAMILIES: dict[str, tuple[str, dict[str, Any], tuple[int, MoE]]] = {
     "mixtral": (
         "MixtralForCausalLM",
         {"num_local_experts": 8},
-        MoE(experts=8, topk=2, inter=5632, layers=8),
+        (8, MoE(experts=8, topk=2, inter=5632)),
     ),
     "qwen2_moe": (
         "Qwen2MoeForCausalLM",
         {**QWEN, "shared_expert_intermediate_size": 5632, "decoder_sparse_step": 2},
-        MoE(experts=60, topk=2, inter=1408, layers=4, shared=5632, shared_gate=True),
+        (4, MoE(experts=60, topk=2, inter=1408, shared=5632, shared_gate=True)),
     ),
     "qwen3_moe": (
         "Qwen3MoeForCausalLM",
         {**QWEN, "mlp_only_layers": [0, 3]},
-        MoE(experts=60, topk=2, inter=1408, layers=6),
+        (6, MoE(experts=60, topk=2, inter=1408)),
     ),
     "deepseek_v2": (
         "DeepseekV2ForCausalLM",
         {**ROUTED, **LATENT, "q_lora_rank": None, "first_k_dense_replace": 1},
-        MoE(experts=64, topk=2, inter=1408, layers=7, shared=2816),
+        (7, MoE(experts=64, topk=2, inter=1408, shared=2816)),
     ),
     "kimi_k2": (
         "DeepseekV3ForCausalLM",
         {**ROUTED, **LATENT, "q_lora_rank": 1536},
-        MoE(experts=64, topk=2, inter=1408, layers=8, shared=2816),
+        (8, MoE(experts=64, topk=2, inter=1408, shared=2816)),
     ),
     "gpt_oss": (
         "GptOssForCausalLM",
         {"num_local_experts": 32, "quantization_config": {"quant_method": "mxfp4"}},
-        MoE(experts=32, topk=2, inter=5632, layers=8, biases=True, weight_dtype="mxfp4"),
+        (8, MoE(experts=32, topk=2, inter=5632, biases=True, form="mxfp4")),
     ),
     "llama4_text": (
         "Llama4ForCausalLM",
         {"num_local_experts": 16, "intermediate_size_mlp": 8192, "interleave_moe_layer_step": 2},
-        MoE(experts=16, topk=2, inter=5632, layers=4, shared=5632),
+        (4, MoE(experts=16, topk=2, inter=5632, shared=5632)),
     ),
     "glm4_moe": (
         "Glm4MoeForCausalLM",
         {**ROUTED, "first_k_dense_replace": 3, "num_nextn_predict_layers": 1},
-        MoE(experts=64, topk=2, inter=1408, layers=5, shared=2816),
+        (5, MoE(experts=64, topk=2, inter=1408, shared=2816)),
     ),
     "minimax_m2": (
         "MiniMaxM2ForCausalLM",
         {"num_local_experts": 256, "use_mtp": True, "num_mtp_modules": 3},
-        MoE(experts=256, topk=2, inter=5632, layers=8),
+        (8, MoE(experts=256, topk=2, inter=5632)),
     ),
 }
 
@@ -191,8 +192,8 @@ def _config(family: str) -> dict[str, Any]:
 def test_configs_of_every_family(tmp_path: Path, family: str) -> None:
     model = _load(tmp_path, _config(family))
     assert model.architecture == family
-    assert model.experts == FAMILIES[family][2]
-    assert (model.latent is not None) == (family in ("deepseek_v2", "kimi_k2"))
+    assert model.blocks(MoE) == (FAMILIES[family][2],)
+    assert bool(model.blocks(Latent)) == (family in ("deepseek_v2", "kimi_k2"))
     assert model.mtp_layers == {"glm4_moe": 1, "minimax_m2": 3}.get(family, 0)
 
 
@@ -206,13 +207,18 @@ def test_a_missing_field_is_named(tmp_path: Path, family: str) -> None:
         _load(tmp_path, {**_config(family), "num_experts_per_tok": 1000})
 
 
+def _windows(model: Model) -> dict[tuple[int | None, bool], int]:
+    """(size, chunked) -> layers."""
+    return {(mixer.size, mixer.chunked): count for count, mixer in model.blocks(Grouped)}
+
+
 def test_windows_of_configs(tmp_path: Path) -> None:
     gpt = _load(tmp_path, {**_config("gpt_oss"), "layer_types": ["sliding_attention", "full_attention"] * 4})
-    assert gpt.windows == Windows(size=128, layers=4)
+    assert _windows(gpt) == {(128, False): 4, (None, False): 4}
     with pytest.raises(SpecError, match="layer_types: 1 entries"):
         _load(tmp_path, {**_config("gpt_oss"), "layer_types": ["sliding_attention"]})
     llama = _load(tmp_path, _config("llama4_text"))
-    assert llama.windows == Windows(size=8192, layers=6, chunked=True)
+    assert _windows(llama) == {(8192, True): 6, (None, False): 2}
     text = {"hidden_size": 2560, "intermediate_size": 10240, "num_hidden_layers": 34, "sliding_window": 1024}
     gemma = _load(tmp_path, {"architectures": ["Gemma3ForConditionalGeneration"], "text_config": text})
     named = load_model("gemma-3-4b")
@@ -265,11 +271,12 @@ def test_deployed_configs_equal_the_named_models(tmp_path: Path, config: str) ->
 def _replicated(model: Model) -> int:
     """Parameters that every GPU of a tensor-parallel group holds whole, of a model without biases."""
     hidden, layers = model.hidden, model.layers
-    norms = layers * (model.norms_per_layer * hidden + model.qk_norm * 2 * model.head_dim) + hidden
-    if model.latent is not None:
-        norms += layers * (model.latent.norm_count + hidden * model.latent.down_width)
-    if model.experts is not None:
-        norms += model.experts.layers * model.experts.router_weights(hidden)
+    norms = layers * model.norms_per_layer * hidden + hidden
+    norms += sum(count * 2 * mixer.head_dim for count, mixer in model.blocks(Grouped) if mixer.qk_norm)
+    for count, mixer in model.blocks(Latent):
+        norms += count * (mixer.norm_count + hidden * mixer.down_width)
+    for count, experts in model.blocks(MoE):
+        norms += count * experts.router_weights(hidden)
     return norms
 
 
@@ -281,7 +288,8 @@ def test_the_shards_hold_the_model(name: str, tp: int, whole: bool) -> None:
     model = load_model(name)
     ep = tp if whole and model.experts is not None else 1
     shard = on_one_gpu(model, Parallel(tp=tp, ep=ep))
-    again = max(0, tp - model.kv_heads) * model.layers * 2 * model.hidden * model.head_dim  # copied K/V heads
+    heads = model.attention
+    again = max(0, tp - heads.kv_heads) * model.layers * 2 * model.hidden * heads.head_dim  # copied K/V heads
     held = tp * shard.parameter_count
     padding = tp * 2 * (shard.vocab * tp - model.vocab) * model.hidden // tp
     assert held == model.parameter_count + (tp - 1) * _replicated(model) + again + padding
@@ -293,7 +301,7 @@ def test_the_shards_hold_the_model(name: str, tp: int, whole: bool) -> None:
 def test_data_parallel_attention_copies_it() -> None:
     model = load_model("deepseek-r1")
     shard = on_one_gpu(model, Parallel(tp=8, ep=8, dp_attention=True))
-    assert shard.attention_parameter_count == model.attention_parameter_count
+    assert shard.attention == model.attention
     assert shard.experts is not None
     assert model.experts is not None
     assert (shard.experts.held, shard.experts.inter) == (32, model.experts.inter)

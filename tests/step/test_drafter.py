@@ -196,7 +196,7 @@ def test_dflash_projects_the_new_context_and_passes_one_block() -> None:
     works = DFlash(depth=7).work(LLAMA, verify(4, 1024, 8), RUNTIME)
     (fusion,), (context,), (head,) = (gemms(works, n) for n in ("draft_fusion", "draft_context", "lm_head"))
     assert (int(fusion.m), fusion.k) == (32, 5 * LLAMA.hidden)
-    assert (int(context.m), context.n) == (32, 2 * LLAMA.kv_heads * LLAMA.head_dim)
+    assert (int(context.m), context.n) == (32, LLAMA.attention.row)
     assert (int(head.m), head.n) == (28, LLAMA.vocab)
     assert {int(g.m) for g in gemms(works, "down_proj")} == {32}
     # its cache grows with the context: five layers of the target's 32
@@ -240,7 +240,7 @@ def test_mtp_drafts_a_multiple_of_its_modules() -> None:
     one, three = (Mtp.of(Parts(modules=n), 3) for n in (1, 3))
     assert three.weight_bytes(LLAMA) == pytest.approx(3 * one.weight_bytes(LLAMA))
     assert three.kv_bytes_per_token(LLAMA) == pytest.approx(3 * one.kv_bytes_per_token(LLAMA))
-    layer = LLAMA.layer_parameter_count + 2 * LLAMA.hidden**2 + LLAMA.hidden
+    layer = LLAMA.resized(layers=1).layers_parameter_count + 2 * LLAMA.hidden**2 + LLAMA.hidden
     assert one.weight_bytes(LLAMA) == pytest.approx(2 * layer)
 
 

@@ -15,8 +15,8 @@ from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.specs.experts import MoE
-from medusa_sim.specs.model import Model
+from medusa_sim.specs.feed_forwards import MoE
+from medusa_sim.specs.model import LayerGroup, Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
@@ -105,8 +105,8 @@ def test_data_parallel_attention_works_on_its_own_sequences() -> None:
 
 def test_one_expert_that_all_take_is_a_dense_mlp() -> None:
     dense = load_model("llama-3.1-8b")
-    one = MoE(experts=1, topk=1, inter=dense.intermediate, layers=dense.layers)
-    mixed = dataclasses.replace(dense, experts=one)
+    one = MoE(experts=1, topk=1, inter=dense.mlp.width)
+    mixed = dataclasses.replace(dense, groups=(LayerGroup(dense.layers, dense.attention, one),))
     router = dense.layers * dense.hidden
     assert mixed.parameter_count == dense.parameter_count + router
     assert mixed.active_parameter_count == mixed.parameter_count

@@ -61,7 +61,8 @@ def test_a_decode_step_reads_every_weight_once(model: str, runtime: str) -> None
         launch.count * launch.operator.weight_bytes for launch in launches if hasattr(launch.operator, "k")
     )
     # Everything but the embedding table (one row is read), norms, biases and learned positions.
-    linear = 2 * (spec.layers * spec.linear_parameter_count + spec.vocab * spec.hidden)
+    layer = spec.attention.weights(spec.hidden) + spec.mlp.weights(spec.hidden)
+    linear = 2 * (spec.layers * layer + spec.vocab * spec.hidden)
     assert read == pytest.approx(linear, rel=1e-12)
 
 

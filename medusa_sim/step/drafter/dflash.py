@@ -40,7 +40,7 @@ class DFlash(LayerDrafter):
     def _context(self, model: Model, rows: Size) -> tuple[Launch, ...]:
         """K and V of `rows` tokens for every draft layer, from the target's features."""
         layer = self._network(model)
-        width = 2 * layer.kv_heads * layer.head_dim
+        width = 2 * layer.attention.kv_width
         keys = head_launch(layer, "draft_context", "drafter", rows, width, layer.hidden, self.layers)
         return (self._fusion(model, rows), keys)
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from medusa_sim.operators.operator import Size
+from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, levels
@@ -51,15 +52,10 @@ class LayerDrafter(Drafter):
 
     def _network(self, model: Model) -> Model:
         """The draft layers as a model: dense, in the dtype of the activations, as their checkpoints are."""
-        dtype, width = model.activation_dtype, model.intermediate
-        if model.dense_layers == 0:
+        width = model.mlp.width
+        if not model.blocks(Mlp):
             width = max(width, -(-WIDTHS_OF_MLP * model.hidden // model.parallel.tp))
-        return replace(
-            model.dense().resized(layers=self.layers, vocab=self._own_head(model) or model.vocab),
-            intermediate=width,
-            dtype=dtype,
-            weight_dtype=dtype,
-        )
+        return model.dense(self.layers, width).resized(vocab=self._own_head(model))
 
     def _own_head(self, model: Model) -> int | None:
         """Tokens of its own LM head; None where it uses the target's."""
@@ -117,7 +113,7 @@ class LayerDrafter(Drafter):
         element = BYTES_PER_ELEMENT[model.activation_dtype]
         fusion = self.fused_inputs * model.hidden * model.hidden
         own_head = (self._own_head(model) or 0) * model.hidden
-        return element * (self.layers * self._network(model).layer_parameter_count + fusion + own_head)
+        return element * (self._network(model).layers_parameter_count + fusion + own_head)
 
     def kv_bytes_per_token(self, model: Model) -> float:
         """K and V of the draft layers."""
