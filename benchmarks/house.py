@@ -34,6 +34,7 @@ HOUSE = (
             "union",
             "workload",
             "attention",
+            "mixers",
             "feed_forward",
             "exchange",
             "network",

@@ -7,8 +7,7 @@ import numpy as np
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Attention, AttentionKind, Elementwise, Size
 from medusa_sim.specs.mixers import Grouped, Latent
-from medusa_sim.step.mixing import Mixing
-from medusa_sim.step.workload import Launch, Phase, elementwise_launch, head_launch, linear_launch
+from medusa_sim.step.workload import Launch, Mixing, Phase, elementwise_launch, head_launch, linear_launch
 
 _FUSED_KIND: dict[Phase, AttentionKind] = {
     "prefill": "prefill_attention",

@@ -10,8 +10,7 @@ from medusa_sim.specs.mixers import Grouped, Latent, Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.attention import grouped_launches, latent_launches
-from medusa_sim.step.mixing import Mixing
-from medusa_sim.step.workload import PARTS, Launch, Workload
+from medusa_sim.step.workload import PARTS, Launch, Mixing, Workload
 
 LAUNCHES: dict[type[Mixer], Callable[[Any, Mixing[Any]], list[Launch]]] = {
     Grouped: grouped_launches,

@@ -8,13 +8,15 @@ decoding (`query_tokens = candidates`, root included). `network.py` makes kernel
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from typing import Generic, Literal, TypeVar, get_args
 
 import numpy as np
 
 from medusa_sim.operators.operator import Elementwise, ElementwiseKind, Gemm, Operator, Size
+from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
+from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.union import CHAIN, Overlap
 
 Phase = Literal["prefill", "decode", "verify"]
@@ -110,6 +112,33 @@ class Launch:
     count: int = 1
     share: float = 1.0
     ends: tuple[Operator, Operator] | None = None
+
+
+MixerT = TypeVar("MixerT", bound=Mixer)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mixing(Generic[MixerT]):
+    """Layers whose mixers are alike but for their windows."""
+
+    model: Model
+    """With the mixer's linear layers in their format."""
+    variants: tuple[tuple[int, MixerT], ...]
+    """(layers, mixer) of every window."""
+    workload: Workload
+    runtime: Runtime
+    unfused_keys: Size
+    """Keys of products that are no fused kernel."""
+
+    @property
+    def count(self) -> int:
+        """All of these layers."""
+        return sum(count for count, _ in self.variants)
+
+    @property
+    def rows(self) -> Size:
+        """Rows of their linear layers."""
+        return self.workload.rows
 
 
 def linear_launch(model: Model, name: str, part: Part, m: Size, n: int, k: int, count: int = 1) -> Launch:
