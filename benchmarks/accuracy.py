@@ -16,6 +16,7 @@ from recorded import data_folder
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.table import read_rows
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
@@ -75,8 +76,9 @@ GPU_OF_FILE = {
 def heldout(gpu: Gpu, score: Score) -> float:
     """Leave-shape-out error that was stored with the fit; NaN where the kernel is borrowed."""
     chosen = gpu.kernel_set(load_runtime("kernel").kernel_set(score.dtype))
-    kernels = {**chosen.fused_attention, **chosen.elementwise}
-    kernel = chosen.linear.get(score.dtype) if score.op == "linear" else kernels.get(score.op)
+    is_linear = score.op == "linear"
+    kernels = KIND_OF["gemm" if is_linear else score.op].table(chosen)
+    kernel = kernels.get(score.dtype if is_linear else score.op)
     return float("nan") if kernel is None or kernel.fit.inherited_from else kernel.fit.heldout_error
 
 

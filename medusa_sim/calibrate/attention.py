@@ -9,7 +9,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
@@ -26,9 +26,6 @@ from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.attention_kernels import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu
-
-RANGES_OF_SIZE: tuple[int, ...] = (1, 8, 64, 512, 4096, 65536, 4194304)
-"""Upper ends of the ranges of q_len x batch for which residual bands are kept."""
 
 _BOUNDS: Bounds = {
     "ramp_us": (8.0, 0.1, 30.0),
@@ -94,7 +91,7 @@ _EVALUATIONS = 25
 _ORDER = ("batch", "q_len", "kv_len", "kv_heads", "heads")
 
 
-def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str) -> AttentionKernel:
+def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) -> AttentionKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
     Deterministic, under a minute for 5000 rows. Raises DataError for fewer than 20 rows or for a kind
@@ -110,19 +107,8 @@ def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str) -> AttentionK
         lambda each, part: _time_us(each, part, gpu),
         lambda part: _refined(kernel, part, gpu),
         source=source,
-        groups=heldout_groups(rows),
-        ends=RANGES_OF_SIZE,
         least_rows=_BAND_ROWS,
     )
-
-
-def heldout_groups(rows: Rows[Attention]) -> IntArray:
-    """What is held out together: a label per (heads, kv_heads), per (batch, q_len) or per kv_len.
-
-    The first of these that takes more than one value.
-    """
-    label = rows.first_labels(("heads", "kv_heads"), ("batch", "q_len"), ("kv_len", "head_dim"))
-    return label if label.max() > 0 else np.arange(len(rows.time_us))
 
 
 def _search(rows: Rows[Attention], gpu: Gpu) -> AttentionKernel:

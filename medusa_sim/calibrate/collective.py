@@ -24,8 +24,6 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.link_kernels import CollectiveKernel, CollectiveRegime
 from medusa_sim.units import US_PER_S
 
-RANGES_OF_MESSAGE: tuple[int, ...] = (2**14, 2**18, 2**22, 2**26, 2**31)
-"""Upper ends of the ranges of message bytes for which residual bands are kept."""
 ONE_SHOT_BYTES = 2**20
 """Custom all-reduce kernels send whole messages in one step up to some such size (vLLM's
 custom_all_reduce.cuh: 512 KiB of up to four ranks, 256 KiB of eight, any size of two)."""
@@ -72,8 +70,6 @@ def fit_collective(rows: Rows[Collective], gpu: Gpu, *, source: str, name: str =
         lambda each, part: collective_time(gpu, each, part.operator).time_us,
         lambda part: _fitted(part, gpu, name),
         source=source,
-        groups=rows.labels("message_bytes"),
-        ends=RANGES_OF_MESSAGE,
         folds=3,
     )
 

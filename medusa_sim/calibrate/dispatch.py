@@ -27,9 +27,6 @@ from medusa_sim.operators.collective import ONE_NODE, Dispatch
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.link_kernels import DispatchKernel
 
-RANGES_OF_TOKENS: tuple[int, ...] = (8, 64, 512, 4096, 65536)
-"""Upper ends of the ranges of tokens for which residual bands are kept."""
-
 _BOUNDS: Bounds = {
     "start_us": (15.0, 0.1, 600.0),
     "width_us": (1.0, 1e-3, 60.0),
@@ -67,8 +64,6 @@ def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "")
         lambda each, part: _time_us(each, part, gpu),
         lambda part: _refined(kernel, part, gpu),
         source=source,
-        groups=rows.first_labels(("ranks", "hidden"), ("tokens",)),
-        ends=RANGES_OF_TOKENS,
         least_rows=_BAND_ROWS,
     )
 

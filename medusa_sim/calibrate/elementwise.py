@@ -24,9 +24,6 @@ from medusa_sim.operators.operator import Elementwise
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel
 
-RANGES_OF_M: tuple[int, ...] = (16, 64, 256, 1024, 4096, 65536)
-"""Upper ends of the ranges of m for which residual bands are kept."""
-
 _BOUNDS: Bounds = {
     "ramp_us": (2.0, 0.1, 40.0),
     "row_ratio": (1.0, 0.02, 50.0),
@@ -47,7 +44,7 @@ _FIT_ROWS = 2000
 _EVALUATIONS = 40
 
 
-def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str) -> ElementwiseKernel:
+def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str, **_: object) -> ElementwiseKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
     Deterministic, a few seconds for 5000 rows. Raises DataError for fewer than 20 rows.
@@ -78,7 +75,6 @@ def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str) -> Elemen
         lambda part: refit(kernel, part),
         source=source,
         groups=_groups(rows),
-        ends=RANGES_OF_M,
         least_rows=_BAND_ROWS,
     )
 

@@ -19,6 +19,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.calibrate.scores import mape
 from medusa_sim.errors import DataError
+from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.kernels import Kernel
@@ -72,6 +73,12 @@ class Rows(Generic[OperatorT]):
         """`labels` of the first of these columns that tell rows apart, of the last where none does."""
         labels = [self.labels(*columns) for columns in choices]
         return next((label for label in labels if label.max() > 0), labels[-1])
+
+
+def heldout_groups(rows: Rows[Any]) -> IntArray:
+    """What is held out together: a label per value of the first columns of the kind that tell rows apart."""
+    label = rows.first_labels(*KIND_OF[rows.operator.kind].groups)
+    return label if label.max() > 0 else np.arange(len(rows.time_us))
 
 
 def require_rows(rows: Rows[Any], source: str) -> None:
@@ -158,16 +165,17 @@ def with_fit(
     refit: Callable[[Rows[OperatorT]], KernelT],
     *,
     source: str,
-    groups: IntArray,
-    ends: Sequence[int],
+    groups: IntArray | None = None,
     folds: int = FOLDS,
     least_rows: int = 1,
 ) -> KernelT:
     """The kernel with its `fit`: errors on the rows, and of refits without each fold of the groups.
 
-    groups: a label a row, counted from 0; those with the same remainder by `folds` are left out together.
-    ends, least_rows: of the bands' ranges of size (`residual_bands`).
+    groups: a label a row, counted from 0, `heldout_groups` where None; those with the same remainder by
+    `folds` are left out together. least_rows: of the bands' ranges of size (`residual_bands`).
     """
+    groups = heldout_groups(rows) if groups is None else groups
+    ends = KIND_OF[rows.operator.kind].ranges
     heldout_us = np.empty_like(rows.time_us)
     for fold in range(min(folds, int(groups.max()) + 1)):
         held: npt.NDArray[np.bool_] = groups % folds == fold

@@ -20,9 +20,6 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 from medusa_sim.units import US_PER_S
 
-RANGES_OF_M: tuple[int, ...] = (16, 64, 128, 256, 512, 1024, 4096)
-"""Upper ends of the ranges of m for which residual bands are kept."""
-
 _LIMITS: Limits = {
     "ramp_us": (0.02, 100.0),
     "bandwidth_fraction": (0.3, 1.0),
@@ -92,8 +89,6 @@ def fit_gemm(
         lambda each, part: _time_us(each, part, gpu),
         lambda part: _refined(kernel, part.where(_thin(part)), gpu, rounds=1, pinned=pinned),
         source=source,
-        groups=shapes,
-        ends=RANGES_OF_M,
     )
 
 

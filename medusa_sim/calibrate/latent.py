@@ -12,7 +12,6 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.calibrate.attention import RANGES_OF_SIZE
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
@@ -94,8 +93,6 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
         lambda each, part: _time_us(each, part, gpu),
         lambda part: _refined(kernel, part, gpu),
         source=source,
-        groups=rows.first_labels(("heads",), ("batch",)),
-        ends=RANGES_OF_SIZE,
         least_rows=_BAND_ROWS,
     )
 

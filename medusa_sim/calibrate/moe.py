@@ -11,7 +11,7 @@ from itertools import product
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
@@ -29,9 +29,6 @@ from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.expert_kernel import ExpertKernel
 from medusa_sim.specs.gpu import Gpu
-
-RANGES_OF_TOKENS: tuple[int, ...] = (4, 16, 64, 256, 1024, 65536)
-"""Upper ends of the ranges of tokens for which residual bands are kept."""
 
 _BOUNDS: Bounds = {
     "ramp_us": (15.0, 0.5, 300.0),
@@ -82,8 +79,6 @@ def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -
         lambda each, part: _time_us(each, part, gpu),
         lambda part: refitted_experts(kernel, part, gpu),
         source=source,
-        groups=heldout_groups(rows),
-        ends=RANGES_OF_TOKENS,
         folds=_FOLDS,
         least_rows=_BAND_ROWS,
     )
@@ -92,11 +87,6 @@ def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -
 def refitted_experts(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> ExpertKernel:
     """The kernel with its parameters fitted to other rows, from where they are; its choices stay."""
     return _fitted(kernel, rows, gpu, _REFIT_EVALUATIONS, rounds=1)
-
-
-def heldout_groups(rows: Rows[Experts]) -> IntArray:
-    """What is held out together: a label per model (hidden, experts, topk); per width where there is one."""
-    return rows.first_labels(("hidden", "experts", "topk"), ("inter",))
 
 
 def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:

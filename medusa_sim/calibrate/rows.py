@@ -6,52 +6,34 @@ import re
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.calibrate.attention import fit_attention
-from medusa_sim.calibrate.collective import fit_collective
-from medusa_sim.calibrate.dispatch import fit_dispatch
-from medusa_sim.calibrate.elementwise import fit_elementwise
-from medusa_sim.calibrate.fit import LEAST_ROWS, Rows
-from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats
-from medusa_sim.calibrate.gemm_start import gemm_start
-from medusa_sim.calibrate.latent import fit_latent
-from medusa_sim.calibrate.moe import fit_experts
-from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
-from medusa_sim.calibrate.store import Section, write_tables
-from medusa_sim.calibrate.transfer import fit_transferred_gemm
+from medusa_sim.calibrate.fit import Rows
+from medusa_sim.calibrate.store import write_tables
+from medusa_sim.calibrate.transfer import fit_linear
 from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import DataError, OutputError, UsageError
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.cells import texts
-from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
-from medusa_sim.operators.operator import (
-    ATTENTION_KINDS,
-    ELEMENTWISE_KINDS,
-    Attention,
-    Elementwise,
-    Gemm,
-    Operator,
-)
-from medusa_sim.operators.registry import operator_of
+from medusa_sim.operators.kinds import KIND_OF, operator_of
+from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operator
 from medusa_sim.operators.table import operators_of
 from medusa_sim.reading import SPEC_BYTES, named, read_text, read_toml
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel, Kernel
+from medusa_sim.specs.kernels import Kernel
 from medusa_sim.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_UNFUSED = ("qk", "pv")
 _START_SET = "torch"
 SUSPECT_COLUMN = "suspect"
 """Words of whoever recorded a row why it cannot be trusted."""
@@ -63,7 +45,7 @@ NAMED_FAMILIES = (Gemm.FAMILY, Experts.FAMILY)
 class FittedKernel:
     """A kernel and its place in a hardware file; the key of `unfused` is empty."""
 
-    section: Section
+    section: str
     key: str
     kernel: Kernel
 
@@ -91,7 +73,7 @@ def fitted_kernels(
     """
     frame = _usable(frame, kernel_set, leave_out)
     groups = list(_groups(frame, gpu))
-    unfused = [(each.operator, each.time_us) for each in groups if each.operator.kind in _UNFUSED]
+    unfused = [(each.operator, each.time_us) for each in groups if each.operator.kind in UNFUSED_KINDS]
     ramp_us = None
     if unfused:
         try:
@@ -102,15 +84,20 @@ def fitted_kernels(
             ramp_us = products.vector_ramp_us
             yield FittedKernel(section="unfused", key="", kernel=products)
     for each in groups:
-        if each.operator.kind in _UNFUSED:
+        if each.operator.kind in UNFUSED_KINDS:
             continue
-        job = _Job(gpu=gpu, source=source, kernel_set=kernel_set, ramp_us=ramp_us, kernel=each.kernel)
+        kind = KIND_OF[each.operator.kind]
+        fit = kind.fitter(gpu.architecture)
+        if fit is fit_linear:
+            fit = partial(fit, kernel_set=kernel_set, ramp_us=ramp_us)
+        section, key = kind.place(each.operator, gpu.architecture)
         try:
-            found = FITS[each.operator.kind](job, each.operator, each.time_us)
+            kernel = fit(Rows(each.operator, each.time_us), gpu, source=source, name=each.kernel)
         except DataError as error:
             _left_out(error, leave_out)
         else:
-            yield found if each.is_own else replace(found, key=f"{found.key}{NAME_MARK}{each.kernel}")
+            mark = "" if each.is_own else f"{NAME_MARK}{each.kernel}"
+            yield FittedKernel(section=section, key=f"{key}{mark}", kernel=kernel)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,90 +157,6 @@ def _left_out(error: DataError, leave_out: Callable[[str], object] | None) -> No
     if leave_out is None:
         raise error
     leave_out(str(error))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Job:
-    """What a fit needs beside its rows. ramp_us: of the unfused products in the table. kernel: its name."""
-
-    gpu: Gpu
-    source: str
-    kernel_set: str
-    ramp_us: float | None
-    kernel: str = ""
-
-
-def _fit_linear(job: _Job, operator: Gemm, time_us: FloatArray) -> FittedKernel:
-    rows = merged_repeats(Rows(operator, time_us))
-    if job.gpu.architecture == "cpu":
-        serial = fit_serial_gemm(rows, job.gpu, source=job.source)
-        return FittedKernel(section="serial_gemm", key=operator.dtype, kernel=serial)
-    return FittedKernel(section="gemm", key=operator.form, kernel=_fitted_gemm(job, rows))
-
-
-def _fit_attention(job: _Job, operator: Attention, time_us: FloatArray) -> FittedKernel:
-    if job.gpu.architecture == "cpu":
-        walk = fit_serial_attention(Rows(operator, time_us), job.gpu, source=job.source)
-        return FittedKernel(section="serial_attention", key=operator.kind, kernel=walk)
-    kernel = fit_attention(Rows(operator, time_us), job.gpu, source=job.source)
-    return FittedKernel(section="attention", key=operator.kind, kernel=kernel)
-
-
-def _fit_elementwise(job: _Job, operator: Elementwise, time_us: FloatArray) -> FittedKernel:
-    kernel = fit_elementwise(Rows(operator, time_us), job.gpu, source=job.source)
-    return FittedKernel(section="elementwise", key=operator.kind, kernel=kernel)
-
-
-def _fit_experts(job: _Job, operator: Experts, time_us: FloatArray) -> FittedKernel:
-    kernel = fit_experts(Rows(operator, time_us), job.gpu, source=job.source, name=job.kernel)
-    return FittedKernel(section="moe", key=operator.form, kernel=kernel)
-
-
-def _fit_latent(job: _Job, operator: LatentAttention, time_us: FloatArray) -> FittedKernel:
-    kernel = fit_latent(Rows(operator, time_us), job.gpu, source=job.source, name=job.kernel)
-    return FittedKernel(section="mla", key=operator.form, kernel=kernel)
-
-
-def _fit_collective(job: _Job, operator: Collective, time_us: FloatArray) -> FittedKernel:
-    kernel = fit_collective(Rows(operator, time_us), job.gpu, source=job.source, name=job.kernel)
-    return FittedKernel(section="collective", key=operator.form, kernel=kernel)
-
-
-def _fit_dispatch(job: _Job, operator: Dispatch, time_us: FloatArray) -> FittedKernel:
-    kernel = fit_dispatch(Rows(operator, time_us), job.gpu, source=job.source, name=job.kernel)
-    return FittedKernel(section="dispatch", key=operator.form, kernel=kernel)
-
-
-FITS: dict[str, Callable[[_Job, Any, FloatArray], FittedKernel]] = {
-    "gemm": _fit_linear,
-    **dict.fromkeys((kind for kind in ATTENTION_KINDS if kind not in _UNFUSED), _fit_attention),
-    **dict.fromkeys(ELEMENTWISE_KINDS, _fit_elementwise),
-    "moe": _fit_experts,
-    **dict.fromkeys(LATENT_KINDS, _fit_latent),
-    **dict.fromkeys(COLLECTIVE_KINDS, _fit_collective),
-    **dict.fromkeys(DISPATCH_KINDS, _fit_dispatch),
-}
-"""How each kind of operator is fitted; QK^T and PV are fitted together."""
-
-
-def _fitted_gemm(job: _Job, rows: Rows[Gemm]) -> GemmKernel:
-    gpu, source, form = job.gpu, job.source, rows.operator.form
-    if len(rows.time_us) < LEAST_ROWS:
-        raise DataError(f"{source}: {len(rows.time_us)} {form} GEMM rows; a fit needs {LEAST_ROWS} or more")
-    start = _measured_gemm(gpu, form)
-    if rows.labels("n", "k").max() > 0 or start is None:
-        return fit_gemm(rows, gpu, source=source, start=gemm_start(job.kernel_set, form, gpu))
-    ramp_us = start.ramp_us if job.ramp_us is None else job.ramp_us
-    return fit_transferred_gemm(rows, gpu, start=start, ramp_us=ramp_us, source=source)
-
-
-def _measured_gemm(gpu: Gpu, form: str) -> GemmKernel | None:
-    """A kernel fitted to rows of this GPU itself and this numeric format, `torch` first."""
-    for name in sorted(gpu.kernels, key=lambda name: name != "torch"):
-        kernel = gpu.kernels[name].gemm.get(form)
-        if kernel is not None and not kernel.fit.inherited_from and name != "paper":
-            return kernel
-    return None
 
 
 def _joined(groups: list[tuple[Operator, FloatArray]]) -> Rows[Attention]:

@@ -13,7 +13,6 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.calibrate.attention import RANGES_OF_SIZE, heldout_groups
 from medusa_sim.calibrate.fit import (
     LEAST_ROWS,
     UNFITTED,
@@ -26,7 +25,7 @@ from medusa_sim.calibrate.fit import (
     starts_of,
     with_fit,
 )
-from medusa_sim.calibrate.gemm import RANGES_OF_M
+from medusa_sim.calibrate.gemm import merged_repeats
 from medusa_sim.errors import DataError
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.operators.operator import Attention, Gemm
@@ -55,11 +54,12 @@ _MARGIN, _SLACK = 1e-9, 1e-6
 """A ratio of the cache that begins at its lowest value, 1, stays there where no row tells it."""
 
 
-def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str) -> SerialGemm:
+def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, **_: object) -> SerialGemm:
     """Linear layers of a CPU, with `fit` filled in. Deterministic, some seconds.
 
     Raises DataError for fewer than two weight shapes or 20 rows.
     """
+    rows = merged_repeats(rows)
     shapes = rows.labels("n", "k")
     if shapes.max() < 1 or len(rows.time_us) < LEAST_ROWS:
         raise DataError(
@@ -93,8 +93,6 @@ def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str) -> SerialGemm:
         time_us,
         lambda part: refit(kernel, part),
         source=source,
-        groups=shapes,
-        ends=RANGES_OF_M,
     )
 
 
@@ -103,7 +101,7 @@ def _gemm_start(ends: tuple[int, ...]) -> SerialGemm:
     return SerialGemm(**starts_of(_GEMM), ranges=ranges, fit=UNFITTED)
 
 
-def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str) -> SerialAttention:
+def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) -> SerialAttention:
     """A CPU's fused attention of one kind, with `fit` filled in.
 
     Deterministic, some seconds. Raises DataError for fewer than 20 rows.
@@ -139,8 +137,6 @@ def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str) -> Ser
         time_us,
         lambda part: refit(kernel, part),
         source=source,
-        groups=heldout_groups(rows),
-        ends=RANGES_OF_SIZE,
         least_rows=LEAST_ROWS,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,27 +17,15 @@ from medusa_sim.writing import write_text
 if TYPE_CHECKING:
     from tomlkit.items import Array, InlineTable, Table
 
-Section = Literal[
-    "gemm",
-    "attention",
-    "elementwise",
-    "unfused",
-    "serial_gemm",
-    "serial_attention",
-    "moe",
-    "mla",
-    "collective",
-    "dispatch",
-]
 _SIGNIFICANT_DIGITS = 6
 
 
-def write_kernel(path: Path, kernel_set: str, section: Section, key: str, kernel: Kernel) -> None:
+def write_kernel(path: Path, kernel_set: str, section: str, key: str, kernel: Kernel) -> None:
     """One kernel, as `write_tables` puts several."""
     write_tables(path, kernel_set, [(section, key, kernel)])
 
 
-def write_tables(path: Path, kernel_set: str, kernels: Sequence[tuple[Section, str, Kernel]]) -> None:
+def write_tables(path: Path, kernel_set: str, kernels: Sequence[tuple[str, str, Kernel]]) -> None:
     """Put every kernel at `[kernels.<kernel_set>.<section>.<key>]` of the hardware TOML at `path`.
 
     The section `unfused` is one kernel, without a key (give "").

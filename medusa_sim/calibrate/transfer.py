@@ -21,8 +21,9 @@ import msgspec
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.calibrate.fit import Limits, Rows, refined, soft_cost, with_fit
-from medusa_sim.calibrate.gemm import RANGES_OF_M
+from medusa_sim.calibrate.fit import Limits, Rows, refined, require_rows, soft_cost, with_fit
+from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats
+from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.operator import Gemm
@@ -89,6 +90,33 @@ class _Evidence:
         return soft_cost(self.errors(kernel), _SCALE)
 
 
+def fit_linear(
+    rows: Rows[Gemm], gpu: Gpu, *, source: str, kernel_set: str, ramp_us: float | None, **_: object
+) -> GemmKernel:
+    """Linear layers of several weight shapes by themselves; of one from what was measured on the same GPU.
+
+    kernel_set: whose tiles the fit begins with. ramp_us: of the unfused products of the same table, None
+    where it has none. Raises DataError for fewer than 20 rows.
+    """
+    rows = merged_repeats(rows)
+    require_rows(rows, source)
+    form = rows.operator.form
+    start = _measured_gemm(gpu, form)
+    if rows.labels("n", "k").max() > 0 or start is None:
+        return fit_gemm(rows, gpu, source=source, start=gemm_start(kernel_set, form, gpu))
+    ramp_us = start.ramp_us if ramp_us is None else ramp_us
+    return fit_transferred_gemm(rows, gpu, start=start, ramp_us=ramp_us, source=source)
+
+
+def _measured_gemm(gpu: Gpu, form: str) -> GemmKernel | None:
+    """A kernel fitted to rows of this GPU itself and this numeric format, `torch` first."""
+    for name in sorted(gpu.kernels, key=lambda name: name != "torch"):
+        kernel = gpu.kernels[name].gemm.get(form)
+        if kernel is not None and not kernel.fit.inherited_from and name != "paper":
+            return kernel
+    return None
+
+
 def fit_transferred_gemm(
     rows: Rows[Gemm], gpu: Gpu, *, start: GemmKernel, ramp_us: float, source: str
 ) -> GemmKernel:
@@ -118,7 +146,6 @@ def fit_transferred_gemm(
         lambda part: _fitted(chosen, replace(evidence, rows=part)),
         source=source,
         groups=np.argsort(np.argsort(as_float(rows.operator.m))).astype(np.int64),
-        ends=RANGES_OF_M,
     )
 
 

@@ -19,9 +19,6 @@ from medusa_sim.specs.kernels import UnfusedKernel
 ROW_TILES = (64, 128)
 """Query rows of the library's tiles: Table 6 steps between 64 and 80 candidates and nowhere else."""
 
-RANGES_OF_ROWS: tuple[int, ...] = (16, 512, 1024, 4096)
-"""Upper ends of the ranges of q_len x batch for which residual bands are kept."""
-
 _BOUNDS: Bounds = {
     "ramp_us": (30.0, 0.5, 200.0),
     "vector_ramp_us": (30.0, 0.5, 200.0),
@@ -33,7 +30,9 @@ _BOUNDS: Bounds = {
 _SCALE = 0.01
 
 
-def fit_unfused(rows: Rows[Attention], gpu: Gpu, *, source: str, repeated: bool = True) -> UnfusedKernel:
+def fit_unfused(
+    rows: Rows[Attention], gpu: Gpu, *, source: str, repeated: bool = True, **_: object
+) -> UnfusedKernel:
     """Kernel parameters of `rows`, with `fit` filled in. A second or two; deterministic.
 
     repeated: each row repeats one operator without clearing L2 in between. Raises DataError where the
@@ -67,7 +66,5 @@ def fit_unfused(rows: Rows[Attention], gpu: Gpu, *, source: str, repeated: bool 
         time_us,
         lambda part: refit(kernel, part),
         source=source,
-        groups=lengths,
-        ends=RANGES_OF_ROWS,
         folds=len(one_row),
     )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -12,26 +12,13 @@ from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time, verify_attention_time, whole_attention_time
 from medusa_sim.latency.base import OperatorTime
-from medusa_sim.latency.choice import Asked, Choice, KernelT, choose, said
-from medusa_sim.latency.collective import collective_time
-from medusa_sim.latency.dispatch import dispatch_time
+from medusa_sim.latency.choice import Asked, choose, said
 from medusa_sim.latency.elementwise import elementwise_time
-from medusa_sim.latency.gemm import gemm_time
-from medusa_sim.latency.latent import latent_time
-from medusa_sim.latency.moe import experts_time
-from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
+from medusa_sim.latency.serial import serial_attention_time
 from medusa_sim.latency.unfused import unfused_attention_time
-from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
-from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
-from medusa_sim.operators.operator import (
-    ATTENTION_KINDS,
-    ELEMENTWISE_KINDS,
-    Attention,
-    Elementwise,
-    Gemm,
-    Operator,
-)
+from medusa_sim.operators.collective import Collective
+from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.operators.operator import Attention, Elementwise, Operator
 from medusa_sim.specs.attention_backends import (
     FA2,
     FA2_SPLIT,
@@ -41,7 +28,7 @@ from medusa_sim.specs.attention_backends import (
     backend_of_row,
 )
 from medusa_sim.specs.gpu import WIDE, Gpu
-from medusa_sim.specs.kernels import KernelSet, SerialGemm
+from medusa_sim.specs.kernels import SECTIONS, KernelSet
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Kernel = TypeVar("Kernel")
@@ -91,7 +78,20 @@ class CalibratedLatency:
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, us. Raises SpecError where the set has no kernel for the operator."""
-        return TIMES[operator.kind](self, operator)
+        kind = KIND_OF[operator.kind]
+        if not kind.is_chosen:
+            found: OperatorTime = kind.timer(self, operator)
+            return found
+        choice = choose(self.gpu, kind, operator, self._asked_for(operator))
+        found = kind.timer(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
+        return said(choice, found)
+
+    def _asked_for(self, operator: Operator) -> Asked:
+        """Collectives of more GPUs than the link joins go over what they share instead."""
+        if not isinstance(operator, Collective) or WIDE not in self.gpu.kernels:
+            return self.asked
+        is_wide = self.gpu.exceeds_link(as_float(operator.ranks)).all()
+        return replace(self.asked, kernels=WIDE, library="") if is_wide else self.asked
 
     def kernel(self, section: str, kernels: Mapping[str, Kernel], key: str) -> Kernel:
         """The kernel of that key in a section of the set. Raises SpecError naming those that it has."""
@@ -104,63 +104,16 @@ class CalibratedLatency:
         )
 
 
-def _linear_time(model: CalibratedLatency, operator: Gemm) -> OperatorTime:
-    """Of the set that was asked for; a row that names an engine may get the nearest of another."""
-    choice = choose(
-        model.gpu, "gemm", operator, model.asked, lambda held: held.linear, anywhere=bool(model.asked.engine)
-    )
-    if isinstance(choice.kernel, SerialGemm):
-        return serial_gemm_time(model.gpu, choice.kernel, operator)
-    found = gemm_time(model.gpu, choice.kernel, operator, cold=model.cold, form=choice.form)
-    return said(choice, found)
-
-
-def _experts_time(model: CalibratedLatency, operator: Experts) -> OperatorTime:
-    """Of the set that was asked for, else of any that was fitted to layers of experts on this GPU."""
-    choice = choose(model.gpu, "moe", operator, model.asked, lambda held: held.moe)
-    return said(choice, experts_time(model.gpu, choice.kernel, operator, cold=model.cold, form=choice.form))
-
-
-def _latent_time(model: CalibratedLatency, operator: LatentAttention) -> OperatorTime:
-    choice = _of_engine(model, "mla", operator, lambda held: held.mla)
-    found = latent_time(model.gpu, choice.kernel, operator, cold=model.cold)
-    return said(choice.of_form(operator.form), found)
-
-
-def _collective_time(model: CalibratedLatency, operator: Collective) -> OperatorTime:
-    """Of more GPUs than the link joins: over what they share instead."""
-    asked = model.asked
-    if WIDE in model.gpu.kernels and model.gpu.exceeds_link(as_float(operator.ranks)).all():
-        asked = replace(asked, kernels=WIDE, library="")
-    choice = _of_engine(model, "collective", operator, lambda held: held.collective, asked)
-    return said(choice, collective_time(model.gpu, choice.kernel, operator))
-
-
-def _dispatch_time(model: CalibratedLatency, operator: Dispatch) -> OperatorTime:
-    choice = _of_engine(model, "dispatch", operator, lambda held: held.dispatch)
-    return said(choice.of_form(operator.form), dispatch_time(model.gpu, choice.kernel, operator))
-
-
-def _of_engine(
-    model: CalibratedLatency,
-    section: str,
-    operator: LatentAttention | Collective | Dispatch,
-    table: Callable[[KernelSet], Mapping[str, KernelT]],
-    asked: Asked | None = None,
-) -> Choice[KernelT]:
-    """Of the set that was asked for in any of the operator's forms, else of any set of this GPU."""
-    wanted = model.asked if asked is None else asked
-    return choose(model.gpu, section, operator, wanted, table, forms=operator.forms, own_first=True)
-
-
-def _unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
+def unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
+    """QK^T or PV, of the one kernel that a set has for both."""
     unfused = model.held.unfused
     known = {} if unfused is None else {"qk": unfused, "pv": unfused}
     kernel = model.kernel("unfused", known, operator.kind)
     return unfused_attention_time(model.gpu, kernel, operator, cold=model.cold)
 
 
-def _attention_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
+def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
+    """Fused attention; verification that no rows tell of is put together from decoding and prefill."""
     serial, fused = model.held.serial_attention, model.held.attention
     if operator.kind in serial:
         return serial_attention_time(model.gpu, serial[operator.kind], operator)
@@ -178,7 +131,8 @@ def _attention_time(model: CalibratedLatency, operator: Attention) -> OperatorTi
     return attention_time(model.gpu, kernel, operator, cold=model.cold)
 
 
-def _elementwise_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:
+def pass_time(model: CalibratedLatency, operator: Elementwise) -> OperatorTime:
+    """Elementwise kernels; the choice of the next token as a norm where it has none of its own."""
     kind: str = operator.kind
     if kind == "next_token" and kind not in model.held.elementwise:
         kind = "rms_norm"  # a pass over rows as well; public rows have no other over the vocabulary
@@ -190,19 +144,4 @@ def _over(base: KernelSet | None, own: KernelSet) -> KernelSet:
     """An engine's set, with the sections of the runtime's where it has none."""
     if base is None or base is own:
         return own
-    return KernelSet(
-        **{name: getattr(own, name) or getattr(base, name) for name in KernelSet.__struct_fields__}
-    )
-
-
-TIMES: dict[str, Callable[[CalibratedLatency, Any], OperatorTime]] = {
-    "gemm": _linear_time,
-    **dict.fromkeys(ATTENTION_KINDS, _attention_time),
-    **dict.fromkeys(("qk", "pv"), _unfused_time),
-    **dict.fromkeys(ELEMENTWISE_KINDS, _elementwise_time),
-    "moe": _experts_time,
-    **dict.fromkeys(LATENT_KINDS, _latent_time),
-    **dict.fromkeys(COLLECTIVE_KINDS, _collective_time),
-    **dict.fromkeys(DISPATCH_KINDS, _dispatch_time),
-}
-"""How each kind of operator is timed."""
+    return KernelSet(**{name: getattr(own, name) or getattr(base, name) for name in SECTIONS})

@@ -30,7 +30,7 @@ FEWEST_RANKS = 2.0
 """Ranks at which a regime's range and start are stated."""
 
 
-def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective) -> OperatorTime:
+def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, **_: object) -> OperatorTime:
     """Time of one collective for every message and number of ranks that `operator` holds (C2, C3).
 
     low and high are the 80 % band of held-out residuals for the range of the message.

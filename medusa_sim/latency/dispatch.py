@@ -30,7 +30,7 @@ _WIDTH = 1024.0
 """Values of a token that widths are counted in."""
 
 
-def dispatch_time(gpu: Gpu, kernel: DispatchKernel, operator: Dispatch) -> OperatorTime:
+def dispatch_time(gpu: Gpu, kernel: DispatchKernel, operator: Dispatch, **_: object) -> OperatorTime:
     """Time of one dispatch or combination for every shape that `operator` holds (Y1 to Y5).
 
     low and high are the 80 % band of held-out residuals for the range of tokens.

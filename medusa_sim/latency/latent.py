@@ -39,7 +39,7 @@ _TILE_COLUMNS = 128.0
 
 
 def latent_time(
-    gpu: Gpu, kernel: LatentKernel, operator: LatentAttention, *, cold: bool = True
+    gpu: Gpu, kernel: LatentKernel, operator: LatentAttention, *, cold: bool = True, **_: object
 ) -> OperatorTime:
     """Time of a kernel or module for every shape that `operator` holds (A1 to A4, U3, U4).
 

@@ -9,8 +9,8 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.columns import KINDS
+from medusa_sim.operators.kinds import OPERATORS
 from medusa_sim.operators.operator import ELEMENTWISE_KINDS, Gemm, Operator, TextArray
-from medusa_sim.operators.registry import OPERATORS
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from medusa_sim.operators.kinds import OPERATORS
 from medusa_sim.operators.operator import Attention, Elementwise, ElementwiseKind, Gemm, Operator
 from medusa_sim.operators.recorded import KIND_ALIASES
-from medusa_sim.operators.registry import OPERATORS
 
 FAMILIES: dict[str, type[Operator]] = {made.FAMILY: made for made in OPERATORS.values()}
 SIZE_COLUMNS = tuple(dict.fromkeys(name for made in (Gemm, Attention, Elementwise) for name in made.COLUMNS))

@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, as_float
-from medusa_sim.specs.formats import Format, format_of
+from medusa_sim.specs.formats import HALVES, Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Size: TypeAlias = npt.NDArray[np.int64] | npt.NDArray[np.float64] | int | float
@@ -42,6 +42,7 @@ class Fault(NamedTuple):
 AttentionKind = Literal["qk", "pv", "decode_attention", "verify_attention", "prefill_attention"]
 ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embedding", "next_token"]
 ATTENTION_KINDS: tuple[str, ...] = get_args(AttentionKind)
+UNFUSED_KINDS: tuple[str, ...] = ("qk", "pv")
 ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
 
 
@@ -49,8 +50,7 @@ ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
 class Operator(ABC):
     """What everything else asks of a kernel launch.
 
-    A new operator is a subclass and its entry in `registry.OPERATORS`; a time in `latency.calibrated.TIMES`;
-    a fit in `calibrate.rows.FITS` where it is calibrated.
+    A new operator is a subclass and a record in `kinds.KINDS`, which names its time and its fit.
 
     name: of its place in the model. kind: what is computed, the key of its latency, its calibration and its
     measurement. dtype: of the activations and the arithmetic.
@@ -141,6 +141,14 @@ class Operator(ABC):
     def form(self) -> str:
         """Name of the numeric format, by which kernels are keyed (`specs.formats`)."""
         return Format(self.dtype, self.stored_dtype).key
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Keys of kernels that may serve, best first: its own format, then those of the same arithmetic."""
+        found = [self.form, self.dtype]
+        found += ["fp8_block"] if "fp8" in found else []
+        found += HALVES if self.dtype in HALVES else ()
+        return tuple(dict.fromkeys(found))
 
     @property
     def columns(self) -> dict[str, Size]:
@@ -270,7 +278,7 @@ class Attention(Operator):
         """Query heads share K/V heads evenly; a fused kernel's kv_len includes its own new tokens."""
         uneven = numbers["heads"] % numbers["kv_heads"] != 0
         yield Fault(uneven, "kv_heads", "a divisor of heads", "heads")
-        fused = ~np.isin(kinds, ("qk", "pv"))
+        fused = ~np.isin(kinds, UNFUSED_KINDS)
         short = fused & (numbers["kv_len"] < numbers["q_len"])
         yield Fault(short, "kv_len", "at least q_len (kv_len includes the q_len new tokens)", "q_len")
         many = (kinds == "decode_attention") & (numbers["q_len"] != 1.0)
@@ -289,7 +297,7 @@ class Attention(Operator):
     @property
     def is_fused(self) -> bool:
         """Whether one kernel does both products."""
-        return self.kind not in ("qk", "pv")
+        return self.kind not in UNFUSED_KINDS
 
     @property
     def is_causal(self) -> bool:

@@ -16,8 +16,8 @@ import numpy as np
 
 from medusa_sim.errors import DataError
 from medusa_sim.operators.cells import IndexArray, dtype_names, kinds_of, row_numbers, texts
+from medusa_sim.operators.kinds import OPERATORS
 from medusa_sim.operators.operator import Operator, TextArray
-from medusa_sim.operators.registry import OPERATORS
 from medusa_sim.operators.table_check import check_rows
 from medusa_sim.reading import check_regular, csv_chunks, named
 from medusa_sim.specs.formats import format_of

@@ -21,9 +21,9 @@ from medusa_sim.operators.columns import (
     SIZE_COLUMNS,
     TIME_COLUMN,
 )
+from medusa_sim.operators.kinds import OPERATORS
 from medusa_sim.operators.operator import Fault, Gemm, TextArray
 from medusa_sim.operators.recorded import with_names
-from medusa_sim.operators.registry import OPERATORS
 from medusa_sim.specs.formats import FORMATS, format_of
 
 if TYPE_CHECKING:

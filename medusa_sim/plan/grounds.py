@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.operators.kinds import KIND_OF, KINDS
+from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Elementwise, Gemm
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import HALVES, Format
 from medusa_sim.specs.gpu import Gpu
@@ -17,16 +19,8 @@ from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import decode
 
-_SECTIONS = {
-    "moe": "moe",
-    "mla_decode": "mla",
-    "all_reduce": "collective",
-    "all_gather": "collective",
-    "reduce_scatter": "collective",
-    "dispatch": "dispatch",
-    "combine": "dispatch",
-}
-"""Sections of a kernel set by kind of operator, beside those of a dense model on one GPU."""
+_DENSE = (Gemm, Attention, Elementwise)
+"""Operators of a dense model on one GPU."""
 
 
 def dense_fits(held: KernelSet, model: Model) -> dict[str, Fit]:
@@ -34,9 +28,11 @@ def dense_fits(held: KernelSet, model: Model) -> dict[str, Fit]:
     form = Format(model.dtype, model.weight_dtype).key
     forms = {form if form in held.linear else model.dtype, model.activation_dtype}
     return {
-        **{f"gemm.{key}": kernel.fit for key, kernel in held.linear.items() if key in forms},
-        **{f"attention.{key}": kernel.fit for key, kernel in held.fused_attention.items()},
-        **{f"elementwise.{key}": kernel.fit for key, kernel in held.elementwise.items()},
+        f"{kind.section}.{key}": kernel.fit
+        for kind in KINDS
+        if kind.operator in _DENSE and kind.names != UNFUSED_KINDS
+        for key, kernel in kind.table(held).items()
+        if kind.operator is not Gemm or key in forms
     }
 
 
@@ -54,11 +50,11 @@ def fits_beside(latency: LatencyModel, shard: Model, runtime: Runtime) -> dict[s
     """
     found: dict[str, Fit] = {}
     for launch in model_launches(shard, decode(1, 1), runtime):
-        section = _SECTIONS.get(launch.operator.kind)
-        if section is not None:
+        kind = KIND_OF[launch.operator.kind]
+        if kind.is_chosen and kind.operator is not Gemm:
             place = latency.time(launch.operator).kernels
             set_name, _, key = place.partition(":")
-            found[f"{section}.{place}"] = getattr(latency.gpu.kernels[set_name], section)[key].fit
+            found[f"{kind.section}.{place}"] = kind.table(latency.gpu.kernels[set_name])[key].fit
     return found
 
 

@@ -27,10 +27,11 @@ from msgspec import Meta
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.formats import SCALED
-from medusa_sim.specs.kernels import Kernel, KernelSet
+from medusa_sim.specs.kernels import SECTIONS, SERIAL, Kernel, KernelSet
 from medusa_sim.specs.strict import Text
 
-SECTIONS = ("gemm", "attention", "elementwise", "moe", "mla", "collective", "dispatch", "unfused")
+BORROWED = tuple(section for section in SECTIONS if not section.startswith(SERIAL))
+"""Sections that a GPU may borrow."""
 UNFUSED = "unfused"
 """The one section that is a kernel itself and no table of them."""
 MAX_WIDEN = 10.0
@@ -94,7 +95,7 @@ def inheritance(given: InheritFile, where: str, gpu: str, set_name: str) -> Inhe
     """What a file's `[kernels.<set>.inherit]` borrows. Raises SpecError naming file and key."""
     references: list[tuple[str, str, Reference]] = []
     key = f"{where}: kernels.{set_name}.inherit"
-    for section in SECTIONS:
+    for section in BORROWED:
         named = getattr(given, section)
         if isinstance(named, str):
             reference = _reference(f"{key}.{section}", named, section, set_name, gpu)
@@ -107,7 +108,7 @@ def inheritance(given: InheritFile, where: str, gpu: str, set_name: str) -> Inhe
                 reference = msgspec.structs.replace(reference, entry=entry)
             references.append((section, entry, reference))
     if not references:
-        raise SpecError(f"{key}: nothing is inherited; give at least one of {', '.join(SECTIONS)}")
+        raise SpecError(f"{key}: nothing is inherited; give at least one of {', '.join(BORROWED)}")
     return Inheritance(
         gpu=gpu, set_name=set_name, reason=given.reason, widen=given.widen, references=tuple(references)
     )
@@ -140,35 +141,26 @@ def inherit_kernels(
     kernels were measured to err on other GPUs. is_alike: whether a GPU has the same architecture.
     """
 
-    def section_of(held: KernelSet, section: str) -> dict[str, Kernel]:
-        table: dict[str, Kernel] = _unfused(held) if section == UNFUSED else getattr(held, section)
-        return table
-
     def merged(section: str) -> dict[str, Kernel]:
-        own_table = section_of(own, section)
         return _section(
-            own_table, section, borrowed, lambda gpu, name: section_of(lookup(gpu, name), section), is_alike
+            own.table(section),
+            section,
+            borrowed,
+            lambda gpu, name: lookup(gpu, name).table(section),
+            is_alike,
         )
 
-    tables: dict[str, object] = {section: merged(section) for section in SECTIONS}
+    tables: dict[str, object] = {section: merged(section) for section in BORROWED}
     return msgspec.structs.replace(own, **tables | {UNFUSED: merged(UNFUSED).get(UNFUSED)})
-
-
-def _unfused(held: KernelSet) -> dict[str, Kernel]:
-    return {} if held.unfused is None else {UNFUSED: held.unfused}
 
 
 def fitted_kernels(held: KernelSet) -> dict[str, Kernel]:
     """Every kernel of a set by its dotted place: `gemm.fp16`, `attention.decode_attention`, `unfused`."""
-    sections: dict[str, Mapping[str, Kernel]] = {
-        section: getattr(held, section) for section in KernelSet.__struct_fields__ if section != UNFUSED
+    return {
+        section if section == UNFUSED else f"{section}.{entry}": kernel
+        for section in SECTIONS
+        for entry, kernel in held.table(section).items()
     }
-    tables = {
-        f"{section}.{entry}": kernel
-        for section, entries in sections.items()
-        for entry, kernel in entries.items()
-    }
-    return {**tables, **_unfused(held)}
 
 
 def _has(held: KernelSet, section: str, entry: str) -> bool:

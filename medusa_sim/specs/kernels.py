@@ -234,12 +234,20 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     collective: dict[str, CollectiveKernel] = {}
     dispatch: dict[str, DispatchKernel] = {}
 
+    def table(self, section: str) -> dict[str, Kernel]:
+        """Kernels of a section by key; `unfused` is one kernel, under its own name."""
+        held: dict[str, Kernel] | Kernel | None = getattr(self, section)
+        if isinstance(held, dict):
+            return held
+        return {} if held is None else {section: held}
+
     @property
     def linear(self) -> dict[str, GemmKernel | SerialGemm]:
         """Linear layers by dtype, of either form."""
         return {**self.gemm, **self.serial_gemm}
 
-    @property
-    def fused_attention(self) -> dict[str, AttentionKernel | SerialAttention]:
-        """Fused attention by kind, of either form."""
-        return {**self.attention, **self.serial_attention}
+
+SECTIONS: tuple[str, ...] = KernelSet.__struct_fields__
+"""Sections of a kernel set; `operators.kinds` says which kinds of operators they serve."""
+SERIAL = "serial_"
+"""Sections of devices that overlap nothing begin so; nobody borrows them."""

@@ -9,8 +9,8 @@ import pytest
 
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.calibrated import TIMES, CalibratedLatency
+from medusa_sim.operators.kinds import OPERATORS
 from medusa_sim.operators.operator import Attention, Gemm
-from medusa_sim.operators.registry import OPERATORS
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.fitted import Residual
 from medusa_sim.specs.formats import SCALED

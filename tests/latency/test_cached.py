@@ -9,8 +9,8 @@ import pytest
 
 from medusa_sim.latency.cached import CachedLatency, cached
 from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.operators.kinds import OPERATORS, operator_of
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
-from medusa_sim.operators.registry import OPERATORS, operator_of
 from medusa_sim.specs.gpu import load_gpu
 
 LATENCY = CalibratedLatency(load_gpu("a100-80gb-pcie"), "torch")

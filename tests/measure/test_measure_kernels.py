@@ -23,7 +23,7 @@ from medusa_sim.latency.profile import load_profile  # noqa: E402
 from medusa_sim.measure.kernels import Pool, calls, tree_mask  # noqa: E402
 from medusa_sim.measure.shapes import Case  # noqa: E402
 from medusa_sim.measure.timing import CpuBench, results_kept  # noqa: E402
-from medusa_sim.operators.registry import operator_of  # noqa: E402
+from medusa_sim.operators.kinds import operator_of  # noqa: E402
 from medusa_sim.operators.table import operators_of, read_rows  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 from medusa_sim.specs.measurement import read_meta  # noqa: E402

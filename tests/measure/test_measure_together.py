@@ -22,7 +22,7 @@ from medusa_sim.measure.cells import read_steps  # noqa: E402
 from medusa_sim.measure.shapes import Case, filled_up  # noqa: E402
 from medusa_sim.measure.spread import lower_quartile, settled_timing  # noqa: E402
 from medusa_sim.measure.turns import Reference, Turns, Visit, take_turns  # noqa: E402
-from medusa_sim.operators.registry import operator_of  # noqa: E402
+from medusa_sim.operators.kinds import operator_of  # noqa: E402
 from medusa_sim.validate.comparison import Choice, halves_differ  # noqa: E402
 
 

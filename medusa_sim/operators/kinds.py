@@ -1,0 +1,201 @@
+"""One record for each kind of operator, from which every list of kinds follows.
+
+Tables of operators, latency models, fits, sections of hardware files, sources, validation and the app are
+loops over KINDS. A new kind is an operator (`operators/`), the table of its fitted parameters (`specs/`, a
+field of `KernelSet`), its time (`latency/`), its fit (`calibrate/`), and a record here. What lies further
+down the house is named as `module:function` and imported where it is called.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from importlib import import_module
+from typing import Any
+
+from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
+from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
+from medusa_sim.operators.operator import (
+    ATTENTION_KINDS,
+    ELEMENTWISE_KINDS,
+    UNFUSED_KINDS,
+    Attention,
+    Elementwise,
+    Gemm,
+    Operator,
+    Size,
+)
+from medusa_sim.specs.kernels import Kernel, KernelSet
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kind:
+    """A kind of operator."""
+
+    title: str
+    """What people call it."""
+    operator: type[Operator]
+    names: tuple[str, ...]
+    """Values of `Operator.kind`, which are names in the column `op` of tables."""
+    section: str
+    """Of a kernel set in a hardware file: `[kernels.<set>.<section>.<key>]`."""
+    time: str
+    """`module:function` of its time: (gpu, kernel, operator, cold, form) where `is_chosen`, else (model,
+    operator)."""
+    fit: str
+    """`module:function` of its fit: (rows, gpu, source, name) -> kernel."""
+    groups: tuple[tuple[str, ...], ...]
+    """Columns whose combinations a fit holds out together; the first that tell rows apart."""
+    ranges: tuple[int, ...]
+    """Upper ends of the ranges of `Operator.size` for which bands are kept."""
+    serial: str = ""
+    """Section of the same on a device that overlaps nothing (a CPU); it comes first where a set has both."""
+    serial_fit: str = ""
+    is_chosen: bool = True
+    """Whether kernels of several formats and libraries lie side by side, keyed by the operator's `form`
+    (`latency.choice`); else a set has one for each name."""
+    own_first: bool = False
+    """Whether sets that were asked for serve in any of the operator's forms before other sets do."""
+    is_exact: bool = False
+    """Whether a kernel of another form is not what was asked for."""
+
+    @cached_property
+    def timer(self) -> Callable[..., Any]:
+        """The function of `time`."""
+        return _resolved(self.time)
+
+    def fitter(self, architecture: str) -> Callable[..., Kernel]:
+        """The function that fits rows of a device of that architecture."""
+        return _resolved(self.serial_fit if self.serial and architecture == "cpu" else self.fit)
+
+    def place(self, operator: Operator, architecture: str) -> tuple[str, str]:
+        """Section and key of an operator's kernel in a set of a device of that architecture."""
+        section = self.serial if self.serial and architecture == "cpu" else self.section
+        return section, operator.form if self.is_chosen else operator.kind
+
+    def table(self, held: KernelSet) -> dict[str, Kernel]:
+        """Its kernels in a set by key, of either form."""
+        return {**held.table(self.section), **(held.table(self.serial) if self.serial else {})}
+
+
+def _resolved(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(":")
+    found: Callable[..., Any] = getattr(import_module(f"medusa_sim.{module}"), name)
+    return found
+
+
+RANGES_OF_M = (16, 64, 128, 256, 512, 1024, 4096)
+RANGES_OF_QUERIES = (1, 8, 64, 512, 4096, 65536, 4194304)
+
+KINDS: tuple[Kind, ...] = (
+    Kind(
+        title="linear layers",
+        operator=Gemm,
+        names=("gemm",),
+        section="gemm",
+        serial="serial_gemm",
+        time="latency.serial:linear_time",
+        fit="calibrate.transfer:fit_linear",
+        serial_fit="calibrate.serial:fit_serial_gemm",
+        groups=(("n", "k"),),
+        ranges=RANGES_OF_M,
+    ),
+    Kind(
+        title="fused attention",
+        operator=Attention,
+        names=tuple(kind for kind in ATTENTION_KINDS if kind not in UNFUSED_KINDS),
+        section="attention",
+        serial="serial_attention",
+        time="latency.calibrated:fused_time",
+        fit="calibrate.attention:fit_attention",
+        serial_fit="calibrate.serial:fit_serial_attention",
+        groups=(("heads", "kv_heads"), ("batch", "q_len"), ("kv_len", "head_dim")),
+        ranges=RANGES_OF_QUERIES,
+        is_chosen=False,
+    ),
+    Kind(
+        title="unfused attention products",
+        operator=Attention,
+        names=UNFUSED_KINDS,
+        section="unfused",
+        time="latency.calibrated:unfused_time",
+        fit="calibrate.unfused:fit_unfused",
+        groups=(("kv_len",),),
+        ranges=(16, 512, 1024, 4096),
+        is_chosen=False,
+    ),
+    Kind(
+        title="elementwise kernels",
+        operator=Elementwise,
+        names=ELEMENTWISE_KINDS,
+        section="elementwise",
+        time="latency.calibrated:pass_time",
+        fit="calibrate.elementwise:fit_elementwise",
+        groups=(("n",),),
+        ranges=(16, 64, 256, 1024, 4096, 65536),
+        is_chosen=False,
+    ),
+    Kind(
+        title="layers of experts",
+        operator=Experts,
+        names=("moe",),
+        section="moe",
+        time="latency.moe:experts_time",
+        fit="calibrate.moe:fit_experts",
+        groups=(("hidden", "experts", "topk"), ("inter",)),
+        ranges=(4, 16, 64, 256, 1024, 65536),
+    ),
+    Kind(
+        title="latent attention",
+        operator=LatentAttention,
+        names=LATENT_KINDS,
+        section="mla",
+        time="latency.latent:latent_time",
+        fit="calibrate.latent:fit_latent",
+        groups=(("heads",), ("batch",)),
+        ranges=RANGES_OF_QUERIES,
+        own_first=True,
+        is_exact=True,
+    ),
+    Kind(
+        title="collectives",
+        operator=Collective,
+        names=COLLECTIVE_KINDS,
+        section="collective",
+        time="latency.collective:collective_time",
+        fit="calibrate.collective:fit_collective",
+        groups=(("message_bytes",),),
+        ranges=(2**14, 2**18, 2**22, 2**26, 2**31),
+        own_first=True,
+    ),
+    Kind(
+        title="dispatch of tokens to experts",
+        operator=Dispatch,
+        names=DISPATCH_KINDS,
+        section="dispatch",
+        time="latency.dispatch:dispatch_time",
+        fit="calibrate.dispatch:fit_dispatch",
+        groups=(("ranks", "hidden"), ("tokens",)),
+        ranges=(8, 64, 512, 4096, 65536),
+        own_first=True,
+        is_exact=True,
+    ),
+)
+
+KIND_OF: dict[str, Kind] = {name: kind for kind in KINDS for name in kind.names}
+"""The record of each `Operator.kind`."""
+OPERATORS: dict[str, type[Operator]] = {name: kind.operator for name, kind in KIND_OF.items()}
+"""Every operator by kind."""
+
+SECTION_TITLES: dict[str, str] = {
+    section: kind.title for kind in KINDS for section in (kind.section, kind.serial) if section
+}
+"""What the sections of a kernel set hold."""
+
+
+def operator_of(kind: str, dtype: str, sizes: Mapping[str, Size], name: str | None = None) -> Operator:
+    """The operator of a kind with the sizes of its COLUMNS. name None: the kind's."""
+    made: Callable[..., Operator] = OPERATORS[kind]
+    return made(name=name or kind, kind=kind, dtype=dtype, **sizes)
