@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.gemm import RANGES_OF_M, fit_gemm, merged_repeats
+from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.rows import fitted_kernels
 from medusa_sim.calibrate.scores import choice_regret, mape, ratio_mape
@@ -19,6 +19,7 @@ from medusa_sim.calibrate.store import write_kernel
 from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.columns import REQUIRED_COLUMNS
+from medusa_sim.operators.kinds import RANGES_OF_M
 from medusa_sim.operators.operator import Gemm, Size
 from medusa_sim.operators.table_check import check_rows
 from medusa_sim.specs.fitted import Fit, Residual
@@ -205,5 +206,5 @@ def test_the_stored_kernels_keep_their_error_on_the_rows_they_were_fitted_to(
 def test_a_single_row_does_not_replace_what_was_measured() -> None:
     frame = pd.DataFrame([{"op": "up_proj", "m": 1, "n": 4096, "k": 4096, "dtype": "fp16", "time_us": 20.0}])
     rows = check_rows(frame.reindex(columns=[*REQUIRED_COLUMNS, "time_us"]), "one.csv")
-    with pytest.raises(DataError, match="1 fp16 GEMM rows; a fit needs 20"):
+    with pytest.raises(DataError, match="1 rows of gemm"):
         list(fitted_kernels(rows, load_gpu("a100-80gb-pcie"), "one.csv"))
