@@ -51,6 +51,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.load.policies import Policy
+    from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.report.load_frames import Simulation
 
 Sizes = int | Iterable[int]
@@ -361,6 +362,17 @@ class Answer:
     def schedule_row(self) -> Any:
         """The first row of the schedule (`medusa_sim.plan.schedule_row.ScheduleRow`)."""
         return self.recommendation.schedule[0]
+
+    def at(self, batch: int, seq_len: int | None = None) -> ScheduleRow:
+        """What is recommended at one batch (and length; None: the first), with its figures there.
+
+        `candidates`, `drafts`: what to run, the number that every page and export shows; `near_best`: which
+        counts are as good at that batch alone. Raises UsageError for a batch or length that was not searched.
+        """
+        from medusa_sim.plan.at_batch import scheduled_at
+
+        found = self.recommendation
+        return scheduled_at(found, batch, found.question.seq_len[0] if seq_len is None else seq_len)
 
     @property
     def by_count(self) -> pd.DataFrame:

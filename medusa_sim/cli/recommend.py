@@ -132,6 +132,7 @@ def recommend(
     """
     from medusa_sim.plan.recommend import recommend as answered
     from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.report.recommend_text import searched
 
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
@@ -141,9 +142,13 @@ def recommend(
     scenario = Scenario(
         gpu=names["gpu"], model=names["model"], tp=names["tp"], **{key: names[key] for key in SCENARIO_NAMES}
     )
-    for line in scenario.warnings:
-        click.echo(line, err=True)
     answer = answered(scenario, question)
+    if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
+        for line in scenario.warnings:
+            click.echo(line, err=True)
+    if by_count or engine is not None or output.form in ("csv", "json", "parquet"):
+        for line in searched(answer):
+            click.echo(line, err=True)
     if by_count:
         from medusa_sim.plan.by_count import count_table
 

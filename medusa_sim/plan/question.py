@@ -17,7 +17,8 @@ from medusa_sim.units import US_PER_MS
 Objective = Literal["latency", "throughput"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
-_EVERY_BATCH_TO = 256
+EVERY_BATCH_TO = 256
+"""Every batch is searched to here, every 2 % beyond."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +56,7 @@ class Question:
     @property
     def batches(self) -> IntArray:
         """Every batch searched."""
-        every = np.arange(self.batch_min, min(self.batch_max, max(_EVERY_BATCH_TO, self.batch_min)) + 1)
+        every = np.arange(self.batch_min, min(self.batch_max, max(EVERY_BATCH_TO, self.batch_min)) + 1)
         if self.batch_max <= every[-1]:
             return every
         steps = 1 + int(np.ceil(np.log(self.batch_max / every[-1]) / np.log(1.02)))

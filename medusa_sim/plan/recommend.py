@@ -11,7 +11,6 @@ from medusa_sim.errors import UsageError
 from medusa_sim.latency.cached import cached
 from medusa_sim.plan.break_even import BreakEven, break_even_batches, break_even_context
 from medusa_sim.plan.capacity import OperatingPoint, best_operating_point, capacities
-from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommendation import DraftsGain, Recommendation
 from medusa_sim.plan.request import RequestLatency, request_latency
@@ -65,7 +64,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         best_with=best_with,
         best_without=best_without,
         capacities=capacities(kept, options, surface, asked.max_latency_us),
-        requests=_requests(kept, options, asked),
+        requests=_requests(kept, surface, asked),
         where_it_fits=_where_it_fits(kept, surface, asked),
     )
 
@@ -186,23 +185,21 @@ def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
     return tuple(found)
 
 
-def _requests(
-    scenario: Scenario, options: tuple[DraftOption, ...], question: Question
-) -> tuple[RequestLatency, ...]:
-    """Requests at the smallest and the largest batch, each with the best count at its middle context."""
+def _requests(scenario: Scenario, surface: Surface, question: Question) -> tuple[RequestLatency, ...]:
+    """Requests at the smallest and the largest batch, with what the schedule runs at the nearest length."""
     if question.request is None:
         return ()
     prompt, output = question.request
+    s = int(np.argmin(np.abs(surface.seq_len - (prompt + output // 2))))
+    ranges = batch_ranges(surface, s, question)
     found = []
     for batch in sorted({question.batch_min, question.batch_max}):
-        surface = price(scenario, [batch], [prompt + output // 2], options)
-        speedup = np.where(surface.fits[0, 0], surface.speedup[0, 0], -np.inf)
-        best = int(np.argmax(speedup))
+        chosen = (ranges[0] if batch == question.batch_min else ranges[-1]).configuration
         found.append(
             request_latency(
                 scenario.setting,
-                surface.option_of(best),
-                int(surface.candidates[best]),
+                surface.option_of(chosen),
+                int(surface.candidates[chosen]),
                 batch=batch,
                 prompt_tokens=prompt,
                 output_tokens=output,

@@ -30,8 +30,8 @@ class DraftsGain:
 class Recommendation:
     """The answer to a `Question`.
 
-    enable: under objective `latency` whether any row of the schedule speculates, under `throughput`
-    whether the best operating point with speculation beats the best without by the switching gain.
+    enable: under objective `latency` whether any row of the schedule speculates (and keeps the limit of
+    latency), under `throughput` whether the best operating point with speculation beats the best without.
     break_even_batches: one per length; break_even_context: at batch_max. required_tokens_per_step: at the
     row that speculation helps least. free_candidates: (batch, seq_len, count) of the options scheduled.
     best_with, best_without: largest throughput among the question's batches that fit and keep the latency.
@@ -75,6 +75,11 @@ class Recommendation:
     def profile(self) -> AcceptanceProfile:
         """How often drafts are accepted."""
         return self.scenario.profile
+
+    @property
+    def chains(self) -> bool:
+        """Whether all that was searched are chains: drafts (num_speculative_tokens) then name a count."""
+        return all(option.chain for option in self.surface.options)
 
     @property
     def hardest(self) -> ScheduleRow:

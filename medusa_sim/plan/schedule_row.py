@@ -56,9 +56,9 @@ class ScheduleRow:
 
     Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
     batch was searched, the sizes between two rows belong to the later one. candidates counts
-    the root (1: do not speculate); speedup_lowest, speedup_highest: over the row's batches; drafts = draft
-    length (Medusa: heads to run); width: children kept a level by drafters that run level by level (0: not
-    limited). paths: None where the acceptance profile
+    the root (1: do not speculate); speedup_lowest, speedup_highest: over the row's batches, the lowest at
+    batch_lowest; drafts = draft length (Medusa: heads to run); width: children kept a level by drafters that
+    run level by level (0: not limited). paths: None where the acceptance profile
     knows no shapes. speedup_low, speedup_high: lowest and highest end of the 80 % intervals over the row's
     batches. required_tokens_per_step: what the row's
     (for a plain row: the best) count must emit to break even; required_acceptance_factor: by how much all
@@ -84,6 +84,7 @@ class ScheduleRow:
     speedup: float
     speedup_lowest: float
     speedup_highest: float
+    batch_lowest: int
     speedup_low: float
     speedup_high: float
     kernels_speedup: float | None
@@ -168,6 +169,7 @@ def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Q
         speedup=float(speedup[j]),
         speedup_lowest=float(gains.min()),
         speedup_highest=float(gains.max()),
+        batch_lowest=int(surface.batch[every[np.argmin(gains)]]),
         speedup_low=float(low.min()),
         speedup_high=float(high.max()),
         kernels_speedup=_with_kernels_alone(surface, batch, seq_len, spoken),

@@ -44,6 +44,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "acceptance_agreement": answer.profile.agreement,
         "price": _price_values(answer.scenario),
         "objective": answer.question.objective,
+        "counted_in": "drafts" if answer.chains else "candidates",
         "enable": answer.enable,
         "reason": reason(answer),
         "break_even_batch": answer.break_even_batch,

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from medusa_sim.plan.at_batch import scheduled_at
 from medusa_sim.plan.break_even import BreakEven
+from medusa_sim.plan.curve import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.waking import waking
-from medusa_sim.report.numbers import percent, span, times
+from medusa_sim.report.numbers import duration, percent, span, times
 
 
 def reason(answer: Recommendation) -> str:
     """Two or three sentences: whether, with what, how far."""
     told = [_decision(answer)]
-    limit = answer.question.max_latency_ms
-    if limit is not None and answer.best_with is None and answer.best_without is None:
-        told.insert(0, f"No batch stays within {limit:g} ms a token, with or without speculation. Else:")
     if answer.enable:
         told.append(_gain(answer))
-    elif not answer.where_it_fits:
+    elif paying := _joined([row for row in _kept(answer) if row.candidates > 1]):
+        at = ", ".join(span(first, last) for first, last in paying)
+        told.append(f"At batch {at} it still shortens the time per token.")
+    elif not answer.where_it_fits and _kept(answer):
         told.append(_need(answer))
     told += _end_to_end(answer)
     told.append(_break_even(answer))
@@ -27,22 +29,65 @@ def reason(answer: Recommendation) -> str:
     return " ".join(told)
 
 
+def counted(answer: Recommendation, candidates: int) -> str:
+    """A count in the engine's word: `3 drafts` (num_speculative_tokens) of chains, else `14 candidates`."""
+    if not answer.chains:
+        return f"{candidates} candidates"
+    return "1 draft" if candidates == 2 else f"{candidates - 1} drafts"
+
+
+def _kept(answer: Recommendation) -> list[ScheduleRow]:
+    """Rows that keep the limit of latency, all where there is none."""
+    return [row for row in answer.schedule if row.meets_latency is not False]
+
+
 def _decision(answer: Recommendation) -> str:
-    rows = [row for row in answer.schedule if row.candidates > 1]
     question = answer.question
+    if question.max_latency_ms is not None and not _kept(answer):
+        return _nothing_in_time(answer)
     if question.objective == "throughput":
         return _throughput_decision(answer)
+    return f"{_verdict(answer)}{_late(answer)}."
+
+
+def _nothing_in_time(answer: Recommendation) -> str:
+    fastest = min(answer.schedule, key=lambda row: row.tpot_us)
+    per_token = duration(fastest.verify_step_us / fastest.tokens_per_step)
+    how = counted(answer, fastest.candidates) if fastest.candidates > 1 else "no drafts"
+    return (
+        f"No batch stays within {answer.question.max_latency_ms:g} ms a token, with or without speculation: "
+        f"at batch {fastest.batch_max} it takes {per_token} with {how}."
+    )
+
+
+def _late(answer: Recommendation) -> str:
+    """Batches that no way of running keeps within the limit, and those that plain decoding keeps."""
+    limit = answer.question.max_latency_us
+    if limit is None:
+        return ""
+    surface, late = answer.surface, [row for row in answer.schedule if row.meets_latency is False]
+    plain = surface.batch[(surface.decode_us <= limit).all(axis=1) & surface.fits[:, :, 0].all(axis=1)]
+    within = f"{answer.question.max_latency_ms:g} ms a token"
+    alone = f"up to batch {plain[-1]}" if plain.size else "at no batch"
+    over = ", ".join(span(first, last) for first, last in _joined(late))
+    told = f"; batch {over} takes longer than {within} with or without it" if late else ""
+    return f"{told}; plain decoding keeps {within} {alone}"
+
+
+def _verdict(answer: Recommendation) -> str:
+    rows = [row for row in _kept(answer) if row.candidates > 1]
+    question = answer.question
     if not rows:
         said = f"Do not enable speculation at batch {span(question.batch_min, question.batch_max)}"
         if not answer.where_it_fits:
-            return f"{said}."
+            return said
         fits = "; ".join(
             f"it fits up to {row.batch_max} sequences"
             + (f" at length {row.seq_len}" if len(question.seq_len) > 1 else "")
-            + f" and gives {times(row.speedup)} there ({row.candidates} candidates)"
+            + f" and gives {times(row.speedup)} there ({counted(answer, row.candidates)})"
             for row in answer.where_it_fits
         )
-        return f"{said}: {fits}."
+        return f"{said}: {fits}"
     told = []
     for seq_len in question.seq_len:
         speculating = [row for row in rows if row.seq_len == seq_len]
@@ -53,7 +98,7 @@ def _decision(answer: Recommendation) -> str:
     whole = all(row.candidates > 1 or not row.fits_memory for row in answer.schedule)
     if whole and len(question.seq_len) > 1:
         told = [f"batch {span(question.batch_min, question.batch_max)} wherever it fits"]
-    return f"Enable speculation at {'; '.join(told)}."
+    return f"Enable speculation at {'; '.join(told)}"
 
 
 def _throughput_decision(answer: Recommendation) -> str:
@@ -66,12 +111,12 @@ def _throughput_decision(answer: Recommendation) -> str:
         return (
             f"Enable speculation: without it no batch stays within {within}, with it the largest "
             f"throughput is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, length {best.seq_len}, "
-            f"{best.candidates} candidates)."
+            f"{counted(answer, best.candidates)})."
         )
     verb = "Enable speculation" if answer.enable else "Do not enable speculation"
     return (
         f"{verb}: the largest throughput with it is {best.tokens_per_s:,.0f} tokens/s (batch {best.batch}, "
-        f"length {best.seq_len}, {best.candidates} candidates), without it {plain.tokens_per_s:,.0f} "
+        f"length {best.seq_len}, {counted(answer, best.candidates)}), without it {plain.tokens_per_s:,.0f} "
         f"(batch {plain.batch}, length {plain.seq_len})."
     )
 
@@ -87,14 +132,17 @@ def _joined(rows: Sequence[ScheduleRow]) -> list[tuple[int, int]]:
 
 
 def _gain(answer: Recommendation) -> str:
-    rows = [row for row in answer.schedule if row.candidates > 1]
-    if not rows:
-        return "At a given batch it gains less than switching is worth."
+    rows = [row for row in _kept(answer) if row.candidates > 1]
     first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
     told = f"At batch {first.batch_min}: {_choice(answer, first, first.speedup_at_batch_min)}"
     if last is not first or last.batch_max > first.batch_min:
         told += f"; at batch {last.batch_max}: {_choice(answer, last, last.speedup)}"
-    return f"{told} (80 %: {last.speedup_low:.2f}-{last.speedup_high:.2f}{_limit(answer, last)})."
+    end = scheduled_at(answer, last.batch_max, last.seq_len)
+    told += f" (80 %: {end.speedup_low:.2f}-{end.speedup_high:.2f}{_limit(answer, last)})"
+    least = min(rows, key=lambda row: row.speedup_lowest)
+    if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):
+        told += f"; least at batch {least.batch_lowest}: {times(least.speedup_lowest)}"
+    return f"{told}."
 
 
 def _limit(answer: Recommendation, row: ScheduleRow) -> str:
@@ -108,16 +156,18 @@ def _end_to_end(answer: Recommendation) -> list[str]:
     return [
         f"A request of {r.prompt_tokens:,} prompt and {r.output_tokens:,} output tokens at batch {r.batch}: "
         f"{times(r.speedup)} end to end, {times(r.decode_speedup)} while decoding "
-        f"({r.candidates} candidates)."
+        f"({counted(answer, r.candidates)})."
         for r in answer.requests
         if r.candidates > 1
     ]
 
 
 def _choice(answer: Recommendation, row: ScheduleRow, speedup: float) -> str:
-    unit = answer.drafting.kind.unit
+    unit = "draft" if answer.chains else answer.drafting.kind.unit
     drafts = f"{row.drafts} {unit}{'' if row.drafts == 1 else 's'}"
-    if row.chain:
+    if answer.chains:
+        shape = f"a chain of {drafts}"
+    elif row.chain:
         shape = f"a chain of {drafts} ({row.candidates} candidates)"
     elif row.paths is not None:
         shape = f"a tree of {row.candidates} candidates ({drafts})"
@@ -130,7 +180,7 @@ def _need(answer: Recommendation) -> str:
     row = max(answer.schedule, key=lambda row: row.speculative_speedup)
     best = (
         f"The best it could do is {times(row.speculative_speedup)} at batch {row.batch_max}, "
-        f"length {row.seq_len} ({row.speculative_candidates} candidates{_limit(answer, row)})"
+        f"length {row.seq_len} ({counted(answer, row.speculative_candidates)}{_limit(answer, row)})"
     )
     if row.speculative_speedup > 1.0:
         return f"{best}, but that does not fit in memory."
@@ -167,6 +217,9 @@ def _experts(answer: Recommendation) -> list[str]:
 
 def _crossing(found: BreakEven, what: str) -> str:
     searched = f"{what} that fits, {found.searched_from} to {found.searched_to}"
+    if len(found.spans) > 1 or (found.direction == "loses from" and found.spans[0][0] > found.searched_from):
+        where = ", ".join(span(first, last) for first, last in found.spans)
+        return f"pays at {what} {where} and loses elsewhere (searched to {found.searched_to})"
     match found.direction:
         case "loses from":
             return f"loses from {what} {found.at} on"

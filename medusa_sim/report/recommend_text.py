@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
+import numpy as np
+
+from medusa_sim.plan.curve import near_best
+from medusa_sim.plan.question import EVERY_BATCH_TO
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.caveats import acceptance_basis
 from medusa_sim.report.cost_text import Costs, cost_sentences
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times, times_between
+from medusa_sim.report.recommend_reason import counted
 from medusa_sim.report.sweep_text import acceptance_text, backend_text, drafter_text
 from medusa_sim.report.text import TextTable
 from medusa_sim.units import US_PER_S
@@ -67,34 +72,37 @@ def _chains(answer: Recommendation) -> str:
 
 def schedule_table(answer: Recommendation) -> TextTable:
     """One line a row of the schedule; speedup and band from the lowest to the highest of its batches."""
-    is_head = answer.drafting.kind.unit == "head"
+    is_head = answer.drafting.kind.unit == "head" and not answer.chains
     headers = tuple("heads" if is_head and name == "drafts" else name for name in _HEADERS)
-    cells = [_cells(row) for row in answer.schedule]
+    rows = [_cells(row, answer.chains) for row in answer.schedule]
+    if answer.chains:  # drafts say it all
+        at = headers.index("candidates")
+        headers, *rows = ((*line[:at], *line[at + 1 :]) for line in (headers, *rows))
     return TextTable(
-        headers=headers, rows=tuple(cells), right=tuple(True for _ in headers), expendable=_EXPENDABLE
+        headers=headers, rows=tuple(rows), right=tuple(True for _ in headers), expendable=_EXPENDABLE
     )
 
 
-def _cells(row: ScheduleRow) -> tuple[str, ...]:
+def _cells(row: ScheduleRow, chains: bool) -> tuple[str, ...]:
     falls = f"{row.max_batch_without}" if row.max_batch_with == row.max_batch_without else (
         f"{row.max_batch_without} -> {row.max_batch_with}"
     )  # fmt: skip
-    plain = row.candidates == 1
+    plain, off = row.candidates == 1, "off" if row.fits_memory else "no room"
     return (
         span(row.batch_min, row.batch_max),
         str(row.seq_len),
-        str(row.candidates) if not plain else "off" if row.fits_memory else "no room",
-        NOTHING if plain else str(row.drafts),
+        off if plain else str(row.candidates),
+        (off if chains else NOTHING) if plain else str(row.drafts),
         NOTHING if plain else f"{row.tokens_per_step:.2f}",
         NOTHING if plain else times_between(row.speedup_lowest, row.speedup_highest),
         NOTHING if plain else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
         NOTHING if plain else times(row.speedup_acceptance_minus_10_percent),
-        *_rates(row),
+        *_rates(row, chains),
         falls,
     )
 
 
-def _rates(row: ScheduleRow) -> tuple[str, ...]:
+def _rates(row: ScheduleRow, chains: bool) -> tuple[str, ...]:
     """Step, tokens/s per user and of the card, cost, what is free; nothing for a batch that cannot be run."""
     if not row.fits_memory:
         return (NOTHING,) * 8
@@ -106,8 +114,20 @@ def _rates(row: ScheduleRow) -> tuple[str, ...]:
         f"{row.plain_tokens_per_s:,.0f}",
         significant(_known(row.usd_per_million_tokens), 3),
         significant(_known(row.joule_per_token), 3),
-        str(row.free_candidates),
+        str(row.free_candidates - chains),
     )
+
+
+def searched(answer: Recommendation) -> list[str]:
+    """How many of the batches were looked at, where not all were."""
+    batch = answer.surface.batch
+    asked = int(batch[-1] - batch[0]) + 1
+    if batch.size == asked:
+        return []
+    return [
+        f"{batch.size} of {asked} batches were searched: every one to {EVERY_BATCH_TO}, every 2 % beyond and "
+        "those where speculation starts or stops paying; a batch between two is run as the larger one."
+    ]
 
 
 def findings(answer: Recommendation) -> list[str]:
@@ -115,11 +135,12 @@ def findings(answer: Recommendation) -> list[str]:
     rows = [row for row in answer.schedule if row.candidates > 1]
     told = [
         "A row's speedup and its 80 % interval are the lowest to the highest of its batches, other figures "
-        "those of its fullest batch."
+        "those of its fullest batch.",
+        *searched(answer),
     ]
     if rows:
-        told += _why_not_more(rows[0], rows[-1])
-        told += _heads(answer)
+        told += _why_not_more(answer, dict.fromkeys((rows[0], rows[-1])))
+        told += _drafts(answer)
         told += _accepted_rows(rows[0])
         told += _trees(answer, rows)
         told += _sensitivity(rows[-1])
@@ -132,27 +153,66 @@ def findings(answer: Recommendation) -> list[str]:
     return told
 
 
-def _why_not_more(*rows: ScheduleRow) -> list[str]:
-    told = []
-    for row in dict.fromkeys(rows):
-        if row.next_count is None:
-            continue
-        more = row.next_count
-        cliff = f"; the next cliff comes after {row.cliff_after}" if row.cliff_after is not None else ""
-        told.append(
-            f"Why not more at batch {row.batch_max}: {more.candidates} candidates give "
-            f"{percent(more.tokens_gain)} more tokens for a {percent(more.step_cost)} longer step{cliff}."
+def _why_not_more(answer: Recommendation, rows: Iterable[ScheduleRow]) -> list[str]:
+    """What decided against more at the fullest batch of these rows."""
+    found: dict[str, list[str]] = {}
+    several = len(answer.question.seq_len) > 1
+    for row in rows:
+        where = f"{row.batch_max}" + (f" (length {row.seq_len})" if several else "")
+        found.setdefault(_held_by(answer, row), []).append(where)
+    return [f"Why not more at batch {' and '.join(where)}: {why}." for why, where in found.items()]
+
+
+def _held_by(answer: Recommendation, row: ScheduleRow) -> str:
+    match row.held_by:
+        case "shared row":
+            return (
+                f"alone it would take {counted(answer, row.best_candidates)} ({times(row.best_speedup)}, not "
+                f"{times(row.speedup)}), but it shares a row with batch {span(row.batch_min, row.batch_max)}"
+            )
+        case "memory":
+            return "more would pay, but leave no room in memory"
+        case "end of the acceptance":
+            return f"acceptance {answer.profile.name} describes no more"
+        case "end of the search":
+            return "more were not searched (--max-drafts, --candidates-max)"
+    more = row.next_count
+    if more is None:
+        return "more cost more than they give"
+    cliff = row.cliff_after
+    return (
+        f"{counted(answer, more.candidates)} give {percent(more.tokens_gain)} more tokens for a "
+        f"{percent(more.step_cost)} longer step"
+        + (
+            f"; the next cliff comes after {counted(answer, cliff)}"
+            if cliff is not None and cliff > 1
+            else ""
         )
-    return told
+    )
 
 
-def _heads(answer: Recommendation) -> list[str]:
+def _drafts(answer: Recommendation) -> list[str]:
+    """What is recommended at the smallest batch, what others would give, and which are as good."""
     if len(answer.by_drafts) < 2:
         return []
-    best = max(answer.by_drafts, key=lambda entry: entry.speedup)
+    row, batch = answer.schedule[0], answer.question.batch_min
     listed = ", ".join(f"{entry.drafts}: {times(entry.speedup)}" for entry in answer.by_drafts)
-    what = "Heads to run" if answer.drafting.kind.unit == "head" else "Draft length"
-    return [f"{what} at batch {answer.question.batch_min}: {best.drafts} ({listed})."]
+    is_head = answer.drafting.kind.unit == "head" and not answer.chains
+    what = "Heads to run" if is_head else "Drafts"
+    gains = np.asarray([entry.speedup for entry in answer.by_drafts])
+    counts = np.asarray([entry.drafts for entry in answer.by_drafts])
+    best = int(np.argmax(gains))
+    low, high = near_best(counts + 1, gains, np.ones(gains.size, dtype=np.bool_), best)
+    told = f"{what} at batch {batch}: {row.drafts or 'none'} ({listed})"
+    if row.drafts and low - 1 <= row.drafts <= high - 1:
+        return [told + (f"; {low - 1} to {high - 1} are as good, within 1 %." if low < high else ".")]
+    if row.drafts:
+        lost = 1.0 - row.speedup_at_batch_min / answer.by_drafts[best].speedup
+        shared = span(row.batch_min, row.batch_max)
+        return [
+            f"{told}; {counts[best]} would be {percent(lost)} faster there, but the row is batch {shared}."
+        ]
+    return [f"{told}."]
 
 
 def _accepted_rows(row: ScheduleRow) -> list[str]:
@@ -206,7 +266,9 @@ def _cheaper(answer: Recommendation) -> list[str]:
     for row in answer.schedule:
         near = [pair for pair in row.cheaper_larger if pair[1] <= 2 * max(row.candidates, 32)]
         hints += [
-            f"{more} than {less} (batch {row.batch_max}, length {row.seq_len})" for less, more in near[-1:]
+            f"{counted(answer, more)} than {counted(answer, less)} "
+            f"(batch {row.batch_max}, length {row.seq_len})"
+            for less, more in near[-1:]
         ]
     if not hints:
         return []
@@ -223,7 +285,7 @@ def _memory(answer: Recommendation) -> list[str]:
             f"Memory at length {capacity.seq_len}: the largest batch is {capacity.max_batch_without} without "
             f"and {capacity.max_batch_with} with speculation; the card then gives at most "
             f"{plain.tokens_per_s:,.0f} tokens/s without and {best.tokens_per_s:,.0f} with "
-            f"({best.candidates} candidates at batch {best.batch}): {times(capacity.gain)}."
+            f"({counted(answer, best.candidates)} at batch {best.batch}): {times(capacity.gain)}."
         )
     return told
 
@@ -255,6 +317,7 @@ def _requests(answer: Recommendation) -> list[str]:
         f"A request of {r.prompt_tokens} + {r.output_tokens} tokens at batch {r.batch}: first token after "
         f"{duration(r.first_token_us)} (plain {duration(r.plain_first_token_us)}), all after "
         f"{duration(r.total_us)} (plain {duration(r.plain_total_us)}): {times(r.speedup)} end to end with "
-        f"{r.candidates} candidates, {significant(US_PER_S / r.per_token_us, 3)} tokens/s."
+        f"{counted(answer, r.candidates) if r.candidates > 1 else 'no drafts'}, "
+        f"{significant(US_PER_S / r.per_token_us, 3)} tokens/s."
         for r in answer.requests
     ]

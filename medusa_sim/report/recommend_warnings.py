@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.report.numbers import span, times, with_prefix
+from medusa_sim.report.recommend_reason import counted
 from medusa_sim.step.memory import usable_memory_bytes
 
 
@@ -31,7 +32,7 @@ def warnings(answer: Recommendation) -> list[str]:
             )
         if row.meets_latency is False:
             limit = answer.question.max_latency_ms
-            told.append(f"{where}: the time per token at batch {row.batch_max} exceeds {limit:g} ms")
+            told.append(f"{where}: a token takes longer than {limit:g} ms, with or without speculation")
     return told + _model_warnings(answer)
 
 
@@ -39,7 +40,8 @@ def _model_warnings(answer: Recommendation) -> list[str]:
     told = [*answer.scenario.warnings]
     if any(row.ends_profile for row in answer.schedule):
         told.append(
-            f"the best count is the largest that acceptance {answer.profile.name} describes: more may pay"
+            f"acceptance {answer.profile.name} ends at {counted(answer, int(answer.surface.counts[-1]))}, "
+            "which is the best of all it describes: more may pay"
         )
     if answer.profile.heads is None:
         told.append(

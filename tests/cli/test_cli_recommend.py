@@ -55,7 +55,7 @@ def test_the_table_says_the_answer_first(heads: str) -> None:
     assert "a100-80gb-pcie, vicuna-7b" in lines[0]
     assert lines[2].startswith("Enable speculation at batch 1..8.")
     assert "Why not more" in result.stdout
-    assert "Heads to run at batch 1" in result.stdout
+    assert "Drafts at batch 1" in result.stdout
     assert "A request of 100 + 50 tokens" in result.stdout
     assert "warning: latency roofline" in result.stdout
 
@@ -118,7 +118,7 @@ def test_a_latency_that_only_speculation_meets() -> None:
     told = run(*FAST, *limit).stdout
     assert "Enable speculation: without it no batch stays within memory and 5 ms a token" in told
     assert "Within 5 ms a token: with speculation" in told
-    assert "no batch stays" in run(*FAST, "--objective", "throughput", "--max-latency-ms", "0.001").stdout
+    assert "No batch stays" in run(*FAST, "--objective", "throughput", "--max-latency-ms", "0.001").stdout
 
 
 @pytest.mark.parametrize(
@@ -172,3 +172,54 @@ def test_bad_acceptance_files_are_one_line(text: str, told: str, tmp_path: Path)
 def test_a_limit_that_nothing_meets_is_said_first() -> None:
     text = run(*FAST, "--acceptance", "medusa1-vicuna-7b", "--max-latency-ms", "0.001").stdout
     assert "No batch stays within 0.001 ms a token" in text.splitlines()[2]
+
+
+def test_an_answer_has_one_number_of_drafts_in_the_engines_word(heads: str) -> None:
+    """6 drafts, draft length 13 and 14 candidates stood in one output."""
+    chains = run("--latency", "roofline", "--batch", "1..64", "--drafter", "eagle", "--acceptance", "0.9")
+    (row,) = (line.split() for line in chains.stdout.splitlines() if line.lstrip().startswith("1.."))
+    assert f"a chain of {row[2]} drafts," in chains.stdout
+    assert f"Drafts at batch 1: {row[2]} (" in chains.stdout
+    assert "candidates" not in chains.stdout
+    assert "as good" in chains.stdout or "would be" in chains.stdout
+    trees = run(*FAST, "--acceptance", heads, "--runtime", "cuda-graph").stdout
+    assert "Heads to run at batch 1" in trees
+    assert "candidates" in trees
+
+
+@pytest.mark.parametrize("form", ["table", "md", "csv", "json"])
+def test_a_warning_is_said_once(form: str, heads: str) -> None:
+    result = run(
+        *FAST,
+        "--model",
+        "llama-2-7b",
+        "--acceptance",
+        heads,
+        "--drafter",
+        "eagle3",
+        "--runtime",
+        "tensorrt-llm",
+        "--format",
+        form,
+    )
+    said = result.stdout if form in ("table", "md") else result.stderr
+    assert said.count("nobody measured this engine") == 1
+    assert form == "json" or result.output.count("nobody measured this engine") == 1
+
+
+@pytest.mark.parametrize("more", [("--by-count", "--format", "csv"), ()])
+def test_batches_that_were_left_out_are_counted(more: tuple[str, ...]) -> None:
+    every = run("--latency", "roofline", "--batch", "200..256", "--drafter", "eagle", *more)
+    assert "were searched" not in every.output
+    few = run("--latency", "roofline", "--batch", "200..528", "--drafter", "eagle", *more)
+    assert "of 329 batches were searched" in few.output
+
+
+def test_a_limit_of_latency_is_in_the_headline() -> None:
+    told = run(
+        "--latency", "roofline", "--batch", "1..64", "--drafter", "eagle", "--max-latency-ms", "6"
+    ).stdout
+    decision = told.splitlines()[2]
+    assert "than 6 ms a token with or without it" in decision
+    first = decision.split("batch 1..")[1].split(";")[0]
+    assert f"{int(first) + 1}..64" in decision
