@@ -55,7 +55,7 @@ def test_the_table_says_the_answer_first(heads: str) -> None:
     assert "a100-80gb-pcie, vicuna-7b" in lines[0]
     assert lines[2].startswith("Enable speculation at batch 1..8.")
     assert "Why not more" in result.stdout
-    assert "Drafts at batch 1" in result.stdout
+    assert "Heads to run at batch 1" in result.stdout
     assert "A request of 100 + 50 tokens" in result.stdout
     assert "warning: latency roofline" in result.stdout
 
