@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from medusa_sim import data
+from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.export import ENGINES
 from medusa_sim.plan.defaults import (
     DEFAULT_DRAFTER,
@@ -120,6 +121,12 @@ class SetUp:
 def default_engine(drafter: str) -> str:
     """The runtime of a drafter where none is named, by its version."""
     return load_runtime(default_runtime(drafter)).name
+
+
+def ships(drafter: str, model: str) -> bool:
+    """Whether an acceptance of that drafter was measured on the model itself."""
+    known = acceptance_names()
+    return any(f"{prefix}{model}" in known for prefix in drafter_kind(drafter).profiles[:1])
 
 
 def measured_models(gpu: str) -> dict[str, str]:

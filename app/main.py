@@ -19,12 +19,7 @@ PAGES = (
 )
 
 
-_LOOK = """<style>
-[data-testid=stMainBlockContainer] { padding: 2.6rem 2.6rem 4rem; max-width: 1240px; }
-[data-testid=stSidebarHeader] { height: 2.4rem; }
-[data-testid=stMetricValue] { font-variant-numeric: tabular-nums; }
-@media (max-width: 640px) { [data-testid=stMainBlockContainer] { padding: 3.4rem 1rem 3rem; } }
-</style>"""
+_LOOK = Path(__file__).with_name("look.css")
 
 
 def _page(name: str) -> Callable[[], None]:

@@ -9,6 +9,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from html import escape
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode
 
@@ -46,7 +47,8 @@ _MARKUP = re.compile(r"[$*_~<\[\]`]")
 FAULT = ":material/bug_report:"
 """Stands before a line that no input should have caused."""
 _LINE = 64
-_MOST_ROWS = 28
+_NUMBER = re.compile(r"-|off|no room|[-+$]?[0-9][^:;]{0,24}")
+"""`3`, `1..40`, `1.66x to 1.50x`, `27.1 ms`, `2,561 (1,703)`, `-`."""
 Download = tuple[str, str, Callable[[], bytes | str]]
 """Suffix, MIME type, and what makes the content."""
 VEGA_LITE = "6.1"
@@ -170,22 +172,34 @@ def figures(*shown: Figure, width: int = 150) -> None:
             )
 
 
-def table(rows: Sequence[Mapping[str, object]], key: str, widths: Mapping[str, int] | None = None) -> None:
-    """Rows of a table in full height; widths: of columns in pixels, some 900 fit beside the inputs."""
-    st.dataframe(
-        list(rows),
-        hide_index=True,
-        key=key,
-        height="content" if len(rows) <= _MOST_ROWS else "auto",
-        column_config={name: st.column_config.Column(width=width) for name, width in (widths or {}).items()},
+def table(rows: Sequence[Mapping[str, object]], phone: Sequence[str] = ()) -> None:
+    """Rows with the same columns, whole at any width; phone: the columns for which a phone has room."""
+    if not rows:
+        return
+    names = list(rows[0])
+    kinds = {}
+    for name in names:
+        is_number = all(_NUMBER.fullmatch(str(row[name])) for row in rows)
+        is_wide = bool(phone) and name not in phone
+        kinds[name] = " ".join([*(["number"] if is_number else []), *(["wide"] if is_wide else [])])
+    head = "".join(f'<th class="{kinds[name]}">{escape(name)}</th>' for name in names)
+    lines = (
+        "".join(f'<td class="{kinds[name]}">{escape(str(row[name]))}</td>' for name in names) for row in rows
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    more = (
+        "<p>A wider screen shows more columns.</p>" if any("wide" in kind for kind in kinds.values()) else ""
+    )
+    st.html(
+        f'<div class="numbers"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>'
     )
 
 
-def text_table(shown: TextTable, key: str, widths: Mapping[str, int] | None = None) -> None:
-    """A table as the command line prints it; with widths, those columns alone."""
-    wanted = [name for name in shown.headers if widths is None or name in widths]
+def text_table(shown: TextTable, wanted: Sequence[str] = (), phone: Sequence[str] = ()) -> None:
+    """A table as the command line prints it; wanted: those columns alone."""
     rows = [dict(zip(shown.headers, cells, strict=True)) for cells in shown.rows]
-    table([{name: row[name] for name in wanted} for row in rows], key, widths)
+    kept = [name for name in shown.headers if name in (wanted or shown.headers)]
+    table([{name: row[name] for name in kept} for row in rows], phone)
 
 
 def chart(

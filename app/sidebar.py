@@ -54,7 +54,7 @@ def set_up(where: Any) -> SetUp:
         where, default=default_engine(known if known in drafter_names() else DEFAULT_DRAFTER), titled=True
     )
     gpu = gpu_choice(where)
-    model = model_choice(where, gpu, own=True)
+    model = model_choice(where, gpu, also=OWN_MODEL)
     config = _own_config(where) if model == OWN_MODEL else None
     seq_len = inputs.number(
         where,
@@ -126,15 +126,15 @@ def gpu_choice(where: Any, name: str = "gpu", default: str = DEFAULT_GPU) -> str
 
 
 def model_choice(
-    where: Any, gpu: str, name: str = "model", default: str = DEFAULT_MODEL, *, own: bool = False
+    where: Any, gpu: str, name: str = "model", default: str = DEFAULT_MODEL, *, also: str | None = None
 ) -> str:
-    """A model by name or Hugging Face id, one measured on the device, or the user's own config.json."""
+    """A model by name or Hugging Face id, or one measured on the device; also: what else may be picked."""
     names = (*measured_models(gpu), *model_names())
     told = (
         "Sizes decide the time of a step. Pick a name, type a Hugging Face id "
         f"({_AN_ID}), or upload your own config.json: the last entry."
     )
-    options = (*names, OWN_MODEL) if own else names
+    options = names if also is None else (*names, also)
     chosen = inputs.choice(where, name, "Model", options, default, told, typed=True)
     if chosen in options:
         return chosen
@@ -144,10 +144,11 @@ def model_choice(
     return load_model(chosen).name
 
 
-def drafter_choice(where: Any, engine: str, name: str = "drafter") -> str:
-    """What drafts: of the methods that the engine has."""
+def drafter_choice(where: Any, engine: str, name: str = "drafter", default: str = DEFAULT_DRAFTER) -> str:
+    """What drafts: of the methods that the engine has; its first where it lacks the default."""
     options = tuple(method for method in drafter_names() if method in drafters_of(engine))
-    return inputs.choice(where, name, "Drafter", options, options[0], "What proposes the candidates.")
+    first = default if default in options else options[0]
+    return inputs.choice(where, name, "Drafter", options, first, "What proposes the candidates.")
 
 
 def drafters_of(engine: str) -> tuple[str, ...]:
@@ -158,16 +159,19 @@ def drafters_of(engine: str) -> tuple[str, ...]:
     return drafter_names() if terms is None else terms.drafters
 
 
-def acceptance_choice(where: Any, drafter: str, name: str = "acceptance") -> str | None:
+def acceptance_choice(
+    where: Any, drafter: str, name: str = "acceptance", default: str | None = None
+) -> str | None:
     """A profile, or rates as the user types them; None for what ships, or where nothing is given."""
     ships = drafter_kind(drafter).lender is not None
     profiles = profiles_of(drafter)
+    typed = () if default is None or default in profiles else (default,)
     chosen = inputs.choice(
         where,
         name,
         "Acceptance",
-        (SHIPPED, *profiles),
-        SHIPPED,
+        (SHIPPED, *profiles, *typed),
+        default or SHIPPED,
         f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours.",
         shown={} if ships else {SHIPPED: "none: type a rate"},
         typed=True,
@@ -188,10 +192,10 @@ def profiles_of(drafter: str) -> tuple[str, ...]:
     return tuple(name for name in acceptance_names() if not name.startswith(claimed))
 
 
-def dtype_choice(where: Any, name: str = "dtype") -> str:
+def dtype_choice(where: Any, name: str = "dtype", default: str | None = None) -> str:
     """A dtype, or the model's own."""
     told = "Arithmetic of the linear layers. A device that was measured in one dtype alone takes that one."
-    return inputs.choice(where, name, "Dtype", DTYPES, PUBLISHED, told)
+    return inputs.choice(where, name, "Dtype", DTYPES, default or PUBLISHED, told)
 
 
 def dtype_for(gpu: str, chosen: str) -> str | None:

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
-from charts.style import NEUTRAL, Spec, base, category, columns, on_phone, quantity, series, shades
+from charts.style import NEUTRAL, Spec, base, category, columns, on_phone, quantity, series
 from medusa_sim.plan.curve import cliffs
-from medusa_sim.step.workload import PARTS
+from medusa_sim.report.figures.style import BESIDE, OTHER, PARTS, SMALLEST_SHARE, ink_on
 from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:
@@ -19,23 +19,9 @@ if TYPE_CHECKING:
 
     from medusa_sim.step.step import StepTime
 
-PART_TITLES = {
-    "qkv": "QKV projections",
-    "attention": "attention",
-    "o_proj": "output projection",
-    "mlp": "MLP",
-    "experts": "experts",
-    "exchange": "between GPUs",
-    "norm_rope": "norms, rope, residuals",
-    "embedding": "embedding",
-    "lm_head": "LM head",
-    "drafter": "drafting",
-    "accept": "acceptance",
-}
-BESIDE = "launches, host"
 _FEW = 5
 """Too few counts to call a step a cliff."""
-_MAP_SCALE = {
+_MAP_SCALE: Spec = {
     "type": "log",
     "domain": [0.3, 0.97, 1.03, 3.0],
     "range": ["#9a4a12", "#efe3d8", "#dbe7f6", "#1d4fa8"],
@@ -146,6 +132,7 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
                     "text": f"{speedup:.2f}" if fits else "-",
                     "best": fits and count == best_of[batch],
                     "fits": "yes" if fits else "no",
+                    "ink": ink_on(map_colour(speedup)),
                 }
             )
     x = {
@@ -156,11 +143,12 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
     }
     y = {"field": "candidates", "type": "ordinal", "title": "candidates", "axis": {"grid": False}}
     legend = {"values": [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0], "format": ".1f", "gradientLength": 240}
-    on_strong = {
-        "test": "datum.fits == 'yes' && (datum.speedup > 2.1 || datum.speedup < 0.45)",
-        "value": "white",
+    ink = {
+        "condition": {"test": "datum.fits == 'no'", "value": NEUTRAL},
+        "field": "ink",
+        "type": "nominal",
+        "scale": None,
     }
-    ink = {"condition": [{"test": "datum.fits == 'no'", "value": NEUTRAL}, on_strong], "value": "#16181d"}
     return base(
         21 * len(shown),
         data={"values": values},
@@ -193,6 +181,17 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
             *_crossings(values, batches, shown),
         ],
     )
+
+
+def map_colour(speedup: float) -> str:
+    """The colour of a cell, as the map's scale mixes it."""
+    place = np.log(speedup)
+    stops = np.log(_MAP_SCALE["domain"])
+    channels = [
+        np.interp(place, stops, [int(colour[i : i + 2], 16) for colour in _MAP_SCALE["range"]])
+        for i in (1, 3, 5)
+    ]
+    return "#" + "".join(f"{round(float(channel)):02x}" for channel in channels)
 
 
 def _crossings(values: Sequence[Spec], batches: Sequence[int], shown: Sequence[int]) -> list[Spec]:
@@ -236,32 +235,32 @@ def breakdown_rows(plain: StepTime, speculative: StepTime) -> pa.Table:
     rows = []
     for step, time in (("plain", plain), ("speculative", speculative)):
         whole = float(time.time_us)
-        parts = [(PART_TITLES[part], float(time.parts_us[part])) for part in PARTS if part in time.parts_us]
+        parts: dict[str, float] = {part: float(us) for part, us in time.parts_us.items()}
+        parts[BESIDE] = float(time.beside_us)
         rows += [
-            {"step": step, "part": part, "time_us": us, "share": us / whole}
-            for part, us in [*parts, (BESIDE, float(time.beside_us))]
-            if us > 0.0
+            {"step": step, "part": PARTS[part].title, "time_us": parts[part], "share": parts[part] / whole}
+            for part in PARTS
+            if parts.get(part, 0.0) > 0.0
         ]
     return pa.Table.from_pylist(rows)
 
 
 def breakdown_chart(rows: pa.Table) -> Spec:
-    """Two stacked bars, the parts in the order in which a step runs them."""
-    names = [*PART_TITLES.values(), BESIDE]
+    """Two stacked bars, the parts in the order in which a step runs them; small ones are one, `other`."""
+    looks = {look.title: look for look in PARTS.values()}
     values = []
     ends: dict[str, float] = {}
-    for row in sorted(rows.to_pylist(), key=lambda row: names.index(row["part"])):
+    for row in _folded(rows):
         start = ends.get(row["step"], 0.0)
         ends[row["step"]] = end = start + row["time_us"] / US_PER_MS
         text = f"{row['share']:.0%}"
-        values.append(
-            {**row, "from": start, "to": end, "ms": end - start, "middle": (start + end) / 2, "text": text}
-        )
-    present = [name for name in names if any(row["part"] == name for row in values)]
+        place = {"from": start, "to": end, "ms": end - start, "middle": (start + end) / 2}
+        values.append({**row, **place, "text": text, "ink": ink_on(looks[row["part"]].colour)})
+    present = [name for name in looks if any(row["part"] == name for row in values)]
     colour = category(
         "part",
         None,
-        scale={"domain": present, "range": shades(len(present))},
+        scale={"domain": present, "range": [looks[name].colour for name in present]},
         sort=present,
         legend={**columns(2, 4), "symbolType": "square", "symbolStrokeColor": "transparent"},
     )
@@ -290,11 +289,33 @@ def breakdown_chart(rows: pa.Table) -> Spec:
             },
             {
                 "transform": [{"filter": readable}],
-                "mark": {"type": "text", "fontSize": 11, "color": "white", "fontWeight": "bold"},
-                "encoding": {"x": quantity("middle", title, axis=axis), "y": y, "text": {"field": "text"}},
+                "mark": {"type": "text", "fontSize": 11, "fontWeight": "bold"},
+                "encoding": {
+                    "x": quantity("middle", title, axis=axis),
+                    "y": y,
+                    "text": {"field": "text"},
+                    "color": {"field": "ink", "type": "nominal", "scale": None},
+                },
             },
         ],
     )
+
+
+def _folded(rows: pa.Table) -> list[Spec]:
+    """Rows in stacking order; parts that are small in both steps are summed."""
+    given = rows.to_pylist()
+    large = {row["part"] for row in given if row["share"] >= SMALLEST_SHARE}
+    rest: dict[str, Spec] = {}
+    for row in given:
+        if row["part"] not in large:
+            sums = rest.setdefault(
+                row["step"], {**row, "part": PARTS[OTHER].title, "time_us": 0.0, "share": 0.0}
+            )
+            sums["time_us"] += row["time_us"]
+            sums["share"] += row["share"]
+    order = [look.title for look in PARTS.values()]
+    kept = [*(row for row in given if row["part"] in large), *rest.values()]
+    return sorted(kept, key=lambda row: order.index(row["part"]))
 
 
 def _rows_of(counts: pa.Table, batch: int) -> dict[str, npt.NDArray[Any]]:

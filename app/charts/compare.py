@@ -79,7 +79,7 @@ def compare_chart(
         {
             "data": {"values": ends},
             "mark": {"type": "text", "align": "left", "dx": 8, "fontSize": 12, "fontWeight": "bold"},
-            "encoding": {**same, "y": y, "text": {"field": "label"}},
+            "encoding": {"x": x, "y": y, "text": {"field": "label"}},
         },
     ]
     return base(340, layer=layers)

@@ -91,7 +91,7 @@ def roofline_chart(points: pa.Table, gpus: Sequence[Gpu], dtype: str) -> Spec:
             *(
                 {
                     "data": {"values": [ridge]},
-                    "mark": {"type": "text", "dy": dy, "align": align, "fontSize": 11, "color": NEUTRAL},
+                    "mark": {"type": "text", "dy": dy, "align": align, "fontSize": 11},
                     "encoding": {"x": x, "y": y, "text": {"field": "text"}},
                 }
                 for ridge, dy, align in zip(ridges, (-10, 14), ("right", "left"), strict=False)

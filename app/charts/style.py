@@ -7,18 +7,24 @@ from typing import Any
 
 SHADES = (
     "#2f6fde",
-    "#e07b00",
-    "#16a085",
-    "#a0459b",
-    "#7f8c8d",
-    "#c0392b",
-    "#b8860b",
+    "#d77804",
+    "#007264",
+    "#a4359f",
+    "#00a64c",
+    "#c1291a",
+    "#0098e0",
+    "#985302",
+    "#7e46c6",
+    "#839a0f",
+    "#f05a93",
     "#5d6d7e",
-    "#27ae60",
-    "#8e6e53",
 )
+"""Of lines and points: each at least 3:1 on a white and on a black page."""
 DASHES = ([1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 3], [10, 2, 2, 2], [6, 6])
 NEUTRAL = "#8a8a8a"
+TEXT = "#4b4e58"
+"""Text of charts, for a light page. On the app's pages it takes the colour of the page's text (`look.css`):
+no one colour reads well on light and on dark."""
 NARROW = "width < 460"
 """Holds on a phone; `width` is the plot's, in pixels, and charts follow it without a word from the server."""
 Spec = dict[str, Any]
@@ -32,10 +38,20 @@ def base(height: int = 320, **more: Any) -> Spec:
         "width": "container",
         "autosize": {"type": "fit-x", "contains": "padding"},
         "config": {
-            "axis": {"grid": True, "gridOpacity": 0.35, "titleLimit": 420, "labelOverlap": True},
+            "axis": {
+                "grid": True,
+                "gridOpacity": 0.35,
+                "titleLimit": 420,
+                "labelOverlap": True,
+                "labelColor": TEXT,
+                "titleColor": TEXT,
+            },
             "axisY": {"labelFlush": False},
             "axisX": {"titleLimit": {"expr": "width + 40"}},
+            "text": {"color": TEXT},
             "legend": {
+                "labelColor": TEXT,
+                "titleColor": TEXT,
                 "orient": "bottom",
                 "offset": 8,
                 "labelLimit": {"expr": on_phone(220, 400)},

@@ -59,7 +59,7 @@ def tree_chart(tree: CandidateTree, probability: FloatArray) -> Spec:
         quantity("p", "accepted with probability", format=".3f"),
     ]
     text = {
-        "mark": {"type": "text", "fontSize": 10, "dy": -13, "color": NEUTRAL},
+        "mark": {"type": "text", "fontSize": 10, "dy": -13},
         "encoding": {"x": x, "y": y, "text": {"field": "label"}, "tooltip": tips},
     }
     return base(
@@ -167,7 +167,7 @@ def budget_chart(curve: TreeCurve, chosen: tuple[int, float, float]) -> Spec:
                 {
                     "data": {"values": [row]},
                     "mark": {"type": "text", "dy": dy, "fontSize": 11, "fontWeight": "bold"},
-                    "encoding": {"x": x, "y": y, "text": {"field": "text"}, "color": what},
+                    "encoding": {"x": x, "y": y, "text": {"field": "text"}},
                 }
                 for row, dy in zip(here, (-14, 18), strict=True)
             ),

@@ -28,17 +28,11 @@ if TYPE_CHECKING:
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.step.step import StepTime
 
-_WIDTHS = {
-    "batch": 75,
-    "candidates": 85,
-    "drafts": 60,
-    "tokens/step": 90,
-    "speedup": 115,
-    "80 %": 95,
-    "step": 80,
-    "tokens/s per user (plain)": 155,
-    "tokens/s (plain)": 145,
-}
+_COLUMNS = (
+    "batch", "candidates", "drafts", "tokens/step", "speedup", "80 %", "step", "tokens/s per user (plain)",
+    "tokens/s (plain)",
+)  # fmt: skip
+_PHONE = ("batch", "drafts", "speedup", "80 %")
 _BATCHES = (8, 16, 32, 64, 128, 256)
 _LONGEST = 131_072
 
@@ -162,7 +156,7 @@ def _reasons(answer: Recommendation) -> None:
 
 def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
     st.subheader("Schedule by batch", anchor=False)
-    show.table([_scheduled(row) for row in answer.schedule], "schedule", _WIDTHS)
+    show.table([_scheduled(row) for row in answer.schedule], _PHONE)
     st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
     show.hand_out(
         "schedule",
@@ -181,7 +175,7 @@ def _scheduled(row: ScheduleRow) -> dict[str, str]:
     """A row of the schedule as text; speedup and band from the lowest to the highest of its batches."""
     batches = span(row.batch_min, row.batch_max)
     if not row.fits_memory:
-        return dict.fromkeys(_WIDTHS, "-") | {"batch": batches, "candidates": "no room"}
+        return dict.fromkeys(_COLUMNS, "-") | {"batch": batches, "candidates": "no room"}
     rates = {
         "step": duration(row.verify_step_us),
         "tokens/s per user (plain)": f"{row.tokens_per_s_per_user:,.0f} "
@@ -189,7 +183,7 @@ def _scheduled(row: ScheduleRow) -> dict[str, str]:
         "tokens/s (plain)": f"{row.tokens_per_s:,.0f} ({row.plain_tokens_per_s:,.0f})",
     }
     if row.candidates == 1:
-        return dict.fromkeys(_WIDTHS, "-") | {"batch": batches, "candidates": "off"} | rates
+        return dict.fromkeys(_COLUMNS, "-") | {"batch": batches, "candidates": "off"} | rates
     return {
         "batch": batches,
         "candidates": str(row.candidates),

@@ -11,32 +11,24 @@ import show
 import sidebar
 import streamlit as st
 from charts.compare import compare_chart
-from chosen import SetUp
+from chosen import SetUp, ships
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.report.numbers import times
+from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.registry import drafter_kind
 
 _MOST = 4
 _BATCHES = (1, 2, 4, 8, 16, 32, 64)
-_OTHERS = ("h100-sxm", "l40s", "h200-sxm")
+_GPUS = ("h100-sxm", "h200-sxm", "l40s")
+_ENGINES = ("vllm", "sglang", "tensorrt-llm", "cuda-graph")
+_SAME = "as set-up 1"
 _WHAT = ("speedup", "tokens_per_s", "ms_per_token")
-_WIDTHS = {
-    "set-up": 245,
-    "batch": 55,
-    "candidates": 82,
-    "drafts": 58,
-    "speedup": 70,
-    "80 %": 82,
-    "tokens/s": 70,
-    "plain": 62,
-    "ms a token": 82,
-    "largest batch": 90,
-}
+_PHONE = ("batch", "drafts", "speedup", "tokens/s", "ms a token")
 
 
 def page(set_up: SetUp) -> None:
-    """The first set-up is the sidebar's; the others differ in what their column says."""
+    """The first set-up is the sidebar's; the others are it but for what their column says."""
     st.title("Set-ups side by side", anchor=False)
     left, right = st.columns(2)
     count = inputs.whole(left, "setups", "Set-ups", 1, _MOST, 2, "The first is the one of the sidebar.")
@@ -70,12 +62,15 @@ def page(set_up: SetUp) -> None:
         rows=table,
         alt="Lines of the set-ups over batch",
     )
-    show.table(_table(rows), "compared", _WIDTHS)
+    for name, found in rows.items():
+        st.markdown(f"**{name}**")
+        show.table([_told(row) for row in found], _PHONE)
 
 
 def _rows(set_ups: list[SetUp]) -> dict[str, list[dict[str, Any]]]:
     """Answers by name; a set-up without one says why and leaves the others alone."""
     found = {}
+    known: set[str] = set()
     for name, each in zip(_names(set_ups), set_ups, strict=True):
         if each.lacks_acceptance:
             st.info(
@@ -87,42 +82,74 @@ def _rows(set_ups: list[SetUp]) -> dict[str, list[dict[str, Any]]]:
         except MedusaSimError as error:
             st.error(show.in_words(f"{name}: {error}"), icon=":material/error:")
             continue
-        scenario = answers.scenario_of(each)
-        if scenario.borrows_acceptance:
-            show.warn(f"{name}: acceptance {scenario.profile.name} was measured on another model")
+        told = answers.scenario_of(each).warnings
+        show.warn(*(line for line in told if line not in known))
+        known |= set(told)
     return found
 
 
 def _others(first: SetUp, count: int) -> list[SetUp]:
-    """Set-ups 2 to `count`, a column each."""
+    """Set-ups 2 to `count`, a column each: another GPU, another engine, another drafter, else another GPU."""
     found = []
     columns = st.columns(_MOST)
     with columns[0]:
         _first(first)
+    cards = iter(name for name in _GPUS if name != first.gpu)
+    engine = _other_engine(first)
+    drafter = _other_drafter(first)
     for i, column in enumerate(columns[1:count]):
-        number = i + 2
+        varied = {1: "engine" if engine else "gpu", 2: "drafter" if drafter else "gpu"}.get(i, "gpu")
         with column:
-            st.markdown(f"**Set-up {number}**")
-            gpu = sidebar.gpu_choice(st, f"gpu{number}", default=_OTHERS[i])
-            model = sidebar.model_choice(st, gpu, f"model{number}", default="vicuna-7b")
-            engine = sidebar.engine_choice(st, f"engine{number}", default=first.engine)
-            drafter = sidebar.drafter_choice(st, engine, f"drafter{number}")
-            acceptance = sidebar.acceptance_choice(st, drafter, f"acceptance{number}")
-            dtype = sidebar.dtype_for(gpu, sidebar.dtype_choice(st, f"dtype{number}"))
-        found.append(
-            dataclasses.replace(
-                first,
-                gpu=gpu,
-                model=model,
-                engine=engine,
-                drafter=drafter,
-                draft_model="llama-68m" if drafter_kind(drafter).takes_draft_model else None,
-                acceptance=acceptance,
-                config=None,
-                dtype=dtype,
+            found.append(
+                _asked(
+                    first,
+                    i + 2,
+                    gpu=next(cards) if varied == "gpu" else first.gpu,
+                    engine=engine if varied == "engine" and engine else first.engine,
+                    drafter=drafter if varied == "drafter" and drafter else first.drafter,
+                )
             )
-        )
     return found
+
+
+def _other_engine(first: SetUp) -> str | None:
+    """The first other engine that runs the drafter."""
+    names = (load_runtime(name).name for name in _ENGINES)
+    same = load_runtime(first.runtime).library
+    runs = (name for name in names if first.drafter in sidebar.drafters_of(name))
+    return next((name for name in runs if load_runtime(name).library != same), None)
+
+
+def _other_drafter(first: SetUp) -> str | None:
+    """The first other drafter of the engine of which an acceptance is known for the model."""
+    known = sidebar.drafters_of(first.engine)
+    return next((name for name in known if name != first.drafter and ships(name, first.model)), None)
+
+
+def _asked(first: SetUp, number: int, *, gpu: str, engine: str, drafter: str) -> SetUp:
+    """One set-up as its column says, the first where it says nothing else."""
+    st.markdown(f"**Set-up {number}**")
+    gpu = sidebar.gpu_choice(st, f"gpu{number}", default=gpu)
+    model = sidebar.model_choice(st, gpu, f"model{number}", default=_SAME, also=_SAME)
+    engine = sidebar.engine_choice(st, f"engine{number}", default=engine)
+    drafter = sidebar.drafter_choice(st, engine, f"drafter{number}", default=drafter)
+    acceptance = sidebar.acceptance_choice(
+        st, drafter, f"acceptance{number}", default=first.acceptance if drafter == first.drafter else None
+    )
+    dtype = sidebar.dtype_choice(st, f"dtype{number}", default=first.dtype)
+    draft_model = first.draft_model or "llama-68m"
+    return dataclasses.replace(
+        first,
+        gpu=gpu,
+        model=first.model if model == _SAME else model,
+        engine=engine,
+        drafter=drafter,
+        draft_model=draft_model if drafter_kind(drafter).takes_draft_model else None,
+        heads=first.heads if drafter == first.drafter else None,
+        acceptance=acceptance,
+        config=first.config if model == _SAME else None,
+        dtype=sidebar.dtype_for(gpu, dtype),
+    )
 
 
 def _first(first: SetUp) -> None:
@@ -140,8 +167,15 @@ def _first(first: SetUp) -> None:
 
 
 def _names(set_ups: list[SetUp]) -> list[str]:
-    """Number, model, GPU, engine and drafter."""
-    return [f"{i + 1}: {each.title}, {each.drafter}" for i, each in enumerate(set_ups)]
+    """Number, GPU, and what else differs between them."""
+    parts = [
+        [each.gpu, each.model, each.engine, each.drafter, each.acceptance or "", each.dtype or ""]
+        for each in set_ups
+    ]
+    differs = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
+    differs[0] = True
+    kept = [[word for word, is_told in zip(row, differs, strict=True) if is_told and word] for row in parts]
+    return [f"{i + 1}: {', '.join(words)}" for i, words in enumerate(kept)]
 
 
 def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:
@@ -178,26 +212,17 @@ def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:
     )
 
 
-def _table(rows: dict[str, list[dict[str, Any]]]) -> list[dict[str, Any]]:
-    return [
-        {
-            "set-up": name,
-            "batch": row["batch"],
-            "candidates": _count(row),
-            "drafts": str(row["drafts"]) if row["candidates"] > 1 and row["fits_memory"] else "-",
-            "speedup": times(row["speedup"]),
-            "80 %": f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
-            "tokens/s": f"{row['tokens_per_s']:,.0f}",
-            "plain": f"{row['plain_tokens_per_s']:,.0f}",
-            "ms a token": f"{row['ms_per_token']:.2f}",
-            "largest batch": row["max_batch"],
-        }
-        for name, found in rows.items()
-        for row in found
-    ]
-
-
-def _count(row: dict[str, Any]) -> str:
-    if not row["fits_memory"]:
-        return "no room"
-    return "off" if row["candidates"] == 1 else str(row["candidates"])
+def _told(row: dict[str, Any]) -> dict[str, Any]:
+    """A batch of a set-up as text."""
+    drafts = "off" if row["candidates"] == 1 else str(row["drafts"])
+    return {
+        "batch": row["batch"],
+        "drafts": drafts if row["fits_memory"] else "no room",
+        "candidates": row["candidates"],
+        "speedup": times(row["speedup"]),
+        "80 %": f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
+        "tokens/s": f"{row['tokens_per_s']:,.0f}",
+        "plain": f"{row['plain_tokens_per_s']:,.0f}",
+        "ms a token": f"{row['ms_per_token']:.2f}",
+        "largest batch": row["max_batch"],
+    }

@@ -22,14 +22,8 @@ _TPOT_MS, _MOST_MS = 50, 60_000
 _PROMPT, _OUTPUT, _LONGEST = 512, 256, 65_536
 _DRAFTS, _MOST_DRAFTS = 3, 16
 _SEQS = (16, 32, 64, 128, 256, 512)
-_WIDTHS = {
-    "policy": 150,
-    "full at": 80,
-    "tokens/s": 80,
-    "within limits to": 120,
-    "loses from": 90,
-    "off from": 80,
-}
+_COLUMNS = ("policy", "full at", "tokens/s", "within limits to", "loses from", "off from")
+_PHONE = ("policy", "full at", "within limits to", "off from")
 
 
 def page(set_up: SetUp) -> None:
@@ -66,7 +60,7 @@ def page(set_up: SetUp) -> None:
         rows=line,
         alt="Lines of the policies over time",
     )
-    show.text_table(load_text.carried_table(answer), "carried", _WIDTHS)
+    show.text_table(load_text.carried_table(answer), _COLUMNS, _PHONE)
 
 
 def _asked() -> answers.LoadQuestion:

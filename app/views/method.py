@@ -19,7 +19,7 @@ from medusa_sim.report.numbers import significant, with_prefix
 from medusa_sim.report.spec_tables import spec_rows
 
 _PREFIXED = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s"}
-_WIDTHS = {"what": 165, "number": 270, "value": 115, "source": 345}
+_PHONE = ("number", "value", "source")
 _VIEWS = ("numbers in use", "method")
 _CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?://|#)[^()]*\)")
 
@@ -68,7 +68,7 @@ def _numbers(set_up: SetUp) -> None:
         ]
     shown = [row for row in rows if wanted in " ".join(map(str, row.values())).lower()]
     st.markdown(f"**{len(shown)}** of {len(rows)} numbers. Each has its source.")
-    show.table([_told(row) for row in shown], "numbers", _WIDTHS)
+    show.table([_told(row) for row in shown], _PHONE)
     import pyarrow as pa
 
     table = pa.Table.from_pylist([{**row, "value": str(row["value"])} for row in shown]) if shown else None

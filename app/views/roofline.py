@@ -27,10 +27,7 @@ _SHOWN = (
     "gpu", "op", "phase", "batch", "seq_len", "query_tokens", "time_us", "operational_intensity",
     "flops_per_s", "roofline_flops_per_s", "bound", "source",
 )  # fmt: skip
-_SHOWN_WIDTHS = {
-    "gpu": 115, "operator": 120, "phase": 65, "tokens": 60, "time": 70, "FLOP/byte": 80,
-    "speed": 95, "roof": 95, "bound by": 75, "source": 75,
-}  # fmt: skip
+_PHONE = ("operator", "phase", "time", "bound by")
 
 
 def page(set_up: SetUp) -> None:
@@ -77,7 +74,7 @@ def page(set_up: SetUp) -> None:
         alt="Operators by operational intensity and speed under the roof of the GPU",
     )
     with st.expander("Every point"):
-        show.table([_told(row) for row in points.select(_SHOWN).to_pylist()], "points", _SHOWN_WIDTHS)
+        show.table([_told(row) for row in points.select(_SHOWN).to_pylist()], _PHONE)
 
 
 def _answer(points: pa.Table) -> None:

@@ -54,11 +54,11 @@ _TOLD = (
 )
 
 
-_FIT_WIDTHS = {"kernel": 160, "held out": 80, "fit": 65, "rows": 75, "borrowed from": 210, "source": 290}
-_SCORE_WIDTHS = {
-    "operator": 125, "dtype": 60, "size": 115, "rows": 65, "mean": 70, "p90": 70, "worst": 70, "bias": 75,
-    "in band": 75, "worst row": 165,
-}  # fmt: skip
+_FIT_PHONE = ("kernel", "held out", "rows", "borrowed from")
+_SCORES = (
+    "operator", "dtype", "size", "rows", "mean", "p90", "worst", "bias", "in band", "worst row",
+)  # fmt: skip
+_SCORE_PHONE = ("operator", "size", "rows", "mean", "worst")
 _ELEMENTWISE = ("rms norm", "rope", "activation", "residual", "embedding", "next token")
 
 
@@ -98,7 +98,7 @@ def _fits(gpu: str, kernels: str) -> None:
         ),
         width=165,
     )
-    show.table(_fit_rows(fits), "fits", _FIT_WIDTHS)
+    show.table(_fit_rows(fits), _FIT_PHONE)
     show.chart(
         charts.band_chart({name: fit for name, fit in own.items() if name not in _ELEMENTWISE}),
         name="bands",
@@ -119,7 +119,7 @@ def _fit_rows(fits: dict[str, Fit]) -> list[dict[str, object]]:
             "kernel": name,
             "held out": percent(fit.heldout_error),
             "fit": percent(fit.fit_error),
-            "rows": fit.rows,
+            "rows": f"{fit.rows:,}",
             "borrowed from": fit.inherited_from or "-",
             "source": fit.source,
         }
@@ -176,7 +176,7 @@ def _measured(gpu: str, kernels: str) -> None:
         rows=pa.Table.from_pandas(rows, preserve_index=False),
         alt="Predicted over measured times",
     )
-    show.text_table(score_table(found, name), "scores", _SCORE_WIDTHS)
+    show.text_table(score_table(found, name), _SCORES, _SCORE_PHONE)
 
 
 def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
@@ -253,8 +253,8 @@ def _decoder(gpu: str) -> None:
 
 def _decoder_tables(compared: TextTable, choices: Sequence[Choice]) -> None:
     """How far off, and the counts that follow."""
-    for key, table in (("quantities", compared), ("choices", choice_table(choices))):
-        show.text_table(table, key)
+    for table in (compared, choice_table(choices)):
+        show.text_table(table)
 
 
 def _published() -> None:

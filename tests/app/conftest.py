@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 pytest.importorskip("streamlit")
@@ -76,6 +78,19 @@ def text_of(page: AppTest) -> str:
     """All text of a page, its Markdown escapes taken off."""
     parts = [*page.markdown, *page.success, *page.error, *page.warning, *page.info, *page.caption]
     return re.sub(r"\\([$*_~<\[\]`])", r"\1", "\n".join(part.value for part in parts))
+
+
+def tables(page: AppTest) -> list[pd.DataFrame]:
+    """Tables of a page, cells as text."""
+    found = []
+    for body in (each.proto.body for each in page.get("html") if "<table>" in each.proto.body):
+        head = [unescape(name) for name in re.findall(r"<th class[^>]*>(.*?)</th>", body)]
+        rows = [
+            [unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            for row in re.findall(r"<tr>(.*?)</tr>", body)
+        ]
+        found.append(pd.DataFrame([row for row in rows if row], columns=head))
+    return found
 
 
 def charts(page: AppTest) -> list[dict[str, Any]]:

@@ -18,7 +18,7 @@ import show
 import uploads
 from charts import choose as charts
 from chosen import SetUp
-from conftest import Opened, commands, csv_rows, metrics, printed, text_of
+from conftest import Opened, commands, csv_rows, metrics, printed, tables, text_of
 from conftest import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
@@ -143,7 +143,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
 ) -> None:
     page = opened("choose", runtime=runtime, batch=batch)
     row = scheduled_at(answers.recommendation(set_up(engine=runtime), 64), batch, 1024)
-    cells = page.dataframe[0].value
+    cells = tables(page)[0]
     ranges = cells["batch"].str.split("..", regex=False)
     mine = cells[[int(span[0]) <= batch <= int(span[-1]) for span in ranges]].iloc[0]
     assert mine["candidates"] == metrics(page)["Candidates"] == str(row.candidates)
@@ -395,7 +395,7 @@ def test_commands_break_between_options_only() -> None:
 def test_a_schedule_shows_both_plain_rates(opened: Opened) -> None:
     page = opened("choose")
     answer = answers.recommendation(set_up(), 64)
-    shown = page.dataframe[0].value.iloc[0]
+    shown = tables(page)[0].iloc[0]
     row = answer.schedule[0]
     assert shown["tokens/s per user (plain)"].endswith(f"({row.plain_tokens_per_s_per_user:,.0f})")
     assert shown["tokens/s (plain)"].endswith(f"({row.plain_tokens_per_s:,.0f})")

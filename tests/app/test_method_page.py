@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from conftest import Opened, commands, csv_rows, printed
+from conftest import Opened, commands, csv_rows, printed, tables
 from views import method
 
 from medusa_sim import data
@@ -30,7 +30,7 @@ def test_the_command_lists_what_the_page_shows(opened: Opened, url: dict[str, An
     page = opened("method", **url)
     told = next(told for told in commands(page) if "medusa-sim specs" in told)
     rows = csv_rows(printed(f"{told} --format csv"))
-    table = page.dataframe[0].value
+    table = tables(page)[0]
     listed = [(f"{row['kind']} {row['name']}", row["key"]) for row in rows]
     assert listed == list(zip(table["what"], table["number"], strict=True))
     assert ("--with-kernels" in told) == (url.get("fitted") != "false")
@@ -50,7 +50,7 @@ def test_a_missing_file_is_one_line(opened: Opened, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(method, "data", SimpleNamespace(find=lambda *_: None, stems=data.stems))
     page = opened("method")
     assert [error.value for error in page.error if "hardware/a100-80gb-pcie.toml" in error.value]
-    assert page.dataframe, "the numbers are shown before the line"
+    assert tables(page), "the numbers are shown before the line"
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ import show
 import uploads
 from charts import compare, roofline, tree, validation
 from charts.style import Spec
-from conftest import Opened, commands, csv_rows, metrics, printed, text_of
+from conftest import Opened, commands, csv_rows, metrics, printed, tables, text_of
 from conftest import charts as chart_specs
 from test_choose import set_up
 
@@ -96,7 +96,7 @@ def test_what_a_phase_waits_for_is_weighed_by_time() -> None:
 def test_every_fitted_kernel_of_a_set_is_listed(opened: Opened, gpu: str, kernels: str) -> None:
     known = fitted_kernels(load_gpu(gpu).kernels[kernels])
     assert len(answers.fits_of(gpu, kernels)) == len(known)
-    shown = opened("validation", gpu=gpu, kernels=kernels).dataframe[0].value
+    shown = tables(opened("validation", gpu=gpu, kernels=kernels))[0]
     assert len(shown) == len(known)
 
 
@@ -149,17 +149,34 @@ def test_compare_shows_each_set_up_as_recommend_answers(opened: Opened) -> None:
     page = opened(
         "compare", setups=3, gpu2="h200-sxm", drafter3="ngram", acceptance3="0.6", model3="llama-3-8b"
     )
-    table = page.dataframe[0].value
-    assert len(set(table["set-up"])) == 3
-    other = set_up(gpu="h200-sxm")
-    row = scheduled_at(answers.recommendation(other, 64), 8, 1024)
-    mine = table[(table["set-up"].str.contains("h200-sxm")) & (table["batch"] == 8)].iloc[0]
+    assert len(tables(page)) == 3
+    row = scheduled_at(answers.recommendation(set_up(gpu="h200-sxm"), 64), 8, 1024)
+    mine = tables(page)[1].set_index("batch").loc["8"]
     assert mine["speedup"] == f"{row.speedup:.2f}x"
     assert mine["candidates"] == str(row.candidates)
+    assert "2: h200-sxm" in text_of(page)
     page = opened("compare", gpu2="h200-sxm")
     page.selectbox(key="gpu2").set_value("a40").run()
     assert not page.exception
-    assert not page.dataframe[0].value["set-up"].str.contains("h200-sxm").any()
+    assert "2: a40" in text_of(page)
+    assert "2: h200-sxm" not in text_of(page)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        {"model": "llama-3.1-8b", "drafter": "eagle3", "gpu": "h100-sxm"},
+        {"model": "qwen3-8b", "drafter": "ngram", "acceptance": "0.5", "gpu": "l40s", "dtype": "fp16"},
+        {"runtime": "sglang-0.5", "model": "deepseek-r1", "drafter": "mtp", "gpu": "h200-sxm", "tp": 8},
+    ],
+)
+def test_other_set_ups_are_the_first_varied(opened: Opened, url: dict[str, Any]) -> None:
+    page = opened("compare", setups=4, **url)
+    told = [line for line in commands(page) if line.startswith("medusa-sim recommend")]
+    assert len(set(told)) == len(told) == 4
+    for line in told:
+        assert f"--model {url['model']}" in line
+        assert ("--tp 8" in line) == ("tp" in url)
 
 
 @pytest.mark.parametrize("what", ["speedup", "tokens_per_s", "ms_per_token"])
@@ -204,12 +221,12 @@ def test_borrowed_kernels_are_told(opened: Opened) -> None:
 
 def test_method_shows_numbers_with_sources(opened: Opened) -> None:
     page = opened("method")
-    table = page.dataframe[0].value
+    table = tables(page)[0]
     assert (table["source"].str.len() > 0).all()
     assert {"gpu a100-80gb-pcie", "model vicuna-7b", "runtime cuda-graph"} <= set(table["what"])
-    fewer = opened("method", find="bandwidth").dataframe[0].value
+    fewer = tables(opened("method", find="bandwidth"))[0]
     assert 0 < len(fewer) < len(table)
-    assert len(opened("method", fitted="false").dataframe[0].value) < len(table)
+    assert len(tables(opened("method", fitted="false"))[0]) < len(table)
 
 
 def test_method_is_the_document(opened: Opened) -> None:
@@ -289,7 +306,7 @@ def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, 
         spec = next(spec for spec in chart_specs(page) if "step (us)" in json.dumps(spec))
         assert len(spec["layer"][1]["data"]["values"]) == len(cells)
     tables = {
-        latency: [frame.value.to_csv() for frame in page.dataframe if "quantity" in frame.value]
+        latency: [table.to_csv() for table in tables(page) if "quantity" in table]
         for latency, page in pages.items()
     }
     assert len(tables["measured"]) == 1
@@ -308,7 +325,7 @@ def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
 
 def test_one_set_up_without_an_answer_leaves_the_others(opened: Opened) -> None:
     page = opened("compare", setups=2, dtype2="fp32", gpu2="h100-sxm")
-    assert page.error[0].value.startswith("2: vicuna-7b on h100-sxm")
+    assert page.error[0].value.startswith("2: h100-sxm")
     assert chart_specs(page)
     alone = opened("roofline", against="cpu-emerald-rapids-50m")
     assert any("cpu-emerald-rapids-50m" in warning.value for warning in alone.warning)
@@ -319,7 +336,7 @@ def test_compare_prints_commands_with_its_numbers(opened: Opened) -> None:
     page = opened("compare", setups=1)
     command = next(line for line in commands(page) if line.startswith("medusa-sim recommend"))
     curve = [row for row in csv_rows(printed(command)) if row["batch"] == "4"]
-    shown = page.dataframe[-1].value.set_index("batch").loc[4]
+    shown = tables(page)[-1].set_index("batch").loc["4"]
     told = next(row for row in curve if row["candidates"] == shown["candidates"])
     assert shown["speedup"] == f"{float(told['speedup']):.2f}x"
     assert shown["drafts"] == told["drafts"]

@@ -6,7 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medusa_sim.report.figures.style import FAINT, GOOD, HATCHES, INK, LINES, drawing, shades, spread_labels
+from medusa_sim.report.figures.style import (
+    FAINT,
+    GOOD,
+    HATCHES,
+    INK,
+    LINES,
+    OTHER,
+    PARTS,
+    SMALLEST_SHARE,
+    drawing,
+    shades,
+    spread_labels,
+)
 from medusa_sim.report.numbers import significant
 from medusa_sim.report.sweep_views import LengthView, evenly
 from medusa_sim.units import US_PER_MS
@@ -20,22 +32,8 @@ _MOST_LINES = 8
 _MOST_BARS = 8
 _PAIR = 2.75
 _MOST_CELL_TEXTS = 260
-_SMALLEST_SHARE = 0.015
 _CLIFFS_MATTER = 0.95
 """Cliffs of lines that lie below this speedup are not marked: nobody would go there."""
-_PART_NAMES = {
-    "qkv": "Q, K, V",
-    "attention": "attention",
-    "o_proj": "output projection",
-    "mlp": "MLP",
-    "experts": "experts",
-    "exchange": "between GPUs",
-    "norm_rope": "norms, rope",
-    "embedding": "embedding",
-    "lm_head": "LM head",
-    "drafter": "drafter",
-    "accept": "acceptance",
-}
 
 
 def speedup_figure(view: LengthView, title: str) -> Figure:
@@ -90,7 +88,7 @@ def _halo() -> list[AbstractPathEffect]:
 def breakdown_figure(view: LengthView, title: str) -> Figure:
     """Plain step and best verification step of each batch, stacked by slice, in plain steps of that batch."""
     chosen = np.flatnonzero(np.isin(view.batch, evenly(view.batch, _MOST_BARS)))
-    parts = [name for name in view.parts_us if _share(view, name, chosen) >= _SMALLEST_SHARE]
+    parts = [name for name in view.parts_us if _share(view, name, chosen) >= SMALLEST_SHARE]
     with drawing(8.2, 4.6) as (figure, axes):
         axis = axes[0]
         ticks, names, groups = [], [], []
@@ -118,9 +116,7 @@ def breakdown_figure(view: LengthView, title: str) -> Figure:
         axis.set_title(title)
         handles, texts = axis.get_legend_handles_labels()
         drawn = dict(zip(texts, handles, strict=True))
-        order = [
-            text for text in (*(_PART_NAMES.get(name, name) for name in parts), "other") if text in drawn
-        ]
+        order = [text for text in (PARTS[name].title for name in (*parts, OTHER)) if text in drawn]
         axis.legend(
             [drawn[text] for text in reversed(order)],
             order[::-1],
@@ -141,9 +137,8 @@ def _draw_bar(
 ) -> None:
     """One stacked bar; slices too small for `parts` are summed as `other`, waiting included."""
     bottom = 0.0
-    colours = dict(zip([*parts, "other"], shades(len(parts) + 1), strict=True))
     known = {name: slices.get(name, 0.0) for name in parts}
-    known["other"] = max(total_us - sum(known.values()), 0.0)
+    known[OTHER] = max(total_us - sum(known.values()), 0.0)
     for number, (name, value) in enumerate(known.items()):
         height = value / unit_us
         if height <= 0.0:
@@ -153,11 +148,11 @@ def _draw_bar(
             height,
             0.9,
             bottom=bottom,
-            color=colours[name],
+            color=PARTS[name].colour,
             hatch=HATCHES[number % len(HATCHES)],
             edgecolor="white",
             linewidth=0.5,
-            label=_PART_NAMES.get(name, name),
+            label=PARTS[name].title,
         )
         bottom += height
     axis.text(x, bottom, significant(total_us / US_PER_MS, 3), ha="center", va="bottom", fontsize=7)

@@ -1,0 +1,89 @@
+"""Colours and text of pages: one colour a part, everything readable on light and dark, nothing cut."""
+
+from __future__ import annotations
+
+import pytest
+
+pytest.importorskip("streamlit")
+
+import answers
+import numpy as np
+import show
+from charts import choose as charts
+from charts.style import SHADES, TEXT
+from conftest import APP, Opened, tables
+from conftest import charts as drawn
+from test_choose import set_up
+
+from medusa_sim.plan.by_count import count_table
+from medusa_sim.report.figures.style import PARTS, contrast, ink_on
+from medusa_sim.step.workload import PARTS as OF_A_STEP
+
+LIGHT, DARK = "#ffffff", "#0e1117"
+"""Pages of Streamlit's themes."""
+
+
+def test_a_part_has_one_colour_of_its_own() -> None:
+    assert set(OF_A_STEP) < set(PARTS)
+    assert (
+        len({look.colour for look in PARTS.values()})
+        == len({look.title for look in PARTS.values()})
+        == len(PARTS)
+    )
+
+
+@pytest.mark.parametrize("colour", [look.colour for look in PARTS.values()] + list(SHADES))
+def test_colours_stand_out_on_both_themes_and_their_text_reads(colour: str) -> None:
+    assert contrast(colour, LIGHT) >= 3.0
+    assert contrast(colour, DARK) >= 3.0
+    assert contrast(ink_on(colour), colour) >= 4.5
+
+
+def test_contrast_is_that_of_the_standard() -> None:
+    assert contrast("#000000", "#ffffff") == pytest.approx(21.0)
+    assert contrast("#777777", "#ffffff") == pytest.approx(4.48, abs=0.01)
+
+
+def test_cells_of_the_map_can_be_read() -> None:
+    for speedup in np.geomspace(0.1, 6.0, 200):
+        colour = charts.map_colour(speedup)
+        assert contrast(ink_on(colour), colour) >= 4.5
+    table = count_table(answers.recommendation(set_up(), 8).surface)
+    assert {cell["ink"] for cell in charts.speedup_map(table, 8)["data"]["values"]} <= {"#000000", "#ffffff"}
+
+
+def test_text_of_charts_follows_the_page() -> None:
+    assert contrast(TEXT, LIGHT) >= 4.5
+    assert f'fill="{TEXT}"' in (APP / "look.css").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    "url", [{}, {"model": "qwen3-30b-a3b", "drafter": "eagle3", "tp": 2, "gpu": "h100-sxm"}]
+)
+def test_the_breakdown_wears_the_parts_colours(opened: Opened, url: dict[str, object]) -> None:
+    spec = next(each for each in drawn(opened("choose", batch_max=8, **url)) if "'part'" in str(each))
+    scale = spec["layer"][0]["encoding"]["color"]["scale"]
+    known = {look.title: look.colour for look in PARTS.values()}
+    assert dict(zip(scale["domain"], scale["range"], strict=True)).items() <= known.items()
+    assert len(set(scale["range"])) == len(scale["range"])
+
+
+def test_tables_keep_their_text_and_name_what_a_phone_shows(opened: Opened) -> None:
+    table = tables(opened("validation", gpu="a100-80gb-pcie"))[0]
+    assert "10,360" in set(table["rows"])
+    page = opened("choose", batch_max=8)
+    body = next(each.proto.body for each in page.get("html") if "<table>" in each.proto.body)
+    assert '<th class="number">speedup</th>' in body
+    assert "wide" in body
+    assert "<script>" not in body
+
+
+def test_cells_are_text() -> None:
+    lines: list[str] = []
+    original = show.st.html
+    show.st.html = lines.append  # type: ignore[assignment]
+    try:
+        show.table([{"a": "<b>&"}])
+    finally:
+        show.st.html = original  # type: ignore[method-assign]
+    assert "&lt;b&gt;&amp;" in lines[0]
