@@ -20,6 +20,7 @@ from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.load.question import LoadAnswer, answered, load_test
 from medusa_sim.measure.cells import STEPS
+from medusa_sim.operators.kinds import KINDS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.plan import tree_speedup
 from medusa_sim.plan.at_batch import scheduled_at
@@ -29,7 +30,6 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce import Reproduction, reproduction
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
@@ -294,23 +294,15 @@ def _load(set_up: SetUp, asked: LoadQuestion, version: float) -> LoadAnswer:
 
 
 def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
-    """`linear fp16` -> how well it was fitted, of every kernel of one set."""
+    """`linear layers, fp16` -> how well it was fitted, of every kernel of one set."""
     known = load_gpu(gpu).kernels.get(kernels)
     if known is None:
         return {}
-    found = {}
-    for place, kernel in fitted_kernels(known).items():
-        section, _, entry = place.partition(".")
-        words = f"{_SECTIONS.get(section, '')} {entry.replace('_', ' ')}".strip()
-        found[words] = kernel.fit
-    return found
-
-
-_SECTIONS = {
-    "gemm": "linear", "moe": "experts", "mla": "latent attention", "dispatch": "experts,",
-    "unfused": "QK and PV",
-}  # fmt: skip
-"""What stands before the names of a section's kernels, where these do not say it themselves."""
+    return {
+        kind.title if kind.section == key else f"{kind.title}, {key.replace('_', ' ')}": kernel.fit
+        for kind in KINDS
+        for key, kernel in kind.table(known).items()
+    }
 
 
 def profile_files(gpu: str) -> dict[str, Path]:

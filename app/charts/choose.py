@@ -144,10 +144,11 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
     y = {"field": "candidates", "type": "ordinal", "title": "candidates", "axis": {"grid": False}}
     legend = {"values": [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0], "format": ".1f", "gradientLength": 240}
     ink = {
-        "condition": {"test": "datum.fits == 'no'", "value": NEUTRAL},
-        "field": "ink",
-        "type": "nominal",
-        "scale": None,
+        "condition": [
+            {"test": "datum.fits == 'no'", "value": NEUTRAL},
+            {"test": "datum.ink == '#ffffff'", "value": "#ffffff"},
+        ],
+        "value": "#000000",
     }
     return base(
         21 * len(shown),

@@ -59,7 +59,6 @@ _SCORES = (
     "operator", "dtype", "size", "rows", "mean", "p90", "worst", "bias", "in band", "worst row",
 )  # fmt: skip
 _SCORE_PHONE = ("operator", "size", "rows", "mean", "worst")
-_ELEMENTWISE = ("rms norm", "rope", "activation", "residual", "embedding", "next token")
 
 
 def page(set_up: SetUp) -> None:
@@ -100,7 +99,7 @@ def _fits(gpu: str, kernels: str) -> None:
     )
     show.table(_fit_rows(fits), _FIT_PHONE)
     show.chart(
-        charts.band_chart({name: fit for name, fit in own.items() if name not in _ELEMENTWISE}),
+        charts.band_chart({name: fit for name, fit in own.items() if "elementwise" not in name}),
         name="bands",
         caption="Bars: where 80 % of measurements lie around the prediction, small sizes above large ones.",
         told=show.command(["specs", gpu, "--with-kernels"]),

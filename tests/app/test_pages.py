@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow as pa
 import show
 import uploads
-from charts import compare, roofline, tree, validation
+from charts import choose, compare, roofline, tree, validation
 from charts.style import Spec
 from conftest import Opened, commands, csv_rows, metrics, printed, tables, text_of
 from conftest import charts as chart_specs
@@ -30,6 +30,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
 from medusa_sim.plan.at_batch import scheduled_at
+from medusa_sim.plan.by_count import count_table
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
@@ -267,6 +268,9 @@ def test_charts_are_valid_specifications() -> None:
         best = optimal_order(heads, size).tree(size)
         drawn(tree.tree_chart(best, node_probabilities(best, heads)))
     drawn(tree.mask_chart(CandidateTree.chain(5)))
+    table = count_table(answers.recommendation(set_up(), 8).surface)
+    drawn(choose.speedup_map(table, 8))
+    drawn(choose.speedup_chart(table, [1, 8]))
     drawn(tree.budget_chart(answers.tree_curve(set_up(), 1, 16), (2, 1.5, 1.4)))
     drawn(validation.band_chart(answers.fits_of("h100-sxm", "sglang")))
     frame = pd.DataFrame({"time_us": [1.0, 2.0], "predicted_us": [1.1, 1.9], "op": ["a", "b"]})
