@@ -69,9 +69,20 @@ def shown(given: object) -> str:
     return text if len(text) <= SHOWN_CHARACTERS else text[: SHOWN_CHARACTERS - 3] + "..."
 
 
+MOST_MEANT = 8
+"""Names that an error offers where each of them may be meant."""
+
+
 def unknown_name(kind: str, given: str, allowed: Iterable[str]) -> str:
-    """One line for a name that does not exist: the nearest one first, then every allowed name."""
+    """One line for a name that does not exist: those that begin with it, else the nearest, then all.
+
+    >>> unknown_name("model", "llama-4", ["llama-4-scout", "llama-4-maverick", "llama-7b"]).split(" (")[0]
+    "unknown model 'llama-4'; did you mean one of llama-4-maverick, llama-4-scout?"
+    """
     names = sorted(allowed)
-    near = difflib.get_close_matches(given[:SHOWN_CHARACTERS].lower(), names, n=1, cutoff=0.4)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    typed = given[:SHOWN_CHARACTERS].lower()
+    meant = [name for name in names if typed and name.lower().startswith(typed)][:MOST_MEANT]
+    meant = meant or difflib.get_close_matches(typed, names, n=1, cutoff=0.4)
+    told = f"one of {', '.join(meant)}" if len(meant) > 1 else "".join(map(repr, meant))
+    hint = f"; did you mean {told}?" if told else ""
     return f"unknown {kind} {shown(given)}{hint} (known: {', '.join(names)})"

@@ -1,4 +1,7 @@
-"""Grids as they are typed: `8`, `1,2,8`, `1..64`, `16..112:16`, `1..64:x2`, and lists of these."""
+"""Grids as they are typed: `8`, `1,2,8`, `1..64`, `16..112:16`, `1..64:x2`, and lists of these.
+
+Lengths may be given in k, which is 1024 tokens as in the names of models: `128k` is 131072.
+"""
 
 from __future__ import annotations
 
@@ -16,20 +19,22 @@ _SHOWN = 160
 
 _RANGE = re.compile(r"(?P<first>[0-9]+)\.\.(?P<last>[0-9]+)(?::(?P<factor>x)?(?P<step>[0-9]+))?", re.ASCII)
 _NUMBER = re.compile(r"[0-9]+", re.ASCII)
+_K = re.compile(r"([0-9]{1,9})[kK]\b", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """One axis of a grid: its name, whether `a..b` means powers of two, and its largest value."""
+    """One axis of a grid: its name, whether `a..b` means powers of two, its largest, if it takes 4k."""
 
     name: str
     powers_of_two: bool
     largest: int
+    in_k: bool = False
 
     @property
     def forms(self) -> str:
         """What may be typed, for help and error messages."""
-        return "8 or 1,2,8 or 1..64 or 16..112:16 or 1..64:x2"
+        return "8 or 1,2,8 or 1..64 or 16..112:16 or 1..64:x2" + (" or 4k (4096)" if self.in_k else "")
 
     def values(self, text: str) -> tuple[int, ...]:
         """The whole numbers that `text` stands for, ascending and without repeats.
@@ -43,7 +48,8 @@ class Axis:
         """
         found: set[int] = set()
         for part in text.split(","):
-            found.update(self._part(part.strip(), text))
+            plain = _K.sub(lambda typed: str(int(typed[1]) * 1024), part) if self.in_k else part
+            found.update(self._part(plain.strip(), text))
             if len(found) > MAX_VALUES:
                 raise self._error(text, f"more than {MAX_VALUES} values", "a coarser step")
         return tuple(sorted(found))
@@ -96,7 +102,7 @@ class Axis:
 
 
 BATCH = Axis("batch", powers_of_two=True, largest=65_536)
-SEQ_LEN = Axis("seq_len", powers_of_two=True, largest=16_777_216)
+SEQ_LEN = Axis("seq_len", powers_of_two=True, largest=16_777_216, in_k=True)
 CANDIDATES = Axis("candidates", powers_of_two=False, largest=65_536)
 TP = Axis("tp", powers_of_two=True, largest=1024)
 

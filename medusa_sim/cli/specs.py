@@ -105,17 +105,23 @@ def _known(data_dir: Path | None) -> dict[str, tuple[str, ...]]:
 
 def _wanted(names: tuple[str, ...], kind: str | None, data_dir: Path | None) -> Iterator[tuple[str, str]]:
     """(kind, name) of every entry to show."""
+    from medusa_sim.specs.hf_families import unmodelled
+    from medusa_sim.specs.runtime import runtime_aliases
+
     known = {key: found for key, found in _known(data_dir).items() if kind in (None, key)}
     if not names:
         for key, found in known.items():
             yield from ((key, name) for name in found)
         return
-    for name in names:
+    for given in names:
+        name = runtime_aliases().get(given, given) if "runtime" in known else given
         kinds = [key for key, found in known.items() if name in found]
-        if not kinds and (name.endswith(".json") or "/" in name):  # a path, or a Hugging Face id
-            kinds = ["model"]
+        if not kinds and "model" in known and (name.endswith(".json") or "/" in name or unmodelled(name)):
+            kinds = ["model"]  # a path or a Hugging Face id, or the model's loader says what is missing
+        if not kinds and kind == "gpu":
+            kinds = ["gpu"]  # the loader knows relatives
         if not kinds:
-            every = [each for found in known.values() for each in found]
+            every = [*runtime_aliases(), *(each for found in known.values() for each in found)]
             raise SpecError(unknown_name(kind or "GPU, model, runtime or profile", name, every))
         yield kinds[0], name
 

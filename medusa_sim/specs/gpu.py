@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+import re
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
@@ -237,8 +238,46 @@ def _power(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Power | None:
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:
     path = data.find(HARDWARE, f"{name}.toml", data_dir)
     if path is None:
-        raise SpecError(unknown_name("GPU", name, gpu_names(data_dir)))
+        raise SpecError(_unknown_gpu(name, data_dir))
     return _parsed(file_state(path))
+
+
+_RELATIVES = {
+    "a10": "a40",
+    "a16": "a40",
+    "a30": "a100-40gb",
+    "a800": "a100-80gb-sxm",
+    "b300": "b200",
+    "gb300": "gb200",
+    "gh200": "h200-sxm",
+    "h20": "h200-sxm",
+    "h800": "h100-sxm",
+    "l20": "l40s",
+    "l40": "l40s",
+    "mi325": "mi300x",
+    "mi350": "mi300x",
+    "mi355": "mi300x",
+    "rtx-a5000": "rtx-a6000",
+    "rtx-6000-ada": "l40s",
+}
+"""Cards without a file, by how their names begin -> the nearest of the same architecture that has one."""
+
+
+def _unknown_gpu(name: str, data_dir: str | os.PathLike[str] | None) -> str:
+    """One line for a card that has no file: a relative that has one, and how to write another."""
+    if (near := relative_of(name)) is None:
+        return f"{unknown_name('GPU', name, gpu_names(data_dir))}; {_OWN_FILE}"
+    return f"GPU {shown(name)} has no file here; its nearest relative is {near!r}; {_OWN_FILE}"
+
+
+def relative_of(name: str) -> str | None:
+    """The card with a file that is nearest to a known one without; None for all other names."""
+    typed = name[:100].lower().replace("_", "-")
+    begun = [begins for begins in _RELATIVES if re.match(rf"{begins}(?![0-9])", typed)]
+    return _RELATIVES[max(begun, key=len)] if begun else None
+
+
+_OWN_FILE = "to add a card write hardware/NAME.toml in your data folder (docs/guide.md, 'Your own GPU')"
 
 
 @lru_cache(maxsize=128)

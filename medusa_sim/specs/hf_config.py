@@ -20,11 +20,11 @@ from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import (
     CLASSES,
     FAMILIES,
-    UNMODELLED,
     WRAPPERS,
     Given,
     Refusal,
     read_family,
+    unmodelled,
 )
 from medusa_sim.specs.model import (
     ARCHITECTURES,
@@ -158,6 +158,8 @@ def _language_model(content: dict[str, Any], refuse: Refusal) -> dict[str, Any]:
         refuse("text_config", f"given {shown(inner)}; a table with the language model's sizes is needed")
     named_class = classes[0] if isinstance(classes, list) and len(classes) == 1 else None
     if not isinstance(named_class, str) or named_class not in WRAPPERS:
+        if isinstance(named_class, str) and unmodelled(named_class) is not None:
+            refuse("architectures", _unknown(named_class, named_class, WRAPPERS))
         refuse(
             "architectures",
             f"given {shown(classes)} with a text_config; allowed: one of {', '.join(WRAPPERS)}, or save the "
@@ -192,8 +194,8 @@ def _family(content: dict[str, Any], refuse: Refusal) -> str:
 
 def _unknown(given: object, name: object, allowed: Iterable[str]) -> str:
     """Why a family cannot be read."""
-    if isinstance(name, str) and name in UNMODELLED:
-        return f"given {shown(given)}: {UNMODELLED[name]} is not modelled"
+    if isinstance(name, str) and (what := unmodelled(name)) is not None:
+        return f"given {shown(given)}: its {what} is not modelled"
     return f"given {shown(given)}; allowed: one of {', '.join(allowed)}"
 
 

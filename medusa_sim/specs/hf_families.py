@@ -6,6 +6,7 @@ values that its configs leave out. Defaults are those of the `transformers` conf
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -358,7 +359,12 @@ FAMILIES: dict[str, Family] = {
     "qwen3_moe": Family(classes=("Qwen3MoeForCausalLM",), read=_qwen),
     "deepseek_v2": Family(classes=("DeepseekV2ForCausalLM",), read=_deepseek),
     "deepseek_v3": Family(classes=("DeepseekV3ForCausalLM",), read=_deepseek),
-    "kimi_k2": Family(classes=("KimiK2ForCausalLM",), read=_deepseek, layout_of="deepseek_v3"),
+    "kimi_k2": Family(
+        classes=("KimiK2ForCausalLM",),
+        read=_deepseek,
+        wrapper="KimiK25ForConditionalGeneration",
+        layout_of="deepseek_v3",
+    ),
     "gpt_oss": Family(
         classes=("GptOssForCausalLM",),
         read=_gpt_oss,
@@ -379,22 +385,46 @@ CLASSES = {name: family for family, about in FAMILIES.items() for name in about.
 WRAPPERS = {about.wrapper: family for family, about in FAMILIES.items() if about.wrapper}
 """Class of a multimodal checkpoint -> the family of its `text_config`."""
 
-_DELTA = "its linear attention (gated DeltaNet), for whose kernels there are no public measurements,"
-_SPARSE = "its sparse attention (an indexer that chooses keys)"
+_DELTA = "linear attention (gated DeltaNet)"
+_KDA = "linear attention (Kimi delta attention)"
+_MAMBA = "Mamba layers"
+_LIGHTNING = "linear attention (lightning attention)"
+_SPARSE = "sparse attention (an indexer that chooses keys)"
+_MIXED = "layers of two attention shapes"
 UNMODELLED = {
-    "Qwen3NextForCausalLM": _DELTA,
-    "qwen3_next": _DELTA,
-    "Qwen3_5MoeForConditionalGeneration": _DELTA,
-    "qwen3_5_moe": _DELTA,
-    "qwen3_5_moe_text": _DELTA,
-    "DeepseekV32ForCausalLM": _SPARSE,
-    "deepseek_v32": _SPARSE,
-    "DeepseekV4ForCausalLM": _SPARSE,
-    "deepseek_v4": _SPARSE,
-    "GlmMoeDsaForCausalLM": _SPARSE,
-    "glm_moe_dsa": _SPARSE,
+    "qwen3next": _DELTA,
+    "qwen35": _DELTA,
+    "qwen36": _DELTA,
+    "kimilinear": _KDA,
+    "kimik3": _KDA,
+    "deepseekv32": _SPARSE,
+    "deepseekv4": _SPARSE,
+    "glm5": _SPARSE,
+    "glmmoedsa": _SPARSE,
+    "minimaxm3": _SPARSE,
+    "minimaxm1": _LIGHTNING,
+    "minimaxtext": _LIGHTNING,
+    "nemotron": _MAMBA,
+    "nvidianemotron": _MAMBA,
+    "jamba": _MAMBA,
+    "mamba": _MAMBA,
+    "falconh1": _MAMBA,
+    "gemma4": _MIXED,
+    "mimov2": _MIXED,
+    "step3": _MIXED,
 }
-"""Known families that are refused, and what of them is missing here."""
+"""What known families have that is not modelled, by how their names, classes and model types begin, in
+letters and digits alone. What `models.toml` or FAMILIES names is looked up before."""
+
+
+def unmodelled(name: str) -> str | None:
+    """What a model has that is refused, told from its name, class or model type; None where nothing is known.
+
+    >>> unmodelled("Qwen3.5-397B-A17B"), unmodelled("Qwen3NextForCausalLM"), unmodelled("qwen3-8b")
+    ('linear attention (gated DeltaNet)', 'linear attention (gated DeltaNet)', None)
+    """
+    letters = re.sub(r"[^a-z0-9]", "", name[:100].rpartition("/")[2].lower())
+    return next((what for begins, what in UNMODELLED.items() if letters.startswith(begins)), None)
 
 
 def read_family(family: str, given: Given) -> Own:

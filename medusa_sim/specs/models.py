@@ -20,7 +20,7 @@ from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.feed_forwards import FeedForward
 from medusa_sim.specs.hf_config import model_from_config
-from medusa_sim.specs.hf_families import FAMILIES
+from medusa_sim.specs.hf_families import FAMILIES, unmodelled
 from medusa_sim.specs.mixers import Mixers
 from medusa_sim.specs.model import (
     ARCHITECTURES,
@@ -114,9 +114,13 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     is_id = _ID.fullmatch(given) is not None and not given.endswith(".json")
     if named is not None and not (is_id and os.path.exists(given)):  # noqa: PTH110  # no error for long names
         return _model(named, entries[named])
+    is_path = given.endswith(".json") or "/" in given or os.sep in given
+    what = unmodelled(given)
+    if what is not None and (not is_path or (is_id and not os.path.exists(given))):  # noqa: PTH110
+        raise SpecError(f"model {shown(given)}: its {what} is not modelled; docs/method.md lists what is")
     if is_id and not os.path.exists(given):  # noqa: PTH110
         raise SpecError(_unknown_id(given))
-    if given.endswith(".json") or "/" in given or os.sep in given:
+    if is_path:
         return model_from_config(Path(given))
     known = unknown_name("model", given, entries)
     raise SpecError(f"{known}; or give the path of a Hugging Face config.json")

@@ -110,9 +110,11 @@ def _unknown(given: str, known: tuple[str, ...]) -> str:
     engine, _, version = given.lower().rpartition("-")
     versions = [name for name in known if engine and name.startswith(f"{engine}-")]
     if versions and any(digit.isdigit() for digit in version):
+        newest = f" ({engine} is the newest, {_shipped()[1][engine]})" if engine in _shipped()[1] else ""
         return (
             f"unknown runtime {shown(given)}: no terms are known for this version of {engine}; choose the "
-            f"nearest of {', '.join(versions)}, or fit yours with `medusa-sim calibrate --engine-bench FILE`"
+            f"nearest of {', '.join(versions)}{newest}, or fit yours with "
+            "`medusa-sim calibrate --engine-bench FILE`"
         )
     return unknown_name("runtime", given, known)
 

@@ -34,6 +34,7 @@ PUBLISHED: dict[str, tuple[float, float]] = {
     "deepseek-v3": (671_026_419_200, 37e9),  # arXiv 2412.19437; without the MTP module
     "deepseek-r1": (671_026_419_200, 37e9),
     "kimi-k2": (1.04e12, 32e9),  # arXiv 2507.20534, table 2
+    "kimi-k2.5": (1.04e12, 32e9),  # the same base, and its card: 1T, 32B activated
     "gpt-oss-20b": (20_914_757_184, 3.61e9),  # arXiv 2508.10925, table 1
     "gpt-oss-120b": (116_829_156_672, 5.13e9),
     "llama-4-scout": (109e9, 17e9),  # with the vision tower of 0.9

@@ -1,0 +1,88 @@
+"""Names that are not there: told with what was meant, or with what is missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from medusa_sim.cli import cli
+from medusa_sim.cli.grids import BATCH, SEQ_LEN
+from medusa_sim.errors import SpecError, UsageError, unknown_name
+from medusa_sim.specs.gpu import _RELATIVES, gpu_names, load_gpu
+from medusa_sim.specs.hf_families import CLASSES, FAMILIES, UNMODELLED, unmodelled
+from medusa_sim.specs.models import load_model, model_names
+from medusa_sim.specs.runtime import load_runtime, runtime_aliases
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize("begins", UNMODELLED)
+def test_a_family_that_is_not_modelled_is_refused_by_name(begins: str, tmp_path: Path) -> None:
+    what = UNMODELLED[begins]
+    for name in (begins, f"{begins}-9b-instruct", f"someone/{begins.upper()}-9B"):
+        with pytest.raises(SpecError, match=re.escape(what)) as refused:
+            load_model(name)
+        assert "did you mean" not in str(refused.value)
+    config = tmp_path / "config.json"
+    for text in ('{"architectures": ["%sForCausalLM"]}', '{"architectures": ["%sForX"], "text_config": {}}'):
+        config.write_text(text % begins.title())
+        with pytest.raises(SpecError, match=re.escape(what)):
+            load_model(config)
+
+
+def test_nothing_that_is_modelled_is_refused_by_name() -> None:
+    for name in (*CLASSES, *FAMILIES):
+        assert unmodelled(name) is None, name
+    for name in model_names():
+        assert load_model(name).name == name
+
+
+def test_the_beginning_of_a_name_lists_what_may_be_meant() -> None:
+    told = unknown_name("model", "llama-4", model_names())
+    assert "one of llama-4-maverick, llama-4-scout?" in told
+    assert "mean 'kimi-k2.5'?" in unknown_name("model", "kimi-k2.", model_names())
+    assert "did you mean" not in unknown_name("model", "", model_names())
+
+
+def test_an_unknown_card_is_told_its_relative_and_how_to_write_a_file() -> None:
+    for given, near in (("A10G", "a40"), ("b300", "b200"), ("rtx-6000-ada", "l40s")):
+        with pytest.raises(SpecError, match=f"{near}.*hardware/NAME.toml"):
+            load_gpu(given)
+    with pytest.raises(SpecError, match="one of h100-nvl, h100-pcie, h100-sxm"):
+        load_gpu("h100")
+    assert set(_RELATIVES.values()) <= set(gpu_names())
+    assert not set(_RELATIVES) & set(gpu_names())
+
+
+def test_the_hardware_file_of_the_guide_is_one(tmp_path: Path) -> None:
+    text = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+    block = re.search(r"```toml\n(schema = 1\n.*?)```", text, re.DOTALL)
+    assert block is not None
+    (tmp_path / "hardware").mkdir()
+    (tmp_path / "hardware" / "my-gpu.toml").write_text(block[1])
+    asked = ("sweep", "--gpu", "my-gpu", "--candidates", "1,2", "--data-dir", str(tmp_path))
+    for dtype in ("fp16", "bf16"):
+        ended = CliRunner().invoke(cli, [*asked, "--dtype", dtype], prog_name="medusa-sim")
+        assert ended.exit_code == 0, ended.output
+
+
+def test_aliases_are_names_everywhere() -> None:
+    for alias, name in runtime_aliases().items():
+        assert load_runtime(alias).name == name
+        ended = CliRunner().invoke(cli, ["specs", alias], prog_name="medusa-sim")
+        assert ended.exit_code == 0
+        assert name in ended.stdout
+        with pytest.raises(SpecError, match=f"newest, {re.escape(name)}"):
+            load_runtime(f"{alias}-99.1")
+
+
+def test_lengths_may_be_given_in_k() -> None:
+    assert SEQ_LEN.values("128k") == (131_072,)
+    assert SEQ_LEN.values("1k,4K..16k") == (1024, 4096, 8192, 16_384)
+    assert SEQ_LEN.values("1k..4k:1k") == (1024, 2048, 3072, 4096)
+    for axis, text in ((BATCH, "1k"), (SEQ_LEN, "kk"), (SEQ_LEN, "1.5k"), (SEQ_LEN, "99999999k")):
+        with pytest.raises(UsageError):
+            axis.values(text)
