@@ -29,7 +29,7 @@ UNTIMED = ("tgi", "llama-cpp")
 class SetUp:
     """A scenario by names, as the command line takes them: a key of every cache.
 
-    acceptance: a profile's name, one rate or rates by position; None for what ships, where something does.
+    acceptance: a profile's name, one rate or rates by position; None for what ships.
     config: an uploaded config.json in the place of a model's name. engine: by the drafter where none is
     named.
     """
@@ -67,11 +67,6 @@ class SetUp:
     def chain_only(self) -> bool:
         """Whether the engine verifies chains alone, so that no tree's number may be shown for it."""
         return self.engine in UNTIMED or load_runtime(self.engine).chain_only
-
-    @property
-    def lacks_acceptance(self) -> bool:
-        """Whether nothing is known of how often this drafter's tokens are accepted."""
-        return self.acceptance is None and drafter_kind(self.drafter).lender is None
 
     @property
     def export(self) -> str:

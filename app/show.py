@@ -20,7 +20,6 @@ from medusa_sim.errors import MedusaSimError
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from chosen import SetUp
 
     from medusa_sim.report.text import TextTable
 
@@ -95,19 +94,6 @@ def in_words(line: str) -> str:
     """A line of the package as Markdown in the words of this app: inputs have labels, not options."""
     named = _OPTION.sub(lambda found: f"“{_LABELS[found[1]]}”" if found[1] in _LABELS else found[0], line)
     return _MARKUP.sub(r"\\\g<0>", named)
-
-
-def ask_for_acceptance(set_up: SetUp) -> None:
-    """End the page of a set-up of which nobody said how often its drafts are accepted."""
-    if set_up.lacks_acceptance:
-        st.info(
-            f"**How often is a draft of {set_up.drafter} accepted?** That decides whether it pays, and it "
-            "depends on your model and prompts: nothing is assumed. Type it under “Acceptance” in the "
-            "sidebar (» on a phone): one rate such as 0.7, rates by position such as 0.78,0.60,0.42, or a "
-            "profile. Engines log it: vLLM as its draft acceptance rate, SGLang as its accept length.",
-            icon=":material/help:",
-        )
-        st.stop()
 
 
 def ignored_note() -> None:

@@ -162,8 +162,7 @@ def drafters_of(engine: str) -> tuple[str, ...]:
 def acceptance_choice(
     where: Any, drafter: str, name: str = "acceptance", default: str | None = None
 ) -> str | None:
-    """A profile, or rates as the user types them; None for what ships, or where nothing is given."""
-    ships = drafter_kind(drafter).lender is not None
+    """A profile, or rates as the user types them; None for what ships."""
     profiles = profiles_of(drafter)
     typed = () if default is None or default in profiles else (default,)
     chosen = inputs.choice(
@@ -173,7 +172,6 @@ def acceptance_choice(
         (SHIPPED, *profiles, *typed),
         default or SHIPPED,
         f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours.",
-        shown={} if ships else {SHIPPED: "none: type a rate"},
         typed=True,
     )
     if chosen == SHIPPED:

@@ -2,7 +2,7 @@
 
     import medusa_sim as ms
 
-    s = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle", acceptance="eagle3-llama-3.1-8b")
+    s = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="eagle3-llama-3.1-8b")
     s.sweep(batch=[1, 4, 16, 64], candidates=range(1, 33))
     s.recommend(batch=(1, 64))
 

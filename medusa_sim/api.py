@@ -57,8 +57,6 @@ if TYPE_CHECKING:
 Sizes = int | Iterable[int]
 """One whole number from 1, or several."""
 
-DRAFT_CHECKPOINT = "DRAFT_CHECKPOINT"
-"""Stands in exported settings where no checkpoint of the draft was named."""
 _OF_A_LOAD = ("prompt_tokens", "output_tokens")
 """Arguments that a scenario has too, as traffic on its steps; a load has the requests themselves."""
 _FLAGS = {
@@ -398,12 +396,10 @@ class Answer:
     ) -> EngineSettings:
         """Launch settings of an engine: `text` and `notes`.
 
-        draft_path: the draft's checkpoint; None writes DRAFT_CHECKPOINT in its place. Raises UsageError for
-        what the engine cannot do.
+        draft_path: the draft's checkpoint. Raises UsageError where the engine needs one and none is given,
+        and for what the engine cannot do.
         """
-        return engine_settings(
-            self.recommendation, engine, version=version, draft_path=draft_path or DRAFT_CHECKPOINT
-        )
+        return engine_settings(self.recommendation, engine, version=version, draft_path=draft_path)
 
     def __repr__(self) -> str:
         """The sentence."""

@@ -63,8 +63,6 @@ def page(set_up: SetUp) -> None:
     )
     request = _request()
     note = st.container()
-    with headline:
-        show.ask_for_acceptance(set_up)
     answer = answers.recommendation(set_up, batch_max, objective)
     row = scheduled_at(answer, batch, set_up.seq_len)
     whole = None if request is None else answers.request(set_up, batch, *request)

@@ -72,11 +72,6 @@ def _rows(set_ups: list[SetUp]) -> dict[str, list[dict[str, Any]]]:
     found = {}
     known: set[str] = set()
     for name, each in zip(_names(set_ups), set_ups, strict=True):
-        if each.lacks_acceptance:
-            st.info(
-                f"{name}: type how often its drafts are accepted; nothing is assumed.", icon=":material/help:"
-            )
-            continue
         try:
             found[name] = answers.by_batch(each, _BATCHES)
         except MedusaSimError as error:

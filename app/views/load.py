@@ -29,7 +29,6 @@ _PHONE = ("policy", "full at", "within limits to", "off from")
 def page(set_up: SetUp) -> None:
     """Requests, limits and a policy in; rates that are carried, latencies and one run over time out."""
     st.title("Under load", anchor=False)
-    show.ask_for_acceptance(set_up)
     if set_up.chain_only is False:
         st.caption("Chains of drafts are simulated, also where trees could be run.")
     asked = _asked()

@@ -43,7 +43,7 @@ def _numbers(set_up: SetUp) -> None:
     left, right = st.columns([3, 1])
     wanted = inputs.text(left, "find", "Find", "", "Only rows that hold this text.").lower()
     kernels = inputs.on_off(right, "fitted", "Fitted parameters", True, "With those of the GPU's kernels.")
-    profile = None if set_up.lacks_acceptance else answers.scenario_of(set_up).profile.name
+    profile = answers.scenario_of(set_up).profile.name
     chosen = [("gpu", set_up.gpu), ("model", set_up.model_given), ("runtime", set_up.runtime)]
     if profile in acceptance_names():  # one rate for every draft is no file
         chosen.append(("acceptance", profile))

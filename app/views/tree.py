@@ -39,8 +39,6 @@ def page(set_up: SetUp) -> None:
     kind = inputs.choice(left, "kind", "Tree", _KINDS, first, "The recommended one, or your own.")
     told = "For the speedup in the set-up of the sidebar."
     batch = inputs.whole(right, "batch", "Batch", 1, _BATCH_MAX, 1, told)
-    with headline:
-        show.ask_for_acceptance(set_up)
     scenario = answers.scenario_of(set_up)
     tree, told = _tree(kind, set_up, scenario, batch)
     show.ignored_note()

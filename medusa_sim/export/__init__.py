@@ -10,6 +10,7 @@ from medusa_sim.export import llama_cpp, plain_json, sglang, tensorrt_llm, tgi, 
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.parallel import ONE
+from medusa_sim.step.drafter.registry import DRAFTERS
 
 Writer = Callable[[Recommendation, str | None, str | None], EngineSettings]
 
@@ -35,7 +36,20 @@ def engine_settings(
     if engine not in WRITERS:
         raise UsageError(unknown_name("engine", engine, ENGINES))
     found = WRITERS[engine](answer, version, draft_path)
-    return replace(found, notes=(*found.notes, *_latency_note(answer), *_gpu_notes(answer, engine)))
+    notes = (*_acceptance_note(answer), *_latency_note(answer), *_gpu_notes(answer, engine))
+    return replace(found, notes=(*found.notes, *notes))
+
+
+def _acceptance_note(answer: Recommendation) -> tuple[str, ...]:
+    """That the acceptance is another drafter's than the one that is launched."""
+    method, name = answer.drafting.method, answer.scenario.profile.name
+    own = next((kind.name for kind in DRAFTERS.values() if name.startswith(kind.profiles[0])), method)
+    if own == method:
+        return ()
+    return (
+        f"{method} is launched, but acceptance {name} was measured with {own}: take --drafter {own}, or "
+        "measure yours",
+    )
 
 
 def _latency_note(answer: Recommendation) -> tuple[str, ...]:

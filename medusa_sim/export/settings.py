@@ -33,7 +33,7 @@ def needed_draft(answer: Recommendation, engine: str, draft_path: str | None) ->
     if draft_path is None:
         raise UsageError(
             f"{engine} needs the checkpoint of the {answer.drafting.method} draft: "
-            "add --draft-path FOLDER_OR_ID"
+            "add --draft-path FOLDER_OR_ID (draft_path= in Python)"
         )
     return draft_path
 

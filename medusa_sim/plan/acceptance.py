@@ -110,12 +110,11 @@ def acceptance_of(
 ) -> AcceptanceProfile:
     """The profile that `given` names, in any of FORMS.
 
-    None: the drafter's shipped profile of the model, else the one it borrows. workload: an MT-bench category
-    (Figure 3b of the Medusa paper). lossless: greedy acceptance instead of typical acceptance (Figure 5), for
-    curves, which were measured with it; accuracies and rates say how often a guess is exactly right as they
-    are.
-    Raises UsageError where a drafter needs rates of its own, or for an unknown workload; SpecError or
-    DataError from loading.
+    None: the drafter's shipped profile of the model, else the one it borrows, else a typical one. workload:
+    an MT-bench category (Figure 3b of the Medusa paper). lossless: greedy acceptance instead of typical
+    acceptance (Figure 5), for curves, which were measured with it; accuracies and rates say how often a
+    guess is exactly right as they are.
+    Raises UsageError for an unknown workload; SpecError or DataError from loading.
     """
     profile = _loaded(given, drafter, model_name, data_dir)
     if workload is not None:
@@ -140,8 +139,6 @@ def _loaded(given: Given, drafter: type[Drafter], model_name: str, data_dir: Dat
 
 
 def _shipped(drafter: type[Drafter], model_name: str, data_dir: DataDir) -> AcceptanceProfile:
-    if drafter.lender is None:
-        raise UsageError(f"drafter {drafter.name} needs --acceptance, since no profile of it ships: {FORMS}")
     known = acceptance_names(data_dir)
     own = (f"{prefix}{model_name}" for prefix in drafter.profiles)
     chosen = next((name for name in own if name in known), None)

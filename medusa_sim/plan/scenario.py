@@ -35,6 +35,7 @@ from medusa_sim.plan.defaults import (
     DEFAULT_GPU,
     DEFAULT_MODEL,
     MAX_DRAFTS,
+    TYPICAL,
     default_runtime,
 )
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
@@ -365,7 +366,12 @@ class Scenario:
     def warnings(self) -> tuple[str, ...]:
         """What the scenario rests on that was not measured for it, a sentence each."""
         told = []
-        if self.borrows_acceptance:
+        if self.profile.name.startswith(TYPICAL):
+            told.append(
+                f"acceptance {self.profile.name} is an assumption ({self.profile.title}): nobody measured "
+                f"{self.drafting.method} on {self.model.name}; give your own with --acceptance"
+            )
+        elif self.borrows_acceptance:
             told.append(
                 f"acceptance {self.profile.name} was measured on another model than {self.model.name}; give "
                 "your own with --acceptance"

@@ -64,7 +64,7 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
         "model": _model_table(by_kind["model"]),
         "runtime": _simple_table("runtimes", by_kind["runtime"], ("title",)),
         "acceptance": _simple_table(
-            "acceptance profiles", by_kind["acceptance"], ("candidates_max", "title")
+            "acceptance profiles", by_kind["acceptance"], ("model", "candidates_max", "title")
         ),
         "price": _price_table(by_kind["price"]),
     }
@@ -196,6 +196,20 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
             return _acceptance_rows(name, data_dir)
 
 
+def _modelled(profile: str) -> str:
+    """The model that a profile's name ends with, or why it cannot be asked; empty where it names none."""
+    from medusa_sim.specs.hf_families import unmodelled
+    from medusa_sim.specs.models import model_names
+    from medusa_sim.step.drafter.registry import DRAFTERS
+
+    prefixes = [prefix for kind in DRAFTERS.values() for prefix in kind.profiles]
+    model = profile.removeprefix(next(filter(profile.startswith, prefixes), ""))
+    known = [name for name in model_names() if model.startswith(name)]
+    if known:
+        return max(known, key=len)
+    return "" if (what := unmodelled(model)) is None else f"none: {what} is not modelled"
+
+
 def _acceptance_rows(name: str, data_dir: DataDir) -> list[SpecRow]:
     """Tokens per step at powers of two, with the profile's source."""
     from medusa_sim.acceptance.profile import load_acceptance
@@ -206,6 +220,7 @@ def _acceptance_rows(name: str, data_dir: DataDir) -> list[SpecRow]:
     return [
         SpecRow(key="kind", value=profile.kind, source=profile.source),
         SpecRow(key="title", value=profile.title, source=profile.source),
+        SpecRow(key="model", value=_modelled(name), source=profile.source),
         SpecRow(key="candidates_max", value=profile.candidates_max, source=profile.source),
         *(
             SpecRow(key=f"tokens_per_step.{count}", value=float(value), source=profile.source)

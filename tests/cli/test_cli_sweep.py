@@ -250,7 +250,6 @@ def test_heads_decide_what_is_accepted() -> None:
         for heads in (1, 5)
     )
     assert few < 2.0 < every
-    assert "needs --acceptance" in run("--drafter", "ngram").output
 
 
 def test_batches_that_pay_are_told_where_small_ones_do_not() -> None:

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.cli import cli
 from medusa_sim.cli.grids import BATCH, SEQ_LEN
 from medusa_sim.errors import SpecError, UsageError, unknown_name
+from medusa_sim.report.spec_tables import _modelled
 from medusa_sim.specs.gpu import _RELATIVES, gpu_names, load_gpu
 from medusa_sim.specs.hf_families import CLASSES, FAMILIES, UNMODELLED, unmodelled
 from medusa_sim.specs.models import load_model, model_names
@@ -67,6 +69,16 @@ def test_the_hardware_file_of_the_guide_is_one(tmp_path: Path) -> None:
     for dtype in ("fp16", "bf16"):
         ended = CliRunner().invoke(cli, [*asked, "--dtype", dtype], prog_name="medusa-sim")
         assert ended.exit_code == 0, ended.output
+
+
+def test_every_profile_says_which_model_it_is_of() -> None:
+    named = {name: _modelled(name) for name in acceptance_names()}
+    assert named["eagle3-kimi-k2.5-no-thinking"] == "kimi-k2.5"
+    for name, model in named.items():
+        if name.startswith(("draft-", "paper-", "python-", "typical-")):
+            continue  # of no model, or of two
+        refused = unmodelled(name.partition("-")[2])
+        assert model in model_names() or (refused is not None and refused in model), name
 
 
 def test_aliases_are_names_everywhere() -> None:

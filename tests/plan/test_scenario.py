@@ -144,8 +144,6 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
         ({"gpu": "a40", "dtype": "fp8"}, SpecError, "fp8"),
         ({"drafter": "mtp", "acceptance": 0.8}, UsageError, "no MTP module"),
         ({"drafter": "mtp"}, UsageError, "no MTP module"),
-        ({"drafter": "ngram"}, UsageError, "needs --acceptance"),
-        ({"drafter": "draft-model", "draft_model": "llama-68m"}, UsageError, "needs --acceptance"),
         ({"drafter": "draft-model", "acceptance": 0.8}, UsageError, "needs --draft-model"),
         ({"draft_model": "llama-68m"}, UsageError, "takes no --draft-model"),
         ({"draft_vocab": 32000}, UsageError, "takes no --draft-vocab"),
@@ -299,15 +297,35 @@ def test_counts_that_acceptance_does_not_describe_have_no_rows() -> None:
         scenario.covered([8, 16])
 
 
+@pytest.mark.parametrize("drafter", ["ngram", "suffix", "draft-model", "pard"])
+def test_a_typical_rate_is_called_an_assumption_with_its_source(drafter: str) -> None:
+    draft = "qwen3-0.6b" if "ngram" != drafter != "suffix" else None
+    scenario = Scenario(model="qwen3-8b", drafter=drafter, draft_model=draft, latency="roofline")
+    assert any("is an assumption" in line and scenario.profile.title in line for line in scenario.warnings)
+    low, high = scenario.profile.band(2)
+    assert high - low > 0.2 * (scenario.profile.tokens_per_step(2) - 1.0)
+    given = scenario.but(acceptance=0.5)
+    assert not any("assumption" in line for line in given.warnings)
+
+
+@pytest.mark.parametrize(
+    ("name", "figures"),
+    [("ngram", {1: 1.236, 3: 1.395}), ("suffix", {3: 1.693}), ("draft-model", {2: 2.122, 5: 2.764})],
+)
+def test_a_typical_profile_gives_the_figures_that_it_cites(name: str, figures: dict[int, float]) -> None:
+    profile = load_acceptance(f"typical-{name}")
+    for drafts, tokens in figures.items():
+        assert profile.tokens_per_step(drafts + 1) == pytest.approx(tokens, abs=0.02)
+
+
 def test_every_drafter_is_registered_once_and_says_what_it_is() -> None:
     assert len(set(drafter_names())) == len(drafter_names()) == len(DRAFTERS)
     for name, kind in DRAFTERS.items():
         assert kind.name == name
         assert kind.title
         assert kind.unit in ("head", "draft")
-        assert bool(kind.profiles) == (kind.lender is not None)
-        if kind.lender is not None:
-            assert load_acceptance(kind.lender).name == kind.lender
+        assert kind.profiles
+        assert load_acceptance(kind.lender).name == kind.lender
 
 
 def test_the_measured_model_refuses_or_falls_back_by_choice() -> None:

@@ -62,7 +62,7 @@ class Drafter(ABC):
     has_levels: drafts level by level, so many nodes each. looks_up: finds drafts in the text or none.
     takes_draft_model, takes_draft_vocab: which
     `Parts` it uses. profiles: prefixes of its shipped acceptance profiles, best first; lender: the profile
-    that a model without one of its own borrows. Without them acceptance must be given.
+    that a model without one of its own borrows, or a typical one that nobody measured for it.
     """
 
     __slots__ = ()
@@ -76,8 +76,8 @@ class Drafter(ABC):
     looks_up: ClassVar[bool] = False
     takes_draft_model: ClassVar[bool] = False
     takes_draft_vocab: ClassVar[bool] = False
-    profiles: ClassVar[tuple[str, ...]] = ()
-    lender: ClassVar[str | None] = None
+    profiles: ClassVar[tuple[str, ...]]
+    lender: ClassVar[str]
 
     @classmethod
     @abstractmethod

@@ -31,7 +31,7 @@ class DFlash(LayerDrafter):
     title: ClassVar[str] = "DFlash layers"
     has_levels: ClassVar[bool] = False
     profiles: ClassVar[tuple[str, ...]] = ("dflash-",)
-    lender: ClassVar[str | None] = "dflash-qwen3-8b"
+    lender: ClassVar[str] = "dflash-qwen3-8b"
 
     def block_tokens(self) -> int:
         """Rows of the block: the target's token and the masks."""

@@ -37,6 +37,8 @@ class DraftModel(Drafter):
     needs: ClassVar[Knowledge] = "ranks"
     has_levels: ClassVar[bool] = True
     takes_draft_model: ClassVar[bool] = True
+    profiles: ClassVar[tuple[str, ...]] = ("draft-model-",)
+    lender: ClassVar[str] = "typical-draft-model"
 
     @classmethod
     def of(cls, parts: Parts, depth: int, width: int = 1) -> DraftModel:

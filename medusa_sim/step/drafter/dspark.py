@@ -30,7 +30,7 @@ class DSpark(DFlash):
     name: ClassVar[str] = "dspark"
     title: ClassVar[str] = "DSpark layers"
     profiles: ClassVar[tuple[str, ...]] = ("dspark-",)
-    lender: ClassVar[str | None] = "dspark-deepseek-v4-pro"
+    lender: ClassVar[str] = "dspark-deepseek-v4-pro"
 
     def block_tokens(self) -> int:
         """Rows of the block: one for each draft."""

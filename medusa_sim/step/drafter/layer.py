@@ -127,7 +127,7 @@ class Eagle(LayerDrafter):
     name: ClassVar[str] = "eagle"
     title: ClassVar[str] = "EAGLE layer"
     profiles: ClassVar[tuple[str, ...]] = ("eagle1-", "eagle3-")
-    lender: ClassVar[str | None] = "eagle1-vicuna-7b"
+    lender: ClassVar[str] = "eagle1-vicuna-7b"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,4 +144,4 @@ class Eagle3(LayerDrafter):
     name: ClassVar[str] = "eagle3"
     title: ClassVar[str] = "EAGLE-3 layer"
     profiles: ClassVar[tuple[str, ...]] = ("eagle3-",)
-    lender: ClassVar[str | None] = "eagle3-llama-3.1-8b"
+    lender: ClassVar[str] = "eagle3-llama-3.1-8b"

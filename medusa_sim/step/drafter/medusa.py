@@ -30,7 +30,7 @@ class MedusaHeads(Drafter):
     needs: ClassVar[Knowledge] = "ranks"
     pays_per_draft: ClassVar[bool] = False
     profiles: ClassVar[tuple[str, ...]] = ("medusa1-",)
-    lender: ClassVar[str | None] = "medusa1-vicuna-7b"
+    lender: ClassVar[str] = "medusa1-vicuna-7b"
 
     @classmethod
     def of(cls, parts: Parts, depth: int, width: int = 1) -> MedusaHeads:

@@ -28,7 +28,7 @@ class Mtp(LayerDrafter):
     title: ClassVar[str] = "MTP module"
     takes_draft_vocab: ClassVar[bool] = False
     profiles: ClassVar[tuple[str, ...]] = ("mtp-",)
-    lender: ClassVar[str | None] = "mtp-deepseek-r1"
+    lender: ClassVar[str] = "mtp-deepseek-r1"
 
     @classmethod
     def of(cls, parts: Parts, depth: int, width: int = 1) -> Mtp:

@@ -20,6 +20,8 @@ class NoDrafter(Drafter):
     needs: ClassVar[Knowledge] = "ranks"
     pays_per_draft: ClassVar[bool] = False
     looks_up: ClassVar[bool] = True
+    profiles: ClassVar[tuple[str, ...]] = ("ngram-",)
+    lender: ClassVar[str] = "typical-ngram"
 
     @classmethod
     def of(cls, parts: Parts, depth: int, width: int = 1) -> NoDrafter:
@@ -58,3 +60,5 @@ class Suffix(NoDrafter):
 
     name: ClassVar[str] = "suffix"
     title: ClassVar[str] = "suffix drafts"
+    profiles: ClassVar[tuple[str, ...]] = ("suffix-",)
+    lender: ClassVar[str] = "typical-suffix"

@@ -36,7 +36,7 @@ class PEagle(Eagle3):
     title: ClassVar[str] = "P-EAGLE layers"
     has_levels: ClassVar[bool] = False
     profiles: ClassVar[tuple[str, ...]] = ("p-eagle-",)
-    lender: ClassVar[str | None] = "p-eagle-gpt-oss-120b"
+    lender: ClassVar[str] = "p-eagle-gpt-oss-120b"
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """One pass; logits of the `depth` rows that propose."""
