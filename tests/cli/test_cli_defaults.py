@@ -39,7 +39,9 @@ def _asked(command: str) -> Result:
 def test_a_default_is_no_reason_to_warn(command: str) -> None:
     result = _asked(command)
     assert [line for line in result.stderr.splitlines() if not _PLAIN.match(line)] == []
-    assert "warning" not in result.stdout
+    warned = [line for line in result.stdout.splitlines() if line.startswith("warning")]
+    # that a profile ends before the best count does is part of the answer
+    assert [line for line in warned if "more may pay" not in line] == []
 
 
 def test_the_default_sweep_shows_trees_their_knee_and_the_engines_chain() -> None:
