@@ -67,6 +67,12 @@ def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) ->
     return value
 
 
+def is_given(option: str) -> bool:
+    """Whether an option of the running command was typed."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is not click.core.ParameterSource.DEFAULT
+
+
 def output_options(command: Command) -> Command:
     """--format, -o/--output, --wide and --data-dir; the command gets `output` (an Output) and `data_dir`."""
 

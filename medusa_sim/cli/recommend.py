@@ -11,7 +11,7 @@ import click
 from medusa_sim.cli.grids import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPU, MODEL
-from medusa_sim.cli.options import SCENARIO_NAMES, output_options, scenario_options, tp_option
+from medusa_sim.cli.options import SCENARIO_NAMES, is_given, output_options, scenario_options, tp_option
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import (
@@ -137,7 +137,7 @@ def recommend(
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
     question = question_of(names)
-    if engine is not None and not _is_given("runtime"):
+    if engine is not None and not is_given("runtime"):
         names["runtime"] = runtime_of(engine, names["drafter"])
     scenario = Scenario(
         gpu=names["gpu"], model=names["model"], tp=names["tp"], **{key: names[key] for key in SCENARIO_NAMES}
@@ -158,12 +158,6 @@ def recommend(
         _export(output, answer, engine, engine_version, draft_path, ab=ab)
         return
     _show(output, answer)
-
-
-def _is_given(option: str) -> bool:
-    """Whether an option was typed."""
-    source = click.get_current_context().get_parameter_source(option)
-    return source is not click.core.ParameterSource.DEFAULT
 
 
 def runtime_of(engine: str, drafter: str) -> str | None:

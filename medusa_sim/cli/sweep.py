@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,14 @@ import click
 from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, TP, GridType, echo_grid
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPUS, MODELS
-from medusa_sim.cli.options import TP_HELP, PositiveFloat, output_options, report_option, scenario_options
+from medusa_sim.cli.options import (
+    TP_HELP,
+    PositiveFloat,
+    is_given,
+    output_options,
+    report_option,
+    scenario_options,
+)
 from medusa_sim.cli.output import Output, ReportPlace
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
 from medusa_sim.errors import UsageError
@@ -121,7 +128,10 @@ def sweep(
     scenarios = tuple(
         Scenario(gpu=gpu, model=model, tp=tp, **names) for gpu in gpus for model in models for tp in tps
     )
-    told = dict.fromkeys(line for item in scenarios for line in (*item.warnings, *left_out(item, grid)))
+    typed = is_given("candidates")
+    told = dict.fromkeys(
+        line for item in scenarios for line in (*item.warnings, *(left_out(item, grid) if typed else []))
+    )
     if parts.folder is not None:
         _write_parts(parts, scenarios, grid, told, all_rows=all_rows)
     elif output.form == "table" and not all_rows:
@@ -155,11 +165,19 @@ def _command() -> str:
     return command_line()
 
 
-def _echo(grid: Grid, told: Iterable[str]) -> None:
+def rows_of(scenarios: Sequence[Scenario], grid: Grid) -> int:
+    """Rows that a grid has: counts that a scenario's acceptance does not describe have none."""
+    cases = grid.batch.size * grid.seq_len.size
+    return cases * sum(item.covered(grid.candidates).size for item in scenarios)
+
+
+def _echo(scenarios: Sequence[Scenario], grid: Grid, told: Iterable[str]) -> None:
     """Say what scenarios rest on and grids stand for, once nothing can be wrong with them any more."""
     for line in told:
         click.echo(line, err=True)
-    echo_grid(batch=grid.batch.tolist(), seq_len=grid.seq_len.tolist(), candidates=grid.candidates.tolist())
+    kept = {count for item in scenarios for count in item.covered(grid.candidates).tolist()}
+    candidates = [count for count in grid.candidates.tolist() if count in kept]
+    echo_grid(batch=grid.batch.tolist(), seq_len=grid.seq_len.tolist(), candidates=candidates)
 
 
 def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told: Iterable[str]) -> None:
@@ -169,12 +187,12 @@ def _write_rows(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, tol
     from medusa_sim.report.cost_text import price_lines
     from medusa_sim.report.sweep_text import sources
 
-    rows = grid.rows * len(scenarios)
+    rows = rows_of(scenarios, grid)
     if output.form == "table" and rows > _MOST_ROWS_SHOWN:
         raise UsageError(f"{rows} rows are too many for a table; choose --format csv or parquet with -o FILE")
     chunks = iter(count_rows((table.arrow() for table in tables(scenarios, grid)), rows, "rows"))
     first = next(chunks)
-    _echo(grid, (*told, *price_lines(scenarios)))
+    _echo(scenarios, grid, (*told, *price_lines(scenarios)))
     output.rows(chain([first], chunks), "sweep", sources=sources(scenarios), warnings=list(told))
 
 
@@ -186,7 +204,7 @@ def _write_parts(
     from medusa_sim.report.cost_text import price_lines
 
     work = SweepParts.of(scenarios, grid, all_rows=all_rows)
-    _echo(grid, (*told, *price_lines(scenarios)))
+    _echo(scenarios, grid, (*told, *price_lines(scenarios)))
     write_parts(work, place)
 
 
@@ -205,9 +223,9 @@ def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told
         found = answer(scenario, grid)
         table = output.drawn(best_table(found)).strip("\n")
         parts.append("\n".join([headline(scenario), "", table, "", *verdicts(found), ""]))
-    _echo(grid, told)
+    _echo(scenarios, grid, told)
     output.text("\n".join(parts))
-    rows = grid.rows * len(scenarios)
+    rows = rows_of(scenarios, grid)
     if cases < rows:
-        more = "--all-rows, --format csv or -o FILE.parquet give all"
-        click.echo(f"{cases} of {rows} rows shown; {more}", err=True)
+        more = f"--all-rows, --format csv or -o FILE.parquet give {rows} rows, one for each count"
+        click.echo(f"the best of every count in each batch and length; {more}", err=True)

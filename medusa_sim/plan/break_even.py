@@ -92,8 +92,11 @@ def _edge(values: IntArray, pays: BoolArray, place: int, pays_at: Callable[[IntA
 
 
 def pays(surface: Surface) -> BoolArray:
-    """(B, S) whether any configuration that speculates and fits has a speedup above 1."""
-    gain = np.where(surface.fits, surface.speedup, 0.0)[..., 1:]
+    """(B, S) whether any configuration that speculates and fits gains, by the server with prompts."""
+    if surface.scenario.traffic is None:
+        gain = np.where(surface.fits, surface.speedup, 0.0)[..., 1:]
+    else:
+        gain = np.where(surface.by_count.fits, surface.server_speedup, 0.0)[..., 1:]
     return np.asarray(gain.max(axis=-1, initial=0.0) > 1.0)
 
 

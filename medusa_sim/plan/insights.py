@@ -11,16 +11,13 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
-from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.defaults import CANDIDATES_MAX
 from medusa_sim.plan.limit import InEngine, in_engine, limit_of
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.speedup import tokens_per_s
 from medusa_sim.plan.surface import Surface, price
-from medusa_sim.plan.sweep import grid_surface
+from medusa_sim.plan.sweep import gain_column, grid_surface, numbers
 from medusa_sim.step.grid import Grid
-from medusa_sim.step.memory import drafter_bytes, memory_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +83,13 @@ class Answer:
     ends_profile: bool
     in_engine: InEngine | None
 
+    @property
+    def gains(self) -> tuple[tuple[float, float, float], ...]:
+        """(speedup, low, high) by which the best was chosen: the server's where prompts are given."""
+        name = gain_column(self.scenario)
+        columns = (self.best.columns[f"{name}{end}"].tolist() for end in ("", "_low", "_high"))
+        return tuple(zip(*columns, strict=True))
+
 
 def answer(scenario: Scenario, grid: Grid) -> Answer:
     """Everything that a reader of the sweep wants to know first, over every count to CANDIDATES_MAX."""
@@ -109,7 +113,8 @@ def answer(scenario: Scenario, grid: Grid) -> Answer:
 def _best_columns(surface: Surface) -> IntArray:
     """(cases,) place of the best count that fits; plain decoding where nothing does."""
     found = surface.by_count
-    gain = np.where(found.fits, found.speedup, -np.inf).reshape(-1, found.counts.size)
+    gain = found.speedup if surface.scenario.traffic is None else surface.server_speedup
+    gain = np.where(found.fits, gain, -np.inf).reshape(-1, found.counts.size)
     gain[~np.isfinite(gain).any(axis=-1), 0] = 1.0
     columns: IntArray = np.argmax(gain, axis=-1)
     return columns
@@ -121,65 +126,29 @@ def _best(surface: Surface, grid: Grid) -> Best:
     columns, shape = _best_columns(surface), found.fits.shape
     rows = np.arange(columns.size)
 
-    def at(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        cells: npt.NDArray[Any] = np.broadcast_to(values, shape).reshape(-1, width)[rows, columns]
-        return cells
+    def cells(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        every: npt.NDArray[Any] = np.broadcast_to(values, shape).reshape(-1, width)
+        return every
 
-    low, high = found.speedup_band(found.speedup)
-    batch, seq_len = (
-        np.broadcast_to(axis, shape[:2]).ravel()
-        for axis in (surface.batch[:, None], surface.seq_len[None, :])
-    )
-    whole_model = scenario.scope == "model"
-    limit = limit_of(scenario) if whole_model else None
+    def at(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        chosen: npt.NDArray[Any] = cells(values)[rows, columns]
+        return chosen
+
+    every = numbers(surface)
+    limit = limit_of(scenario) if scenario.scope == "model" else None
     alone = None if limit is None else price(limit, surface.batch, surface.seq_len, surface.options)
-    beside = [drafter_bytes(scenario.shard, option.drafter) for option in found.options]
-    weights, kv, slots = (at(found.by_option([added[i] for added in beside])) for i in range(3))
-    rate = tokens_per_s(batch, at(found.tokens_per_step), at(found.step_us))
-    nothing = np.full(columns.size, np.nan)
-    every = np.broadcast_to(step_watts(surface), shape)
-    drawn = at(every)
-    plain_rate = tokens_per_s(batch, np.ones(()), at(found.decode_us)) if whole_model else nothing
-    speedup = np.broadcast_to(found.speedup, shape).reshape(-1, width)
-    fits = found.fits.reshape(-1, width)
+    gain, fits = cells(every[gain_column(scenario)]), cells(found.fits)
     on_grid = np.isin(found.counts, grid.candidates)
-    of_grid = np.argmax(
-        np.where(on_grid & (fits | ~fits.any(axis=1, keepdims=True)), speedup, -np.inf), axis=1
-    )
-    numbers: dict[str, npt.NDArray[np.generic]] = {
-        "batch": batch,
-        "seq_len": seq_len,
-        "candidates": found.counts[columns],
-        "drafts": at(found.drafts),
-        "tokens_per_step": at(found.tokens_per_step),
-        "decode_step_us": at(found.decode_us),
-        "verify_step_us": at(found.step_us),
-        "overhead": at(found.step_us) / at(found.decode_us),
-        "speedup": at(found.speedup),
-        "speedup_low": at(low),
-        "speedup_high": at(high),
-        "tokens_per_s": rate if whole_model else nothing,
-        "usd_per_million_tokens": usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate)
-        if whole_model
-        else nothing,
-        "watts": drawn,
-        "joule_per_token": joule_per_token(drawn, rate),
-        "memory_bytes": memory_bytes(
-            scenario.shard, weights, kv, slots, batch, seq_len, found.counts[columns]
-        )
-        if whole_model
-        else nothing,
-        "fits_memory": at(found.fits) if whole_model else nothing,
-    }
+    of_grid = np.argmax(np.where(on_grid & (fits | ~fits.any(axis=1, keepdims=True)), gain, -np.inf), axis=1)
     return Best(
-        columns=numbers,
-        near=np.asarray([near_best(found.counts, speedup[i], fits[i], int(columns[i])) for i in rows]),
+        columns={name: at(values) for name, values in every.items()},
+        near=np.asarray([near_best(found.counts, gain[i], fits[i], int(columns[i])) for i in rows]),
         of_grid=found.counts[of_grid],
-        of_grid_speedup=speedup[rows, of_grid],
+        of_grid_speedup=gain[rows, of_grid],
         bound=at(found.bound).astype(np.int8),
-        plain_tokens_per_s=plain_rate,
-        plain_joule_per_token=joule_per_token(every[..., 0].ravel(), plain_rate),
-        kernels_speedup=nothing if alone is None else at(alone.by_count.speedup),
+        plain_tokens_per_s=cells(every["tokens_per_s"])[:, 0],
+        plain_joule_per_token=cells(every["joule_per_token"])[:, 0],
+        kernels_speedup=np.full(columns.size, np.nan) if alone is None else at(alone.by_count.speedup),
     )
 
 

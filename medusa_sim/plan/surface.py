@@ -21,7 +21,7 @@ from medusa_sim.latency.cached import cached
 from medusa_sim.plan.best_by_count import ByCount, best_by_count
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.speedup import band
+from medusa_sim.plan.speedup import band, tokens_per_s
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
@@ -146,6 +146,35 @@ class Surface:
         batch = self.batch[:, None, None]
         traffic = self.scenario.traffic
         return served(self.setting, found.step_us, batch, found.counts, found.tokens_per_step, traffic)
+
+    @cached_property
+    def server_speedup(self) -> FloatArray:
+        """(B, S, 1 + C) time per token of plain decoding over that of each count, as a server gives them.
+
+        Beside the step both hold what the server does for every token alike (choosing it, the prompts that
+        ride along), so that it is nearer to 1 than the step's speedup.
+        """
+        time_us = self.served.tpot_us
+        return np.asarray(time_us[..., :1] / time_us)
+
+    @cached_property
+    def server_speedup_band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of `server_speedup`: the step's band on the step's part of the time per token."""
+        found, time_us = self.in_flight, self.served.tpot_us
+        own_us = found.step_us / found.tokens_per_step
+        low, high = (
+            time_us[..., :1] / (time_us + own_us * (found.speedup / end - 1.0))
+            for end in found.speedup_band(found.speedup)
+        )
+        return low, high
+
+    @property
+    def tokens_per_s(self) -> FloatArray:
+        """(B, S, 1 + C) tokens per second of the whole batch: of decode steps, with traffic of the server."""
+        batch, found = self.batch[:, None, None], self.by_count
+        if self.scenario.traffic is None:
+            return tokens_per_s(batch, found.tokens_per_step, found.step_us)
+        return tokens_per_s(batch, np.ones(()), self.served.tpot_us)
 
     @cached_property
     def in_flight(self) -> ByCount:

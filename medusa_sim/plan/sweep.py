@@ -13,7 +13,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, Source
 from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.speedup import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, tokens_per_s
+from medusa_sim.plan.speedup import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.plan.surface import Surface, at_counts, price
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.memory import drafter_bytes, memory_bytes, usable_memory_bytes
@@ -29,18 +29,23 @@ CHUNK_ROWS = 1 << 19
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepTable:
-    """Rows of a sweep: text that is the same in every row, numbers, and codes with their labels."""
+    """Rows of a sweep: text that is the same in every row, numbers, and codes with their labels.
+
+    gain: the column by which a count is chosen.
+    """
 
     text: dict[str, str]
     numbers: dict[str, npt.NDArray[np.int64] | FloatArray | npt.NDArray[np.bool_]]
     codes: dict[str, CodeArray]
+    gain: str
 
-    COLUMNS = (
+    COLUMNS: ClassVar[tuple[str, ...]] = (
         "gpu", "model", "tp", "ep", "dp_attention", "runtime", "kernels", "scope", "latency_model", "drafter",
         "acceptance", "baseline", "batch", "seq_len", "candidates", "drafts", "tokens_per_step",
         "decode_step_us", "verify_step_us",
         "verify_low_us", "verify_high_us", "overhead", "speedup", "speedup_low", "speedup_high",
-        "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts",
+        "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us", "tokens_per_s",
+        "tokens_per_s_per_user", "usd_per_million_tokens", "watts",
         "joule_per_token", "bound", "source", "memory_bytes", "fits_memory",
     )  # fmt: skip
     LABELS: ClassVar[dict[str, tuple[str, ...]]] = {
@@ -144,32 +149,6 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
             whole = whole[..., columns]
         return np.broadcast_to(whole, shape).ravel()
 
-    base_us: FloatArray = found.decode_us
-    gain = found.speedup
-    if scenario.baseline == "fixed":
-        one = decode_step(scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN)
-        base_us = np.asarray(one.time_us)
-        gain = found.tokens_per_step * base_us / found.step_us
-    low, high = found.speedup_band(gain)
-    numbers: dict[str, npt.NDArray[np.generic]] = {
-        "tp": np.asarray(scenario.parallel.tp),
-        "ep": np.asarray(scenario.parallel.ep),
-        "dp_attention": np.asarray(scenario.parallel.dp_attention),
-        "batch": grid.batch[:, None, None],
-        "seq_len": grid.seq_len[None, :, None],
-        "candidates": found.counts,
-        "drafts": found.drafts,
-        "tokens_per_step": found.tokens_per_step,
-        "decode_step_us": found.decode_us,
-        "verify_step_us": found.step_us,
-        "verify_low_us": found.low_us,
-        "verify_high_us": found.high_us,
-        "overhead": found.step_us / base_us,
-        "speedup": gain,
-        "speedup_low": low,
-        "speedup_high": high,
-        **_throughput(scenario, surface, grid),
-    }
     return SweepTable(
         text={
             "gpu": scenario.gpu.name,
@@ -182,43 +161,78 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
             "acceptance": scenario.profile.name,
             "baseline": scenario.baseline,
         },
-        numbers={name: flat(values) for name, values in numbers.items()},  # type: ignore[misc]
+        numbers={name: flat(values) for name, values in numbers(surface).items()},  # type: ignore[misc]
         codes={
             name: flat(codes).astype(np.int8, copy=False)
             for name, codes in (("bound", found.bound), ("source", found.source))
         },
+        gain=gain_column(scenario),
     )
+
+
+def gain_column(scenario: Scenario) -> str:
+    """The column that chooses a count: the server's speedup where prompts are given, else the step's."""
+    return "speedup" if scenario.traffic is None else "server_speedup"
+
+
+def numbers(surface: Surface) -> dict[str, npt.NDArray[np.generic]]:
+    """Every number of a row by the name of its column; each broadcasts with (B, S, 1 + C).
+
+    With baseline `fixed` overhead and speedup are against the one decode step that the paper divides by.
+    """
+    scenario, found = surface.scenario, surface.by_count
+    base_us: FloatArray = found.decode_us
+    gain = found.speedup
+    if scenario.baseline == "fixed":
+        one = decode_step(scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN)
+        base_us = np.asarray(one.time_us)
+        gain = found.tokens_per_step * base_us / found.step_us
+    low, high = found.speedup_band(gain)
+    return {
+        "tp": np.asarray(scenario.parallel.tp),
+        "ep": np.asarray(scenario.parallel.ep),
+        "dp_attention": np.asarray(scenario.parallel.dp_attention),
+        "batch": surface.batch[:, None, None],
+        "seq_len": surface.seq_len[None, :, None],
+        "candidates": found.counts,
+        "drafts": found.drafts,
+        "tokens_per_step": found.tokens_per_step,
+        "decode_step_us": found.decode_us,
+        "verify_step_us": found.step_us,
+        "verify_low_us": found.low_us,
+        "verify_high_us": found.high_us,
+        "overhead": found.step_us / base_us,
+        "speedup": gain,
+        "speedup_low": low,
+        "speedup_high": high,
+        **_throughput(surface),
+    }
 
 
 _OF_A_MODEL = (
-    "itl_us", "tpot_us", "tokens_per_s", "tokens_per_s_per_user", "usd_per_million_tokens", "watts",
-    "joule_per_token", "memory_bytes", "fits_memory",
+    "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us", "tokens_per_s",
+    "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token", "memory_bytes",
+    "fits_memory",
 )  # fmt: skip
 
 
-def _throughput(scenario: Scenario, surface: Surface, grid: Grid) -> dict[str, npt.NDArray[np.generic]]:
+def _throughput(surface: Surface) -> dict[str, npt.NDArray[np.generic]]:
     """Latency, throughput and memory; empty for `scope="block"`, which is one block and not a model."""
+    scenario, found, served = surface.scenario, surface.by_count, surface.served
     if scenario.scope == "block":
         return dict.fromkeys(_OF_A_MODEL, np.full((), np.nan))
-    batch, model = grid.batch[:, None, None], scenario.shard
-    found, served = surface.by_count, surface.served
-    if scenario.traffic is None:
-        rate = tokens_per_s(batch, found.tokens_per_step, found.step_us)
-    else:
-        rate = tokens_per_s(batch, np.ones(()), served.tpot_us)
-    drawn = step_watts(surface)
-    beside = [drafter_bytes(model, option.drafter) for option in found.options]
+    batch = surface.batch[:, None, None]
+    rate, drawn = surface.tokens_per_s, step_watts(surface)
+    low, high = surface.server_speedup_band
+    beside = [drafter_bytes(scenario.shard, option.drafter) for option in found.options]
     weights, kv, slots = (found.by_option([added[i] for added in beside]) for i in range(3))
     needed = memory_bytes(
-        model,
-        weights,
-        kv,
-        slots,
-        batch,
-        grid.seq_len[None, :, None],
-        found.counts,
+        scenario.shard, weights, kv, slots, batch, surface.seq_len[None, :, None], found.counts
     )
     return {
+        "server_speedup": surface.server_speedup,
+        "server_speedup_low": low,
+        "server_speedup_high": high,
         "itl_us": served.itl_us,
         "tpot_us": served.tpot_us,
         "tokens_per_s": rate,

@@ -11,7 +11,7 @@ from medusa_sim import __version__
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.insights import Answer, answer
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.sweep import sweep
+from medusa_sim.plan.sweep import gain_column, sweep
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.document import (
     Block,
@@ -100,7 +100,7 @@ def _compared(settings: Sequence[Scenario], answers: Sequence[Answer]) -> TextTa
     for item, found in zip(settings, answers, strict=True):
         counts, gains = (
             found.best.columns[name].reshape(grid.batch.size, -1)[:, 0].tolist()
-            for name in ("candidates", "speedup")
+            for name in ("candidates", gain_column(item))
         )
         rows.append((item.cards, _model_name(item), *(f"{counts[i]}: {times(gains[i])}" for i in shown)))
     return TextTable(
@@ -136,8 +136,8 @@ def _cards(found: Answer) -> tuple[tuple[str, str, str], ...]:
         case = batch * lengths
         at = f"batch {column['batch'][case]}, length {column['seq_len'][case]}"
         if column["candidates"][case] > 1:
-            low, high = column["speedup_low"][case], column["speedup_high"][case]
-            gain = f"{times(column['speedup'][case])}, 80 %: {low:.2f} to {high:.2f}"
+            value, low, high = found.gains[case]
+            gain = f"{times(value)}, 80 %: {low:.2f} to {high:.2f}"
             return at, f"{column['candidates'][case]} candidates", gain
         return at, "do not speculate", "plain decoding is the fastest"
 

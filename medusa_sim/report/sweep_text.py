@@ -35,10 +35,15 @@ def headline(scenario: Scenario) -> str:
         drafting += "as a chain, "
     fixed = scenario.baseline == "fixed"
     against = ", against the decode step at batch 1 and length 1024" if fixed else ""
+    traffic = scenario.traffic
+    served = "" if traffic is None else (
+        f"; speedups of a server whose requests bring {traffic.prompt_tokens:g} and take "
+        f"{traffic.output_tokens:g} tokens, that of the step beside them"
+    )  # fmt: skip
     return (
         f"{scenario.cards}, {scenario.model.name} {scenario.model.numbers}, {drafting}"
         f"{scenario.runtime.name}, {latency}{backend_text(scenario)}, "
-        f"acceptance {acceptance_text(scenario.profile)}{against}"
+        f"acceptance {acceptance_text(scenario.profile)}{against}{served}"
     )
 
 
@@ -78,11 +83,9 @@ def best_table(found: Answer) -> TextTable:
         "as good": [NOTHING if low == high else f"{span(low, high)}" for low, high in best.near.tolist()],
         _unit(found): [str(value) if value else NOTHING for value in column["drafts"]],
         "fits": [_fits(value) for value in column["fits_memory"]],
-        "speedup": [times(value) for value in column["speedup"]],
-        "80 %": [
-            f"{low:.2f}-{high:.2f}"
-            for low, high in zip(column["speedup_low"], column["speedup_high"], strict=True)
-        ],
+        "speedup": [times(value) for value, _, _ in found.gains],
+        "80 %": [f"{low:.2f}-{high:.2f}" for _, low, high in found.gains],
+        "of the step": [NOTHING if found.scenario.traffic is None else times(v) for v in column["speedup"]],
         "kernels alone": [NOTHING if math.isnan(value) else times(value) for value in best.kernels_speedup],
         "tokens/step": [significant(value, 3) for value in column["tokens_per_step"]],
         "overhead": [f"{value:.2f}" for value in column["overhead"]],
