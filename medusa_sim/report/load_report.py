@@ -32,7 +32,7 @@ from medusa_sim.report.load_text import (
     warnings,
 )
 from medusa_sim.report.numbers import significant
-from medusa_sim.report.sweep_text import sources
+from medusa_sim.report.sweep_report import source_tables
 from medusa_sim.report.text import TextTable
 from medusa_sim.writing import write_folder
 
@@ -80,13 +80,7 @@ def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
     blocks += [
         Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer))),
         Heading("Sources"),
-        *(
-            Folded(
-                f"{name}: {len(facts)} source{'s' if len(facts) > 1 else ''}",
-                TextTable(("number", "source"), tuple(facts.items()), (False, False)),
-            )
-            for name, facts in sources([scenario]).items()
-        ),
+        *source_tables([scenario]),
         Heading("How far to trust this"),
         Bullets(_TRUST),
         Text(f"medusa-sim {__version__}, `{command}`", lead=True),

@@ -74,7 +74,7 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
         blocks += _setting_blocks(item, found, several)
     blocks += [
         Heading("Sources"),
-        *_source_tables(settings),
+        *source_tables(settings),
         Heading("How far to trust this"),
         Bullets(tuple(dict.fromkeys(caveats(settings, grid)))),
         Text(f"medusa-sim {__version__}, `{command}`", lead=True),
@@ -213,7 +213,7 @@ def _rows_table(item: Scenario, grid: Grid) -> TextTable:
     return TextTable.of(cut, title)
 
 
-def _source_tables(settings: Sequence[Scenario]) -> list[Block]:
+def source_tables(settings: Sequence[Scenario]) -> list[Block]:
     """One folded table for each GPU, model, runtime, kernel set and profile."""
     return [
         Folded(

@@ -17,6 +17,7 @@ from medusa_sim.report.caveats import acceptance_basis
 from medusa_sim.report.cost_text import Costs, cost_sentences
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
+from medusa_sim.specs.fitted import Fit
 
 _EXPENDABLE = (
     "J/token", "$/M tokens", "plain step", "verify step", "plain", "bound by", "of the grid", "tokens/step",
@@ -151,6 +152,7 @@ def verdicts(found: Answer) -> list[str]:
     if found.ends_profile:
         profile = found.scenario.profile.name
         told.append(f"The best count is the largest that acceptance {profile} describes: more may pay.")
+    told += kernels_line(found.scenario)
     told += acceptance_basis(found.scenario.profile)
     longest, model = int(found.grid.seq_len.max()), found.scenario.model
     if longest > model.max_seq_len:
@@ -252,20 +254,32 @@ def sources(settings: Sequence[Scenario]) -> dict[str, dict[str, str]]:
         if item.backend is not None:
             found[f"runtime {runtime.name}"]["verified_by"] = f"{item.backend.name}: {item.backend.source}"
         found[f"acceptance {item.profile.name}"] = {"tokens_per_step": item.profile.source}
-        if item.latency.name == "calibrated":
-            found[f"kernels {gpu.name} {item.kernels}"] = kernel_sources(item)
+        if item.fits:
+            kernels = found.setdefault(f"kernels {gpu.name} {item.kernels}", {})
+            kernels |= {name: fit_source(fit) for name, fit in item.fits.items()}
     return found
 
 
-def kernel_sources(item: Scenario) -> dict[str, str]:
-    """Source, rows and errors of every kernel of the set: `gemm.fp16` -> one line."""
-    chosen = item.gpu.kernel_set(item.kernels)
-    told = {}
-    for section in ("gemm", "attention", "elementwise"):
-        for key, kernel in getattr(chosen, section).items():
-            fit = kernel.fit
-            told[f"{section}.{key}"] = (
-                f"{fit.source}; {fit.rows} rows, mean error {fit.fit_error:.1%} of the fit, "
-                f"{fit.heldout_error:.1%} on held-out shapes"
-            )
-    return told
+def fit_source(fit: Fit) -> str:
+    """Source, rows and errors of a fitted kernel."""
+    return (
+        f"{fit.source}; {fit.rows} rows, mean error {fit.fit_error:.1%} of the fit, "
+        f"{fit.heldout_error:.1%} on held-out shapes"
+    )
+
+
+def kernels_line(scenario: Scenario) -> list[str]:
+    """The kinds of kernels that a step calls, with the error of each on shapes that its fit had not seen."""
+    errors: dict[str, list[float]] = {}
+    for name, fit in scenario.fits.items():
+        errors.setdefault(name.partition(".")[0], []).append(fit.heldout_error)
+    if not errors:
+        return []
+    told = ", ".join(f"{section} {span_of_percents(values)}" for section, values in errors.items())
+    return [f"Kernels, mean error on held-out shapes: {told}; sources with --format json or --report."]
+
+
+def span_of_percents(values: Sequence[float]) -> str:
+    """`5.2 %`, or `5.6-8.5 %`."""
+    low, high = percent(min(values)), percent(max(values))
+    return high if low == high else f"{low.removesuffix(' %')}-{high}"

@@ -7,7 +7,9 @@ import json
 import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -18,6 +20,12 @@ from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.document import html_page, markdown_page
+from medusa_sim.report.sweep_report import source_tables
+from medusa_sim.report.sweep_text import kernels_line, sources
+from medusa_sim.specs.mixers import Latent
+from medusa_sim.step.network import step_launches
+from medusa_sim.step.workload import decode
 
 COLUMNS = [
     "gpu",
@@ -277,3 +285,52 @@ def test_what_cannot_be_written_is_one_line() -> None:
     assert found.returncode == 1
     assert found.stderr.splitlines()[-1].startswith("Error: the output cannot be written")
     assert "Traceback" not in found.stderr
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--batch", "1,8", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3"],
+        ["--batch", "1,8", "--seq", "512,1024"],
+        ["--drafter", "eagle", "--acceptance", "0.7", "--candidates", "1..99"],
+    ],
+)
+def test_the_rows_that_are_told_are_the_rows_of_the_file(words: list[str]) -> None:
+    shown = CliRunner().invoke(cli, ["sweep", *words], catch_exceptions=False)
+    written = CliRunner().invoke(cli, ["sweep", *words, "--format", "csv"], catch_exceptions=False)
+    told = re.search(r"give ([0-9]+) rows", shown.stderr)
+    assert told
+    assert int(told[1]) == len(written.stdout.splitlines()) - 1
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        {"model": "vicuna-7b"},
+        {"gpu": "h200-sxm", "tp": 8, "model": "deepseek-r1", "runtime": "sglang", "drafter": "mtp"},
+        {"gpu": "h100-sxm", "model": "gpt-oss-20b", "drafter": "eagle3"},
+        {
+            "gpu": "h200-sxm",
+            "tp": 8,
+            "ep": 8,
+            "model": "qwen3-30b-a3b",
+            "drafter": "eagle",
+            "acceptance": 0.7,
+        },
+    ],
+)
+def test_every_kind_of_kernel_of_a_step_names_its_source(arguments: dict[str, Any]) -> None:
+    scenario = Scenario(**arguments)
+    step = step_launches(scenario.shard, decode(1, 1024), scenario.runtime, "model")
+    exchanged = {"all_reduce", "all_gather", "reduce_scatter"} & {launch.operator.kind for launch in step}
+    kinds = {"gemm", "mla" if scenario.model.blocks(Latent) else "attention", "elementwise"}
+    kinds |= {"moe"} if scenario.model.experts is not None else set()
+    kinds |= {"collective"} if exchanged else set()
+    told = next(facts for name, facts in sources([scenario]).items() if name.startswith("kernels "))
+    assert kinds <= {name.partition(".")[0] for name in told}
+    line = next(line for line in kernels_line(scenario))
+    pages = [page(source_tables([scenario])) for page in (markdown_page, partial(html_page, "title"))]
+    assert all(kind in line for kind in kinds)
+    assert all(
+        name in page and fit.source[:20] in page for name, fit in scenario.fits.items() for page in pages
+    )

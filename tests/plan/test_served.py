@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.insights import answer
 from medusa_sim.plan.limit import LIMIT, limit_of
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
@@ -15,6 +16,7 @@ from medusa_sim.plan.surface import price
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_reason import reason
+from medusa_sim.report.sweep_text import best_table, headline
 from medusa_sim.step.grid import Grid
 
 COMMON = {"gpu": "h100-sxm", "model": "llama-3.1-8b"}
@@ -125,3 +127,31 @@ def test_kernels_alone_are_their_own_limit() -> None:
 def test_a_recommendation_takes_no_traffic() -> None:
     with pytest.raises(UsageError, match="takes one request"):
         recommend(Scenario(**CHAIN, prompt_tokens=100, output_tokens=100))
+
+
+def test_a_server_gains_less_than_its_steps_and_both_are_named() -> None:
+    asked = {**CHAIN, "runtime": "vllm", "prompt_tokens": 2048, "output_tokens": 256}
+    rows = swept(Scenario(**asked), batch=(1, 32, 256))
+    plain = rows.groupby("batch").tpot_us.transform("first")
+    np.testing.assert_allclose(rows.server_speedup, plain / rows.tpot_us)
+    rate = rows.groupby("batch").tokens_per_s.transform("first")
+    np.testing.assert_allclose(rows.server_speedup, rows.tokens_per_s / rate)
+    drafted = rows[rows.candidates > 1]
+    assert (drafted.server_speedup < drafted.speedup).all()
+    assert (drafted.server_speedup_low < drafted.server_speedup).all()
+    assert (drafted.server_speedup < drafted.server_speedup_high).all()
+
+
+@pytest.mark.parametrize("traffic", [{}, {"prompt_tokens": 2048, "output_tokens": 256}])
+def test_the_first_line_of_a_sweep_is_a_row_of_its_file(traffic: dict[str, int]) -> None:
+    scenario = Scenario(**CHAIN, runtime="vllm", **traffic)
+    grid = Grid.of([1, 64], [512], range(1, 17))
+    found, rows = answer(scenario, grid), swept(scenario, (1, 64), candidates=tuple(range(1, 17)))
+    name = "server_speedup" if traffic else "speedup"
+    for case, (gain, low, high) in enumerate(found.gains):
+        of_batch = rows[rows.batch == grid.batch[case]]
+        row = of_batch.loc[of_batch[name].idxmax()]
+        assert (row[name], row[f"{name}_low"], row[f"{name}_high"]) == pytest.approx((gain, low, high))
+        assert row.tokens_per_s == pytest.approx(found.best.columns["tokens_per_s"][case])
+    assert ("of the step" in best_table(found).headers) is bool(traffic)
+    assert ("of a server" in headline(scenario)) is bool(traffic)
