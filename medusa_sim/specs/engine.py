@@ -46,6 +46,8 @@ UNITS: dict[str, str] = {
 }
 """Unit of every term, in the order in which they are listed."""
 
+_BESIDE_KERNELS = ("host_us", "hidden_us", "draft_us", "lookup_us", "eager_us", "idle_draft_share")
+"""How terms begin that are not the time of a kernel."""
 GraphUnit = Literal["tokens", "multiples", "requests"]
 
 
@@ -128,6 +130,18 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def is_measured(self) -> bool:
         """Whether any term was measured on this engine itself."""
         return any(term.valid and not term.inherited_from for term in self.terms.values())
+
+    @property
+    def kernels_alone(self) -> Engine:
+        """The engine with its kernels, merged and padded as it runs them, and nothing beside them.
+
+        The times of its host, of drafting and of what no graph holds are 0, so that no step takes longer in
+        it; a kernel is the same kernel in both.
+        """
+        nothing = {name: term for name, term in self.terms.items() if name.startswith(_BESIDE_KERNELS)}
+        return self.with_terms(
+            {name: msgspec.structs.replace(term, value=0.0) for name, term in nothing.items()}
+        )
 
     def widened(self, factor: float) -> Engine:
         """The engine with bands so many times as wide: what it was not measured on."""

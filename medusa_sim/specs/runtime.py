@@ -71,6 +71,13 @@ class Runtime:
             ) from None
 
     @property
+    def kernels_alone(self) -> Runtime:
+        """The same kernels without what the engine adds to them; itself where it is no engine."""
+        if self.engine is None:
+            return self
+        return replace(self, name=f"{self.name}, kernels alone", engine=self.engine.kernels_alone)
+
+    @property
     def chain_only(self) -> bool:
         """Whether it runs no trees."""
         return self.engine is not None and self.engine.chain_only

@@ -182,7 +182,7 @@ def test_a_table_leads_with_the_best_count_of_each_batch() -> None:
     best = rows.loc[rows.groupby("batch")["speedup"].idxmax()]
     shown = {int(line[0]): int(line[1]) for line in lines if len(line) > 5 and line[0].isdigit()}
     assert shown == dict(zip(best["batch"], best["candidates"], strict=True))
-    assert f"7 of {7 * len(DEFAULT_COUNTS)} rows" in result.stderr
+    assert f"give {7 * len(DEFAULT_COUNTS)} rows" in result.stderr
     assert "\x1b" not in result.stdout
 
 

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.insights import answer
-from medusa_sim.plan.limit import LIMIT, limit_of
+from medusa_sim.plan.limit import limit_of
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
@@ -17,6 +19,7 @@ from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.sweep_text import best_table, headline
+from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.grid import Grid
 
 COMMON = {"gpu": "h100-sxm", "model": "llama-3.1-8b"}
@@ -105,7 +108,7 @@ def test_the_limit_stands_beside_the_answer_of_an_engine() -> None:
     row = answer.schedule[0]
     limit = limit_of(scenario)
     assert limit is not None
-    assert limit.runtime.name == LIMIT
+    assert limit.runtime.library == scenario.runtime.library
     assert limit.chain_only
     alone = price(limit, [row.batch_max], [row.seq_len]).by_count
     place = int(np.flatnonzero(alone.counts == row.candidates)[0])
@@ -155,3 +158,27 @@ def test_the_first_line_of_a_sweep_is_a_row_of_its_file(traffic: dict[str, int])
         assert row.tokens_per_s == pytest.approx(found.best.columns["tokens_per_s"][case])
     assert ("of the step" in best_table(found).headers) is bool(traffic)
     assert ("of a server" in headline(scenario)) is bool(traffic)
+
+
+ENGINES = [name for name in runtime_names() if load_runtime(name).engine is not None]
+
+
+@pytest.mark.parametrize("runtime", ENGINES)
+@pytest.mark.parametrize(
+    "where",
+    [
+        {"gpu": "h100-sxm", "model": "llama-3.1-8b"},
+        {"gpu": "a100-80gb-pcie", "model": "vicuna-7b"},
+        {"gpu": "h200-sxm", "model": "deepseek-r1", "tp": 8},
+        {"gpu": "h100-sxm", "model": "qwen3-30b-a3b"},
+    ],
+    ids=lambda where: str(where["model"]),
+)
+def test_no_engine_beats_its_own_kernels(runtime: str, where: dict[str, Any]) -> None:
+    for drafter in ("eagle3", "ngram"):
+        scenario = Scenario(**where, runtime=runtime, drafter=drafter, acceptance=0.7, chain_only=True)
+        limit = limit_of(scenario)
+        assert limit is not None
+        engine, alone = (price(item, [1, 8, 33, 300], [512, 8192]) for item in (scenario, limit))
+        assert (engine.decode_us >= alone.decode_us * (1.0 - 1e-12)).all()
+        assert (engine.step_us >= alone.step_us * (1.0 - 1e-12)).all()
