@@ -13,7 +13,7 @@ from medusa_sim.cli import cli
 
 ROOT = Path(__file__).parents[2]
 # what expanded grids stand for, how many rows were written, where prices come from: no warnings
-_PLAIN = re.compile(r"(batch|seq_len|candidates): |the best of every count |[0-9,]+ .*rows? |wrote |usd_per_million_tokens: ")
+_PLAIN = re.compile(r"(batch|seq_len|candidates|usd_per_million_tokens): |the best of every count |wrote ")
 _DEMO = re.search(r"medusa-sim (sweep .*) --report out", (ROOT / "Makefile").read_text(encoding="utf-8"))
 _README = re.findall(r"^medusa-sim (.+)$", (ROOT / "README.md").read_text(encoding="utf-8"), re.MULTILINE)
 
