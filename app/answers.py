@@ -251,28 +251,26 @@ class LoadQuestion:
     output_tokens: int
     tpot_ms: int
     ttft_ms: int | None
-    max_num_seqs: int
+    max_num_seqs: int | None
     burstiness: float
 
     @property
     def options(self) -> list[str]:
         """The same as options of `medusa-sim load`."""
         given = [
-            "--policy", f"none,{self.policy}", "--requests", str(LOAD_REQUESTS), "--seeds", "1",
+            "--policy", f"none,{self.policy}",
             "--prompt-tokens", str(self.prompt_tokens), "--output-tokens", str(self.output_tokens),
-            "--tpot-ms", str(self.tpot_ms), "--max-num-seqs", str(self.max_num_seqs),
+            "--tpot-ms", str(self.tpot_ms),
         ]  # fmt: skip
+        if self.max_num_seqs is not None:
+            given += ["--max-num-seqs", str(self.max_num_seqs)]
         if self.ttft_ms is not None:
             given += ["--ttft-ms", str(self.ttft_ms)]
         return given + (["--burstiness", str(self.burstiness)] if self.burstiness != 1.0 else [])
 
 
-LOAD_REQUESTS = 500
-"""Requests of a run: few, so that an answer takes seconds."""
-
-
 def load(set_up: SetUp, asked: LoadQuestion) -> LoadAnswer:
-    """`medusa-sim load` with few requests and one seed. Raises UsageError for what makes no sense."""
+    """`medusa-sim load`, with its number of requests and seeds. Raises UsageError for what makes no sense."""
     return _load(set_up, asked, data_version())
 
 
@@ -281,8 +279,6 @@ def _load(set_up: SetUp, asked: LoadQuestion, version: float) -> LoadAnswer:
     test = load_test(
         _scenario(set_up, version),
         policies=("none", asked.policy),
-        requests=LOAD_REQUESTS,
-        seeds=1,
         prompt_tokens=float(asked.prompt_tokens),
         output_tokens=float(asked.output_tokens),
         tpot_ms=float(asked.tpot_ms),

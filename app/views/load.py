@@ -11,6 +11,7 @@ import streamlit as st
 from charts.load import rate_chart, time_chart
 from chosen import SetUp
 
+from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.report import load_text
 from medusa_sim.report.load_rows import load_arrow, timeline_arrow
@@ -21,7 +22,6 @@ _FIXED = "fixed"
 _TPOT_MS, _MOST_MS = 50, 60_000
 _PROMPT, _OUTPUT, _LONGEST = 512, 256, 65_536
 _DRAFTS, _MOST_DRAFTS = 3, 16
-_SEQS = (16, 32, 64, 128, 256, 512)
 _COLUMNS = ("policy", "full at", "tokens/s", "within limits to", "loses from", "off from")
 _PHONE = ("policy", "full at", "within limits to", "off from")
 
@@ -77,7 +77,14 @@ def _asked() -> answers.LoadQuestion:
     drafts = _DRAFTS
     if policy == _FIXED:
         drafts = inputs.whole(middle, "drafts", "Drafts", 1, _MOST_DRAFTS, _DRAFTS, "In every step.")
-    most = inputs.step_of(right, "seqs", "Requests in a step", _SEQS, 256, "At most (max_num_seqs).")
+    most = inputs.perhaps(
+        right,
+        "seqs",
+        "Requests in a step",
+        1,
+        MOST_REQUESTS,
+        "At most; empty: what the engine allows on the card.",
+    )
     bursts = inputs.step_of(
         last, "bursts", "Bursts", (1, 2, 4, 8), 1, "1: Poisson; larger: in bursts (burstiness 1 / that)."
     )

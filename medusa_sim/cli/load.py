@@ -24,7 +24,18 @@ from medusa_sim.cli.options import (
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import DEFAULT_DRAFTER, DEFAULT_GPU, DEFAULT_MODEL
+from medusa_sim.plan.defaults import (
+    DEFAULT_DRAFTER,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+    LOAD_LENGTH_CV,
+    LOAD_OUTPUT_TOKENS,
+    LOAD_PREFIXES,
+    LOAD_PROMPT_TOKENS,
+    LOAD_REQUESTS,
+    LOAD_SEEDS,
+    LOAD_SHARE,
+)
 
 if TYPE_CHECKING:
     from medusa_sim.load.question import LoadAnswer
@@ -129,7 +140,9 @@ def _drafters(command: Command) -> Command:
     "--users", type=click.IntRange(1), default=None, help="A closed loop instead: so many always in flight."
 )
 @click.option("--think-s", type=click.FloatRange(0.0), default=0.0, help="Pause of a user between requests.")
-@click.option("--requests", type=click.IntRange(1), default=2000, show_default=True, help="Requests to draw.")
+@click.option(
+    "--requests", type=click.IntRange(1), default=LOAD_REQUESTS, show_default=True, help="Requests to draw."
+)
 @click.option(
     "--burstiness",
     type=PositiveFloat(),
@@ -140,12 +153,24 @@ def _drafters(command: Command) -> Command:
 @click.option(
     "--ramp", type=PositiveFloat(), default=1.0, help="The rate goes to so many times the first, linearly."
 )
-@click.option("--prompt-tokens", type=PositiveFloat(), default=512.0, show_default=True, help="Mean prompt.")
-@click.option("--output-tokens", type=PositiveFloat(), default=256.0, show_default=True, help="Mean output.")
+@click.option(
+    "--prompt-tokens",
+    type=PositiveFloat(),
+    default=LOAD_PROMPT_TOKENS,
+    show_default=True,
+    help="Mean prompt.",
+)
+@click.option(
+    "--output-tokens",
+    type=PositiveFloat(),
+    default=LOAD_OUTPUT_TOKENS,
+    show_default=True,
+    help="Mean output.",
+)
 @click.option(
     "--length-cv",
     type=click.FloatRange(0.0, 10.0),
-    default=0.8,
+    default=LOAD_LENGTH_CV,
     show_default=True,
     help="Coefficient of variation of both lengths (log-normal; 0: all equal).",
 )
@@ -157,20 +182,31 @@ def _drafters(command: Command) -> Command:
 @click.option(
     "--share",
     type=click.FloatRange(0.0, 1.0, min_open=True),
-    default=0.9,
+    default=LOAD_SHARE,
     show_default=True,
     help="Of the requests that must keep the limits for a rate to count as carried.",
 )
-@click.option("--max-num-seqs", type=click.IntRange(1), default=256, show_default=True,
-              help="Requests of one step.")  # fmt: skip
-@click.option("--max-num-batched-tokens", type=click.IntRange(1), default=8192, show_default=True,
-              help="Tokens of one step, prompts among them.")  # fmt: skip
+@click.option("--max-num-seqs", type=click.IntRange(1), default=None,
+              help="Requests of one step [the engine's on the card].")  # fmt: skip
+@click.option("--max-num-batched-tokens", type=click.IntRange(1), default=None,
+              help="Tokens of one step, prompts among them [the engine's on the card].")  # fmt: skip
 @click.option("--block-size", type=click.IntRange(1), default=16, show_default=True,
               help="Tokens of a KV block.")  # fmt: skip
 @click.option("--prefix-hit-rate", type=click.FloatRange(0.0, 1.0, max_open=True), default=0.0,
               show_default=True, help="Share of a prompt's tokens found in the cache.")  # fmt: skip
-@click.option("--seeds", type=click.IntRange(1, 100), default=None,
-              help="Runs of each policy and rate; the same for every policy [3; of a trace 1].")  # fmt: skip
+@click.option(
+    "--prefix",
+    type=click.Choice(LOAD_PREFIXES),
+    default=LOAD_PREFIXES[0],
+    show_default=True,
+    help="Whose that share is: one text of all requests, held once, or what each session said before.",
+)
+@click.option(
+    "--seeds",
+    type=click.IntRange(1, 100),
+    default=None,
+    help=f"Runs of each policy and rate; the same for every policy [{LOAD_SEEDS}; of a trace 1].",
+)
 @click.option(
     "--target-rate", type=PositiveFloat(), default=None, help="Count the GPUs that carry this rate."
 )

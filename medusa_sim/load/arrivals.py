@@ -10,6 +10,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.requests import LEAST_RATE, MOST_REQUESTS, Requests, check_rate
+from medusa_sim.plan.defaults import LOAD_LENGTH_CV, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS, LOAD_REQUESTS
 
 _WARM = 10
 _LEAST_TO_WARM = 200
@@ -23,10 +24,10 @@ class Lengths:
     Drawn lengths are whole numbers from 1, and shortened where prompt and output exceed `most` tokens.
     """
 
-    prompt_tokens: float = 512.0
-    output_tokens: float = 256.0
-    prompt_cv: float = 0.8
-    output_cv: float = 0.8
+    prompt_tokens: float = LOAD_PROMPT_TOKENS
+    output_tokens: float = LOAD_OUTPUT_TOKENS
+    prompt_cv: float = LOAD_LENGTH_CV
+    output_cv: float = LOAD_LENGTH_CV
 
     def __post_init__(self) -> None:
         for name, mean in (("prompt tokens", self.prompt_tokens), ("output tokens", self.output_tokens)):
@@ -158,7 +159,7 @@ class Drawn:
     """Requests that are drawn. ramp_to: the rate goes to so many times the first. users: in a closed loop."""
 
     lengths: Lengths = field(default_factory=Lengths)
-    count: int = 2000
+    count: int = LOAD_REQUESTS
     burstiness: float = 1.0
     ramp_to: float = 1.0
     users: int | None = None

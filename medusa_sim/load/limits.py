@@ -3,31 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.memory import activation_bytes, cache_bytes, drafter_bytes, usable_memory_bytes
 
 MAX_REQUESTS = 256
 TOKEN_BUDGET = 8192
+"""`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
 BLOCK_TOKENS = 16
-"""vLLM's `max_num_seqs` and `max_num_batched_tokens` on a card of 70 GB or more, and its block size."""
+"""vLLM's block size."""
 
 MOST_REQUESTS, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Limits:
     """Limits of the scheduler.
 
     max_requests: in one step (`max_num_seqs`). token_budget: tokens of one step, those of prompts among them
-    (`max_num_batched_tokens`). block_tokens: of one KV block; kv_blocks: how many the card holds. positions:
-    longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the cache and
-    not computed; their blocks are held all the same.
+    (`max_num_batched_tokens`). block_tokens: of one KV block of all layers; kv_blocks: of the card.
+    positions: longest request of the model. prefix_hit_rate: share of a prompt's tokens that are found in the
+    cache and not computed; shares_prefix: their blocks are held once in all, not by each request. lookahead:
+    slots of a request beside those of its tokens and drafts. held: blocks that a request holds by the blocks
+    that its tokens fill, where some layers keep less than all; None: as many.
     """
 
     max_requests: int = MAX_REQUESTS
@@ -36,6 +41,9 @@ class Limits:
     kv_blocks: int
     positions: int
     prefix_hit_rate: float = 0.0
+    shares_prefix: bool = False
+    lookahead: int = 0
+    held: FloatArray | None = None
 
     def __post_init__(self) -> None:
         for name, value, most in (
@@ -57,52 +65,86 @@ class Limits:
 
     @property
     def kv_tokens(self) -> int:
-        """Tokens that the KV cache holds."""
+        """Tokens that the KV cache holds in all layers."""
         return self.kv_blocks * self.block_tokens
+
+    def blocks_of(self, tokens: int) -> int:
+        """Blocks that one request of so many tokens holds, with the slots of a step without drafts."""
+        filled = -(-(tokens + 1 + self.lookahead) // self.block_tokens)
+        return filled if self.held is None else ceil(self.held[min(filled, self.held.size - 1)])
+
+    def found_tokens(self, prompt_tokens: int) -> int:
+        """Tokens of a prompt that are found in the cache: at least one is computed."""
+        return min(round(self.prefix_hit_rate * prompt_tokens), prompt_tokens - 1)
+
+    def shared_blocks(self, prompt_tokens: int) -> int:
+        """Whole blocks of a prompt that others hold too."""
+        return self.found_tokens(prompt_tokens) // self.block_tokens if self.shares_prefix else 0
 
     def longest_request(self, drafts: int) -> int:
         """Most prompt and output tokens that one request may have with room for the drafts of a step."""
-        return min(self.positions, self.kv_tokens - drafts - 1)
+        blocks = self.kv_blocks
+        if self.held is not None:
+            blocks = int(np.searchsorted(self.held, self.kv_blocks, side="right")) - 1
+        return min(self.positions, blocks * self.block_tokens - drafts - 1 - self.lookahead)
 
 
 def limits_of(
     scenario: Scenario,
     option: DraftOption | None,
     *,
-    max_requests: int = MAX_REQUESTS,
-    token_budget: int = TOKEN_BUDGET,
+    max_requests: int | None = None,
+    token_budget: int | None = None,
     block_tokens: int = BLOCK_TOKENS,
     prefix_hit_rate: float = 0.0,
+    shares_prefix: bool = True,
 ) -> Limits:
-    """The limits of a scenario's card: what weights, the drafter and activations leave is KV cache.
+    """The limits of a scenario's card: what weights, the drafter and the widest step leave is KV cache.
 
-    option: the longest draft that is loaded; None for plain decoding. Activations are those of `max_requests`
-    in one step. Raises UsageError where nothing is left.
+    option: the longest draft that is loaded; None for plain decoding. max_requests, token_budget: None for
+    the engine's own on this card. Raises UsageError where nothing is left.
     """
+    requests, tokens = step_limits(scenario)
+    requests = requests if max_requests is None else max_requests
+    tokens = max(tokens, requests) if token_budget is None else token_budget
     drafter = None if option is None else option.drafter
-    candidates = 1 if option is None else option.depth + 1
-    none, one, empty = (
-        float(step_memory_bytes(scenario.shard, drafter, batch, length, count))
-        for batch, length, count in (
-            (1, 0, candidates),
-            (1, 1, candidates),
-            (max_requests, 0, candidates),
-        )
-    )
-    bytes_per_token = one - none
-    fixed = empty - bytes_per_token * max_requests * candidates
+    weights, per_token, slots = drafter_bytes(scenario.shard, drafter)
+    rows = requests * (1 if option is None else option.depth + 1)
+    fixed = scenario.shard.weight_bytes + weights
+    fixed += float(activation_bytes(scenario.shard, max(tokens, rows), rows))
     room = usable_memory_bytes(scenario.gpu) - fixed
-    blocks = int(np.floor(room / (bytes_per_token * block_tokens)))
+    positions = scenario.model.max_seq_len
+    steps = np.arange(-(-positions // block_tokens) + 2 + -(-MOST_SLOTS // block_tokens))
+    each = cache_bytes(scenario.shard, per_token, steps * block_tokens)
+    unit = float(each[1] - each[0])
+    blocks = int(np.floor(room / unit)) if unit > 0.0 else 0
     if blocks < 1:
         raise UsageError(
-            f"{scenario.model.name} with {max_requests} requests leaves no room for a KV cache on "
+            f"{scenario.model.name} with {requests} requests leaves no room for a KV cache on "
             f"{scenario.gpu.name}; lower --max-num-seqs, or choose a larger card or smaller weights"
         )
+    held = each / unit
     return Limits(
-        max_requests=max_requests,
-        token_budget=token_budget,
+        max_requests=requests,
+        token_budget=tokens,
         block_tokens=block_tokens,
         kv_blocks=blocks,
-        positions=scenario.model.max_seq_len,
+        positions=positions,
         prefix_hit_rate=prefix_hit_rate,
+        shares_prefix=shares_prefix,
+        lookahead=int(slots),
+        held=None if np.allclose(held, steps) else held,
     )
+
+
+MOST_SLOTS = 4096
+"""Slots beyond its positions that a request may ask for: drafts and look-ahead."""
+
+
+def step_limits(scenario: Scenario) -> tuple[int, int]:
+    """(requests, tokens) of one step that the scenario's engine allows on its card by default."""
+    engine = scenario.runtime.engine
+    if engine is None:
+        return MAX_REQUESTS, TOKEN_BUDGET
+    limit = engine.step_limit(scenario.gpu)
+    return limit.requests, limit.tokens

@@ -11,8 +11,10 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.record import Record
 from medusa_sim.load.step_table import StepTable
+from medusa_sim.plan.defaults import LOAD_SHARE
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
+_LEAST_TO_DRIFT = 100
 Metrics = dict[str, float]
 """Values by name, each with its unit; nan where nothing can be said."""
 
@@ -28,7 +30,7 @@ class Goals:
     ttft_s: float | None = None
     tpot_s: float | None = None
     e2e_s: float | None = None
-    share: float = 0.9
+    share: float = LOAD_SHARE
 
     def __post_init__(self) -> None:
         for name, limit in (("ttft", self.ttft_s), ("tpot", self.tpot_s), ("e2e", self.e2e_s)):
@@ -70,10 +72,33 @@ def measured(record: Record, table: StepTable, limits: Limits, goals: Goals) -> 
         found[f"{name}_mean_s"] = float(values.mean()) if values.size else np.nan
         for quantile, share in QUANTILES:
             found[f"{name}_{quantile}_s"] = float(np.quantile(values, share)) if values.size else np.nan
+        found[f"{name}_at_share_s"] = float(np.quantile(values, goals.share)) if values.size else np.nan
     found["itl_mean_s"] = record.gap_mean_s
     for quantile, share in QUANTILES:
         found[f"itl_{quantile}_s"] = record.gap_quantile_s(share)
+    found |= _growth(record, inside, kept)
     return found | _over_time(record, limits, (start, end)) | _shares(record, table)
+
+
+def _growth(record: Record, inside: BoolArray, kept: BoolArray) -> Metrics:
+    """How a drawn open loop drifts: requests in the system, and shares that keep the limits.
+
+    queue_growth_per_s: slope of a line through the requests in the system as each arrival finds them; nan for
+    traces, ramps, closed loops and runs that have no warm-up, which have a course of their own.
+    """
+    nothing = dict.fromkeys(("queue_growth_per_s", "goodput_share_first", "goodput_share_last"), np.nan)
+    if record.requests.users is not None or not record.requests.warm or kept.size < _LEAST_TO_DRIFT:
+        return nothing
+    arrival = record.arrival_s[inside]
+    gone = np.searchsorted(np.sort(record.finish_s), arrival, side="right")
+    found = np.arange(record.arrival_s.size)[inside] - gone
+    third = kept.size // 3
+    since = arrival - arrival.mean()
+    return {
+        "queue_growth_per_s": float((since * found).sum() / (since**2).sum()),
+        "goodput_share_first": float(kept[:third].mean()),
+        "goodput_share_last": float(kept[-third:].mean()),
+    }
 
 
 def _over_time(record: Record, limits: Limits, window: tuple[float, float]) -> Metrics:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 
 class Prompt:
-    """One prompt: its request, tokens that it will hold, tokens left to compute, KV blocks reserved."""
+    """One prompt: its request, tokens that it will hold, left to compute, KV blocks, shared ones."""
 
-    __slots__ = ("blocks", "left", "length", "request")
+    __slots__ = ("blocks", "left", "length", "request", "shared")
 
-    def __init__(self, request: int, length: int, left: int, blocks: int) -> None:
-        self.request, self.length, self.left, self.blocks = request, length, left, blocks
+    def __init__(self, request: int, length: int, left: int, blocks: int, shared: int = 0) -> None:
+        self.request, self.length, self.left, self.blocks, self.shared = request, length, left, blocks, shared
 
 
 class Prompts:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
-from medusa_sim.load.limits import BLOCK_TOKENS, MAX_REQUESTS, TOKEN_BUDGET
+from medusa_sim.load.limits import BLOCK_TOKENS
 from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import Policy
 from medusa_sim.load.requests import check_rate
@@ -17,17 +17,17 @@ from medusa_sim.load.search import Carried, carried, rates_to_try, saturation
 from medusa_sim.load.simulate import DEFAULT_POLICIES, LoadPoint, LoadTest, Server
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, check_kinds
+from medusa_sim.plan.defaults import (
+    LOAD_LENGTH_CV,
+    LOAD_OUTPUT_TOKENS,
+    LOAD_PREFIXES,
+    LOAD_PROMPT_TOKENS,
+    LOAD_REQUESTS,
+    LOAD_SEEDS,
+    LOAD_SHARE,
+)
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.units import KILO
-
-DEFAULT_REQUESTS = 2000
-DEFAULT_PROMPT_TOKENS = 512.0
-DEFAULT_OUTPUT_TOKENS = 256.0
-DEFAULT_LENGTH_CV = 0.8
-DEFAULT_SEEDS = 3
-"""Of drawn requests; a trace has the same requests for every seed, and is run once."""
-DEFAULT_SHARE = 0.9
-
 
 _KINDS = {
     **dict.fromkeys(
@@ -66,20 +66,21 @@ def load_test(
     trace: str | os.PathLike[str] | None = None,
     users: int | None = None,
     think_s: float = 0.0,
-    requests: int = DEFAULT_REQUESTS,
+    requests: int = LOAD_REQUESTS,
     burstiness: float = 1.0,
     ramp: float = 1.0,
-    prompt_tokens: float = DEFAULT_PROMPT_TOKENS,
-    output_tokens: float = DEFAULT_OUTPUT_TOKENS,
-    length_cv: float = DEFAULT_LENGTH_CV,
+    prompt_tokens: float = LOAD_PROMPT_TOKENS,
+    output_tokens: float = LOAD_OUTPUT_TOKENS,
+    length_cv: float = LOAD_LENGTH_CV,
     ttft_ms: float | None = None,
     tpot_ms: float | None = None,
     e2e_ms: float | None = None,
-    share: float = DEFAULT_SHARE,
-    max_num_seqs: int = MAX_REQUESTS,
-    max_num_batched_tokens: int = TOKEN_BUDGET,
+    share: float = LOAD_SHARE,
+    max_num_seqs: int | None = None,
+    max_num_batched_tokens: int | None = None,
     block_size: int = BLOCK_TOKENS,
     prefix_hit_rate: float = 0.0,
+    prefix: str = LOAD_PREFIXES[0],
     seeds: int | None = None,
     drop_long: bool = False,
 ) -> LoadTest:
@@ -115,9 +116,10 @@ def load_test(
             token_budget=max_num_batched_tokens,
             block_tokens=block_size,
             prefix_hit_rate=prefix_hit_rate,
+            prefix=prefix,
         ),
         goals=Goals(ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s, share=share),
-        seeds=(DEFAULT_SEEDS if trace is None else 1) if seeds is None else seeds,
+        seeds=(LOAD_SEEDS if trace is None else 1) if seeds is None else seeds,
         drop_long=drop_long,
     )
 
@@ -158,7 +160,7 @@ def answered(
         chosen = (None,)
     else:
         full = found[0].saturated_per_s if found else saturation(test, test.served[0])[0]
-        chosen = rates_to_try(full)
+        chosen = rates_to_try(full, found)
     done[1] = done[0] + each * len(chosen)
     points = test.points(chosen, more)
     return LoadAnswer(test=test, points=points, carried=found, target_rate=target_rate)

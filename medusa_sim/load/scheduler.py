@@ -3,8 +3,9 @@
 As vLLM's V1 scheduler: every step carries all decoding requests with their drafts, then chunks of prompts
 within the token budget, first come first served; a prompt is admitted when the KV cache has room for all of
 it, and the request that came last is preempted (its KV dropped and computed again) where decoding runs out of
-blocks. Equal steps in a row, as long as no request comes, goes or changes what a policy sees, are taken at
-once.
+blocks. Where the engine schedules ahead, a request that comes during step n runs in step n + 2, since n + 1
+is put together while n runs (vLLM's `step_with_batch_queue`). Equal steps in a row, as long as no request
+comes, goes or changes what a policy sees, are taken at once.
 """
 
 from __future__ import annotations
@@ -45,8 +46,8 @@ def run(
 
     Raises UsageError for a request that never fits, or a policy that returns nonsense.
     """
-    needed = requests.longest + table.drafts_max + 1
-    if needed > limits.kv_tokens:
+    needed = limits.blocks_of(requests.longest + table.drafts_max)
+    if needed + limits.shared_blocks(int(requests.prompt_tokens.max())) > limits.kv_blocks:
         raise UsageError(
             f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
             f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger card"
@@ -68,6 +69,7 @@ class _Run:
     ) -> None:
         self.requests, self.table, self.limits, self.policy = requests, table, limits, policy
         self.seed, self.advance = seed, advance
+        self.kv_blocks = limits.kv_blocks - limits.shared_blocks(int(requests.prompt_tokens.max()))
         count = requests.count
         self.count = count
         self.prompt: list[int] = requests.prompt_tokens.tolist()
@@ -81,7 +83,7 @@ class _Run:
         self.prompts = Prompts()
         self.last_token_s: dict[int, float] = {}
         self.decoding = Decoding(limits)
-        self.now = 0.0
+        self.now = self.seen_s = 0.0
         self.taken = self.finished = self.preempted = 0
         self.blocked = False
         self.kv_most = 0
@@ -101,7 +103,8 @@ class _Run:
             if self.decoding.count or self.prompts or self.waiting:
                 self._step()
             else:
-                self.now = self.arrival[self.taken]
+                self.now = max(self.now, self.arrival[self.taken] + self.table.server_s)
+                self.seen_s = self.now
             if self.advance is not None and self.finished - told >= 256:
                 told = self.finished
                 self.advance(told, self.count)
@@ -130,8 +133,9 @@ class _Run:
         )
 
     def _arrive(self) -> None:
-        """Everything that has come by now queues."""
-        while self.taken < len(self.arrival) and self.arrival[self.taken] <= self.now:
+        """Everything that had come when the next step was put together queues."""
+        seen_s, server_s = self.seen_s if self.table.steps_ahead else self.now, self.table.server_s
+        while self.taken < len(self.arrival) and self.arrival[self.taken] + server_s <= seen_s:
             self.in_system_s += self.now - self.arrival[self.taken]
             self.waiting.append(self.taken)
             self.taken += 1
@@ -167,7 +171,7 @@ class _Run:
             requests=b,
             waiting=len(self.waiting),
             mean_length=self.decoding.length_sum / b,
-            kv_share=(self.decoding.blocks_bound(0, 1) + self.prompts.reserved) / self.limits.kv_blocks,
+            kv_share=(self.decoding.blocks_bound(0, 1) + self.prompts.reserved) / self.kv_blocks,
             drafts=self.drafts,
             accepted=self.seen_accepted / rows if rows else None,
             steps=self.seen_steps,
@@ -181,9 +185,9 @@ class _Run:
         """Preempt the last requests until the next step's blocks fit. Whether all were kept."""
         blocks = self.decoding.blocks_bound(drafts, 1) + self.prompts.reserved
         kept = True
-        while blocks > self.limits.kv_blocks:
+        while blocks > self.kv_blocks:
             blocks = self.decoding.blocks(drafts) + self.prompts.reserved
-            if blocks <= self.limits.kv_blocks:
+            if blocks <= self.kv_blocks:
                 break
             self._preempt()
             kept = False
@@ -203,24 +207,25 @@ class _Run:
 
     def _admit(self, drafts: int) -> None:
         """Admit waiting requests while slots, blocks and the token budget last."""
-        limits, size = self.limits, self.limits.block_tokens
+        limits = self.limits
         b = self.decoding.count
         budget = limits.token_budget - b * (drafts + 1) - self.prompts.left
-        free = limits.kv_blocks - self.decoding.blocks(drafts) - self.prompts.reserved
+        free = self.kv_blocks - self.decoding.blocks(drafts) - self.prompts.reserved
         while self.waiting and budget > 0 and b + len(self.prompts) < limits.max_requests:
             request = self.waiting[0]
             length = self.prompt[request] + self.output[request] - self.left[request]
-            blocks = -(-(length + self.table.drafts_max + 1) // size)
+            shared = limits.shared_blocks(self.prompt[request])
+            blocks = limits.blocks_of(length + self.table.drafts_max) - shared
             if blocks > free:
                 self.blocked = True
                 return
             self.waiting.popleft()
-            found = int(limits.prefix_hit_rate * self.prompt[request])
-            prompt = Prompt(request, length, max(length - found, 1), blocks)
+            found = limits.found_tokens(self.prompt[request])
+            prompt = Prompt(request, length, length - found, blocks, shared)
             self.prompts.add(prompt)
             free -= blocks
             budget -= prompt.left
-        self.kv_most = max(self.kv_most, limits.kv_blocks - free)
+        self.kv_most = max(self.kv_most, self.kv_blocks - free)
 
     def _plain_factor(self, drafts: int) -> float:
         """A loaded drafter that drafts nothing makes plain steps longer."""
@@ -234,8 +239,8 @@ class _Run:
         prompts_s = table.prompts_s(drafts, b, chunks)
         start, waiting = self.now, len(self.waiting) + len(self.prompts)
         in_system = b + waiting
-        kv = self.decoding.length_sum + self.prompts.reserved * self.limits.block_tokens
-        self.now = start + own_s + prompts_s
+        kv = self.decoding.cache_tokens + self.prompts.reserved * self.limits.block_tokens
+        self.now, self.seen_s = start + own_s + prompts_s, start
         self.in_system_s += in_system * (self.now - start)
         emitted = accepted = 0
         if b:
@@ -274,22 +279,27 @@ class _Run:
         if request in self.last_token_s:
             self.recorder.gap(self.now - self.last_token_s.pop(request))
         else:
-            self.first[request] = self.now
+            self.first[request] = self.now + self._sending_s
         self.left[request] -= 1
         if not self.left[request]:
             self._finish(request)
             self.blocked = False
             return
-        self.decoding.join(request, self.left[request], prompt.length)
+        self.decoding.join(request, self.left[request], prompt.length, prompt.shared)
+
+    @property
+    def _sending_s(self) -> float:
+        """What the server takes to send the tokens of a step before those of one request."""
+        return self.table.server_s_per_request * self.decoding.count
 
     def _finish(self, request: int) -> None:
-        self.finish[request] = self.now
+        self.finish[request] = self.now + self._sending_s
         self.finished += 1
         users = self.requests.users
         if users is None:
             return
         if len(self.arrival) < self.count:
-            self.arrival.append(self.now + self.requests.think_s)
+            self.arrival.append(self.finish[request] + self.requests.think_s)
             if len(self.arrival) == self.count and self.finished > users:
                 self._measure(begin=False)
         if self.finished == users and len(self.arrival) < self.count:
@@ -306,7 +316,7 @@ class _Run:
         decoding, table = self.decoding, self.table
         b, before = decoding.count, decoding.length_sum
         step_s = table.decoding_s(drafts, b, before / b) * self._plain_factor(drafts)
-        full = decoding.steps_until_full(drafts, self.limits.kv_blocks - self.prompts.reserved)
+        full = decoding.steps_until_full(drafts, self.kv_blocks - self.prompts.reserved)
         steps = min(self.hold, _MOST_STEPS, full, self._until_arrival(step_s))
         least = int(decoding.remaining[:b].min())
         start, waiting = self.now, len(self.waiting) + len(self.prompts)
@@ -319,17 +329,18 @@ class _Run:
             gained = steps = min(steps, least)
             total, accepted = steps * b, 0
         held = decoding.blocks_bound(drafts, steps) + self.prompts.reserved
-        self.kv_most = max(self.kv_most, min(held, self.limits.kv_blocks))
+        self.kv_most = max(self.kv_most, min(held, self.kv_blocks))
+        kv = decoding.cache_tokens
         decoding.emit(gained, total)
         if steps > 1:
             middle = (before + total * (steps - 1) / (2 * steps)) / b
             step_s = table.decoding_s(drafts, b, middle) * self._plain_factor(drafts)
         span = steps * step_s
-        self.now = start + span
+        self.now, self.seen_s = start + span, start + span - step_s
+        kv = (kv + decoding.cache_tokens) // 2
         self.in_system_s += in_system * span
         if drafts or steps == least:
             self._leave()
-        kv = before + total / 2
         self.recorder.add((start, span, steps, b, drafts, waiting, kv, total, 0.0, 0, accepted))
 
     def _draw(self, drafts: int, steps: int, least: int) -> tuple[int, IntArray, int]:
@@ -356,4 +367,5 @@ class _Run:
         full = self.decoding.count + len(self.prompts) >= self.limits.max_requests
         if full or self.waiting or self.taken >= len(self.arrival):
             return _MOST_STEPS
-        return max(ceil((self.arrival[self.taken] - self.now) / step_s), 1)
+        wait_s = self.arrival[self.taken] + self.table.server_s - self.now
+        return max(ceil(wait_s / step_s) + self.table.steps_ahead, 1)

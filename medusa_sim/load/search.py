@@ -1,22 +1,29 @@
-"""Rates that a scenario carries: where it saturates, how far it keeps its limits, where speculation loses."""
+"""Rates that a scenario carries: where it saturates, how far it keeps its limits, where speculation loses.
+
+Searches run the requests and seeds of the test. Shares that keep the limits are pooled over the seeds; where
+each seed alone crosses the wanted share gives the interval.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.load.metrics import measured
 from medusa_sim.load.policies import Fixed, Policy
 from medusa_sim.load.requests import Requests
-from medusa_sim.load.simulate import Advance, LoadTest, Served
+from medusa_sim.load.simulate import Advance, LoadTest, Served, half_width
 from medusa_sim.load.step_table import StepTable
 
 SEARCH_REQUESTS = 2000
 """Requests of each trial of a search: the first of a trace."""
 _PRECISION = 0.01
-_LOWEST = 1.0 / 256.0
-"""Rates down to this share of saturation are tried."""
+_MOST_TRIALS = 16
+_STEPS_DOWN = (0.5, 0.125, 1.0 / 256.0)
+"""Shares of saturation that are tried until one keeps the limits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,8 +31,10 @@ class Carried:
     """What one policy carries.
 
     saturated_per_s: requests a second with the server always full; above it queues grow without end.
-    largest_per_s: largest rate at which the asked share of requests keeps the limits; None without limits, 0
-    where no rate does. best_share: of the requests that keep them at the lowest rate tried. loses_from: rate
+    largest_per_s: largest rate at which the asked share of requests keeps the limits, never above
+    saturated_per_s; None without limits, 0 where no rate does. largest_half_width: of its 95 % interval over
+    the seeds; None where the limits hold up to saturation, or for one seed. best_share: of the requests that
+    keep them at the lowest rate tried. loses_from: rate
     from which the mean request takes longer than without speculation; None where it never does.
     off_from: requests in flight from which steps that draft emit fewer tokens a second than plain ones.
     searched: whether rates were tried; a closed loop has none.
@@ -35,6 +44,7 @@ class Carried:
     saturated_per_s: float
     saturated_tokens_per_s: float
     largest_per_s: float | None
+    largest_half_width: float | None
     best_share: float | None
     loses_from: float | None
     off_from: int | None
@@ -50,7 +60,7 @@ def saturation(test: LoadTest, served: Served) -> tuple[float, float]:
     """(requests/s, tokens/s) with `max_num_seqs` requests always in flight, of the lengths of the source."""
     users = served.limits.max_requests
     pool = _trial(test, test.any_rate)
-    count = 4 * users
+    count = max(4 * users, pool.count)
     places = np.arange(count) % pool.count
     requests = Requests(
         arrival_s=np.zeros(users),
@@ -73,10 +83,9 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
     plain = next((i for i, served in enumerate(test.served) if served.table.drafts_max == 0), None)
     found = []
     for i, served in enumerate(test.served):
-        largest: float | None = None
-        share: float | None = None
+        largest = _Largest()
         if has_rates and test.goals.given:
-            largest, share = _largest(test, served, limits[i][0], advance)
+            largest = _largest(test, served, limits[i][0], advance)
         loses = None
         if has_rates and plain is not None and i != plain:
             top = min(limits[i][0], limits[plain][0])
@@ -86,8 +95,9 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
                 policy=served.name,
                 saturated_per_s=limits[i][0],
                 saturated_tokens_per_s=limits[i][1],
-                largest_per_s=largest,
-                best_share=share,
+                largest_per_s=largest.rate_per_s,
+                largest_half_width=largest.half_width,
+                best_share=largest.best_share,
                 loses_from=loses,
                 off_from=off_from(served.table, served.policy(), test.mean_length),
                 searched=has_rates,
@@ -114,36 +124,72 @@ def off_from(table: StepTable, policy: Policy, length: float) -> int | None:
     return 1 if wins.size == 0 else int(wins[-1]) + 2
 
 
-def _trial(test: LoadTest, rate_per_s: float | None) -> Requests:
-    requests, _ = test.requests(rate_per_s, 0)
+def _trial(test: LoadTest, rate_per_s: float | None, seed: int = 0) -> Requests:
+    requests, _ = test.requests(rate_per_s, seed)
     return requests.first(SEARCH_REQUESTS) if requests.count > SEARCH_REQUESTS else requests
 
 
-def _at(test: LoadTest, served: Served, rate_per_s: float, advance: Advance | None) -> dict[str, float]:
-    requests = _trial(test, rate_per_s)
-    record = served.run(requests.at_rate(rate_per_s), 0, advance)
+def _at(
+    test: LoadTest, served: Served, rate_per_s: float, advance: Advance | None, seed: int = 0
+) -> dict[str, float]:
+    requests = _trial(test, rate_per_s, seed)
+    record = served.run(requests.at_rate(rate_per_s), seed, advance)
     return measured(record, served.table, served.limits, test.goals)
 
 
-def _largest(
-    test: LoadTest, served: Served, saturated: float, advance: Advance | None
-) -> tuple[float, float | None]:
-    """(largest rate that keeps the limits, share of requests that keep them at the lowest rate tried)."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Largest:
+    """The largest rate that keeps the limits, half of its interval, the share at the lowest rate tried."""
+
+    rate_per_s: float | None = None
+    half_width: float | None = None
+    best_share: float | None = None
+
+
+def _largest(test: LoadTest, served: Served, saturated: float, advance: Advance | None) -> _Largest:
+    """The bracket of the knee, narrowed by false position on the logarithm of the rate."""
     wanted = test.goals.share
+    tried: dict[float, FloatArray] = {}
 
-    def share(rate: float) -> float:
-        return _at(test, served, rate, advance)["goodput_share"]
+    def over(rate: float) -> float:
+        """By how much the pooled share of requests that keep the limits exceeds the wanted one."""
+        found = [_at(test, served, rate, advance, seed) for seed in range(test.seeds)]
+        tried[rate] = np.array([each["goodput_share"] for each in found])
+        return float(tried[rate].mean()) - wanted
 
-    low, high = saturated * _LOWEST, saturated * 1.05
-    least = share(low)
-    if least < wanted:
-        return 0.0, least
-    if share(high) >= wanted:
-        return saturated, least
-    while high / low > 1.0 + _PRECISION:
-        middle = float(np.sqrt(low * high)) if high / low > 1.5 else 0.5 * (low + high)
-        low, high = (middle, high) if share(middle) >= wanted else (low, middle)
-    return low, least
+    high, above = saturated, over(saturated)
+    if above >= 0.0:
+        return _Largest(rate_per_s=saturated, best_share=above + wanted)
+    for share in _STEPS_DOWN:
+        low, under = share * saturated, over(share * saturated)
+        if under >= 0.0:
+            break
+        high, above = low, under
+    else:
+        return _Largest(rate_per_s=0.0, best_share=under + wanted)
+    best = under + wanted
+    kept = 0
+    for _ in range(_MOST_TRIALS):
+        if high / low <= 1.0 + _PRECISION:
+            break
+        # one end that stays twice is halved in weight (the Illinois rule), so that the bracket closes
+        part = np.clip(under / (under - above), 0.1, 0.9) if high / low < 2.0 else 0.5
+        middle = low * float((high / low) ** part)
+        value = over(middle)
+        if value >= 0.0:
+            low, under, above, kept = middle, value, above * (0.5 if kept > 0 else 1.0), 1
+        else:
+            high, above, under, kept = middle, value, under * (0.5 if kept < 0 else 1.0), -1
+    return _Largest(rate_per_s=low, half_width=_spread(tried, wanted), best_share=best)
+
+
+def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:
+    """Half of the 95 % interval of the knee: where each seed alone crosses the wanted share."""
+    rates = np.array(sorted(tried))
+    shares = np.minimum.accumulate(np.stack([tried[rate] for rate in rates]), axis=0)
+    crossings = [float(np.interp(-wanted, -shares[:, seed], rates)) for seed in range(shares.shape[1])]
+    half = half_width(np.array(crossings))
+    return half if np.isfinite(half) else None
 
 
 def _loses_from(
@@ -166,7 +212,21 @@ def _loses_from(
     return high
 
 
-def rates_to_try(full_per_s: float) -> tuple[float, ...]:
-    """Four rates, from a quarter to nine tenths of what a server carries, with two digits."""
-    found = (float(f"{share * full_per_s:.2g}") for share in (0.25, 0.5, 0.75, 0.9))
-    return tuple(dict.fromkeys(rate for rate in found if rate > 0.0))
+def rates_to_try(full_per_s: float, found: Sequence[Carried] = ()) -> tuple[float, ...]:
+    """Rates below and above what each policy carries, and half of the least, with two digits.
+
+    Where no limits were asked for, a quarter to nine tenths of what the first policy is full at.
+    """
+    rates = [share * full_per_s for share in (0.25, 0.5, 0.75, 0.9)]
+    knees = [each for each in found if each.largest_per_s]
+    if knees:
+        rates = [0.5 * min(each.largest_per_s or 0.0 for each in knees)]
+        for each in knees:
+            knee = each.largest_per_s or 0.0
+            rates += [0.9 * knee, max(min(1.1 * knee, _BELOW_FULL * each.saturated_per_s), 0.9 * knee)]
+    rounded = (float(f"{rate:.2g}") for rate in sorted(rates))
+    return tuple(dict.fromkeys(rate for rate in rounded if rate > 0.0))
+
+
+_BELOW_FULL = 0.96
+"""Of saturation: beyond, queues grow for as long as a run lasts."""

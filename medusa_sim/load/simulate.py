@@ -12,7 +12,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.limits import BLOCK_TOKENS, MAX_REQUESTS, TOKEN_BUDGET, Limits, limits_of
+from medusa_sim.load.limits import BLOCK_TOKENS, Limits, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
 from medusa_sim.load.policies import Fixed, Policy, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
@@ -20,6 +20,7 @@ from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable, chains, step_table
 from medusa_sim.plan.cost import usd_per_million_tokens
+from medusa_sim.plan.defaults import LOAD_PREFIXES, LOAD_SEEDS
 from medusa_sim.plan.scenario import Scenario
 
 PLAIN = "none"
@@ -31,12 +32,20 @@ Advance = Callable[[int], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """Settings of the engine, as `Limits` explains them."""
+    """Settings of the engine, as `Limits` explains them; None: its own default on the card.
 
-    max_requests: int = MAX_REQUESTS
-    token_budget: int = TOKEN_BUDGET
+    prefix: whose the found part of a prompt is, one of `LOAD_PREFIXES`.
+    """
+
+    max_requests: int | None = None
+    token_budget: int | None = None
     block_tokens: int = BLOCK_TOKENS
     prefix_hit_rate: float = 0.0
+    prefix: str = LOAD_PREFIXES[0]
+
+    def __post_init__(self) -> None:
+        if self.prefix not in LOAD_PREFIXES:
+            raise UsageError(f"prefix {shown(self.prefix)}: one of {', '.join(LOAD_PREFIXES)} is allowed")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -89,18 +98,33 @@ class LoadPoint:
 
     def half_width(self, name: str) -> float:
         """Half of the 95 % confidence interval of the mean over the seeds; nan for one seed."""
-        return _half_width(np.asarray([each[name] for each in self.values]))
+        return half_width(np.asarray([each[name] for each in self.values]))
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether requests in the system rise no more over the run than chance lets them.
+
+        Arrivals and departures of n requests differ by chance by sqrt(2 n), less where queues are short; a
+        rise of twice that, pooled over the seeds, is a queue that grows. Runs that may drift pass.
+        """
+        growth = self.mean["queue_growth_per_s"]
+        if not np.isfinite(growth):
+            return True
+        count = self.mean["requests"]
+        rise = growth * count / self.rate
+        return bool(rise <= 2.0 * np.sqrt(2.0 * count / len(self.values)))
 
     def ratio_to(self, other: LoadPoint, name: str) -> tuple[float, float, float]:
         """(ratio, low, high) of a metric to another policy's, pairs with the same seed; 95 % interval."""
         pairs = zip(self.values, other.values, strict=True)
         logs = np.log([mine[name] / their[name] for mine, their in pairs])
-        half = _half_width(logs)
+        half = half_width(logs)
         middle = float(logs.mean())
         return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
 
 
-def _half_width(values: FloatArray) -> float:
+def half_width(values: FloatArray) -> float:
+    """Half of the 95 % confidence interval of the mean of independent values; nan for one."""
     if values.size < 2:
         return float("nan")
     from scipy.special import stdtrit
@@ -122,7 +146,7 @@ class LoadTest:
     policies: Sequence[str | Policy] = DEFAULT_POLICIES
     server: Server = field(default_factory=Server)
     goals: Goals = field(default_factory=Goals)
-    seeds: int = 3
+    seeds: int = LOAD_SEEDS
     drop_long: bool = False
 
     def __post_init__(self) -> None:
@@ -158,6 +182,7 @@ class LoadTest:
             token_budget=self.server.token_budget,
             block_tokens=self.server.block_tokens,
             prefix_hit_rate=self.server.prefix_hit_rate,
+            shares_prefix=self.server.prefix == "system",
         )
 
     def requests(self, rate_per_s: float | None, seed: int) -> tuple[Requests, int]:

@@ -45,7 +45,8 @@ class StepTable:
     (Q, E) of a chunk of chunk_tokens (Q,) that ends at chunk_ends (E,). drafter_prompt_s: (T,) what the
     drafter adds for a prompt's tokens. rates: (K - 1,) probability that at least that many drafts are
     accepted. match_rate: share of the steps in which drafts are found. drafting_share: (K, b) of a step's
-    time. idle_share: (b,) by which a plain step is longer where a drafter is loaded.
+    time. idle_share: (b,) by which a plain step is longer where a drafter is loaded. steps_ahead, server_s,
+    server_s_per_request: of the engine (`Engine`).
     """
 
     lengths: FloatArray
@@ -59,6 +60,9 @@ class StepTable:
     match_rate: float = 1.0
     drafting_share: FloatArray
     idle_share: FloatArray
+    steps_ahead: int = 0
+    server_s: float = 0.0
+    server_s_per_request: float = 0.0
 
     @property
     def drafts_max(self) -> int:
@@ -188,6 +192,7 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         chunks[:, None].astype(np.float64),
         np.maximum(ends[None, :], chunks[:, None]).astype(np.float64),
     )
+    engine = scenario.runtime.engine
     return StepTable(
         lengths=lengths.astype(np.float64),
         step_s=np.concatenate([empty, steps_s], axis=1),
@@ -200,6 +205,9 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         match_rate=surface.setting.match_rate if options else 1.0,
         drafting_share=_drafting_share(surface, options),
         idle_share=_idle_share(surface, limits.max_requests),
+        steps_ahead=0 if engine is None else round(engine.steps_ahead.value),
+        server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
+        server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
     )
 
 

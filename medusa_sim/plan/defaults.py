@@ -24,3 +24,15 @@ RUNS_CHAINS = "vllm"
 def default_runtime(drafter: str) -> str:
     """What runs a drafter where no runtime is named: trees of heads as kernels in a graph, chains in vLLM."""
     return RUNS_TREES if drafter == DEFAULT_DRAFTER else RUNS_CHAINS
+
+
+LOAD_REQUESTS = 1000
+"""Drawn requests of one run under load; `load`, Python and the app simulate as many, with as many seeds."""
+LOAD_SEEDS = 3
+LOAD_PROMPT_TOKENS = 512.0
+LOAD_OUTPUT_TOKENS = 256.0
+LOAD_LENGTH_CV = 0.8
+LOAD_SHARE = 0.9
+"""Of the requests that must keep the limits for a rate to count as carried."""
+LOAD_PREFIXES = ("system", "session")
+"""Whose the found part of a prompt is: one text of all requests, or what a session said before."""

@@ -25,19 +25,28 @@ _EXPENDABLE = (
 _FULL = 0.97
 """Share of the saturated rate from which a rate is told to be too high."""
 _SHORT = 0.9
+_UNSTEADY = "not steady"
 
 
 def headline(test: LoadTest) -> str:
     """Scenario, where requests come from, limits of the server."""
-    server = test.server
+    limits = test.limits(0)
     requests, _ = test.requests(test.any_rate, 0)
     lengths = (
         f"{requests.prompt_tokens.mean():.0f} prompt and {requests.output_tokens.mean():.0f} output tokens"
     )
     return (
         f"{scenario_line(test.scenario)}; {requests.count} requests of {lengths} in the mean, at most "
-        f"{server.max_requests} in a step of at most {server.token_budget} tokens"
+        f"{limits.max_requests} in a step of at most {limits.token_budget} tokens{_whose(test)}"
     )
+
+
+def _whose(test: LoadTest) -> str:
+    """Whether these are the engine's own limits on this card."""
+    given = (test.server.max_requests, test.server.token_budget)
+    if test.scenario.runtime.engine is None or None not in given:
+        return ""
+    return f" ({test.scenario.runtime.name}'s own on this card)" if given == (None, None) else ""
 
 
 def policy_text(name: str) -> str:
@@ -167,7 +176,7 @@ def load_table(answer: LoadAnswer) -> TextTable:
                     )
                 ),
                 significant(mean["tokens_per_s"], 4),
-                percent(mean["goodput_share"]),
+                percent(mean["goodput_share"]) if point.is_steady else _UNSTEADY,
                 f"{1.0 + mean['accepted_drafts']:.2f}",
                 times(ratio),
                 percent(mean["kv_share"], 0),
@@ -272,12 +281,9 @@ def warnings(answer: LoadAnswer) -> list[str]:
     full = {each.policy: each.saturated_per_s for each in answer.carried}
     for point in points:
         limit = full.get(point.policy)
-        if limit is not None and math.isfinite(point.rate) and point.rate > _FULL * limit:
-            told.append(
-                f"{_rate(point.rate)} requests/s is more than {point.policy} carries: queues grow "
-                f"as long as it lasts, and times tell the length of the run; up to {_rate(_SHORT * limit)} "
-                "would do"
-            )
+        is_over = limit is not None and math.isfinite(point.rate) and point.rate > _FULL * limit
+        if is_over or not point.is_steady:
+            told.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
         if point.mean["preemptions"]:
             told.append(
                 f"{point.policy}{_at(point)}: {point.mean['preemptions']:.0f} requests lost their KV cache "
@@ -287,6 +293,24 @@ def warnings(answer: LoadAnswer) -> list[str]:
     if dropped:
         told.append(f"{dropped} requests were too long and left out")
     return list(dict.fromkeys(told))
+
+
+def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) -> str:
+    """A run whose times and shares tell how long it was."""
+    mean, growth = point.mean, ""
+    if math.isfinite(mean["queue_growth_per_s"]):
+        half = point.half_width("queue_growth_per_s")
+        interval = "" if math.isnan(half) else f" (95 %: +-{significant(half, 2)})"
+        growth = f"{significant(mean['queue_growth_per_s'], 2)} more requests wait every second{interval}"
+        if has_goals:
+            first, last = (percent(mean[f"goodput_share_{part}"], 0) for part in ("first", "last"))
+            growth += f", {first} of the first third keep the limits and {last} of the last"
+        growth += ": "
+    would_do = "" if full_per_s is None else f"; up to {_rate(_SHORT * full_per_s)} would do"
+    return (
+        f"{point.policy}{_at(point)} is not steady: {growth}queues grow as long as it lasts, and times and "
+        f"shares tell the length of the run{would_do}"
+    )
 
 
 def _at(point: LoadPoint) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
-from medusa_sim.specs.engine import UNITS, Engine, Term
+from medusa_sim.specs.engine import UNITS, Engine, StepLimit, Term
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import Kernel
@@ -220,21 +220,28 @@ def _engine_rows(engine: Engine) -> list[SpecRow]:
         )
         for name, term in engine.terms.items()
     ]
+    limits = "; ".join(_limit_text(limit) for limit in engine.step_limits)
     settings: dict[str, str | bool] = {
         "graph_sizes": ", ".join(map(str, engine.graph_sizes)),
         "graph_unit": engine.graph_unit,
         "fused_residual": engine.fused_residual,
         "chain_only": engine.chain_only,
         "drafters": ", ".join(engine.drafters),
+        "step_limits": limits,
     }
+    sources = {"graph_sizes": engine.graph_source, "graph_unit": engine.graph_source}
+    sources["step_limits"] = engine.limits_source
     return rows + [
-        SpecRow(
-            key=f"engine.{key}",
-            value=value,
-            source=engine.graph_source if key.startswith("graph") else engine.settings_source,
-        )
+        SpecRow(key=f"engine.{key}", value=value, source=sources.get(key, engine.settings_source))
         for key, value in settings.items()
     ]
+
+
+def _limit_text(limit: StepLimit) -> str:
+    """`8192 tokens and 1024 requests from 70 GiB but a100`."""
+    where = f" from {limit.memory_gib:g} GiB" if limit.memory_gib else ""
+    but = f" but {', '.join(limit.but)}" if limit.but else ""
+    return f"{limit.tokens} tokens and {limit.requests} requests{where}{but}"
 
 
 def _term_note(term: Term) -> str:

@@ -18,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
+from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.strict import Error, Text, converted
 
 UNITS: dict[str, str] = {
@@ -43,6 +44,9 @@ UNITS: dict[str, str] = {
     "elementwise_share": "",
     "eager_us_per_layer": "us",
     "length_spread_share": "",
+    "steps_ahead": "steps",
+    "server_us": "us",
+    "server_us_per_request": "us",
 }
 """Unit of every term, in the order in which they are listed."""
 
@@ -73,6 +77,20 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
         return self.value * self.band
 
 
+class StepLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Tokens and requests of one step on cards of `memory_gib` and more whose name holds none of `but`."""
+
+    tokens: Annotated[int, Meta(ge=1)]
+    requests: Annotated[int, Meta(ge=1)]
+    memory_gib: Annotated[float, Meta(ge=0.0)] = 0.0
+    but: tuple[str, ...] = ()
+
+    def holds_for(self, gpu: Gpu) -> bool:
+        """Whether a card is one of them."""
+        is_large = gpu.memory_bytes >= self.memory_gib * (1 << 30)
+        return is_large and not any(name in gpu.name for name in self.but)
+
+
 class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """The terms of an engine, by name, and what it can run.
 
@@ -84,11 +102,14 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests.
     elementwise_share: of the time that norms, rope and activation take as kernels of their own.
     eager_us_per_layer: shortest step beyond the captured graphs. length_spread_share: of the output length,
-    by which requests in flight are longer than their mean.
+    by which requests in flight are longer than their mean. steps_ahead: steps that are scheduled before the
+    running one ends. server_us, _per_request: from the client to the queue and back, and for each request
+    whose token is sent with the first one.
 
     graph_sizes: captured sizes, rising; empty: nothing is padded. graph_unit: what they count: `tokens`,
     `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. fused_residual:
     residual adds are part of the norms. chain_only: no tree attention. drafters: names of those it runs.
+    step_limits: what a step may hold by default, the first that fits the card.
     """
 
     host_us_per_step: Term
@@ -113,6 +134,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     elementwise_share: Term
     eager_us_per_layer: Term
     length_spread_share: Term
+    steps_ahead: Term
+    server_us: Term
+    server_us_per_request: Term
     graph_sizes: tuple[int, ...]
     graph_unit: GraphUnit
     graph_source: str
@@ -120,6 +144,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     chain_only: bool
     drafters: tuple[str, ...]
     settings_source: str
+    step_limits: tuple[StepLimit, ...]
+    limits_source: str
+
+    def step_limit(self, gpu: Gpu) -> StepLimit:
+        """What one step may hold on a card unless it is told otherwise."""
+        return next(limit for limit in self.step_limits if limit.holds_for(gpu))
 
     @property
     def terms(self) -> dict[str, Term]:
@@ -184,6 +214,8 @@ class _SettingsToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     graph_sizes: _Sizes | None = None
     graph_unit: GraphUnit | None = None
     drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
+    step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)] | None = None
+    limits_source: Text | None = None
 
 
 EngineToml: TypeAlias = dict[str, Any]
@@ -220,6 +252,11 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
         found[name] = getattr(cast("tuple[str, Engine]", relative)[1], name) if value is None else value
     if settings.graph_sizes is not None:
         found["graph_sizes"] = _sizes(settings.graph_sizes, f"{where}: {key}.graph_sizes")
+    last = found["step_limits"][-1]
+    if last.memory_gib or last.but:
+        raise SpecError(
+            f"{where}: {key}.step_limits: the last entry holds for every card: no memory_gib, no but"
+        )
     return Engine(**found)
 
 

@@ -17,7 +17,13 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 USABLE_MEMORY_SHARE = 0.9
 """Share of the card that an engine hands out: vLLM's default `gpu_memory_utilization` of 0.9.
 
-The rest holds the CUDA context, the allocator's slack and captured graphs.
+The rest holds captured graphs and the allocator's slack.
+"""
+CONTEXT_BYTES = 1.0e9
+"""Of that share, what CUDA's context, NCCL, workspaces and the driver keep on a GPU.
+
+vLLM 0.15.1 reports 7,463 blocks of 16 tokens for Llama-2-7B on an H100, 0.9 of 80 GiB would hold 7,588
+(docs/log.md); its logs of other models miss 1 to 2 GB, and the widest step is the rest (`activation_bytes`).
 """
 
 
@@ -51,15 +57,30 @@ def memory_bytes(
     """`step_memory_bytes` with what the drafter adds as arrays; all broadcast."""
     sequences = np.asarray(batch, dtype=np.float64)
     counts = np.asarray(candidates, dtype=np.float64)
-    own = sequences / model.parallel.tp if model.parallel.dp_attention else sequences
     tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots
+    rows = sequences * counts
+    weights = model.weight_bytes + drafter_weights
+    cached = sequences * cache_bytes(model, drafter_kv_per_token, tokens)
+    return np.asarray(weights + cached + activation_bytes(model, rows, rows))
+
+
+def cache_bytes(model: Model, drafter_kv_per_token: FloatArray | float, tokens: Size) -> FloatArray:
+    """KV cache of one request of so many tokens on one GPU, bytes: what every layer keeps of it.
+
+    The one place that says so: sweep, recommend, capacity and the blocks of `load` read it.
+    """
+    kept = np.asarray(tokens, dtype=np.float64)
+    whole = model.kv_bytes(kept) + kept * drafter_kv_per_token
+    return np.asarray(whole / model.parallel.tp if model.parallel.dp_attention else whole)
+
+
+def activation_bytes(model: Model, tokens: Size, logit_rows: Size) -> FloatArray:
+    """Widest rows of a step of so many tokens, and the logits of so many of them (fp32), bytes."""
     element = BYTES_PER_ELEMENT[model.activation_dtype]
     parts = [group.feed_forward.widest for group in model.groups if group.feed_forward is not None]
     widest = max(parts, default=0) + 2 * model.hidden
-    activations = sequences * counts * (element * widest + BYTES_PER_ELEMENT["fp32"] * model.whole_vocab)
-    weights = model.weight_bytes + drafter_weights
-    cached = own * (model.kv_bytes(tokens) + tokens * drafter_kv_per_token)
-    return np.asarray(weights + cached + activations)
+    logits = BYTES_PER_ELEMENT["fp32"] * model.whole_vocab
+    return np.asarray(np.asarray(tokens) * element * widest + np.asarray(logit_rows) * logits)
 
 
 _GPUS = (1, 2, 4, 8, 16, 32, 64, 128)
@@ -79,5 +100,5 @@ def fewest_gpus(model: Model, gpu: Gpu, parallel: Parallel) -> int | None:
 
 
 def usable_memory_bytes(gpu: Gpu) -> float:
-    """Bytes that an engine may fill."""
-    return USABLE_MEMORY_SHARE * gpu.memory_bytes
+    """Bytes that an engine may fill with weights, KV cache and activations."""
+    return USABLE_MEMORY_SHARE * gpu.memory_bytes - CONTEXT_BYTES * (gpu.architecture != "cpu")

@@ -6,11 +6,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.load.policies import Adaptive, State, policy_of
 from medusa_sim.load.question import LoadAnswer, answered, load_test
-from medusa_sim.load.search import off_from, rates_to_try, saturation
+from medusa_sim.load.search import carried, off_from, rates_to_try, saturation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report import load_text
 from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
@@ -37,7 +39,7 @@ def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer: Loa
             continue
         for factor, keeps in ((0.97, True), (1.1, False)):
             point = test.point(served, factor * found.largest_per_s)
-            assert (point.values[0]["goodput_share"] >= test.goals.share) is keeps
+            assert (point.mean["goodput_share"] >= test.goals.share) is keeps
     assert drafting.gpus_for(50.0, 1) == int(np.ceil(50.0 / drafting.largest_per_s))
 
 
@@ -85,7 +87,7 @@ def test_a_rate_above_saturation_is_told_with_one_that_would_do() -> None:
     found = answered(test, [500.0])
     full = found.carried[0].saturated_per_s
     told = " ".join(load_text.warnings(found))
-    assert "500 requests/s is more than none carries" in told
+    assert "none at 500 requests/s is not steady" in told
     assert f"up to {0.9 * full:.3g}"[:8] in told
 
 
@@ -135,6 +137,55 @@ def test_saturation_does_not_depend_on_the_rate_that_is_asked() -> None:
     assert per_s > 1.0
     assert tokens_per_s / per_s == pytest.approx(256, rel=0.15)
     assert rates_to_try(per_s)[-1] == pytest.approx(0.9 * per_s, rel=0.06)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    limit_ms=st.floats(4.0, 60.0),
+    prompt=st.sampled_from([64, 512, 2000]),
+    cv=st.sampled_from([0.0, 0.8]),
+    slots=st.sampled_from([4, 16, 48]),
+    policy=st.sampled_from(["none", "3"]),
+)
+def test_nothing_carries_more_than_it_is_full_at(
+    limit_ms: float, prompt: int, cv: float, slots: int, policy: str
+) -> None:
+    test = load_test(SCENARIO, policies=(policy,), tpot_ms=limit_ms, prompt_tokens=prompt, output_tokens=64,
+                     length_cv=cv, max_num_seqs=slots, requests=220, seeds=2)  # fmt: skip
+    (found,) = carried(test)
+    assert found.largest_per_s is not None
+    assert 0.0 <= found.largest_per_s <= found.saturated_per_s
+    assert found.largest_half_width is None or found.largest_half_width >= 0.0
+
+
+def test_rates_lie_on_both_sides_of_what_is_carried(answer: LoadAnswer) -> None:
+    full = answer.carried[0].saturated_per_s
+    rates = rates_to_try(full, answer.carried)
+    for each in answer.carried:
+        assert each.largest_per_s is not None
+        assert min(rates) < each.largest_per_s
+        assert max(rates) > each.largest_per_s or each.largest_per_s > 0.9 * each.saturated_per_s
+
+
+def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> None:
+    # shares within limits of such a run tell its length: none of them is printed
+    found = {}
+    for count in (400, 1600):
+        test = load_test(SCENARIO, policies=("none",), requests=count, seeds=2, max_num_seqs=8, ttft_ms=9000)
+        full = saturation(test, test.served[0])[0]
+        for factor in (0.7, 1.5):
+            answer = answered(test, [factor * full], search=False)
+            point = answer.points[0]
+            found[count, factor] = point.mean["goodput_share"]
+            assert point.is_steady is (factor < 1.0)
+            told = " ".join(load_text.warnings(answer))
+            assert ("not steady" in told) is (factor > 1.0)
+            assert ("not steady" in str(load_text.load_table(answer).rows)) is (factor > 1.0)
+            if factor > 1.0:
+                grown = point.mean["queue_growth_per_s"]
+                assert grown == pytest.approx((factor - 1.0) * full, rel=0.25)
+    assert found[400, 1.5] > 1.5 * found[1600, 1.5]
+    assert found[400, 0.7] == pytest.approx(found[1600, 0.7], abs=0.05)
 
 
 @pytest.mark.parametrize(

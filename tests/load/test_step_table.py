@@ -92,16 +92,18 @@ def test_a_saturated_server_emits_the_surfaces_tokens(table: StepTable, drafts: 
 
 def test_the_cache_is_what_weights_leave(table: StepTable) -> None:
     # a full cache with its requests fits on the card, and one request's block more does not
-    tokens = LIMITS.kv_tokens / LIMITS.max_requests
+    # (slots for the look-ahead lie in both)
+    own = limits_of(SCENARIO, CHAINS[-1], max_requests=96, token_budget=96)
+    tokens = own.kv_tokens / own.max_requests - own.lookahead
     drafter, candidates = CHAINS[-1].drafter, CHAINS[-1].depth + 1
     room = usable_memory_bytes(SCENARIO.gpu)
-    for more, fits in ((0, True), (LIMITS.block_tokens, False)):
+    for more, fits in ((0, True), (own.block_tokens, False)):
         needed = step_memory_bytes(
-            SCENARIO.model, drafter, LIMITS.max_requests, tokens - candidates + more, candidates
+            SCENARIO.model, drafter, own.max_requests, tokens - candidates + more, candidates
         )
         assert bool(needed <= room) is fits
     plain = limits_of(SCENARIO, None, max_requests=96)
-    assert plain.kv_blocks > LIMITS.kv_blocks
+    assert plain.kv_blocks > limits_of(SCENARIO, CHAINS[-1], max_requests=96).kv_blocks
     assert table.requests_max == 96
 
 

@@ -218,10 +218,11 @@ def test_dspark_adds_a_small_head_for_each_draft() -> None:
 
 
 def test_each_method_reserves_its_own_slots_of_the_cache() -> None:
-    # as vLLM counts them: EAGLE-3 0, draft model 1, P-EAGLE and DSpark K - 1, DFlash and PARD K
+    # as vLLM counts them: EAGLE, MTP, DFlash and PARD K, draft model 1, P-EAGLE and DSpark K - 1
     slots = {name: kind.of(PARTS, 7).kv_slots() for name, kind in DRAFTERS.items()}
-    none = dict.fromkeys(("medusa", "eagle", "eagle3", "mtp", "ngram", "suffix"), 0)
-    assert slots == {**none, "draft-model": 1, "p-eagle": 6, "dspark": 6, "dflash": 7, "pard": 7}
+    none = dict.fromkeys(("medusa", "ngram", "suffix"), 0)
+    ahead = dict.fromkeys(("eagle", "eagle3", "mtp"), 7)
+    assert slots == {**none, **ahead, "draft-model": 1, "p-eagle": 6, "dspark": 6, "dflash": 7, "pard": 7}
     for kind in (DraftModel, DFlash):
         drafter = kind.of(PARTS, 7)
         here, without = (

@@ -119,6 +119,10 @@ class LayerDrafter(Drafter):
         """K and V of the draft layers."""
         return self._network(model).kv_bytes_per_token
 
+    def kv_slots(self) -> int:
+        """Look-ahead slots of the passes (vLLM's scheduler.py: `num_lookahead_tokens` with `use_eagle`)."""
+        return self.depth
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Eagle(LayerDrafter):

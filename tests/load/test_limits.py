@@ -1,0 +1,94 @@
+"""What a step and the KV cache hold: by card and engine, and with layers that keep a window."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from medusa_sim.load.limits import Limits, limits_of, step_limits
+from medusa_sim.load.question import answered, load_test
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
+from medusa_sim.report import load_text
+
+
+@pytest.mark.parametrize(
+    ("gpu", "runtime", "expected"),
+    [
+        ("h100-sxm", "vllm", (1024, 8192)),
+        ("h200-sxm", "vllm", (1024, 8192)),
+        ("a100-80gb-sxm", "vllm", (256, 2048)),
+        ("l40s", "vllm", (256, 2048)),
+        ("l4", "vllm-0.10", (256, 2048)),
+        ("h100-sxm", "vllm-0.8", (256, 2048)),
+        ("b200", "sglang", (2048, 16384)),
+        ("h100-sxm", "cuda-graph", (256, 8192)),
+    ],
+)
+def test_engines_limit_steps_by_card(gpu: str, runtime: str, expected: tuple[int, int]) -> None:
+    scenario = Scenario(gpu=gpu, model="llama-3.1-8b", runtime=runtime, drafter="eagle3")
+    assert step_limits(scenario) == expected
+
+
+def test_the_limits_of_a_run_are_printed_with_whose_they_are() -> None:
+    scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="vllm", drafter="eagle3")
+    own = load_text.headline(load_test(scenario, policies=("none",), requests=20))
+    assert "256 in a step of at most 2048 tokens (vllm" in own
+    told = load_text.headline(load_test(scenario, policies=("none",), requests=20, max_num_seqs=64))
+    assert "64 in a step" in told
+
+
+@pytest.mark.parametrize("model", ["gemma-3-27b", "gpt-oss-20b", "llama-3.1-8b", "mistral-7b"])
+@pytest.mark.parametrize("length", [2048, 16384, 30000])
+def test_load_holds_as_many_requests_as_a_sweep_fits(model: str, length: int) -> None:
+    scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm", drafter="ngram", acceptance=0.5)
+    found = limits_of(scenario, None, max_requests=16, token_budget=16)
+    swept = int(price(scenario, [1], [length], ()).max_batch[0, 0])
+    # a sweep's activations are those of its own batch, a block is the last one's rounding
+    assert found.kv_blocks / found.blocks_of(length) == pytest.approx(swept, rel=0.03, abs=1.0)
+
+
+def test_windows_are_not_held_as_full_layers() -> None:
+    scenario = Scenario(gpu="h100-sxm", model="gemma-3-27b", runtime="vllm", drafter="ngram", acceptance=0.5)
+    found = limits_of(scenario, None)
+    assert found.kv_blocks * found.block_tokens / 16384 < 3.0
+    assert 10 <= found.kv_blocks // found.blocks_of(16384) <= 13
+    assert found.longest_request(0) == scenario.model.max_seq_len
+    test = load_test(
+        scenario,
+        policies=("none",),
+        prompt_tokens=16000,
+        output_tokens=200,
+        length_cv=0,
+        requests=40,
+        seeds=1,
+    )
+    assert answered(test, [0.3], search=False).points[0].mean["ttft_mean_s"] < 20.0
+
+
+def test_a_shared_prefix_is_held_once() -> None:
+    given = {"kv_blocks": 100, "positions": 4096, "prefix_hit_rate": 0.75}
+    shared, own = (Limits(**given, shares_prefix=kind) for kind in (True, False))  # type: ignore[arg-type]
+    assert (shared.found_tokens(640), shared.shared_blocks(640), own.shared_blocks(640)) == (480, 30, 0)
+    assert shared.found_tokens(1) == 0  # a token at least is computed
+
+
+def test_blocks_of_many_requests_are_those_of_each() -> None:
+    from medusa_sim.load.decoding import Decoding
+
+    held = np.minimum(np.arange(400.0), 64 + 0.25 * np.arange(400.0))
+    random = np.random.default_rng(0)
+    for limits in (
+        Limits(kv_blocks=9000, positions=4096, lookahead=3),
+        Limits(kv_blocks=9000, positions=4096, lookahead=3, held=held),
+    ):
+        decoding = Decoding(limits)
+        lengths = random.integers(1, 4000, size=20)
+        for place, length in enumerate(lengths):
+            decoding.join(place, 100, int(length))
+        for drafts in (0, 3):
+            each = sum(limits.blocks_of(int(length) + drafts) for length in lengths)
+            assert decoding.blocks(drafts) == pytest.approx(each, abs=20 * (limits.held is not None))
+            steps = decoding.steps_until_full(drafts, limits.kv_blocks)
+            assert decoding.blocks(drafts, steps) <= limits.kv_blocks
+            assert decoding.blocks_bound(drafts, 5) >= decoding.blocks(drafts, 5)
