@@ -125,9 +125,11 @@ def test_rows_are_consistent(answer: Recommendation) -> None:
             assert (
                 row.speedup_acceptance_minus_10_percent < row.speedup < row.speedup_acceptance_plus_10_percent
             )
-            assert row.next_count is not None
-            assert row.next_count.candidates == row.candidates + 1
-            assert row.next_count.tokens_gain > 0.0
+            if row.next_count is None:
+                assert row.memory_bytes > 0.99 * usable_memory_bytes(GPU)
+            else:
+                assert row.next_count.candidates == row.candidates + 1
+                assert row.next_count.tokens_gain > 0.0
             assert row.chain_speedup is not None
             assert row.batch_max <= row.max_batch_with <= row.max_batch_without
             assert row.speedup_heads_on_accepted_row is not None
