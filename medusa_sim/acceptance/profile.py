@@ -76,16 +76,21 @@ class AcceptanceProfile:
         return self.model.heads if isinstance(self.model, ShapedAcceptance) else None
 
     @property
+    def first_accepted(self) -> float:
+        """Share of the steps in which the first draft is accepted; 0 for a curve, which does not say."""
+        return 0.0 if self.heads is None else float(min(1.0, self.ratio * self.heads.accuracy[0, 0]))
+
+    @property
     def steps_matched(self) -> float:
         """Share of the steps in which a look-up in the text finds drafts: measured, else by the first rate.
 
-        The first draft of a match is accepted in ACCEPTED_OF_MATCHES of them.
+        The first draft of a match is accepted in ACCEPTED_OF_MATCHES of them. Never below the first rate.
         """
-        if self.match_rate is not None:
-            return self.match_rate
         if self.heads is None:
-            return 1.0
-        return float(min(1.0, self.ratio * self.heads.accuracy[0, 0] / ACCEPTED_OF_MATCHES))
+            return 1.0 if self.match_rate is None else self.match_rate
+        if self.match_rate is not None:
+            return max(self.match_rate, self.first_accepted)
+        return min(1.0, self.first_accepted / ACCEPTED_OF_MATCHES)
 
     def of_heads(self, heads: int) -> AcceptanceProfile:
         """The profile with its first heads alone.
@@ -244,6 +249,12 @@ def load_acceptance(
     agreement = getattr(file, "agreement", "target")
     kind = str(type(file).__struct_config__.tag)
     match_rate = getattr(file, "match_rate", None)
-    return AcceptanceProfile(
+    found = AcceptanceProfile(
         name, kind, file.title, file.source, model_of_file, agreement, match_rate=match_rate
     )
+    if match_rate is not None and match_rate < found.first_accepted:
+        raise SpecError(
+            f"acceptance profile {path}: match_rate {match_rate:g} is below the first rate "
+            f"{found.first_accepted:g}: a draft is accepted only where one was found"
+        )
+    return found

@@ -25,7 +25,7 @@ from medusa_sim.plan.arguments import (
     check_kinds,
     check_parts,
     draft_model_of,
-    match_rate_of,
+    matched,
     runtime_of,
     traffic_of,
 )
@@ -74,7 +74,8 @@ class Scenario:
     `plan.acceptance.FORMS`; None takes the model's own profile, else a borrowed one, which `warnings` says.
     heads: trained Medusa heads (None: as many as the profile has; a curve has five); as many run as a
     tree is deep, with a curve all of them. max_drafts: longest draft. chain_only: no trees (None:
-    as the runtime). match_rate: share of the steps in which n-grams are found (None: the profile's).
+    as the runtime). match_rate: share of the steps in which n-grams are found (None: the profile's); what is
+    accepted goes with it.
     prompt_tokens, output_tokens: means of a server's requests, whose prompts ride on decode steps (None: none
     ride). dtype, weight_dtype, kv_dtype: None as the model is published. tp, ep, dp_attention: the GPUs that
     share the model, and how (`specs.parallel.Parallel`). overlap: how far candidates of one sequence share
@@ -153,7 +154,7 @@ class Scenario:
             raise UsageError(f"draft vocabulary {draft_vocab}: whole numbers from 1 are allowed")
         if kind.unit == "head" and heads is not None:
             profile = profile.of_heads(heads)
-        self.profile = profile
+        self.match_rate, self.profile = matched(match_rate, kind, profile)
         self.drafting = Drafting(
             method=drafter,
             parts=Parts(
@@ -177,7 +178,6 @@ class Scenario:
         as_run = self.runtime.chain_only and profile.heads is not None and scope == "model"
         self.chain_only: bool = as_run if chain_only is None else chain_only
         self.overlap: Overlap = overlap_of(overlap) if overlap else CHAIN if not self._has_trees else TREE
-        self.match_rate: float = match_rate_of(match_rate, kind, profile)
         self.traffic: Traffic | None = traffic_of(prompt_tokens, output_tokens)
         self.scope: Scope = scope
         self.baseline: Baseline = baseline
