@@ -225,6 +225,7 @@ EngineToml: TypeAlias = dict[str, Any]
 def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str, key: str) -> Engine:
     """The engine of an `engine` table. relative: name and terms of the engine that it inherits from.
 
+    The bands of an engine none of whose terms was measured are at least those of that engine and its own.
     Raises SpecError naming file (`where`) and key: a term that neither gives, a value without
     a source, an unknown key.
     """
@@ -257,7 +258,23 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
         raise SpecError(
             f"{where}: {key}.step_limits: the last entry holds for every card: no memory_gib, no but"
         )
-    return Engine(**found)
+    engine = Engine(**found)
+    if relative is None or engine.is_measured:
+        return engine
+    lent = relative[1].terms
+    return engine.with_terms(
+        {name: _guessed(engine.terms[name], lent[name]) for name in UNITS if name in given}
+    )
+
+
+def _guessed(term: Term, lent: Term) -> Term:
+    """A term of an engine that nobody measured: no better known than the one that it stands for.
+
+    The half-widths add up, what the measured engine leaves open and what the guess does.
+    """
+    if not term.value:
+        return term
+    return msgspec.structs.replace(term, band=(term.half_width + lent.half_width) / term.value)
 
 
 def _inherited(term: Term, lender: str, widen: float) -> Term:

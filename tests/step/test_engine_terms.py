@@ -10,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
@@ -172,3 +174,19 @@ def test_kernels_alone_keep_their_band(name: str) -> None:
     slower, faster = overhead_halves(step.cost, step.cost)
     assert float(step.high_us) == pytest.approx(float(step.time_us * np.exp(slower)))
     assert float(step.low_us) == pytest.approx(float(step.time_us * np.exp(-faster)))
+
+
+@pytest.mark.parametrize("model", ["llama-3.1-8b", "llama-3-70b"])
+@pytest.mark.parametrize("tp", [1, 4, 16])
+def test_a_guessed_engine_is_known_no_better_than_the_measured_one(model: str, tp: int) -> None:
+    """TensorRT-LLM, of which nothing was measured, had 3 % on 16 GPUs where vLLM had 15."""
+    widths = {}
+    for runtime in ("vllm-0.33", "tensorrt-llm-1.2"):
+        scenario = Scenario(
+            gpu="h100-sxm", model=model, tp=tp, runtime=runtime, drafter="eagle3", latency="roofline",
+            acceptance="0.7,0.5,0.3",
+        )  # fmt: skip
+        surface = price(scenario, [1, 8, 64], [1024])
+        low, high = surface.bands_at(np.arange(3), 0, surface.candidates.size - 1)
+        widths[runtime] = np.log(high / low)
+    assert (widths["tensorrt-llm-1.2"] >= widths["vllm-0.33"]).all()
