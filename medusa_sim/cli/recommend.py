@@ -200,9 +200,6 @@ def question_of(names: dict[str, Any]) -> Question:
 def _show(output: Output, answer: Recommendation) -> None:
     from medusa_sim.report.cost_text import price_lines
     from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
-    from medusa_sim.report.recommend_reason import reason
-    from medusa_sim.report.recommend_text import findings, headline, schedule_table
-    from medusa_sim.report.recommend_warnings import warnings
 
     if output.form == "json":
         import json
@@ -218,13 +215,22 @@ def _show(output: Output, answer: Recommendation) -> None:
             click.echo(line, err=True)
         output.rows(schedule_arrow(answer), "recommend")
         return
+    output.text(page(output, answer))
+
+
+def page(output: Output, answer: Recommendation) -> str:
+    """The answer for people: the decision, the schedule, what follows from it, what it rests on."""
+    from medusa_sim.report.recommend_reason import reason
+    from medusa_sim.report.recommend_text import findings, headline, schedule_table
+    from medusa_sim.report.recommend_warnings import warnings
+
     table = output.drawn(schedule_table(answer)).strip("\n")
     told = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
     warned = [f"warning: {line}" for line in warnings(answer)]
     parts = [headline(answer), "", reason(answer), "", table, "", *told]
     if warned:
         parts += ["", *warned]
-    output.text("\n".join(_wrapped(part, output) for part in parts) + "\n")
+    return "\n".join(_wrapped(part, output) for part in parts) + "\n"
 
 
 def _wrapped(part: str, output: Output) -> str:

@@ -1,0 +1,300 @@
+"""Asks `recommend` about every shipped model x drafter x runtime x {1, 4, 8} GPUs, and checks each answer.
+
+    python benchmarks/every_setup.py --sample 400 --seed 1 --jobs 2
+    python benchmarks/every_setup.py --jobs 2            # all of them
+
+A set-up is either refused in one line, or its answer agrees with itself at six neighbouring batches and one
+length, on a card that turns with the set-up and holds the model where one does: speculation is on exactly
+where the best speedup is above 1, in the schedule, its rows at a batch, the curve by count, the crossings,
+`enable`, the decision and the exported settings; bands lie around values; every warning stands in the text,
+in Markdown, in JSON, in the notebook's HTML, in the report and on the app's page. Prints counts, reasons of
+refusal and failures; exit code 3 where anything failed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import itertools
+import json
+import math
+import multiprocessing
+import random
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from html import unescape
+from pathlib import Path
+
+import numpy as np
+
+from medusa_sim.api import Answer
+from medusa_sim.arrays import BoolArray
+from medusa_sim.cli.output import Output
+from medusa_sim.cli.recommend import page
+from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.export import engine_settings
+from medusa_sim.latency.by_name import LatencyName
+from medusa_sim.plan.at_batch import scheduled_at
+from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import batch_ranges, recommend
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.schedule import BatchRange
+from medusa_sim.report.caveats import caveats
+from medusa_sim.report.recommend_json import recommendation_values
+from medusa_sim.report.recommend_reason import reason
+from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
+from medusa_sim.specs.models import load_model, model_names
+from medusa_sim.specs.runtime import load_runtime, runtime_aliases, runtime_names
+from medusa_sim.step.drafter.registry import drafter_kind, drafter_names
+from medusa_sim.step.grid import Grid
+from medusa_sim.step.memory import usable_memory_bytes
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "app"))
+import notes  # the app's, which draws nothing
+
+GPUS = (1, 4, 8)
+LENGTH = 1024
+BATCHES = 6
+FIRST_BATCHES = (1, 5, 14, 30, 62, 126, 250)
+"""Where the batches that are asked for begin, in turn."""
+RATE = 0.6
+"""Acceptance of drafters of which none ships."""
+ROOM = 1.25
+"""Memory over weights from which a card is taken to hold a model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUp:
+    """What is asked; turn: which of the cards and batches."""
+
+    model: str
+    drafter: str
+    runtime: str
+    gpus: int
+    turn: int
+    latency: LatencyName = "calibrated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """refused: the line, where it was. failures: what is wrong with the answer; empty: nothing."""
+
+    asked: SetUp
+    gpu: str
+    refused: str = ""
+    failures: tuple[str, ...] = ()
+
+
+def set_ups() -> Iterator[SetUp]:
+    """All of them, in an order that does not depend on anything else."""
+    every = itertools.product(model_names(), drafter_names(), runtime_names(), GPUS)
+    for turn, (model, drafter, runtime, gpus) in enumerate(every):
+        yield SetUp(model=model, drafter=drafter, runtime=runtime, gpus=gpus, turn=turn)
+
+
+@lru_cache
+def _cards() -> tuple[Gpu, ...]:
+    return tuple(load_gpu(name) for name in gpu_names() if not name.startswith("cpu-"))
+
+
+def card_of(asked: SetUp) -> str:
+    """A card with a link where it needs one, that holds its share of the weights if any does, in turn."""
+    linked = [gpu for gpu in _cards() if asked.gpus == 1 or gpu.link_bandwidth_bytes_per_s]
+    share = ROOM * load_model(asked.model).weight_bytes / asked.gpus
+    largest = max(linked, key=usable_memory_bytes)
+    fitting = [gpu for gpu in linked if usable_memory_bytes(gpu) >= share] or [largest]
+    return fitting[asked.turn % len(fitting)].name
+
+
+@lru_cache
+def draft_of(model: str) -> str | None:
+    """The smallest shipped model with the vocabulary of another that is larger; None where none is."""
+    target = load_model(model)
+    others = (load_model(name) for name in model_names())
+    alike = [one for one in others if abs(one.vocab / target.vocab - 1.0) <= 0.01]
+    smaller = [one for one in alike if one.weight_bytes < 0.5 * target.weight_bytes]
+    return min(smaller, key=lambda one: one.weight_bytes).name if smaller else None
+
+
+def checked(asked: SetUp) -> Outcome:
+    """Ask about one set-up, and find what is wrong with the answer."""
+    gpu = card_of(asked)
+    kind = drafter_kind(asked.drafter)
+    first = FIRST_BATCHES[asked.turn % len(FIRST_BATCHES)]
+    try:
+        scenario = Scenario(
+            gpu=gpu,
+            model=asked.model,
+            tp=asked.gpus,
+            runtime=asked.runtime,
+            latency=asked.latency,
+            drafter=asked.drafter,
+            draft_model=draft_of(asked.model) if kind.takes_draft_model else None,
+            acceptance=RATE if kind.lender is None else None,
+        )
+        found = recommend(
+            scenario, Question(batch_min=first, batch_max=first + BATCHES - 1, seq_len=(LENGTH,))
+        )
+        wrong = tuple(failures(found))
+    except MedusaSimError as refused:
+        told = str(refused)
+        wrong = (f"a refusal of several lines: {told!r}",) if "\n" in told or not told else ()
+        return Outcome(asked=asked, gpu=gpu, refused=told, failures=wrong)
+    except Exception:  # any other exception is what is looked for
+        return Outcome(asked=asked, gpu=gpu, failures=(traceback.format_exc(limit=-4),))
+    return Outcome(asked=asked, gpu=gpu, failures=wrong)
+
+
+def failures(found: Recommendation) -> Iterator[str]:
+    """What does not agree in an answer, a line each."""
+    on = np.concatenate([[part.configuration > 0] * (part.last + 1 - part.first) for part in _ranges(found)])
+    yield from _verdicts(found, on)
+    yield from _bands(found)
+    yield from _forms(found)
+    yield from _exported(found, on)
+
+
+def _ranges(found: Recommendation) -> tuple[BatchRange, ...]:
+    return batch_ranges(found.surface, 0, found.question)
+
+
+def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
+    surface = found.surface
+    best = np.where(surface.fits, surface.speedup, 0.0)[:, 0, 1:].max(axis=-1, initial=0.0)
+    curve = count_table(surface).to_pandas()
+    fitting = curve[curve["fits_memory"] & (curve["candidates"] > 1)]
+    counted = fitting.groupby("batch")["speedup"].max()
+    paid = [span for crossing in found.break_even_batches for span in crossing.spans]
+    for batch, speculates, gain in zip(surface.batch.tolist(), on.tolist(), best.tolist(), strict=True):
+        said = {
+            "the best speedup": gain > 1.0,
+            "the curve by count": counted.get(batch, 0.0) > 1.0,
+            "the crossings": any(first <= batch <= last for first, last in paid),
+            "the row at the batch": scheduled_at(found, batch, LENGTH).candidates > 1,
+        }
+        for name, told in said.items():
+            if told != speculates:
+                yield f"batch {batch}: the schedule says {speculates}, {name} {told} ({gain:.4f}x)"
+    for row in found.schedule:
+        if (row.candidates > 1) != (row.speedup_lowest > 1.0):
+            yield f"batch {row.batch_min}..{row.batch_max}: {row.candidates} at {row.speedup_lowest:.4f}x"
+    told = reason(found)
+    if found.enable != bool(on.any()) or found.enable != told.startswith("Enable"):
+        yield f"enable {found.enable}, batches {on.tolist()}, decision {told[:60]!r}"
+
+
+def _bands(found: Recommendation) -> Iterator[str]:
+    surface = found.surface
+    for name, step in (("plain", surface.decode), ("verification", surface.verify)):
+        ends = np.broadcast_arrays(step.low_us, step.time_us, step.high_us)
+        if not (np.isfinite(ends).all() and (ends[0] <= ends[1]).all() and (ends[1] <= ends[2]).all()):
+            yield f"{name} step outside its band"
+    for row in found.schedule:
+        numbers = (row.speedup_low, row.speedup_lowest, row.speedup_highest, row.speedup_high)
+        if not all(map(math.isfinite, numbers)) or sorted(numbers) != list(numbers):
+            yield f"batch {row.batch_min}..{row.batch_max}: {numbers} do not rise"
+        if not row.speedup_lowest <= row.speedup <= row.speedup_highest:
+            yield f"batch {row.batch_max}: {row.speedup} outside its row"
+
+
+def _forms(found: Recommendation) -> Iterator[str]:
+    """Every warning in every form that answers."""
+    told = warnings(found)
+    values = recommendation_values(found)
+    json.dumps(values, allow_nan=False)
+    grid = Grid.of((found.question.batch_min,), (LENGTH,), (1, 2))
+    listed = [line[:1].lower() + line[1:].removesuffix(".") for line in caveats([found.scenario], grid)]
+    app = [line for lines in notes.warnings(found) for line in lines]
+    forms = {
+        "text": page(Output("table", None), found).splitlines(),
+        "Markdown": page(Output("md", None), found).splitlines(),
+        "JSON": values["warnings"],
+        "HTML": unescape(Answer(recommendation=found)._repr_html_()),
+        "the app": app,
+    }
+    for line in told:
+        for name, form in forms.items():
+            if line not in form and f"warning: {line}" not in form:
+                yield f"{name} does not say: {line}"
+    for line in found.scenario.warnings:
+        if line not in told:
+            yield f"the answer does not say: {line}"
+        if line[:1].lower() + line[1:] not in listed:
+            yield f"the report does not say: {line}"
+    if len(set(told)) < len(told):
+        yield f"a warning twice: {told}"
+    if values["enable"] != found.enable or values["reason"] != reason(found):
+        yield "JSON has another decision"
+
+
+def _exported(found: Recommendation, on: BoolArray) -> Iterator[str]:
+    """Settings draft where the answer does, or say where they lose."""
+    names = {version: name for name, version in runtime_aliases().items()}
+    engine = names.get(load_runtime(found.setting.runtime.name).name)
+    if engine is None:
+        return
+    try:
+        settings = engine_settings(found, engine, draft_path="a/draft")
+    except UsageError as refused:
+        if "no chain pays" in str(refused) and found.chains and on.any():
+            yield f"no settings although it is enabled: {refused}"
+        return
+    if found.chains and not on.any():
+        yield f"settings although nothing pays: {settings.text}"
+    if settings.plan is None:
+        return
+    plan, batches = settings.plan, found.surface.batch
+    off = {int(batch) for batch in batches[~on] if plan.drafts_at(int(batch))} & set(plan.grid.batch.tolist())
+    said = {n for first, last in plan.loses for n in range(first, last + 1)}
+    if found.chains and not off <= said:
+        yield f"settings draft at {sorted(off - said)} without a word"
+    if plan.loses and not any("no faster than no speculation" in note for note in settings.notes):
+        yield "settings lose without a note"
+
+
+def main() -> int:
+    """Ask about all or a sample; the exit code."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--sample", type=int, default=0, help="so many, drawn at random [all]")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--jobs", type=int, default=1)
+    parser.add_argument("--only", default="", help="words that the set-up must have, as in 'sglang mtp'")
+    args = parser.parse_args()
+    every = [asked for asked in set_ups() if all(word in repr(asked) for word in args.only.split())]
+    if args.sample and args.sample < len(every):
+        every = random.Random(args.seed).sample(every, args.sample)  # noqa: S311
+    start = time.perf_counter()
+    counts: collections.Counter[str] = collections.Counter()
+    refusals: collections.Counter[str] = collections.Counter()
+    with multiprocessing.Pool(args.jobs) as pool:
+        for outcome in pool.imap_unordered(checked, every, chunksize=8):
+            counts["failed" if outcome.failures else "refused" if outcome.refused else "answered"] += 1
+            if outcome.refused:
+                refusals[_kind(outcome)] += 1
+            for line in outcome.failures:
+                print(f"FAILED {outcome.asked} on {outcome.gpu}: {line}", flush=True)
+    took = time.perf_counter() - start
+    print(f"{len(every)} set-ups in {took:.0f} s ({len(every) / took:.1f} a second): {dict(counts)}")
+    for told, count in refusals.most_common():
+        print(f"{count:6d} refused: {told}")
+    return 3 if counts["failed"] else 0
+
+
+def _kind(outcome: Outcome) -> str:
+    """A refusal without the names that it is about."""
+    asked = outcome.asked
+    told = outcome.refused
+    for name in (asked.model, asked.drafter, asked.runtime, outcome.gpu):
+        told = told.replace(name, "...")
+    return told[:90]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
