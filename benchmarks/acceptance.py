@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 from decoder import fresh_sets
-from recorded import data_folder, named_rows
+from recorded import data_folder, named_rows, present
 
 from medusa_sim.acceptance.draft_model.predict import prediction_band
 from medusa_sim.acceptance.heads import expected_tokens_per_step
@@ -137,7 +137,7 @@ def _head_rows(frame: pd.DataFrame) -> list[tuple[str, ...]]:
 
 
 def _public() -> pd.DataFrame:
-    path = data_folder() / "acceptance" / "medusa_trees.json"
+    path = present(data_folder() / "acceptance" / "medusa_trees.json")
     text = path.read_text(encoding="utf-8")
     rows = []
     for model, counted in FIRST_PARTY.items():
@@ -166,6 +166,7 @@ def _markdown(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], text_co
 
 def page(seeds: Sequence[int]) -> str:
     """The whole page."""
+    public = _public()
     paper, own = published_table(), own_pair_table()
     sets = [
         ("RSD paper's seven pairs", "chains", _pairs(paper, None), "3 %"),
@@ -173,7 +174,7 @@ def page(seeds: Sequence[int]) -> str:
         ("the shipped pair", "chains", _pairs(own, None), "-"),
         ("the shipped pair", f"chains, {TREE[0]} {TREE[1]}", _pairs(own, TREE), "5 %"),
     ]
-    heads, public = _heads(seeds), _public()
+    heads = _heads(seeds)
     summary = [
         _summary_row(f"{name}, from {seen}: {kind}", part, asked)
         for name, seen, frame, asked in sets

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from recorded import data_folder
+from recorded import data_folder, present
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.latency.by_name import LatencyName
@@ -178,9 +178,7 @@ def _error(record: Mapping[Hashable, object], key: str) -> str:
 
 def main() -> None:
     """Write the page."""
-    folder = data_folder(*sys.argv[1:2]) / "measured"
-    if not folder.is_dir():
-        sys.exit(f"no folder {folder}: give the folder of the measured data")
+    folder = present(data_folder(*sys.argv[1:2]) / "measured")
     write_text(ROOT / "docs" / "accuracy.md", page(folder))
 
 

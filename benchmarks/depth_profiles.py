@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from recorded import data_folder
+from recorded import data_folder, present
 from scipy.optimize import brentq, nnls
 
 from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile
@@ -79,7 +79,7 @@ def trained_depth(lengths: FloatArray) -> int:
 
 def golden(folder: Path) -> Iterator[Fitted]:
     """A profile for each model, drafter and way of thinking of the table."""
-    table = pd.read_csv(folder / "engines" / "moe_acceptance.csv", keep_default_na=False)
+    table = pd.read_csv(present(folder / "engines" / "moe_acceptance.csv"), keep_default_na=False)
     for key, rows in table.groupby(["model", "drafter", "thinking"], sort=False):
         model, drafter, thinking = (str(part) for part in key)
         if (model, drafter) not in GOLDEN:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from engine_rows import PROMPTS, SERVED_MODELS
-from recorded import data_folder, named_rows
+from recorded import data_folder, named_rows, present
 
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
@@ -52,7 +52,7 @@ class Served:
 
 def served(folder: Path) -> list[Served]:
     """Every row of more than one GPU or with experts, predicted as `sweep --candidates 1` does."""
-    table = pd.read_csv(folder / "engines" / "plain_decode_mlenergy.csv")
+    table = pd.read_csv(present(folder / "engines" / "plain_decode_mlenergy.csv"))
     experts = table.architecture == "MoE"
     table = table[((table.n_gpus > 1) | experts) & (table.avg_batch < LARGEST_BATCH)]
     return [_row(line) for line in named_rows(table)]

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from recorded import named_rows
+from recorded import named_rows, present
 
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
@@ -203,11 +203,11 @@ def _plain_setting(gpu: str, model: str, runtime: str) -> Setting:
 def published_rows(folder: Path) -> list[Row]:
     """Every row of the given files that the model describes: dense, one GPU."""
     return [
-        *_served(pd.read_csv(folder / "engines" / "plain_decode_mlenergy.csv")),
-        *_reported(pd.read_csv(folder / "engines" / "issues_and_blogs.csv")),
-        *_bench_plain(pd.read_csv(folder / "engines" / "specdecode_bench_tokens_per_s.csv")),
-        *_bench_ratios(pd.read_csv(folder / "engines" / "specdecode_bench_speedups.csv")),
-        *_eagle3_paper(pd.read_csv(folder / "acceptance" / "batch_speedups_eagle.csv")),
+        *_served(pd.read_csv(present(folder / "engines" / "plain_decode_mlenergy.csv"))),
+        *_reported(pd.read_csv(present(folder / "engines" / "issues_and_blogs.csv"))),
+        *_bench_plain(pd.read_csv(present(folder / "engines" / "specdecode_bench_tokens_per_s.csv"))),
+        *_bench_ratios(pd.read_csv(present(folder / "engines" / "specdecode_bench_speedups.csv"))),
+        *_eagle3_paper(pd.read_csv(present(folder / "acceptance" / "batch_speedups_eagle.csv"))),
         Row(kind="step", source="nightly V0", group="nightly V0", cell="A100 8B b8", runtime="vllm-v0",
             gpu="a100-80gb-sxm", batch=8.0, seq_len=96.0, measured=12_338.0),
     ]  # fmt: skip

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from recorded import data_folder
+from recorded import data_folder, present
 from scipy.optimize import minimize_scalar
 
 from medusa_sim.arrays import FloatArray
@@ -46,7 +46,7 @@ def left_out(rows: pd.DataFrame) -> FloatArray:
 
 def main() -> None:
     """Print one line for chains and one for trees."""
-    table = pd.read_csv(data_folder(*sys.argv[1:2]) / "engines" / "moe_expert_union.csv")
+    table = pd.read_csv(present(data_folder(*sys.argv[1:2]) / "engines" / "moe_expert_union.csv"))
     for kind, rows in table.groupby("kind"):
         law = OVERLAPS[str(kind)]
         held, own, alone = left_out(rows), errors(rows, law), errors(rows, INDEPENDENT)

@@ -11,7 +11,7 @@ import argparse
 import resource
 import time
 
-from recorded import data_folder
+from recorded import data_folder, present
 
 from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
 from medusa_sim.load.simulate import LoadTest
@@ -27,7 +27,7 @@ def main() -> None:
     parser.add_argument("--requests", type=int, default=200_000, help="drawn requests")
     asked = parser.parse_args()
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    hour = data_folder() / "traces" / "azure_2023_conv.parquet"
+    hour = present(data_folder() / "traces" / "azure_2023_conv.parquet")
     lengths = Lengths(prompt_tokens=1155, output_tokens=211)
     sources: list[tuple[str, Source, float | None]] = [
         ("Azure conversation hour", Traced(read_trace(hour)), None),

@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from engine_fit import engines_of, fit
 from engine_rows import PROMPTS, SERVED_MODELS, kernels_of, published_rows
-from recorded import data_folder, named_rows
+from recorded import data_folder, named_rows, present
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.load.arrivals import Drawn, Lengths
@@ -121,7 +121,7 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
 
 def compared() -> tuple[pd.DataFrame, list[str]]:
     """(a row of every measurement that can be simulated with relative errors, why others are left out)."""
-    table = pd.read_csv(data_folder() / "engines" / "plain_decode_mlenergy.csv")
+    table = pd.read_csv(present(data_folder() / "engines" / "plain_decode_mlenergy.csv"))
     table = table[table.dtype == "bfloat16"].drop_duplicates(
         ["model", "task", "n_gpus", "ep", "max_num_seqs"]
     )

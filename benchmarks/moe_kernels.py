@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from recorded import GPU_OF_ROWS, data_folder
+from recorded import GPU_OF_ROWS, data_folder, present
 from scipy.optimize import brentq
 
 from medusa_sim.arrays import FloatArray
@@ -66,7 +66,7 @@ SPREAD_HEADERS = (
 
 def table(gpus: list[str], *, spread: bool = False) -> Iterator[tuple[Gpu, str, pd.DataFrame]]:
     """Rows of each GPU and engine that can be used; those of expert parallelism where `spread`."""
-    every = pd.read_parquet(data_folder() / "moe_tp" / "moe.parquet")
+    every = pd.read_parquet(present(data_folder() / "moe_tp" / "moe.parquet"))
     every = every[((every["ep"] > 1) == spread) & (every["inter"] % every["tp"] == 0)]
     for name, rows in every.groupby("gpu", observed=True):
         if GPU_OF_ROWS[str(name)] not in (gpus or GPU_OF_ROWS.values()):

@@ -23,7 +23,7 @@ from itertools import product
 from pathlib import Path
 
 import pandas as pd
-from recorded import data_folder
+from recorded import data_folder, present
 
 from medusa_sim.api import Scenario
 from medusa_sim.latency.by_name import LatencyName
@@ -142,7 +142,7 @@ def ratio(case: Case, runtime: str, batch: int, drafts: int, latency: LatencyNam
 
 def rows(folder: Path, latency: LatencyName) -> Iterator[dict[str, object]]:
     """Every row with a step ratio, as published and as predicted with kernels alone and in an engine."""
-    table = pd.read_csv(folder / "engines" / "moe_speculation.csv")
+    table = pd.read_csv(present(folder / "engines" / "moe_speculation.csv"))
     for _, row in table.iterrows():
         case = case_of(row)
         if case is None:

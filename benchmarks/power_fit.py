@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 from engine_parallel import MODELS
 from engine_rows import PROMPTS
-from recorded import data_folder
+from recorded import data_folder, present
 from scipy.optimize import least_squares
 
 from medusa_sim.arrays import BoolArray, FloatArray
@@ -66,8 +66,8 @@ class Row:
 
 def rows_of(folder: Path) -> list[Row]:
     """Every run at its measured tokens/s; predicted_us: its predicted step, where the kernels are known."""
-    power = pd.read_csv(folder / "engines" / "power_mlenergy.csv")
-    speed = pd.read_csv(folder / "engines" / "plain_decode_mlenergy.csv")
+    power = pd.read_csv(present(folder / "engines" / "power_mlenergy.csv"))
+    speed = pd.read_csv(present(folder / "engines" / "plain_decode_mlenergy.csv"))
     assert (power.model == speed.model).all()
     assert (power.max_num_seqs == speed.max_num_seqs).all()
     both = power.assign(output=speed.avg_output_len, tokens_per_s=speed.output_tok_s, ep=speed.ep)

@@ -19,7 +19,7 @@ from pathlib import Path
 import msgspec
 import numpy as np
 import numpy.typing as npt
-from recorded import GPU_OF_ROWS, data_folder
+from recorded import GPU_OF_ROWS, data_folder, present
 
 from medusa_sim.calibrate.fit import FOLDS, Rows
 from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats, unscored_gemm
@@ -117,7 +117,8 @@ def main() -> None:
     parser.add_argument("--write-int4", type=Path, help="hardware file of the A100 to write to")
     parser.add_argument("--fit-only", action="store_true", help="no refits")
     given = parser.parse_args()
-    frame = read_rows((given.folder or data_folder() / "moe_tp") / "quant_gemm.parquet", need_time=True)
+    folder = given.folder or data_folder() / "moe_tp"
+    frame = read_rows(present(folder / "quant_gemm.parquet"), need_time=True)
     lines = []
     for (recorded, engine), part in frame.groupby(["gpu", "engine"], observed=True):
         kept = part.reset_index(drop=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,6 +27,16 @@ def data_folder(given: str | Path = "") -> Path:
     """`given`, else $MEDUSA_SIM_DATA, else ../shared/data beside the checkout."""
     beside = Path(__file__).resolve().parents[2] / "shared" / "data"
     return Path(given or os.environ.get("MEDUSA_SIM_DATA") or beside)
+
+
+def present(path: Path) -> Path:
+    """The path; where measured rows are not there, the script ends with a line that says so."""
+    if not path.exists():
+        sys.exit(
+            f"no rows at {path}: they are not part of this project (CONTRIBUTING.md); give the folder that "
+            "holds them in MEDUSA_SIM_DATA"
+        )
+    return path
 
 
 def named_rows(table: pd.DataFrame) -> Iterator[Any]:

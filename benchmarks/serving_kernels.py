@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from recorded import GPU_OF_ROWS, data_folder
+from recorded import GPU_OF_ROWS, data_folder, present
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.calibrate.collective import fit_collective
@@ -60,10 +60,7 @@ class Measured:
 
 def folder() -> Path:
     """Where the tables lie."""
-    found = data_folder() / "moe_tp"
-    if not found.is_dir():
-        sys.exit(f"no folder {found}: give the folder of the measured data in MEDUSA_SIM_DATA")
-    return found
+    return present(data_folder() / "moe_tp")
 
 
 def table(name: str) -> pd.DataFrame:

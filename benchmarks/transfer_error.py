@@ -20,7 +20,7 @@ from pathlib import Path
 
 import numpy as np
 from accuracy import GPU_OF_FILE
-from recorded import GPU_OF_ROWS, data_folder
+from recorded import GPU_OF_ROWS, data_folder, present
 from scipy.optimize import brentq
 
 from medusa_sim.arrays import FloatArray
@@ -61,7 +61,7 @@ class Transfer:
 def transfers(folder: Path) -> Iterator[Transfer]:
     """Every pair of GPUs with rows and a kernel of one library, for linear layers and fused attention."""
     gpus = {name: load_gpu(name) for name in dict.fromkeys(GPU_OF_FILE.values())}
-    for path in sorted(folder.glob("measured/*.parquet")):
+    for path in sorted(present(folder / "measured").glob("*.parquet")):
         taker, kernel_set = gpus[GPU_OF_FILE[path.stem.split("_")[0]]], path.stem.split("_")[-1]
         frame = read_rows(path, need_time=True)
         times = frame["time_us"].to_numpy(dtype=np.float64)
@@ -79,7 +79,7 @@ def transfers(folder: Path) -> Iterator[Transfer]:
 def scaled_transfers(folder: Path) -> Iterator[Transfer]:
     """Every pair of GPUs for linear layers in a format with scales of blocks."""
     gpus = [load_gpu(name) for name in GPU_OF_ROWS.values()]
-    frame = read_rows(folder / "moe_tp" / "quant_gemm.parquet", need_time=True)
+    frame = read_rows(present(folder / "moe_tp" / "quant_gemm.parquet"), need_time=True)
     for (recorded, engine), part in frame.groupby(["gpu", "engine"], observed=True):
         rows = part.reset_index(drop=True)
         times, taker = rows["time_us"].to_numpy(dtype=np.float64), load_gpu(GPU_OF_ROWS[str(recorded)])

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import importlib
 import importlib.util
+import runpy
+import sys
 from pathlib import Path
 
 import pytest
@@ -35,6 +37,30 @@ def test_imports_of_a_script(script: Path) -> None:
     pytest.importorskip("torch")
     missing = [f"{module}.{name}" for module, name in imported_names(script) if not exists(module, name)]
     assert missing == []
+
+
+NEED_ROWS = [script for script in SCRIPTS if "data_folder(" in script.read_text(encoding="utf-8")]
+WORDS = {"serving_kernels.py": ["heads"], "moe_kernels.py": ["score"], "recorded.py": None}
+
+
+@pytest.mark.parametrize("script", NEED_ROWS, ids=lambda path: path.name)
+def test_a_script_without_its_rows_ends_in_one_line(
+    script: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = WORDS.get(script.name, [])
+    if words is None:
+        return
+    if script.name == "acceptance.py":
+        pytest.importorskip("torch")
+    monkeypatch.setenv("MEDUSA_SIM_DATA", str(tmp_path / "nothing"))
+    monkeypatch.syspath_prepend(str(script.parent))
+    monkeypatch.setattr(sys, "argv", [str(script), *words])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(script), run_name="__main__")
+    told = str(ended.value)
+    assert "\n" not in told
+    assert str(tmp_path / "nothing") in told
+    assert "MEDUSA_SIM_DATA" in told
 
 
 def test_scripts_are_found() -> None:
