@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from medusa_sim.data import DataDir
-from medusa_sim.errors import UsageError, shown, unknown_name
+from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.export import engine_settings
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.load.simulate import DEFAULT_POLICIES
 from medusa_sim.plan import scenario as plan_scenario
-from medusa_sim.plan.arguments import NUMBER, WHOLE, WORD, check_kinds
+from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, WORD, check_kinds
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.plan.defaults import (
     DEFAULT_BATCHES,
@@ -67,10 +67,28 @@ _FLAGS = {
 }
 """Options without a value, by the argument's."""
 
+_QUESTION = {
+    name: field.default
+    for name, field in Question.__dataclass_fields__.items()
+    if name not in ("batch_min", "batch_max", "seq_len")
+}
+"""What is asked beside batches and lengths, with its default."""
 _QUESTION_KINDS = {
     "candidates_max": WHOLE,
     "objective": WORD,
     **dict.fromkeys(("max_latency_ms", "free_within", "switching_gain"), NUMBER),
+}
+
+
+_LARGEST = 2**53
+"""Sizes are counted in double precision."""
+
+
+_ROW_KINDS = {
+    "gpu": ("a name or a loaded GPU", (str, Gpu)),
+    "runtime": ("a name or a loaded runtime", (str, Runtime)),
+    **dict.fromkeys(("latency", "kernels", "fallback"), WORD),
+    "cold": FLAG,
 }
 
 
@@ -84,7 +102,7 @@ def _listed(name: str, sizes: Sizes) -> list[int]:
     given = _several(sizes)
     for size in given:
         whole = isinstance(size, int | np.integer) or (isinstance(size, float) and size.is_integer())
-        if isinstance(size, bool) or not whole:
+        if isinstance(size, bool) or not whole or abs(size) > _LARGEST:
             raise UsageError(f"{name} {shown(size)}: whole numbers from 1 are allowed, one or several")
     return [int(size) for size in given]
 
@@ -139,11 +157,15 @@ class Scenario(plan_scenario.Scenario):
         candidates_max, request, ...). Raises UsageError for a question that makes no sense.
         """
         batches = _listed("batch", batch)
-        known = set(Question.__dataclass_fields__)
         for name in question:
-            if name not in known:
-                raise UsageError(unknown_name("part of the question", name, known))
-        check_kinds(question, {"max_latency_ms": None}, _QUESTION_KINDS)
+            if name not in _QUESTION:
+                raise UsageError(unknown_name("part of the question", name, _QUESTION))
+        check_kinds(question, _QUESTION, _QUESTION_KINDS)
+        if question.get("request") is not None:
+            request = _listed("request", question["request"])
+            if len(request) != 2 or min(request) < 1:
+                raise UsageError(f"request {shown(question['request'])}: (prompt, output) tokens are needed")
+            question["request"] = tuple(request)
         if not batches:
             raise UsageError("batch is empty: give at least one whole number from 1")
         asked = Question(
@@ -181,6 +203,8 @@ class Scenario(plan_scenario.Scenario):
             if name not in known or name in ("scenario", "policies"):
                 raise UsageError(unknown_name("argument of a load", name, known))
         asked = None if rates is None else _numbers("rates", rates)
+        given = {"search": search, "target_rate": target_rate}
+        check_kinds(given, {"target_rate": None}, {"search": FLAG, "target_rate": NUMBER})
         test = load_test(self, policies=named, **load)
         return Simulation(answer=answered(test, asked, search=search, target_rate=target_rate))
 
@@ -226,6 +250,7 @@ class Scenario(plan_scenario.Scenario):
 
     def command(self, name: str = "recommend") -> str:
         """The scenario as a line of the shell. Raises UsageError for an object that no option can name."""
+        check_kind("name", name, "a command", (str,))
         words = ["medusa-sim", name]
         for key, value in self.changed.items():
             if isinstance(value, bool):
@@ -242,6 +267,7 @@ class Scenario(plan_scenario.Scenario):
         """
         from medusa_sim.cli.parsed import parsed
 
+        check_kind("line", line, "a command line", (str,))
         names = parsed(line)
         known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
         return cls(**{name: value for name, value in names.items() if name in known and value is not None})
@@ -399,6 +425,8 @@ class Answer:
         draft_path: the draft's checkpoint. Raises UsageError where the engine needs one and none is given,
         and for what the engine cannot do.
         """
+        given = {"engine": engine, "version": version, "draft_path": draft_path}
+        check_kinds(given, {"version": None, "draft_path": None}, dict.fromkeys(given, WORD))
         return engine_settings(self.recommendation, engine, version=version, draft_path=draft_path)
 
     def __repr__(self) -> str:
@@ -429,12 +457,15 @@ def sweep(
     """`Scenario(...).sweep(...)` over one or more cards, models and numbers of GPUs, cards outermost."""
     import pandas as pd
 
-    names = [[value] if isinstance(value, str) else list(value) for value in (gpu, model)]
+    cards, targets, ways = _several(gpu), _several(model), _listed("tp", tp)
+    for name, given in (("gpu", cards), ("model", targets), ("tp", ways)):
+        if not given:
+            raise UsageError(f"{name} is empty: give at least one")
     frames = [
-        Scenario(gpu=card, model=target, tp=gpus, **scenario).sweep(batch, seq_len, candidates)
-        for card in names[0]
-        for target in names[1]
-        for gpus in _listed("tp", tp)
+        _scenario({"gpu": card, "model": target, "tp": gpus, **scenario}).sweep(batch, seq_len, candidates)
+        for card in cards
+        for target in targets
+        for gpus in ways
     ]
     whole: pd.DataFrame = pd.concat(
         [frame.astype({"gpu": str, "model": str}) for frame in frames], ignore_index=True
@@ -445,9 +476,19 @@ def sweep(
     return whole
 
 
+def _scenario(given: dict[str, Any]) -> Scenario:
+    """A scenario of arguments by name. Raises UsageError for an unknown name."""
+    known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
+    for name in given:
+        if name not in known:
+            raise UsageError(unknown_name("scenario argument", name, known))
+    return Scenario(**given)
+
+
 def recommend(*, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes = DEFAULT_SEQ_LEN, **scenario: Any) -> Answer:
-    """`Scenario(...).recommend(...)`: every other argument is the scenario's."""
-    return Scenario(**scenario).recommend(batch, seq_len)
+    """`Scenario(...).recommend(...)`: parts of the question by their names, every other is the scenario's."""
+    asked = {name: scenario.pop(name) for name in list(scenario) if name in _QUESTION}
+    return _scenario(scenario).recommend(batch, seq_len, **asked)
 
 
 def simulate(
@@ -458,7 +499,7 @@ def simulate(
     """`Scenario(...).simulate(...)`: arguments of the load by their names, every other is the scenario's."""
     known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
     ours = {name: given.pop(name) for name in list(given) if name in known and name not in _OF_A_LOAD}
-    return Scenario(**ours).simulate(policies, rates, **given)
+    return _scenario(ours).simulate(policies, rates, **given)
 
 
 def time_rows(
@@ -476,10 +517,14 @@ def time_rows(
 
     Raises DataError for rows that are none, SpecError or CoverageError where a kernel is missing.
     """
+    import pandas as pd
+
     from medusa_sim.operators.table import read_rows
     from medusa_sim.operators.table_check import check_rows
 
-    frame = check_rows(rows, "rows") if not isinstance(rows, str | Path) else read_rows(rows)
+    check_kinds(locals(), {"kernels": None, "data_dir": None}, _ROW_KINDS)
+    check_kind("rows", rows, "a frame or the path of a file", (pd.DataFrame, str, os.PathLike))
+    frame = check_rows(rows, "rows") if isinstance(rows, pd.DataFrame) else read_rows(Path(rows))
     return predicted_rows(
         frame,
         load_gpu(gpu, data_dir) if isinstance(gpu, str) else gpu,

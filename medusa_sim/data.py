@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TypeAlias
 
-from medusa_sim.errors import SpecError, shown
+from medusa_sim.errors import SpecError, check_kind, shown
 
 DataDir: TypeAlias = "str | os.PathLike[str] | None"
 
@@ -34,6 +34,7 @@ def user_data_dir(data_dir: str | os.PathLike[str] | None = None) -> Path:
         import platformdirs
 
         return Path(platformdirs.user_data_dir("medusa-sim", appauthor=False))
+    check_kind("data_dir", chosen, "the path of a folder", (str, os.PathLike))
     folder = Path(chosen).expanduser()
     if folder.exists() and not folder.is_dir():
         told = "--data-dir" if data_dir is not None else f"${DATA_DIR_VARIABLE}"
@@ -63,6 +64,7 @@ def find(kind: str, name: str, data_dir: str | os.PathLike[str] | None = None) -
     >>> find("hardware", "a40.toml").name
     'a40.toml'
     """
+    check_kind("name", name, "text", (str,))
     if not _NAME.fullmatch(name):
         raise SpecError(
             f"{shown(name)} cannot name a file in {kind}: letters, digits, '.', '_', '+' and '-' are "

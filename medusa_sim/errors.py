@@ -55,6 +55,12 @@ class ThresholdError(MedusaSimError):
     exit_code = 3
 
 
+def check_kind(name: str, value: object, wanted: str, allowed: tuple[type, ...]) -> None:
+    """Refuse a value of another kind than is wanted; True is no number. Raises UsageError."""
+    if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
+        raise UsageError(f"{name} {shown(value)}: {wanted} is needed")
+
+
 def shown(given: object) -> str:
     """A value as an error names it: its repr on one line, at most SHOWN_CHARACTERS long.
 

@@ -31,7 +31,7 @@ from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import find, stems
-from medusa_sim.errors import SpecError, UsageError, unknown_name
+from medusa_sim.errors import SpecError, UsageError, check_kind, unknown_name
 
 FOLDER = "profiles/acceptance"
 AcceptanceModel = LogCurve | TableCurve | ShapedAcceptance
@@ -239,6 +239,7 @@ def load_acceptance(
         SpecError: no such profile (the nearest name is suggested) or a malformed file.
         DataError: a malformed CSV file.
     """
+    check_kind("acceptance", name_or_path, "a profile's name or a path", (str, os.PathLike))
     path = _found(str(name_or_path), data_dir)
     name = path.stem
     if path.suffix == ".csv":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -130,6 +130,7 @@ def _same_form(fitted: str, asked: str) -> bool:
     return fitted == asked or {fitted, asked} <= set(HALVES)
 
 
+@runtime_checkable
 class LatencyModel(Protocol):
     """Anything that turns operators into times."""
 

@@ -165,6 +165,10 @@ class Drawn:
     users: int | None = None
     think_s: float = 0.0
 
+    def __post_init__(self) -> None:
+        if not 0.0 < self.ramp_to < np.inf:
+            raise UsageError(f"ramp {self.ramp_to:g}: a number above 0 is allowed")
+
     @property
     def has_own_rate(self) -> bool:
         """A closed loop has."""

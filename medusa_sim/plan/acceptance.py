@@ -16,7 +16,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.profile import AcceptanceProfile, acceptance_names, load_acceptance
 from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.data import DataDir
-from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.errors import SpecError, UsageError, check_kind
 from medusa_sim.plan.defaults import MAX_DRAFTS
 from medusa_sim.step.drafter.base import Drafter
 
@@ -133,8 +133,11 @@ def _loaded(given: Given, drafter: type[Drafter], model_name: str, data_dir: Dat
         return _named(given.strip(), data_dir)
     if isinstance(given, os.PathLike):
         return load_acceptance(given, data_dir)
-    if isinstance(given, float | Real):
+    if isinstance(given, Real) and not isinstance(given, bool):
         return constant_rate(float(given))
+    check_kind("acceptance", given, FORMS, (list, tuple, np.ndarray))
+    for rate in given:
+        check_kind("acceptance", rate, "a rate of 0 to 1 for each position", (Real,))
     return rates_by_position([float(rate) for rate in given])
 
 

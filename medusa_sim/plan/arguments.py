@@ -11,7 +11,8 @@ import numpy as np
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.data import DataDir
-from medusa_sim.errors import UsageError, shown
+from medusa_sim.errors import UsageError, check_kind
+from medusa_sim.latency.base import LatencyModel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model, with_dtypes
@@ -36,11 +37,12 @@ _KINDS: dict[str, Kind] = {
     "draft_model": _MODEL,
     "runtime": _RUNTIME,
     "draft_runtime": _RUNTIME,
+    "latency": ("a name or a latency model", (str, LatencyModel)),
     **dict.fromkeys(("heads", "max_drafts", "draft_vocab", "tp", "ep"), WHOLE),
     **dict.fromkeys(("match_rate", "prompt_tokens", "output_tokens", "price"), NUMBER),
     **dict.fromkeys(("chain_only", "lossless", "dp_attention"), FLAG),
     **dict.fromkeys(("drafter", "workload", "dtype", "weight_dtype", "kv_dtype", "overlap", "kernels"), WORD),
-    **dict.fromkeys(("scope", "baseline"), WORD),
+    **dict.fromkeys(("scope", "baseline", "fallback"), WORD),
 }
 
 
@@ -54,10 +56,9 @@ def check_kinds(
     """
     for name, (wanted, allowed) in kinds.items():
         value = given.get(name)
-        if name not in given or (value is None and defaults.get(name) is None):
+        if name not in given or (value is None and name in defaults and defaults[name] is None):
             continue
-        if not isinstance(value, allowed) or (isinstance(value, bool) and bool not in allowed):
-            raise UsageError(f"{name} {shown(value)}: {wanted} is needed")
+        check_kind(name, value, wanted, allowed)
 
 
 def runtime_of(runtime: str | Runtime, data_dir: DataDir) -> Runtime:

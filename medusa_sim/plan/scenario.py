@@ -21,6 +21,7 @@ from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.plan.acceptance import Given, acceptance_of
 from medusa_sim.plan.arguments import (
+    WHOLE,
     ModelName,
     check_kinds,
     check_parts,
@@ -261,6 +262,7 @@ class Scenario:
 
         Raises UsageError where the profile cannot describe the drafter.
         """
+        check_kinds({"candidates_max": candidates_max}, {}, {"candidates_max": WHOLE})
         if candidates_max not in self._options:
             self._options[candidates_max] = draft_options(
                 self.drafting, self.profile, candidates_max=candidates_max, chain_only=self.chain_only

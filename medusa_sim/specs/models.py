@@ -16,7 +16,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.errors import SpecError, shown, unknown_name
+from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.feed_forwards import FeedForward
 from medusa_sim.specs.hf_config import model_from_config
@@ -106,6 +106,7 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     name. Whatever else holds a slash or ends in `.json` is a path. Raises SpecError for an unknown name (with
     the nearest), for an id that no named model lists, or for a config of another architecture.
     """
+    check_kind("model", name_or_path, "a name or a path", (str, os.PathLike))
     given = os.fspath(name_or_path)
     entries = _entries(file_state(MODELS_FILE))
     if given in entries:
