@@ -133,9 +133,9 @@ def _loaded(given: Given, drafter: type[Drafter], model_name: str, data_dir: Dat
         return _named(given.strip(), data_dir)
     if isinstance(given, os.PathLike):
         return load_acceptance(given, data_dir)
-    if isinstance(given, Real) and not isinstance(given, bool):
+    check_kind("acceptance", given, FORMS, (Real, list, tuple, np.ndarray))
+    if isinstance(given, float | Real):
         return constant_rate(float(given))
-    check_kind("acceptance", given, FORMS, (list, tuple, np.ndarray))
     for rate in given:
         check_kind("acceptance", rate, "a rate of 0 to 1 for each position", (Real,))
     return rates_by_position([float(rate) for rate in given])

@@ -20,7 +20,7 @@ from msgspec import Meta
 
 from medusa_sim import data
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.errors import SpecError, shown, unknown_name
+from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.inheritance import (
     Inheritance,
@@ -157,6 +157,7 @@ def load_gpu(name: str, data_dir: str | os.PathLike[str] | None = None) -> Gpu:
     Raises SpecError for an unknown name (with the nearest), a malformed file, or a relative that does
     not exist.
     """
+    check_kind("gpu", name, "a name", (str,))
     file = _gpu_file(name, data_dir)
     return _assembled(file, _relatives(file, data_dir))
 
