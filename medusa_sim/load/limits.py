@@ -8,7 +8,7 @@ from math import ceil
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import UsageError, shown
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.memory import activation_bytes, cache_bytes, drafter_bytes, usable_memory_bytes
@@ -21,6 +21,17 @@ BLOCK_TOKENS = 16
 
 MOST_REQUESTS, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""
+
+
+def check_sizes(requests: int | None, tokens: int | None, block: int) -> None:
+    """Refuse sizes that no engine takes; None is its own. Raises UsageError."""
+    for name, value, most in (
+        ("max-num-seqs", requests, MOST_REQUESTS),
+        ("max-num-batched-tokens", tokens, MOST_TOKENS),
+        ("block-size", block, MOST_BLOCK_TOKENS),
+    ):
+        if value is not None and not 1 <= value <= most:
+            raise UsageError(f"{name} {shown(value)}: whole numbers from 1 to {most} are allowed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -46,13 +57,7 @@ class Limits:
     held: FloatArray | None = None
 
     def __post_init__(self) -> None:
-        for name, value, most in (
-            ("max-num-seqs", self.max_requests, MOST_REQUESTS),
-            ("max-num-batched-tokens", self.token_budget, MOST_TOKENS),
-            ("block-size", self.block_tokens, MOST_BLOCK_TOKENS),
-        ):
-            if not 1 <= value <= most:
-                raise UsageError(f"{name} {value}: whole numbers from 1 to {most} are allowed")
+        check_sizes(self.max_requests, self.token_budget, self.block_tokens)
         if self.token_budget < self.max_requests:
             raise UsageError(
                 f"max-num-batched-tokens {self.token_budget} is below max-num-seqs {self.max_requests}: a "

@@ -12,7 +12,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.limits import BLOCK_TOKENS, MOST_BLOCK_TOKENS, Limits, limits_of
+from medusa_sim.load.limits import BLOCK_TOKENS, Limits, check_sizes, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
 from medusa_sim.load.policies import Fixed, Policy, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
@@ -46,11 +46,7 @@ class Server:
     def __post_init__(self) -> None:
         if self.prefix not in LOAD_PREFIXES:
             raise UsageError(f"prefix {shown(self.prefix)}: one of {', '.join(LOAD_PREFIXES)} is allowed")
-        if not 1 <= self.block_tokens <= MOST_BLOCK_TOKENS:
-            raise UsageError(
-                f"block-size {shown(self.block_tokens)}: whole numbers from 1 to {MOST_BLOCK_TOKENS} are "
-                "allowed"
-            )
+        check_sizes(self.max_requests, self.token_budget, self.block_tokens)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
