@@ -1,27 +1,37 @@
 r"""A server under Poisson load, simulated, beside public measurements of vLLM 0.15.1.
 
-    python benchmarks/serving_validation.py               # a line a row, means by experiment
+    python benchmarks/serving_validation.py               # means with the shipped terms, models held out
+    python benchmarks/serving_validation.py --rows        # every row as well
 
 Rows of `engines/vllm015_serving.csv` ($MEDUSA_SIM_DATA), which are not part of this project; rows that the
 server could not carry are left out. Every row is what this prints:
 
     medusa-sim load --policy none --runtime vllm-0.15 --gpu G --tp T --model M --rate R --prompt-tokens P \
         --output-tokens N --length-cv 0 --prefix-hit-rate H --max-num-seqs S --max-num-batched-tokens B
+
+Held out: three terms of the runtime are fitted to the rows of every other model, by what the measured steps
+and first tokens leave beside the kernels at the measured number of requests, and the model that was left out
+is simulated with them.
 """
 
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from recorded import data_folder, named_rows
+from scipy.optimize import nnls
 
-from medusa_sim.load.metrics import Metrics
 from medusa_sim.load.question import answered, load_test
+from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.engine import Term
 from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.units import KILO, US_PER_MS
 
 RUNTIME = "vllm-0.15"
 BLOCK = 16
@@ -32,6 +42,13 @@ QUANTITIES = (
     ("TTFT", "ttft_mean_ms", "ttft_mean_s"),
 )
 """Name, column of the measurement, metric of the simulation."""
+TERMS = ("host_us_per_step", "server_us", "server_us_per_request")
+OTHERS = (
+    ("BLIS, the same cells", "E2E 8.5 to 10.3 %"),
+    ("AIConfigurator, the same cells", "E2E 21.5 %"),
+    ("BLIS, its own 38 runs (pull request 944)", "E2E 11.8 %; AIConfigurator ran 19 of them, Vidur 4"),
+)
+"""Errors that others published."""
 
 
 def served_rows() -> pd.DataFrame:
@@ -40,11 +57,10 @@ def served_rows() -> pd.DataFrame:
     return table[table.overloaded == 0].reset_index(drop=True)
 
 
-def simulated(line: Any, runtime: Runtime | str = RUNTIME, **more: Any) -> Metrics:
-    """The metrics of one row, over the seeds that `medusa-sim load` runs."""
-    scenario = Scenario(gpu=line.gpu, model=line.model, tp=int(line.tp), runtime=runtime, dtype=line.dtype)
-    test = load_test(
-        scenario,
+def test_of(line: Any, runtime: Runtime, **more: Any) -> LoadTest:
+    """The load of one row."""
+    return load_test(
+        Scenario(gpu=line.gpu, model=line.model, tp=int(line.tp), runtime=runtime, dtype=line.dtype),
         policies=("none",),
         prompt_tokens=float(line.prompt_tokens),
         output_tokens=float(line.output_tokens),
@@ -54,37 +70,136 @@ def simulated(line: Any, runtime: Runtime | str = RUNTIME, **more: Any) -> Metri
         max_num_batched_tokens=int(line.max_num_batched_tokens),
         **more,
     )
-    return answered(test, [float(line.rate_per_s)], search=False).points[0].mean
 
 
-def compared(table: pd.DataFrame, runtime: Runtime | str = RUNTIME, **more: Any) -> pd.DataFrame:
-    """A row of every measurement with relative errors, simulated over measured - 1."""
+def simulated(line: Any, runtime: Runtime) -> LoadPoint:
+    """One row at its rate, with the seeds and requests that `medusa-sim load` runs."""
+    return answered(test_of(line, runtime), [float(line.rate_per_s)], search=False).points[0]
+
+
+def compared(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
+    """A row of every measurement: relative errors, simulated over measured - 1, and whether bands hold it."""
     found = []
     for line in named_rows(table):
-        metrics = simulated(line, runtime, **more)
-        errors = {
-            name: 1e3 * metrics[ours] / getattr(line, theirs) - 1.0 for name, theirs, ours in QUANTITIES
-        }
-        found.append({"experiment": line.experiment, "model": line.model, "tp": line.tp, "gpu": line.gpu,
-                      "rate": line.rate_per_s, **errors})  # fmt: skip
+        point = simulated(line, runtime)
+        row = {"model": line.model, "gpu": line.gpu, "tp": line.tp, "rate": line.rate_per_s}
+        for name, theirs, ours in QUANTITIES:
+            seconds = getattr(line, theirs) / KILO
+            row[name] = point.mean[ours] / seconds - 1.0
+            if "p99" not in ours:
+                low, high = point.band(ours)
+                row[f"{name} held"] = low <= seconds <= high
+        found.append(row)
     return pd.DataFrame(found)
 
 
-def main() -> None:
-    """Print every row and the means."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--runtime", default=RUNTIME)
-    asked = parser.parse_args()
-    table = served_rows()
-    rows = compared(table, load_runtime(asked.runtime), requests=1000, seeds=1)
-    names = [name for name, *_ in QUANTITIES]
-    print((100 * rows.set_index(["model", "tp", "rate"])[names]).round(1).to_string())
-    for kind, part in (("all", rows), *rows.groupby("model")):
-        e = 100 * part[names]
-        print(
-            f"{kind:16s} n {len(part):3d}  "
-            + "  ".join(f"{n} {np.abs(e[n]).mean():5.1f} ({e[n].mean():+.1f})" for n in names)
+def left_beside(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
+    """What measured steps and first tokens leave beside the kernels, microseconds."""
+    assert runtime.engine is not None
+    nothing = {name: replace_value(getattr(runtime.engine, name), 0.0) for name in TERMS}
+    bare = replace(runtime, engine=runtime.engine.with_terms(nothing))
+    found = []
+    for line in named_rows(table):
+        test = test_of(line, bare, requests=200, seeds=1)
+        steps = test.table
+        requests = line.rate_per_s * (line.e2e_mean_ms - line.ttft_mean_ms) / KILO
+        whole = int(requests)
+        length = line.prompt_tokens + line.output_tokens / 2.0
+        below, above = (steps.decoding_s(0, max(b, 1), length) for b in (whole, whole + 1))
+        own_us = US_PER_MS * KILO * (below + (above - below) * (requests - whole))
+        new = test.limits(0)
+        chunk = (int(line.prompt_tokens - new.found_tokens(int(line.prompt_tokens))), int(line.prompt_tokens))
+        prompt_us = US_PER_MS * KILO * steps.prompts_s(0, max(whole, 1), [chunk])
+        tpot_us = US_PER_MS * line.tpot_mean_ms
+        found.append(
+            {
+                "model": line.model,
+                "requests": requests,
+                "step_us": tpot_us,
+                "beside_step_us": tpot_us - own_us - line.rate_per_s * tpot_us / 1e6 * prompt_us,
+                "first_us": US_PER_MS * line.ttft_mean_ms,
+                # half of the step that it comes in, the one after, its own
+                "beside_first_us": US_PER_MS * line.ttft_mean_ms - 2.5 * tpot_us - prompt_us,
+            }
         )
+    return pd.DataFrame(found)
+
+
+def replace_value(term: Term, value: float) -> Term:
+    """The term with another value."""
+    return Term(value=value, source=term.source, band=term.band, valid=term.valid)
+
+
+def robust(columns: Sequence[np.ndarray], wanted: np.ndarray, scale: np.ndarray) -> np.ndarray:
+    """Coefficients from 0 up with the least absolute relative error (reweighted least squares)."""
+    design, right = np.stack(columns, axis=1) / scale[:, None], wanted / scale
+    weight = np.ones(right.size)
+    for _ in range(50):
+        root = np.sqrt(weight)
+        found, _ = nnls(design * root[:, None], right * root)
+        weight = 1.0 / np.maximum(np.abs(design @ found - right), 1e-3)
+    return np.asarray(found)
+
+
+def fitted(beside: pd.DataFrame, runtime: Runtime) -> Runtime:
+    """The runtime with its three terms fitted to these rows."""
+    assert runtime.engine is not None
+    ones = np.ones(len(beside))
+    requests, scale = beside.requests.to_numpy(), beside.step_us.to_numpy()
+    step = robust([ones], beside.beside_step_us.to_numpy(), scale)
+    first = robust([ones, requests], beside.beside_first_us.to_numpy(), beside.first_us.to_numpy())
+    terms = {
+        name: replace_value(getattr(runtime.engine, name), float(value))
+        for name, value in zip(TERMS, (*step, *first), strict=True)
+    }
+    return replace(runtime, engine=runtime.engine.with_terms(terms))
+
+
+def held_out(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
+    """`compared`, each model with terms that were fitted to the others."""
+    beside = left_beside(table, runtime)
+    return pd.concat(
+        compared(table[table.model == model], fitted(beside[beside.model != model], runtime))
+        for model in dict.fromkeys(table.model)
+    )
+
+
+def summary(rows: pd.DataFrame) -> str:
+    """Mean, bias and worst of every quantity, in per cent, and the share that its 80 % band holds."""
+    parts = []
+    for name, *_ in QUANTITIES:
+        errors = 100.0 * rows[name]
+        worst = errors.iloc[int(np.argmax(np.abs(errors)))]
+        band = f", {100 * rows[f'{name} held'].mean():.0f} % in band" if f"{name} held" in rows else ""
+        parts.append(f"{name} {errors.abs().mean():.1f} ({errors.mean():+.1f}; {worst:+.1f}{band})")
+    return f"n {len(rows):3d}  " + "  ".join(parts)
+
+
+def main() -> None:
+    """Print the means, what others published, and every row where asked."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--runtime", default=RUNTIME, help="[%(default)s]")
+    parser.add_argument("--rows", action="store_true", help="print every row")
+    asked = parser.parse_args()
+    runtime, table = load_runtime(asked.runtime), served_rows()
+    assert runtime.engine is not None
+    shipped, others = compared(table, runtime), held_out(table, runtime)
+    print("mean error % (bias; worst), simulated over measured")
+    print(f"{'shipped terms':16s} {summary(shipped)}")
+    print(f"{'models held out':16s} {summary(others)}")
+    for model, part in others.groupby("model", sort=False):
+        print(f"  {model:14s} {summary(part)}")
+    every = fitted(left_beside(table, runtime), runtime)
+    assert every.engine is not None
+    for name in TERMS:
+        of = [getattr(engine, name).value for engine in (runtime.engine, every.engine)]
+        print(f"{name}: shipped {of[0]:.0f}, fitted to every row {of[1]:.0f}")
+    print("\n".join(f"{who}: {what}" for who, what in OTHERS))
+    if asked.rows:
+        names = [name for name, *_ in QUANTITIES]
+        print((100 * others.set_index(["model", "tp", "rate"])[names]).round(1).to_string())
 
 
 if __name__ == "__main__":

@@ -15,6 +15,8 @@ from medusa_sim.plan.defaults import LOAD_SHARE
 
 QUANTILES = (("p50", 0.5), ("p90", 0.9), ("p99", 0.99))
 _LEAST_TO_DRIFT = 100
+_MOST_QUEUE_SHARE = 0.9
+"""Of rho': beyond, an error of the step is ten times as large in the latency, and nothing can be said."""
 Metrics = dict[str, float]
 """Values by name, each with its unit; nan where nothing can be said."""
 
@@ -77,14 +79,15 @@ def measured(record: Record, table: StepTable, limits: Limits, goals: Goals) -> 
     for quantile, share in QUANTILES:
         found[f"itl_{quantile}_s"] = record.gap_quantile_s(share)
     found |= _growth(record, inside, kept)
-    return found | _over_time(record, limits, (start, end)) | _shares(record, table)
+    found |= _over_time(record, limits, (start, end)) | _shares(record, table)
+    return found | _sensitivity(record, table, found)
 
 
 def _growth(record: Record, inside: BoolArray, kept: BoolArray) -> Metrics:
     """How a drawn open loop drifts: requests in the system, and shares that keep the limits.
 
-    queue_growth_per_s: slope of a line through the requests in the system as each arrival finds them; nan for
-    traces, ramps, closed loops and runs that have no warm-up, which have a course of their own.
+    queue_growth_per_s: slope of a line through the requests in the system that arrivals find; nan for traces,
+    ramps, closed loops and runs that have no warm-up, which have a course of their own.
     """
     nothing = dict.fromkeys(("queue_growth_per_s", "goodput_share_first", "goodput_share_last"), np.nan)
     if record.requests.users is not None or not record.requests.warm or kept.size < _LEAST_TO_DRIFT:
@@ -98,6 +101,36 @@ def _growth(record: Record, inside: BoolArray, kept: BoolArray) -> Metrics:
         "queue_growth_per_s": float((since * found).sum() / (since**2).sum()),
         "goodput_share_first": float(kept[:third].mean()),
         "goodput_share_last": float(kept[-third:].mean()),
+    }
+
+
+def _sensitivity(record: Record, table: StepTable, found: Metrics) -> Metrics:
+    """How an error of the step shows in the time per token.
+
+    step_faster, step_slower: half-widths of the 80 % band of the step that most of the time went to, on the
+    logarithm. queue_share: rho', by how many per cent a step grows with one per cent more requests and their
+    prompts: where requests come at a rate of their own, a step that is longer by e makes them more, and the
+    time per token is longer by e / (1 - rho'). server_share: of the time to the first token.
+    """
+    drafts = int(record.steps_s.sum(axis=1).argmax())
+    b = min(max(found["requests_decoding"], 1.0), float(table.requests_max))
+    low, high = max(round(0.8 * b), 1), min(max(round(1.2 * b), round(b) + 1), table.requests_max)
+    middle = table.lengths.size // 2
+    times = table.step_s[drafts, :, middle]
+    at = round(b)
+    slope = (times[high] - times[low]) / (high - low) if high > low else 0.0
+    share = 0.0
+    if record.requests.users is None:
+        busy = max(1.0 - found["share_idle"], 1e-9)
+        prompts = min(found["share_prompts"] / busy, 1.0)
+        share = (1.0 - prompts) * float(np.clip(slope * b / times[at], 0.0, 1.0)) + prompts
+    server_s = table.server_s + table.server_s_per_request * b
+    return {
+        "queue_share": min(share, _MOST_QUEUE_SHARE),
+        "step_faster": 0.0 if table.faster is None else float(table.faster[drafts, at]),
+        "step_slower": 0.0 if table.slower is None else float(table.slower[drafts, at]),
+        "server_share": min(server_s / found["ttft_mean_s"], 1.0) if found["ttft_mean_s"] > 0.0 else 0.0,
+        "server_band": table.server_band,
     }
 
 

@@ -101,6 +101,21 @@ class LoadPoint:
         """Half of the 95 % confidence interval of the mean over the seeds; nan for one seed."""
         return half_width(np.asarray([each[name] for each in self.values]))
 
+    def band(self, name: str) -> tuple[float, float]:
+        """80 % interval of a mean latency: the step's band through the queue, the server's, the seeds'.
+
+        name: tpot_mean_s, e2e_mean_s or ttft_mean_s. A queue that grows has no upper end.
+        """
+        mean = self.mean
+        value, through = mean[name], 1.0 / (1.0 - mean["queue_share"])
+        server = mean["server_share"] if name == "ttft_mean_s" else 0.0
+        chance = half_width(np.asarray([each[name] for each in self.values]), 0.9) / value
+        ends = []
+        for half in (-mean["step_faster"], mean["step_slower"]):
+            parts = (half * through * (1.0 - server), mean["server_band"] * server, np.nan_to_num(chance))
+            ends.append(value * float(np.exp(np.copysign(np.sqrt(sum(part**2 for part in parts)), half))))
+        return ends[0], ends[1] if self.is_steady else float("nan")
+
     @property
     def is_steady(self) -> bool:
         """Whether requests in the system rise no more over the run than chance lets them.
@@ -124,14 +139,14 @@ class LoadPoint:
         return float(np.exp(middle)), float(np.exp(middle - half)), float(np.exp(middle + half))
 
 
-def half_width(values: FloatArray) -> float:
-    """Half of the 95 % confidence interval of the mean of independent values; nan for one."""
+def half_width(values: FloatArray, end: float = 0.975) -> float:
+    """Half of the confidence interval of a mean of independent values up to `end`; nan for one value."""
     if values.size < 2:
         return float("nan")
     from scipy.special import stdtrit
 
     spread = float(values.std(ddof=1)) / np.sqrt(values.size)
-    return float(stdtrit(values.size - 1, 0.975) * spread)
+    return float(stdtrit(values.size - 1, end) * spread)
 
 
 @dataclass(kw_only=True, eq=False)

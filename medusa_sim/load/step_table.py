@@ -46,7 +46,8 @@ class StepTable:
     drafter adds for a prompt's tokens. rates: (K - 1,) probability that at least that many drafts are
     accepted. match_rate: share of the steps in which drafts are found. drafting_share: (K, b) of a step's
     time. idle_share: (b,) by which a plain step is longer where a drafter is loaded. steps_ahead, server_s,
-    server_s_per_request: of the engine (`Engine`).
+    server_s_per_request: of the engine (`Engine`); server_band: of its 80 % interval, relative. faster,
+    slower: (K, b) half-widths of a step's 80 % band at the middle length, on its logarithm.
     """
 
     lengths: FloatArray
@@ -63,6 +64,9 @@ class StepTable:
     steps_ahead: int = 0
     server_s: float = 0.0
     server_s_per_request: float = 0.0
+    server_band: float = 0.0
+    faster: FloatArray | None = None
+    slower: FloatArray | None = None
 
     @property
     def drafts_max(self) -> int:
@@ -81,6 +85,8 @@ class StepTable:
             step_s=self.step_s[: drafts + 1],
             rates=self.rates[:drafts],
             drafting_share=self.drafting_share[: drafts + 1],
+            faster=None if self.faster is None else self.faster[: drafts + 1],
+            slower=None if self.slower is None else self.slower[: drafts + 1],
             drafter_prompt_s=self.drafter_prompt_s if drafts else np.zeros_like(self.drafter_prompt_s),
         )
 
@@ -193,6 +199,11 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         np.maximum(ends[None, :], chunks[:, None]).astype(np.float64),
     )
     engine = scenario.runtime.engine
+    middle = lengths.size // 2
+    faster, slower = (
+        _by_drafts(np.log(high / low)[:, middle])
+        for low, high in ((found.low_us, found.step_us), (found.step_us, found.high_us))
+    )
     return StepTable(
         lengths=lengths.astype(np.float64),
         step_s=np.concatenate([empty, steps_s], axis=1),
@@ -208,7 +219,15 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         steps_ahead=0 if engine is None else round(engine.steps_ahead.value),
         server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
         server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
+        server_band=0.0 if engine is None else engine.server_us.band,
+        faster=faster,
+        slower=slower,
     )
+
+
+def _by_drafts(by_batch: FloatArray) -> FloatArray:
+    """(b, K) from one request on as (K, b) from none on."""
+    return np.concatenate([by_batch.T[:, :1], by_batch.T], axis=1)
 
 
 def acceptance_rates(options: Sequence[DraftOption]) -> FloatArray:

@@ -21,6 +21,8 @@ WITH_INTERVAL = (
     "tokens_per_s",
 )
 """Metrics whose 95 % half-width over the seeds has a column."""
+WITH_BAND = ("ttft_mean_s", "tpot_mean_s", "e2e_mean_s")
+"""Metrics whose 80 % interval has two: of the step carried through the queue, of the server and the seeds."""
 
 
 def row_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
@@ -41,6 +43,8 @@ def row_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
     }
     for name in WITH_INTERVAL:
         values[f"{name}_half_width"] = point.half_width(name)
+    for name in WITH_BAND:
+        values[f"{name}_low"], values[f"{name}_high"] = point.band(name)
     ratio, low, high = point.ratio_to(answer.first_at(point), "e2e_mean_s")
     values |= {"e2e_ratio": ratio, "e2e_ratio_low": low, "e2e_ratio_high": high}
     return values

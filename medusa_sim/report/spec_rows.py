@@ -151,6 +151,7 @@ def model_rows(model: Model) -> list[SpecRow]:
         "positions": model.positions,
         "norms_per_layer": model.norms_per_layer,
         "samples_top_k": model.samples_top_k,
+        "samples_top_p": model.samples_top_p,
         "tied_embeddings": model.tied_embeddings,
         "dtype": model.dtype,
         "weight_dtype": model.weight_dtype,

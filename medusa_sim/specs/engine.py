@@ -38,6 +38,7 @@ UNITS: dict[str, str] = {
     "sampling_bytes_per_logit": "bytes",
     "filter_us": "us",
     "filter_bytes_per_logit": "bytes",
+    "filter_us_per_million": "us",
     "filter_top_k_share": "",
     "filter_full_rows": "",
     "filter_share_beyond": "",
@@ -128,6 +129,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     sampling_bytes_per_logit: Term
     filter_us: Term
     filter_bytes_per_logit: Term
+    filter_us_per_million: Term
     filter_top_k_share: Term
     filter_full_rows: Term
     filter_share_beyond: Term

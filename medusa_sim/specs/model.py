@@ -44,6 +44,7 @@ class Architecture:
     qk_norm: bool
     norms_per_layer: int = 2
     samples_top_k: bool = False
+    samples_top_p: bool = True
 
     def attention(
         self, heads: int, kv_heads: int, head_dim: int, size: int | None = None, *, chunked: bool = False
@@ -68,20 +69,21 @@ class Architecture:
     def of_model(self) -> dict[str, Any]:
         """What it says of the whole model, by the names of `Model`'s fields."""
         return {
-            name: getattr(self, name) for name in ("norm", "positions", "norms_per_layer", "samples_top_k")
+            name: getattr(self, name)
+            for name in ("norm", "positions", "norms_per_layer", "samples_top_k", "samples_top_p")
         }
 
 
 ARCHITECTURES: dict[str, Architecture] = {
     "llama": Architecture(True, "rms", "rope", False, False, False, False),
-    "mistral": Architecture(True, "rms", "rope", False, False, False, False),
+    "mistral": Architecture(True, "rms", "rope", False, False, False, False, samples_top_p=False),
     "qwen2": Architecture(True, "rms", "rope", True, False, False, False, samples_top_k=True),
     "qwen3": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
     "gemma3_text": Architecture(
         True, "rms", "rope", False, False, False, True, norms_per_layer=4, samples_top_k=True
     ),
     "opt": Architecture(False, "layer", "learned", True, True, True, False),
-    "mixtral": Architecture(True, "rms", "rope", False, False, False, False),
+    "mixtral": Architecture(True, "rms", "rope", False, False, False, False, samples_top_p=False),
     "qwen2_moe": Architecture(True, "rms", "rope", True, False, False, False, samples_top_k=True),
     "qwen3_moe": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
     "deepseek_v2": Architecture(True, "rms", "rope", False, False, False, False),
@@ -160,6 +162,8 @@ class Model:
     """Norms over the whole width in a layer of mixer and feed-forward part."""
     samples_top_k: bool = False
     """Whether its generation_config names a top-k, which servers follow."""
+    samples_top_p: bool = True
+    """The same of a top-p."""
     tied_embeddings: bool = False
     mtp_layers: int = 0
     """Multi-token-prediction modules that it was trained with."""
@@ -230,6 +234,11 @@ class Model:
     def rope(self) -> bool:
         """Whether queries and keys are rotated (else positions are learned and added once)."""
         return self.positions == "rope"
+
+    @property
+    def filtered_vocab(self) -> int:
+        """Logits of a row that a server's requests filter: none where generation_config asks for nothing."""
+        return self.vocab if self.samples_top_p or self.samples_top_k else 0
 
     @property
     def whole_vocab(self) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal
@@ -68,6 +69,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     note: str = ""
     tied_embeddings: bool | None = None
     mtp_layers: Annotated[int, Meta(ge=0, le=1000)] = 0
+    samples_top_p: bool = True
     weights: Literal["fp8_block", "int4"] | None = None
     hf: list[Text] = []
 
@@ -170,6 +172,8 @@ def _model(name: str, entry: _Entry) -> Model:
         notes=(entry.note,) if entry.note else (),
         **ARCHITECTURES[entry.architecture].of_model,
     )
+    if not entry.samples_top_p:
+        model = replace(model, samples_top_p=False)
     match entry.weights:
         case None:
             return model

@@ -112,10 +112,16 @@ def choice_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int) -> FloatArray:
 
 
 def filter_us(engine: Engine, gpu: Gpu, rows: Size, vocab: int, *, top_k: bool) -> FloatArray:
-    """Top-p (and top-k) of the requests of a server over `rows` rows of logits (N6), microseconds."""
+    """Top-p (and top-k) of the requests of a server over `rows` rows of logits (N6), microseconds.
+
+    vocab: 0 where the model's generation_config asks for neither.
+    """
     asked = np.asarray(rows, dtype=np.float64)
     full = engine.filter_full_rows.value
     counted = np.minimum(asked, full) + engine.filter_share_beyond.value * np.maximum(asked - full, 0.0)
-    both = 1.0 + engine.filter_top_k_share.value * top_k
-    read = engine.filter_bytes_per_logit.value * vocab * both * counted
-    return np.asarray(engine.filter_us.value + read / gpu.bandwidth_bytes_per_s * US_PER_S)
+    if not vocab:
+        return np.zeros(asked.shape)
+    logits = vocab * (1.0 + engine.filter_top_k_share.value * top_k) * counted
+    each_us = engine.filter_us_per_million.value / 1e6
+    each_us += engine.filter_bytes_per_logit.value / gpu.bandwidth_bytes_per_s * US_PER_S
+    return np.asarray(engine.filter_us.value + each_us * logits)

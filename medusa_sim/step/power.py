@@ -76,7 +76,7 @@ def sampling_joules(gpu: Gpu, power: Power, setting: Setting, rows: Size) -> Flo
     engine, model = setting.runtime.engine, setting.model
     if engine is None:
         return np.zeros(())
-    filtered_us = filter_us(engine, gpu, rows, model.vocab, top_k=model.samples_top_k)
+    filtered_us = filter_us(engine, gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
     return np.asarray(power.fit.sampling_watts * filtered_us / US_PER_S / setting.parallel.tp)
 
 

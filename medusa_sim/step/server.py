@@ -1,6 +1,7 @@
 """A step seen through a server: the time between two chunks of a request, and per token of it.
 
-    (N6)  filter   = filter_us + filter_bytes V (1 + 0.2 z) (min(r, 128) + 0.7 max(r - 128, 0)) / B
+    (N6)  filter   = filter_us + (filter_bytes / B + filter_us_per_million) V (1 + 0.2 z)
+                     (min(r, 128) + 0.7 max(r - 128, 0))
     (N7)  f        = 1 - exp(-b tau / N),  prompts = (b tau / N) / f    steps that carry prompts; how many
     (N8)  carried  = linear(m + prompts P) - linear(m) + prompts attention(P)
     (N9)  itl      = step + filter + g carried,  g = f^2 / (f^2 + (1 - f)^2)
@@ -75,7 +76,7 @@ def served(
     if engine is not None and setting.scope == "model":
         model = setting.model
         gpu = setting.latency.gpu
-        waiting = waiting + filter_us(engine, gpu, rows, model.vocab, top_k=model.samples_top_k)
+        waiting = waiting + filter_us(engine, gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
         waiting = waiting + engine.host_us_per_token.value * requests * tokens_per_step
     if traffic is None or setting.scope == "block":
         return Served(itl_us=waiting, tpot_us=waiting / tokens_per_step)

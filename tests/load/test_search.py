@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -156,6 +157,28 @@ def test_nothing_carries_more_than_it_is_full_at(
     assert found.largest_per_s is not None
     assert 0.0 <= found.largest_per_s <= found.saturated_per_s
     assert found.largest_half_width is None or found.largest_half_width >= 0.0
+
+
+def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds() -> None:
+    # d TPOT / TPOT = e / (1 - rho'): steps that are longer by 2 % meet more requests
+    test = load_test(SCENARIO, policies=("none",), requests=3000, length_cv=0.3, seeds=1)
+    served = test.served[0]
+    for rate in (5.0, 24.0):
+        point = test.point(served, rate)
+        slow = replace(
+            served.table,
+            **{name: 1.02 * getattr(served.table, name) for name in ("step_s", "linear_s", "attention_s")},
+        )
+        slower = test.point(replace(served, table=slow), rate)
+        grown = np.log(slower.mean["tpot_mean_s"] / point.mean["tpot_mean_s"])
+        share = point.mean["queue_share"]
+        assert grown == pytest.approx(np.log(1.02) / (1.0 - share), rel=0.35)
+        low, high = point.band("tpot_mean_s")
+        assert low < point.mean["tpot_mean_s"] < high
+        assert np.log(high / point.mean["tpot_mean_s"]) > point.mean["step_slower"]
+        if rate > 20.0:
+            assert share > 0.3
+            assert grown > 1.3 * np.log(1.02)
 
 
 def test_rates_lie_on_both_sides_of_what_is_carried(answer: LoadAnswer) -> None:

@@ -261,7 +261,8 @@ def test_deployed_configs_equal_the_named_models(tmp_path: Path, config: str) ->
         held["text_config"]["max_position_embeddings"] = named.max_seq_len
     read = _load(tmp_path, {"max_position_embeddings": named.max_seq_len, "torch_dtype": "bfloat16", **held})
     changed = {
-        "name": named.name, "source": named.source, "notes": named.notes, "samples_top_k": named.samples_top_k
+        "name": named.name, "source": named.source, "notes": named.notes,
+        "samples_top_k": named.samples_top_k, "samples_top_p": named.samples_top_p,
     }  # fmt: skip
     assert dataclasses.replace(read, **changed) == named  # type: ignore[arg-type]
 
