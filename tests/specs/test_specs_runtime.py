@@ -27,6 +27,7 @@ ENGINES = (
     "vllm-0.10",
     "vllm-0.11",
     "vllm-0.33",
+    "vllm-0.15",
     "vllm-0.8",
     "vllm-v0",
     "sglang-0.5",
