@@ -143,6 +143,14 @@ def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:
     return scheduled_at(recommendation(set_up, batch_max), batch, set_up.seq_len)
 
 
+def drafts_at(set_up: SetUp, batch: int) -> int:
+    """Drafts in a row that are recommended at a batch; the best of them where none are."""
+    return (
+        row_at(set_up, 64, batch).drafts
+        or max(recommendation(set_up, 64).by_drafts, key=lambda each: each.speedup).drafts
+    )
+
+
 def request(set_up: SetUp, batch: int, prompt: int, output: int) -> RequestLatency:
     """One of `batch` requests from its prompt to its last token, as `recommend --prompt-tokens` answers."""
     return _recommendation(set_up, batch, batch, "latency", (prompt, output), data_version()).requests[0]

@@ -165,11 +165,13 @@ def number(where: Any, name: str, label: str, low: int, high: int, default: int,
     return int(where.number_input(label, low, high, default, key=name, help=help_, bind="query-params"))
 
 
-def perhaps(where: Any, name: str, label: str, low: int, high: int, help_: str) -> int | None:
-    """A whole number to type, or nothing."""
+def perhaps(
+    where: Any, name: str, label: str, low: int, high: int, help_: str, *, empty: str = "none"
+) -> int | None:
+    """A whole number to type, or nothing; empty: what is shown then."""
     _checked(name, lambda given: _between(given, low, high), f"whole numbers {low} to {high}")
     given = where.number_input(
-        label, low, high, None, key=name, help=help_, bind="query-params", placeholder="none"
+        label, low, high, None, key=name, help=help_, bind="query-params", placeholder=empty
     )
     return None if given is None else int(given)
 

@@ -48,6 +48,8 @@ FAULT = ":material/bug_report:"
 _LINE = 64
 _NUMBER = re.compile(r"-|off|no room|[-+$]?[0-9][^:;]{0,24}")
 """`3`, `1..40`, `1.66x to 1.50x`, `27.1 ms`, `2,561 (1,703)`, `-`."""
+_JOINT = re.compile(r"(?<=\w\w)[._/:](?=\w\w)")
+_MOST_ROWS = 40
 Download = tuple[str, str, Callable[[], bytes | str]]
 """Suffix, MIME type, and what makes the content."""
 VEGA_LITE = "6.1"
@@ -169,16 +171,21 @@ def table(rows: Sequence[Mapping[str, object]], phone: Sequence[str] = ()) -> No
         is_wide = bool(phone) and name not in phone
         kinds[name] = " ".join([*(["number"] if is_number else []), *(["wide"] if is_wide else [])])
     head = "".join(f'<th class="{kinds[name]}">{escape(name)}</th>' for name in names)
-    lines = (
-        "".join(f'<td class="{kinds[name]}">{escape(str(row[name]))}</td>' for name in names) for row in rows
-    )
-    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    cells = ([(kinds[name], _cell(row[name], kinds[name])) for name in names] for row in rows)
+    lines = ("".join(f'<td class="{kind}">{text}</td>' for kind, text in line) for line in cells)
+    body = f"<tbody>{''.join(f'<tr>{line}</tr>' for line in lines)}</tbody>"
     more = (
         "<p>A wider screen shows more columns.</p>" if any("wide" in kind for kind in kinds.values()) else ""
     )
-    st.html(
-        f'<div class="numbers"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}</div>'
-    )
+    tall = " tall" if len(rows) > _MOST_ROWS else ""
+    table_ = f"<table><thead><tr>{head}</tr></thead>{body}</table>"
+    st.html(f'<div class="numbers{tall}">{table_}{more}</div>')
+
+
+def _cell(value: object, kind: str) -> str:
+    """A cell as HTML: words break behind their joints, numbers nowhere."""
+    text = escape(str(value))
+    return text if "number" in kind else _JOINT.sub(r"\g<0><wbr>", text)
 
 
 def text_table(shown: TextTable, wanted: Sequence[str] = (), phone: Sequence[str] = ()) -> None:

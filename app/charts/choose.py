@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.step.step import StepTime
 
+_FEW_TICKS = 18
 _FEW = 5
 """Too few counts to call a step a cliff."""
 _MAP_SCALE: Spec = {
@@ -35,42 +36,44 @@ TICKS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 _MAP_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 96, 128)
 
 
-def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
-    """Speedup against candidates, a line a batch; the best count is a ring, cliffs are ticks.
+def speedup_chart(counts: pa.Table, recommended: Mapping[int, int], *, chains: bool) -> Spec:
+    """Speedup against candidates or, of chains, drafts: a line a batch; the recommended count is a ring.
 
-    The legend tells the best count of each line: labels beside the rings would collide.
+    recommended: batch -> candidates. The legend tells the count: labels beside the rings would collide.
     """
     values: list[Spec] = []
-    best: list[Spec] = []
+    rings: list[Spec] = []
     steps: list[Spec] = []
     names = []
-    for batch in batches:
+    for batch, count in recommended.items():
         line = _rows_of(counts, batch)
-        top = int(np.argmax(line["speedup"]))
-        names.append(f"batch {batch}: {line['candidates'][top]} ({line['speedup'][top]:.2f}x)")
+        ring = int(np.searchsorted(line["candidates"], count))
+        told = "off" if count == 1 else f"{count - chains} ({line['speedup'][ring]:.2f}x)"
+        names.append(f"batch {batch}: {told}")
         points = [
             {
                 "batch": names[-1],
-                "candidates": int(line["candidates"][i]),
+                "count": int(line["candidates"][i]) - chains,
                 **{name: _rounded(line[name][i]) for name in ("speedup", "tokens_per_step", "overhead")},
             }
             for i in range(line["candidates"].size)
         ]
         values += points
-        best.append(points[top])
+        rings.append(points[ring])
         if len(points) > _FEW:
             steps += [points[place] for place in cliffs(line["verify_step_us"]) - 1]
+    few = len({row["count"] for row in values}) <= _FEW_TICKS
     x = quantity(
-        "candidates",
-        "candidates verified in one step (root included)",
-        scale={"type": "log", "base": 2, "nice": False},
-        axis={"values": TICKS, "format": "d"},
+        "count",
+        "drafts in one step (0: plain decoding)" if chains else "candidates in one step (root included)",
+        scale={"nice": False} if few else {"type": "log", "base": 2, "nice": False},
+        axis={"values": sorted({row["count"] for row in values}) if few else TICKS, "format": "d"},
     )
     y = quantity("speedup", "speedup over plain decoding", scale={"zero": False})
-    colour, dash = series("batch", names, "best count (its speedup)", **columns(1, 2))
+    colour, dash = series("batch", names, f"recommended {counted(chains)} (speedup)", **columns(1, 2))
     tips = [
         category("batch", "batch"),
-        quantity("candidates", "candidates"),
+        quantity("count", counted(chains)),
         quantity("speedup", "speedup"),
         quantity("tokens_per_step", "tokens per step"),
         quantity("overhead", "step over plain step"),
@@ -99,7 +102,7 @@ def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
                 "encoding": {"x": x, "y": y, "color": colour},
             },
             {
-                "data": {"values": best},
+                "data": {"values": rings},
                 "mark": {"type": "point", "size": 110, "strokeWidth": 2.5},
                 "encoding": {"x": x, "y": y, "color": colour},
             },
@@ -107,16 +110,18 @@ def speedup_chart(counts: pa.Table, batches: Sequence[int]) -> Spec:
     )
 
 
-def speedup_map(counts: pa.Table, largest: int) -> Spec:
-    """Candidates x batch, the speedup written into every cell; a line where 1.0x is crossed.
+def speedup_map(counts: pa.Table, recommended: Mapping[int, int], *, chains: bool) -> Spec:
+    """Candidates (of chains: drafts) x batch, the speedup in every cell; a line where 1.0x is crossed.
 
-    Batches stand side by side since there are fewer of them: digits have room on a phone.
+    recommended: batch -> candidates, framed. Batches stand side by side since there are fewer of them:
+    digits have room on a phone.
     """
-    batches = [batch for batch in _MAP_BATCHES if batch < largest] + [largest]
+    largest = max(recommended)
+    batches = [batch for batch in (*_MAP_BATCHES, largest) if batch in recommended and batch <= largest]
+    batches = list(dict.fromkeys(batches))
     lines = {batch: _rows_of(counts, batch) for batch in batches}
-    best_of = {batch: int(line["candidates"][np.argmax(line["speedup"])]) for batch, line in lines.items()}
     known = {int(count) for line in lines.values() for count in line["candidates"]}
-    shown = sorted({*_MAP_COUNTS, *best_of.values()} & known)
+    shown = sorted({*_MAP_COUNTS, *(recommended[batch] for batch in batches)} & known)
     values = []
     for batch, line in lines.items():
         at = {int(count): place for place, count in enumerate(line["candidates"])}
@@ -127,10 +132,10 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
             values.append(
                 {
                     "batch": batch,
-                    "candidates": count,
+                    "count": count - chains,
                     "speedup": _rounded(speedup),
                     "text": f"{speedup:.2f}" if fits else "-",
-                    "best": fits and count == best_of[batch],
+                    "best": fits and count == recommended[batch],
                     "fits": "yes" if fits else "no",
                     "ink": ink_on(map_colour(speedup)),
                 }
@@ -141,7 +146,7 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
         "title": "batch",
         "axis": {"labelAngle": 0, "orient": "top", "grid": False},
     }
-    y = {"field": "candidates", "type": "ordinal", "title": "candidates", "axis": {"grid": False}}
+    y = {"field": "count", "type": "ordinal", "title": counted(chains), "axis": {"grid": False}}
     legend = {"values": [0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0], "format": ".1f", "gradientLength": 240}
     ink = {
         "condition": [
@@ -164,7 +169,7 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
                     "opacity": {"condition": {"test": "datum.fits == 'no'", "value": 0.12}, "value": 1.0},
                     "tooltip": [
                         quantity("batch", "batch"),
-                        quantity("candidates", "candidates"),
+                        quantity("count", counted(chains)),
                         quantity("speedup", "speedup"),
                         category("fits", "fits in memory"),
                     ],
@@ -179,9 +184,14 @@ def speedup_map(counts: pa.Table, largest: int) -> Spec:
                 "mark": {"type": "text", "fontSize": {"expr": on_phone(10, 11.5)}},
                 "encoding": {"text": {"field": "text"}, "color": ink},
             },
-            *_crossings(values, batches, shown),
+            *_crossings(values, batches, [count - chains for count in shown]),
         ],
     )
+
+
+def counted(chains: bool) -> str:
+    """What a count is called: engines speak of drafts (num_speculative_tokens)."""
+    return "drafts" if chains else "candidates"
 
 
 def map_colour(speedup: float) -> str:
@@ -198,15 +208,15 @@ def map_colour(speedup: float) -> str:
 def _crossings(values: Sequence[Spec], batches: Sequence[int], shown: Sequence[int]) -> list[Spec]:
     """Rules between neighbouring cells of which one gains or breaks even and the other loses."""
     fitting = [cell for cell in values if cell["fits"] == "yes"]
-    loses = {(cell["batch"], cell["candidates"]): cell["speedup"] < 0.995 for cell in fitting}
+    loses = {(cell["batch"], cell["count"]): cell["speedup"] < 0.995 for cell in fitting}
     below = [
-        {"batch": batch, "candidates": first}
+        {"batch": batch, "count": first}
         for batch in batches
         for first, second in pairwise(shown)
         if {(batch, first), (batch, second)} <= loses.keys() and loses[batch, first] != loses[batch, second]
     ]
     beside = [
-        {"batch": first, "candidates": count}
+        {"batch": first, "count": count}
         for count in shown
         for first, second in pairwise(batches)
         if {(first, count), (second, count)} <= loses.keys() and loses[first, count] != loses[second, count]
@@ -219,12 +229,12 @@ def _crossings(values: Sequence[Spec], batches: Sequence[int], shown: Sequence[i
             continue
         encoding: Spec = {
             "x": {"field": "batch", **ordinal, "bandPosition": x[0]},
-            "y": {"field": "candidates", **ordinal, "bandPosition": y[0]},
+            "y": {"field": "count", **ordinal, "bandPosition": y[0]},
         }
         if x[1] is not None:
             encoding["x2"] = {"field": "batch", "bandPosition": x[1]}
         if y[1] is not None:
-            encoding["y2"] = {"field": "candidates", "bandPosition": y[1]}
+            encoding["y2"] = {"field": "count", "bandPosition": y[1]}
         layers.append({"data": {"values": rows}, "mark": rule, "encoding": encoding})
     return layers
 

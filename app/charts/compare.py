@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -23,10 +24,7 @@ def compare_chart(
     """
     names = list(set_ups)
     values = [{**row, "set_up": name} for name, rows in set_ups.items() for row in rows if row["fits_memory"]]
-    ends = [
-        {**rows[-1], "set_up": name, "label": str(names.index(name) + 1)}
-        for name, rows in _fitting(set_ups).items()
-    ]
+    ends = _ends(set_ups, field)
     x = quantity(
         "batch",
         "batch",
@@ -79,10 +77,22 @@ def compare_chart(
         {
             "data": {"values": ends},
             "mark": {"type": "text", "align": "left", "dx": 8, "fontSize": 12, "fontWeight": "bold"},
-            "encoding": {"x": x, "y": y, "text": {"field": "label"}},
+            "encoding": {"x": x, "y": {**y, "field": "at"}, "text": {"field": "label"}},
         },
     ]
     return base(340, layer=layers)
+
+
+def _ends(set_ups: Mapping[str, Rows], field: str) -> list[dict[str, Any]]:
+    """The last batch of each line with its number, `at` a height where numbers do not collide."""
+    names, fitting = list(set_ups), _fitting(set_ups)
+    heights = [float(row[field]) for rows in fitting.values() for row in rows]
+    gap = 0.05 * (max(heights, default=1.0) - min(heights, default=0.0))
+    found, last = [], -math.inf
+    for name, rows in sorted(fitting.items(), key=lambda item: float(item[1][-1][field])):
+        last = max(float(rows[-1][field]), last + gap)
+        found.append({**rows[-1], "set_up": name, "label": str(names.index(name) + 1), "at": last})
+    return found
 
 
 def _fitting(set_ups: Mapping[str, Rows]) -> dict[str, list[Mapping[str, Any]]]:

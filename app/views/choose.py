@@ -13,14 +13,16 @@ from charts import choose as charts
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.at_batch import scheduled_at, steps_at
+from medusa_sim.plan.at_batch import scheduled_at, scheduled_counts, steps_at
 from medusa_sim.plan.by_count import count_table
-from medusa_sim.report.numbers import duration, span, times, times_between, with_prefix
-from medusa_sim.report.recommend_reason import reason
-from medusa_sim.report.recommend_text import findings
+from medusa_sim.report.numbers import duration, times, with_prefix
+from medusa_sim.report.recommend_reason import counted, reason
+from medusa_sim.report.recommend_text import findings, schedule_table
 from views.verdict import verdict_of
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import pyarrow as pa
 
     from medusa_sim.plan.recommendation import Recommendation
@@ -29,17 +31,19 @@ if TYPE_CHECKING:
     from medusa_sim.step.step import StepTime
 
 _COLUMNS = (
-    "batch", "candidates", "drafts", "tokens/step", "speedup", "80 %", "step", "tokens/s per user (plain)",
-    "tokens/s (plain)",
+    "batch", "candidates", "drafts", "heads", "tokens/step", "speedup", "80 %", "step", "tokens/s per user",
+    "plain per user", "tokens/s", "plain tokens/s",
 )  # fmt: skip
-_PHONE = ("batch", "drafts", "speedup", "80 %")
+_PHONE = ("batch", "candidates", "drafts", "speedup", "80 %")
+_SHOWN = (1, 4, 16, 64)
+"""Batches that have a line, beside the one looked at."""
 _BATCHES = (8, 16, 32, 64, 128, 256)
 _LONGEST = 131_072
 
 
 def page(set_up: SetUp) -> None:
     """The answer first, its inputs and what it rests on below."""
-    st.title("How many candidates?", anchor=False)
+    st.title("Does speculation pay?", anchor=False)
     headline = st.container()  # the answer stands above its inputs, and is filled once they are known
     left, middle, right = st.columns(3)
     batch_max = inputs.step_of(
@@ -68,22 +72,31 @@ def page(set_up: SetUp) -> None:
     whole = None if request is None else answers.request(set_up, batch, *request)
     with headline:
         verdict_of(set_up, answer, row, whole)
-    _figures(answer, row, whole)
+    if row.fits_memory:
+        _figures(answer, row, whole)
     _reasons(answer)
+    with note:
+        show.ignored_note()
     told = ["recommend", *set_up.options]
     if objective != "latency":
         told += ["--objective", objective]
     if request is not None:
         told += ["--prompt-tokens", str(request[0]), "--output-tokens", str(request[1])]
     searched = [*told, "--batch", f"1..{batch_max}"]
-    counts = count_table(answer.surface)
-    _schedule(answer, searched, set_up)
-    _curves(answer, counts, row, searched, batch_max)
-    _map(answer, counts, searched, batch_max)
+    if any(each.fits_memory for each in answer.schedule):
+        _schedule(answer, searched, set_up)
+    if not row.fits_memory:
+        return  # nothing runs there: no curve, no step, no settings
+    counts, recommended = count_table(answer.surface), scheduled_counts(answer, set_up.seq_len)
+    _curves(
+        answer,
+        counts,
+        {each: recommended[each] for each in sorted({batch, *_SHOWN}) if each <= batch_max},
+        searched,
+    )
+    _map(answer, counts, recommended, searched)
     _breakdown(answer, row, set_up)
     _launch(set_up, answer, row, searched)
-    with note:
-        show.ignored_note()
 
 
 def _request() -> tuple[int, int] | None:
@@ -111,11 +124,12 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
     )
     shown = [
         show.Figure(
-            "Candidates",
-            "off" if plain else str(row.candidates),
-            None if plain else notes.drafts(row),
-            "Tokens that one verification step processes for each sequence, the root included. Drafts in a "
-            "row are what engines call num_speculative_tokens.",
+            "Drafts" if answer.chains else "Candidates",
+            "off" if plain else str(row.drafts if answer.chains else row.candidates),
+            None if plain or answer.chains else notes.drafts(row),
+            "Draft tokens in a row: num_speculative_tokens of engines."
+            if answer.chains
+            else "Tokens that one verification step processes for each sequence, the root included.",
         ),
         show.Figure(
             "Speedup",
@@ -131,10 +145,10 @@ def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency |
             "The smallest batch from which no count pays any more, memory apart; none: it always pays.",
         ),
         show.Figure(
-            "Free token budget",
-            str(row.free_candidates),
+            "Free drafts" if answer.chains else "Free candidates",
+            str(row.free_candidates - answer.chains),
             None,
-            "Every count up to it costs at most 10 % more than a plain step, drafting included.",
+            "Every number up to it costs at most 10 % more than a plain step, drafting included.",
         ),
         show.Figure(
             "Largest batch",
@@ -154,7 +168,7 @@ def _reasons(answer: Recommendation) -> None:
 
 def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
     st.subheader("Schedule by batch", anchor=False)
-    show.table([_scheduled(row) for row in answer.schedule], _PHONE)
+    show.text_table(schedule_table(answer), _COLUMNS, _PHONE)
     st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
     show.hand_out(
         "schedule",
@@ -169,55 +183,31 @@ def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in findings(answer)))
 
 
-def _scheduled(row: ScheduleRow) -> dict[str, str]:
-    """A row of the schedule as text; speedup and band from the lowest to the highest of its batches."""
-    batches = span(row.batch_min, row.batch_max)
-    if not row.fits_memory:
-        return dict.fromkeys(_COLUMNS, "-") | {"batch": batches, "candidates": "no room"}
-    rates = {
-        "step": duration(row.verify_step_us),
-        "tokens/s per user (plain)": f"{row.tokens_per_s_per_user:,.0f} "
-        f"({row.plain_tokens_per_s_per_user:,.0f})",
-        "tokens/s (plain)": f"{row.tokens_per_s:,.0f} ({row.plain_tokens_per_s:,.0f})",
-    }
-    if row.candidates == 1:
-        return dict.fromkeys(_COLUMNS, "-") | {"batch": batches, "candidates": "off"} | rates
-    return {
-        "batch": batches,
-        "candidates": str(row.candidates),
-        "drafts": str(row.drafts),
-        "tokens/step": f"{row.tokens_per_step:.2f}",
-        "speedup": times_between(row.speedup_lowest, row.speedup_highest),
-        "80 %": f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
-        **rates,
-    }
-
-
 def _curves(
-    answer: Recommendation, counts: pa.Table, row: ScheduleRow, told: list[str], batch_max: int
+    answer: Recommendation, counts: pa.Table, recommended: Mapping[int, int], told: list[str]
 ) -> None:
-    st.subheader("Speedup by candidate count", anchor=False)
-    batches = sorted({row.batch_max, *(batch for batch in (1, 4, 16, 64) if batch <= batch_max)})
+    word = charts.counted(answer.chains)
+    st.subheader(f"Speedup by number of {word}", anchor=False)
     show.chart(
-        charts.speedup_chart(counts, batches),
+        charts.speedup_chart(counts, recommended, chains=answer.chains),
         name="speedup",
-        caption="Rings: the best count of a batch. Ticks: the step jumps behind this count. "
+        caption="Rings: what is recommended. Ticks: the step jumps behind this count. "
         + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
         told=show.command([*told, "--by-count", "--format", "csv"]),
         rows=counts,
-        alt="Lines of speedup against the number of candidates, one for each batch",
+        alt=f"Lines of speedup against the number of {word}, one for each batch",
     )
 
 
-def _map(answer: Recommendation, counts: pa.Table, told: list[str], batch_max: int) -> None:
-    st.subheader("Every batch and count", anchor=False)
+def _map(answer: Recommendation, counts: pa.Table, recommended: Mapping[int, int], told: list[str]) -> None:
+    st.subheader(f"Every batch and number of {charts.counted(answer.chains)}", anchor=False)
     show.chart(
-        charts.speedup_map(counts, batch_max),
+        charts.speedup_map(counts, recommended, chains=answer.chains),
         name="map",
-        caption="Speedup over plain decoding at the same batch. Framed: the best of a batch. Red line: "
+        caption="Speedup over plain decoding at the same batch. Framed: what is recommended. Red line: "
         "beyond it speculation loses. A dash: no room in memory.",
         told=show.command([*told, "--by-count", "--format", "csv"]),
-        alt="A map of speedups over batch and candidates",
+        alt="A map of speedups over batch and number of drafts",
     )
 
 
@@ -232,7 +222,8 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         charts.breakdown_chart(rows),
         name="breakdown",
         caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
-        f"{duration(float(speculative.time_us))} with {count} candidates. Waiting for: {'; '.join(waits)}.",
+        f"{duration(float(speculative.time_us))} with {counted(answer, count)}. "
+        f"Waiting for: {'; '.join(waits)}.",
         told=show.command([*words, "--format", "csv"]),
         rows=rows,
         alt="Stacked bars of the parts of a plain and a speculative step",

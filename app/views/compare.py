@@ -30,6 +30,7 @@ _PHONE = ("batch", "drafts", "speedup", "tokens/s", "ms a token")
 def page(set_up: SetUp) -> None:
     """The first set-up is the sidebar's; the others are it but for what their column says."""
     st.title("Set-ups side by side", anchor=False)
+    headline = st.container()  # the answer stands above its inputs
     left, right = st.columns(2)
     count = inputs.whole(left, "setups", "Set-ups", 1, _MOST, 2, "The first is the one of the sidebar.")
     what = inputs.choice(right, "what", "Show", _WHAT, "speedup", "What the chart shows.")
@@ -38,7 +39,8 @@ def page(set_up: SetUp) -> None:
     rows = _rows(set_ups)
     if not rows:
         return
-    _answer(rows)
+    with headline:
+        _answer(rows)
     plain = {"tokens_per_s": "plain_tokens_per_s", "ms_per_token": "plain_ms_per_token"}.get(what)
     titles = {
         "speedup": "speedup over plain decoding",

@@ -21,7 +21,7 @@ from medusa_sim.units import KILO
 _FIXED = "fixed"
 _TPOT_MS, _MOST_MS = 50, 60_000
 _PROMPT, _OUTPUT, _LONGEST = 512, 256, 65_536
-_DRAFTS, _MOST_DRAFTS = 3, 16
+_MOST_DRAFTS = 16
 _COLUMNS = ("policy", "full at", "tokens/s", "within limits to", "loses from", "off from")
 _PHONE = ("policy", "full at", "within limits to", "off from")
 
@@ -29,13 +29,15 @@ _PHONE = ("policy", "full at", "within limits to", "off from")
 def page(set_up: SetUp) -> None:
     """Requests, limits and a policy in; rates that are carried, latencies and one run over time out."""
     st.title("Under load", anchor=False)
+    headline = st.container()  # the answer stands above its inputs
     if set_up.chain_only is False:
         st.caption("Chains of drafts are simulated, also where trees could be run.")
-    asked = _asked()
+    asked = _asked(answers.drafts_at(set_up, 1))
     show.ignored_note()
-    with st.spinner("Serving requests ..."):
-        answer = answers.load(set_up, asked)
-    _answer(set_up, answer)
+    with headline:
+        with st.spinner("Serving requests ...", show_time=True):
+            answer = answers.load(set_up, asked)
+        _answer(set_up, answer)
     told = show.command(["load", *_options(set_up), *asked.options])
     rows = load_arrow(answer)
     shows, overs = inputs.WORDS["shows"], inputs.WORDS["over"]
@@ -62,8 +64,8 @@ def page(set_up: SetUp) -> None:
     show.text_table(load_text.carried_table(answer), _COLUMNS, _PHONE)
 
 
-def _asked() -> answers.LoadQuestion:
-    """What the page asks beside the set-up."""
+def _asked(recommended: int) -> answers.LoadQuestion:
+    """What the page asks beside the set-up; recommended: drafts where none are typed."""
     left, middle, right, last = st.columns(4)
     prompt = inputs.number(left, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, "Mean; lengths scatter.")
     output = inputs.number(middle, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, "Mean; lengths scatter.")
@@ -74,9 +76,11 @@ def _asked() -> answers.LoadQuestion:
     left, middle, right, last = st.columns(4)
     policies = tuple(inputs.WORDS["policy"])
     policy = inputs.choice(left, "policy", "Policy", policies, _FIXED, "What chooses the drafts of a step.")
-    drafts = _DRAFTS
+    drafts = recommended
     if policy == _FIXED:
-        drafts = inputs.whole(middle, "drafts", "Drafts", 1, _MOST_DRAFTS, _DRAFTS, "In every step.")
+        told = f"In every step; where none are typed, {recommended}, as recommended at batch 1."
+        typed = inputs.perhaps(middle, "drafts", "Drafts", 1, _MOST_DRAFTS, told, empty=f"{recommended}")
+        drafts = typed or recommended
     most = inputs.perhaps(
         right,
         "seqs",

@@ -33,6 +33,7 @@ _PHONE = ("operator", "phase", "time", "bound by")
 def page(set_up: SetUp) -> None:
     """Two sliders move the points; a second GPU may stand beside the first."""
     st.title("Operators on the roofline", anchor=False)
+    headline = st.container()  # the answer stands above its inputs
     left, middle, right, last = st.columns(4)
     batch = inputs.whole(left, "batch", "Batch", 1, 256, 4, "Sequences that a step decodes side by side.")
     candidates = inputs.whole(
@@ -58,7 +59,8 @@ def page(set_up: SetUp) -> None:
     if which != "all":
         wanted = [(part == "attention") == (which == "attention") for part in points["part"].to_pylist()]
         points = points.filter(pa.array(wanted))
-    _answer(points.filter(pa.array([gpu == set_up.gpu for gpu in points.column("gpu").to_pylist()])))
+    with headline:
+        _answer(points.filter(pa.array([gpu == set_up.gpu for gpu in points.column("gpu").to_pylist()])))
     model, card = answers.model_of(set_up), load_gpu(set_up.gpu)
     kernels = load_runtime(set_up.runtime).kernel_set(model.dtype)
     options = [*set_up.kernel_options, "--batch", str(batch), "--candidates", str(candidates)]

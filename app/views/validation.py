@@ -64,13 +64,15 @@ _SCORE_PHONE = ("operator", "size", "rows", "mean", "worst")
 def page(set_up: SetUp) -> None:
     """What the fits are worth first, then rows, then the papers."""
     st.title("How right are the predictions?", anchor=False)
+    note = st.container()
     sets = tuple(load_gpu(set_up.gpu).kernels) or ("none",)
     kernels = inputs.choice(st, "kernels", "Kernels", sets, sets[0], "The fitted kernel set that is judged.")
     _fits(set_up.gpu, kernels)
     _measured(set_up.gpu, kernels)
     _decoder(set_up.gpu)
     _published()
-    show.ignored_note()
+    with note:
+        show.ignored_note()
 
 
 def _fits(gpu: str, kernels: str) -> None:

@@ -9,7 +9,9 @@ import show
 import streamlit as st
 from chosen import SetUp
 
-from medusa_sim.report.numbers import percent, times
+from medusa_sim.report.numbers import percent, times, with_prefix
+from medusa_sim.report.recommend_reason import counted
+from medusa_sim.step.memory import usable_memory_bytes
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
@@ -23,8 +25,10 @@ def verdict_of(
     """The answer in one sentence: for what, whether, with how many, what it gains."""
     where = f"{set_up.title}, batch {row.batch_max}"
     if not row.fits_memory:
+        needed, room = with_prefix(row.memory_bytes, "B"), with_prefix(usable_memory_bytes(answer.gpu), "B")
         st.error(
-            f"**{where}: does not fit in memory**, with or without speculation. {_largest(answer)}",
+            f"**{where}: does not fit in memory**, with or without speculation: a GPU needs {needed} "
+            f"and has {room}. {_largest(answer)}",
             icon=":material/memory_alt:",
         )
     elif row.candidates == 1:
@@ -33,31 +37,39 @@ def verdict_of(
             icon=":material/do_not_disturb_on:",
         )
     else:
-        whole = "" if request is None else _end_to_end(row, request)
+        whole = "" if request is None else _end_to_end(answer, row, request)
         st.success(
-            f"**{where}: verify {row.candidates} candidates a step ({notes.drafts(row)}), "
-            f"{times(row.speedup)}.** It emits {row.tokens_per_step:.2f} tokens per step, and a step takes "
-            f"{times(row.overhead)} as long. {_flat(row)} {whole}".strip(),
+            f"**{where}: {_with(answer, row)}, {times(row.speedup)}.** It emits "
+            f"{row.tokens_per_step:.2f} tokens per step, and a step takes {times(row.overhead)} as long. "
+            f"{_flat(answer, row)} {whole}".strip(),
             icon=":material/check_circle:",
         )
     show.beside(notes.warnings(answer)[0])
 
 
-def _flat(row: ScheduleRow) -> str:
+def _with(answer: Recommendation, row: ScheduleRow) -> str:
+    """`draft 3 tokens a step`; of trees `verify 14 candidates a step (3 drafts deep)`."""
+    if answer.chains:
+        return f"run {counted(answer, row.candidates)} a step"
+    return f"verify {row.candidates} candidates a step ({notes.drafts(row)})"
+
+
+def _flat(answer: Recommendation, row: ScheduleRow) -> str:
     """Which counts are as good at this batch alone, as a range where the optimum is flat."""
-    low, high = row.near_best
-    counts = f"{low} to {high}" if low < high else str(row.best_candidates)
-    if low <= row.candidates <= high:
-        return f"{counts} candidates are as good, within 1 %." if low < high else ""
+    low, high = (count - answer.chains for count in row.near_best)
+    few = "" if low == high else f"{low} to "
+    counts = f"{few}{counted(answer, high + answer.chains)}"
+    if row.near_best[0] <= row.candidates <= row.near_best[1]:
+        return f"{counts} are as good, within 1 %." if low < high else ""
     lost = 1.0 - row.speedup / row.best_speedup
     return (
-        f"This batch alone would take {counts}: {times(row.best_speedup)}; sharing one count with its "
+        f"This batch alone would take {counts}: {times(row.best_speedup)}; sharing one number with its "
         f"neighbours costs it {percent(lost)}."
     )
 
 
 def _why_not(answer: Recommendation, row: ScheduleRow) -> str:
-    best = f"{times(row.speculative_speedup)} with {row.speculative_candidates} candidates"
+    best = f"{times(row.speculative_speedup)} with {counted(answer, row.speculative_candidates)}"
     if row.speculative_speedup > 1.0:
         return f"It would give {best}, but its drafter leaves no room in memory. {_largest(answer)}"
     return f"The best of it would give {best}."
@@ -69,16 +81,16 @@ def _largest(answer: Recommendation) -> str:
         row = answer.where_it_fits[0]
         return (
             f"Batch {row.batch_max} is the largest that fits with it: {times(row.speedup)} with "
-            f"{row.candidates} candidates ({notes.drafts(row)})."
+            f"{counted(answer, row.candidates)}."
         )
     fitting = [row for row in answer.schedule if row.fits_memory]
     if fitting:
         return f"Batch {max(row.batch_max for row in fitting)} is the largest that fits without speculation."
-    return "No batch fits: take a larger card, a shorter context or narrower weights."
+    return "No batch fits."
 
 
-def _end_to_end(row: ScheduleRow, request: RequestLatency) -> str:
-    count = "" if request.candidates == row.candidates else f" (with {request.candidates} candidates)"
+def _end_to_end(answer: Recommendation, row: ScheduleRow, request: RequestLatency) -> str:
+    count = "" if request.candidates == row.candidates else f" (with {counted(answer, request.candidates)})"
     return (
         f"**A request of {request.prompt_tokens:,} + {request.output_tokens:,} tokens: "
         f"{times(request.speedup)} end to end**{count}."

@@ -45,6 +45,17 @@ def _configuration(answer: Recommendation, i: int, j: int) -> int:
     return next(found.configuration for found in ranges if found.first <= i <= found.last)
 
 
+def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
+    """Batch -> the count that the schedule runs there (1: none), for every batch searched."""
+    surface = answer.surface
+    _, j = _place(answer, int(surface.batch[0]), seq_len)
+    return {
+        int(surface.batch[i]): int(surface.candidates[found.configuration])
+        for found in batch_ranges(surface, j, answer.question)
+        for i in range(found.first, found.last + 1)
+    }
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoSteps:
     """A plain step and a speculative one at a batch and length, part by part."""

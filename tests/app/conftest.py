@@ -86,7 +86,7 @@ def tables(page: AppTest) -> list[pd.DataFrame]:
     for body in (each.proto.body for each in page.get("html") if "<table>" in each.proto.body):
         head = [unescape(name) for name in re.findall(r"<th class[^>]*>(.*?)</th>", body)]
         rows = [
-            [unescape(cell) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            [unescape(cell.replace("<wbr>", "")) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
             for row in re.findall(r"<tr>(.*?)</tr>", body)
         ]
         found.append(pd.DataFrame([row for row in rows if row], columns=head))

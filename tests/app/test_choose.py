@@ -19,9 +19,10 @@ import uploads
 from charts import choose as charts
 from chosen import SetUp
 from conftest import Opened, commands, csv_rows, metrics, printed, tables, text_of
+from conftest import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
-from medusa_sim.plan.at_batch import scheduled_at, steps_at
+from medusa_sim.plan.at_batch import scheduled_at, scheduled_counts, steps_at
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.report import recommend_warnings
 
@@ -38,7 +39,7 @@ def test_the_answer_is_the_packages(opened: Opened) -> None:
     shown = metrics(page)
     assert shown["Candidates"] == str(row.candidates)
     assert shown["Speedup"] == f"{row.speedup:.2f}x"
-    assert shown["Free token budget"] == str(row.free_candidates)
+    assert shown["Free candidates"] == str(row.free_candidates)
     assert shown["Largest batch"] == str(row.max_batch_with)
     headline = page.success[0].value
     assert headline.startswith("**vicuna-7b on a100-80gb-pcie, batch 4: verify")
@@ -70,7 +71,7 @@ def test_a_mixture_of_experts_on_two_gpus(opened: Opened) -> None:
     shown = metrics(page)
     row = next(
         row for row in csv_rows(printed(command))
-        if row["batch"] == "4" and row["candidates"] == shown["Candidates"]
+        if row["batch"] == "4" and row["drafts"] == shown["Drafts"]
     )  # fmt: skip
     assert shown["Speedup"] == f"{float(row['speedup']):.2f}x"
 
@@ -97,7 +98,7 @@ def test_a_slider_that_moves_is_followed(opened: Opened) -> None:
 def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
     page = opened("choose", drafter="draft-model", draft_model="llama-2-7b", acceptance="0.3", batch=8)
     assert "batch 8: do not enable speculation" in page.error[0].value
-    assert metrics(page)["Candidates"] == "off"
+    assert metrics(page)["Drafts"] == "off"
 
 
 @pytest.mark.parametrize(
@@ -127,7 +128,8 @@ def test_an_engine_without_trees_gets_no_trees_number(opened: Opened, runtime: s
         assert row.chain
         assert row.candidates == row.drafts + 1
     page = opened("choose", **url)
-    assert "drafts)" in page.success[0].value
+    assert re.search(r"run \d+ drafts? a step", page.success[0].value)
+    assert "candidates" not in page.success[0].value
     assert all("--chain-only" in told for told in commands(page))
     mine = opened("tree", **{**url, "kind": "my paths", "paths": "[[0], [1]]"})
     assert "verifies chains only" in mine.error[0].value
@@ -145,8 +147,11 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
     cells = tables(page)[0]
     ranges = cells["batch"].str.split("..", regex=False)
     mine = cells[[int(span[0]) <= batch <= int(span[-1]) for span in ranges]].iloc[0]
-    assert mine["candidates"] == metrics(page)["Candidates"] == str(row.candidates)
-    assert mine["drafts"] == str(row.drafts)
+    if row.chain:
+        assert mine["drafts"] == metrics(page)["Drafts"] == str(row.drafts)
+    else:
+        assert mine["candidates"] == metrics(page)["Candidates"] == str(row.candidates)
+        assert mine["heads"] == str(row.drafts)
     tree = opened("tree", runtime=runtime, batch=batch)
     assert metrics(tree)["Candidates"] == str(row.candidates)
     assert metrics(tree)["Speedup"] == metrics(page)["Speedup"]
@@ -185,6 +190,16 @@ def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
         f"Batch {fits.batch_max} is the largest that fits with it: {fits.speedup:.2f}x" in page.error[0].value
     )
     assert not page.success
+    assert not drawn(page)
+
+
+def test_no_curve_follows_does_not_fit(opened: Opened) -> None:
+    page = opened("choose", gpu="l40s", model="llama-3.1-70b", drafter="eagle3", batch=8)
+    assert "GB" in page.error[0].value
+    assert "46.4 GB" in page.error[0].value
+    assert "tp" in text_of(page)
+    assert not drawn(page)
+    assert not page.metric
 
 
 def test_what_was_not_measured_stands_beside_the_headline(opened: Opened) -> None:
@@ -304,20 +319,31 @@ def test_an_own_config_is_read_strictly() -> None:
         assert "\n" not in str(caught.value)
 
 
-def test_charts_hold_the_search(opened: Opened) -> None:
-    answer = answers.recommendation(set_up(), 16)
-    table = count_table(answer.surface)
-    spec = charts.speedup_chart(table, [1, 16])
-    line = spec["layer"][1]["data"]["values"]
-    assert {row["batch"].partition(":")[0] for row in line} == {"batch 1", "batch 16"}
-    rings = spec["layer"][4]["data"]["values"]
-    for batch, ring in zip((1, 16), rings, strict=True):
-        best = scheduled_at(answer, batch, 1024)
-        assert ring["candidates"] == best.best_candidates
-        assert ring["batch"] == f"batch {batch}: {best.best_candidates} ({best.best_speedup:.2f}x)"
-    cells = charts.speedup_map(table, 16)["data"]["values"]
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {},
+        {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"},
+        {"drafter": "draft-model", "draft_model": "llama-2-7b", "acceptance": "0.3", "engine": "vllm-0.33"},
+    ],
+)
+def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> None:
+    answer = answers.recommendation(set_up(**chosen), 16)
+    table, counts = count_table(answer.surface), scheduled_counts(answer, 1024)
+    assert set(counts) == set(range(1, 17))
+    spec = charts.speedup_chart(table, {batch: counts[batch] for batch in (1, 16)}, chains=answer.chains)
+    assert {row["batch"].partition(":")[0] for row in spec["layer"][1]["data"]["values"]} == {
+        "batch 1",
+        "batch 16",
+    }
+    cells = charts.speedup_map(table, counts, chains=answer.chains)["data"]["values"]
     assert {cell["batch"] for cell in cells} == {1, 2, 4, 8, 16}
-    assert sum(cell["best"] for cell in cells) == 5
+    framed = {cell["batch"]: cell["count"] for cell in cells if cell["best"]}
+    for batch, ring in zip((1, 16), spec["layer"][4]["data"]["values"], strict=True):
+        row = scheduled_at(answer, batch, 1024)
+        named = row.drafts if answer.chains else row.candidates
+        assert ring["count"] == framed[batch] == named
+        assert f"batch {batch}: {'off' if row.candidates == 1 else named}" in ring["batch"]
 
 
 def test_the_breakdown_is_the_commands(opened: Opened) -> None:
@@ -347,18 +373,15 @@ def test_the_breakdown_adds_up() -> None:
 
 
 def test_the_map_marks_where_speculation_begins_to_lose() -> None:
-    table = count_table(answers.recommendation(set_up(engine="cuda-graph"), 64).surface)
-    layers = charts.speedup_map(table, 64)["layer"]
-    edges = [row for layer in layers[3:] for row in layer["data"]["values"]]
-    speedup = {
-        (row["batch"], row["candidates"]): row["speedup"]
-        for row in charts.speedup_map(table, 64)["data"]["values"]
-    }
-    below = [row for row in layers[3]["data"]["values"] if row["batch"] == 64]
+    answer = answers.recommendation(set_up(engine="cuda-graph"), 64)
+    spec = charts.speedup_map(count_table(answer.surface), scheduled_counts(answer, 1024), chains=False)
+    edges = [row for layer in spec["layer"][3:] for row in layer["data"]["values"]]
+    speedup = {(row["batch"], row["count"]): row["speedup"] for row in spec["data"]["values"]}
+    below = [row for row in spec["layer"][3]["data"]["values"] if row["batch"] == 64]
     assert edges
     assert len(below) == 1
     counts = sorted(count for batch, count in speedup if batch == 64)
-    crossed = below[0]["candidates"]
+    crossed = below[0]["count"]
     assert speedup[64, crossed] >= 0.995 > speedup[64, counts[counts.index(crossed) + 1]]
 
 
@@ -387,6 +410,6 @@ def test_a_schedule_shows_both_plain_rates(opened: Opened) -> None:
     answer = answers.recommendation(set_up(), 64)
     shown = tables(page)[0].iloc[0]
     row = answer.schedule[0]
-    assert shown["tokens/s per user (plain)"].endswith(f"({row.plain_tokens_per_s_per_user:,.0f})")
-    assert shown["tokens/s (plain)"].endswith(f"({row.plain_tokens_per_s:,.0f})")
-    assert shown["drafts"] == str(row.drafts)
+    assert shown["plain per user"] == f"{row.plain_tokens_per_s_per_user:,.0f}"
+    assert shown["plain tokens/s"] == f"{row.plain_tokens_per_s:,.0f}"
+    assert shown["heads"] == str(row.drafts)
