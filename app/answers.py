@@ -111,7 +111,7 @@ def _scenario(set_up: SetUp, version: float) -> Scenario:
 @st.cache_resource(max_entries=16, show_spinner=False, ttl=900)
 def _latency(gpu: str, kernels: str, version: float, library: str) -> CachedLatency:
     del version
-    return cached(latency_model(load_gpu(gpu), "calibrated", kernels, library=library))
+    return cached(latency_model(load_gpu(gpu), "calibrated", kernels, library=library, serves=library))
 
 
 def recommendation(set_up: SetUp, batch_max: int, objective: str = "latency") -> Recommendation:

@@ -100,6 +100,7 @@ def roofline(
         fallback=fallback,
         data_dir=data_dir,
         library="" if kernels else launched.library,
+        serves=launched.library,
     )
     points = roofline_points(timing, card, sizes, launched, Grid.of(batch, seq_len, candidates))
     echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
