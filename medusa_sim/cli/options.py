@@ -33,8 +33,8 @@ class PositiveFloat(click.FloatRange):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """The number. Fails for nan and infinity as for what is out of range."""
-        number = super().convert(value, param, ctx)
-        if not math.isfinite(number):
+        number = click.FLOAT.convert(value, param, ctx)
+        if not 0.0 < number < math.inf:
             self.fail(f"{value} is not a finite number above 0", param, ctx)
         return number
 

@@ -17,6 +17,8 @@ crosses the link hardly does. With time measured at two numbers of ranks this te
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
@@ -28,6 +30,10 @@ from medusa_sim.units import US_PER_S
 
 FEWEST_RANKS = 2.0
 """Ranks at which a regime's range and start are stated."""
+
+
+UNKNOWN_RANKS_WIDEN = 1.5
+"""Of the band among more ranks than the two that a kernel was measured with; an assumption."""
 
 
 def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, **_: object) -> OperatorTime:
@@ -43,7 +49,7 @@ def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, **
         travel_us = np.where(served, _travel_us(gpu, regime, operator), travel_us)
     several = ranks > 1.0
     start_us, travel_us = (np.where(several, part, 0.0) for part in (start_us, travel_us))
-    return calibrated_time(
+    found = calibrated_time(
         gpu,
         [(kernel.fit, operator)],
         start_us + travel_us,
@@ -52,6 +58,10 @@ def collective_time(gpu: Gpu, kernel: CollectiveKernel, operator: Collective, **
         work_us=np.zeros(message.shape),
         work=Bound.LATENCY,
     )
+    if kernel.knows_ranks:
+        return found
+    widen = np.where(ranks > FEWEST_RANKS, UNKNOWN_RANKS_WIDEN, 1.0)
+    return replace(found, low_us=found.low_us / widen, high_us=found.high_us * widen)
 
 
 def largest_message(regime: CollectiveRegime, ranks: FloatArray) -> FloatArray:

@@ -23,6 +23,8 @@ OUTPUT = ("output_tokens", "output", "output_len", "output_length", "generated_t
 _MILLISECONDS = ("arrival_ms", "timestamp_ms", "time_ms")
 _LATEST_S = 1e11
 """Seconds since 1970 will pass this in 3,000 years, milliseconds did in 1973."""
+_SELDOM_S = 50.0
+"""Mean seconds between requests from which a column without a unit may well hold milliseconds."""
 _CHUNK = 200_000
 _WANTED = "a CSV or Parquet trace with columns arrival_s, prompt_tokens, output_tokens"
 
@@ -135,6 +137,12 @@ def _arrival(path: Path, frame: pd.DataFrame, columns: dict[str, Any]) -> FloatA
             return np.asarray(since.to_numpy(dtype=np.float64))
     numbers = _numbers(path, values, "arrival")
     seconds = numbers / 1e3 if name in _MILLISECONDS else numbers
+    gap = np.ptp(numbers) / max(numbers.size - 1, 1)
+    if not name.endswith(("_s", "_ms")) and gap > _SELDOM_S and (numbers == np.rint(numbers)).all():
+        raise DataError(
+            f"{named(path)}: column {name} has whole numbers {gap:.0f} apart on average: seconds or "
+            "milliseconds? call it arrival_s or arrival_ms"
+        )
     if np.abs(seconds).max() > _LATEST_S:
         row = int(np.argmax(np.abs(seconds)))
         raise DataError(

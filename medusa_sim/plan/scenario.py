@@ -19,6 +19,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, UsageError, unknown_name
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
+from medusa_sim.latency.collective import FEWEST_RANKS
 from medusa_sim.plan.acceptance import Given, acceptance_of
 from medusa_sim.plan.arguments import (
     WHOLE,
@@ -46,6 +47,8 @@ from medusa_sim.specs.attention_backends import Backend, backend_of
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.hf_config import RUN_IN_FP16
+from medusa_sim.specs.link_kernels import CollectiveKernel
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
@@ -378,6 +381,8 @@ class Scenario:
                 f"acceptance {self.profile.name} was measured on another model than {self.model.name}; give "
                 "your own with --acceptance"
             )
+        if self.given["dtype"] is None:
+            told += [f"{self.model.name}: {note}" for note in self.model.notes if note.endswith(RUN_IN_FP16)]
         if self.runtime.engine is not None and not self.runtime.engine.is_measured:
             told.append(
                 f"{self.runtime.name}: nobody measured this engine; its own terms are guesses or another's, "
@@ -432,12 +437,24 @@ class Scenario:
                 f"nobody measured the unpacking of {' and '.join(self.unpacks)} on {self.gpu.name}: times "
                 "are of kernels without it that read as many bytes, with wider bands"
             )
+        if self.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in self._collectives):
+            told.append(
+                f"collectives of {self.gpu.name} were measured between {FEWEST_RANKS:g} cards alone: among "
+                f"{self.parallel.tp} they are extrapolated, with wider bands"
+            )
         if self.parallel.ep > 1:
             told.append(
                 f"experts spread over GPUs (ep {self.parallel.ep}) are priced by kernels that were fitted "
                 "without, with wider bands"
             )
         return told
+
+    @property
+    def _collectives(self) -> list[CollectiveKernel]:
+        """Kernels of the exchange of a step."""
+        places = [key.removeprefix("collective.") for key in self.fits if key.startswith("collective.")]
+        parts = (place.partition(":") for place in places)
+        return [self.gpu.kernels[name].collective[key] for name, _, key in parts]
 
     @property
     def _has_trees(self) -> bool:

@@ -80,6 +80,10 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     quantization_config: dict[str, Any] | None = None
 
 
+RUN_IN_FP16 = "run in fp16"
+"""How a note ends of a dtype that no engine runs as it stands; answers repeat it."""
+
+
 def model_from_config(path: Path) -> Model:
     """The model that a `config.json` (or the folder that holds it) describes.
 
@@ -234,9 +238,9 @@ def _or(given: bool | None, *, default: bool) -> bool:
 def _dtype(config: _Config) -> tuple[str, tuple[str, ...]]:
     key = next((key for key in ("torch_dtype", "dtype") if getattr(config, key) is not None), None)
     if key is None:
-        return "fp16", ("no dtype in the config: run in fp16",)
+        return "fp16", (f"no dtype in the config: {RUN_IN_FP16}",)
     given = getattr(config, key)
-    remark = (f"{key} is {given}: run in fp16",) if given.endswith("float32") else ()
+    remark = (f"{key} is {given}: {RUN_IN_FP16}",) if given.endswith("float32") else ()
     return _DTYPES[given], remark
 
 

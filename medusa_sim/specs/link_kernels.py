@@ -46,6 +46,11 @@ class CollectiveKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     fit: Fit
     name: str = ""
 
+    @property
+    def knows_ranks(self) -> bool:
+        """Whether it was measured at more than one number of ranks."""
+        return any(regime.rank_us or regime.growth for regime in self.regimes)
+
 
 class DispatchKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Dispatch or combination of tokens under expert parallelism.

@@ -101,3 +101,9 @@ def test_bad_input_is_one_line(args: tuple[str, ...], told: str, code: int) -> N
     assert result.exit_code == code
     assert told in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_a_rate_of_nothing_is_refused_in_house_words() -> None:
+    ended = run("--rate", "0")
+    assert ended.exit_code == 2
+    assert "0 is not a finite number above 0" in ended.stderr

@@ -107,3 +107,14 @@ def test_the_azure_hours_are_read(shared_data: Path) -> None:
     assert found.count == 19_366
     assert found.arrival_s[0] == 0.0
     assert found.rate_per_s == pytest.approx(5.53, rel=0.01)
+
+
+def test_a_column_without_a_unit_may_not_hold_milliseconds(tmp_path: Path) -> None:
+    rows = [f"{1000 * i},10,3" for i in range(5)]
+    for name, refused in (("timestamp", True), ("arrival_ms", False), ("arrival_s", False)):
+        path = written(tmp_path, "\n".join([f"{name},prompt_tokens,output_tokens", *rows]) + "\n")
+        if not refused:
+            assert read_trace(path).count == 5
+            continue
+        with pytest.raises(DataError, match="arrival_s or arrival_ms"):
+            read_trace(path)

@@ -345,3 +345,21 @@ def test_a_scenario_is_changed_by_making_another() -> None:
     assert "acceptance=0.7" in repr(other)
     with pytest.raises(UsageError, match="runtime"):
         scenario.but(runtim="x")
+
+
+def test_collectives_that_were_measured_between_two_cards_say_so_beyond() -> None:
+    scenario = Scenario(gpu="l40s", model="llama-3.1-8b", runtime="sglang", drafter="eagle3", tp=2)
+    beyond = scenario.but(tp=4)
+    assert any("measured between 2 cards" in line for line in beyond.warnings)
+    assert not any("measured between 2 cards" in line for line in scenario.warnings)
+    measured = beyond.but(gpu="h100-sxm")
+    assert not any("measured between 2 cards" in line for line in measured.warnings)
+
+
+def test_a_config_in_fp32_says_that_it_is_priced_as_fp16(tmp_path: Path) -> None:
+    text = (Path(__file__).resolve().parents[2] / "docs" / "example_config.json").read_text(encoding="utf-8")
+    config = {**json.loads(text), "torch_dtype": "float32"}
+    (tmp_path / "mine.json").write_text(json.dumps(config), encoding="utf-8")
+    scenario = Scenario(model=tmp_path / "mine.json", latency="roofline")
+    assert any("float32" in line and "fp16" in line for line in scenario.warnings)
+    assert not any("float32" in line for line in scenario.but(dtype="bf16").warnings)
