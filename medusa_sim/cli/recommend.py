@@ -220,10 +220,13 @@ def _show(output: Output, answer: Recommendation) -> None:
 
 def page(output: Output, answer: Recommendation) -> str:
     """The answer for people: the decision, the schedule, what follows from it, what it rests on."""
+    from medusa_sim.report.cost_text import shortfall_text
     from medusa_sim.report.recommend_reason import reason
     from medusa_sim.report.recommend_text import findings, headline, schedule_table
     from medusa_sim.report.recommend_warnings import warnings
 
+    if not answer.fits and answer.shortfall is not None:
+        return f"{headline(answer)}\n\n{_wrapped(shortfall_text(answer.shortfall), output)}\n"
     table = output.drawn(schedule_table(answer)).strip("\n")
     told = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
     warned = [f"warning: {line}" for line in warnings(answer)]

@@ -221,8 +221,8 @@ def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told
     parts = []
     for scenario in scenarios:
         found = answer(scenario, grid)
-        table = output.drawn(best_table(found)).strip("\n")
-        parts.append("\n".join([headline(scenario), "", table, "", *verdicts(found), ""]))
+        table = [output.drawn(best_table(found)).strip("\n"), ""] if any(found.fits) else []
+        parts.append("\n".join([headline(scenario), "", *table, *verdicts(found), ""]))
     _echo(scenarios, grid, told)
     output.text("\n".join(parts))
     rows = rows_of(scenarios, grid)

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.break_even import few_counts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import PLAIN, Surface, price
-from medusa_sim.units import US_PER_MS, US_PER_S
+from medusa_sim.specs.gpu import gpu_names, load_gpu
+from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts, usable_memory_bytes
+from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_MS, US_PER_S
 
 _EVERY_BATCH_TO = 64
 _RATIO = 1.05
@@ -21,7 +25,10 @@ _NEAR = 4
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperatingPoint:
-    """A batch and a configuration that fit, what they give, and the largest batch of that configuration."""
+    """A batch and a configuration that fit, what they give, and the largest batch of that configuration.
+
+    weights_bytes and the other three: of one GPU at the largest batch.
+    """
 
     batch: int
     seq_len: int
@@ -31,6 +38,16 @@ class OperatingPoint:
     tokens_per_s: float
     tokens_per_s_per_user: float
     time_per_token_ms: float
+    weights_bytes: float
+    drafter_bytes: float
+    kv_cache_bytes: float
+    activation_bytes: float
+
+    @property
+    def memory(self) -> MemoryParts:
+        """What the largest batch keeps on one GPU."""
+        held = (self.weights_bytes, self.drafter_bytes, self.kv_cache_bytes, self.activation_bytes)
+        return MemoryParts(*map(np.asarray, held))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +151,113 @@ def best_operating_point(
     configuration = int(place.start or 0) + int(column)
     option = surface.option_of(configuration)
     candidates = int(surface.candidates[configuration])
+    most, length = int(surface.max_batch[s, configuration]), int(surface.seq_len[s])
+    held = memory_parts(
+        surface.setting.shard,
+        *drafter_bytes(surface.setting.shard, None if option is None else option.drafter),
+        most,
+        length,
+        candidates,
+    )
+    weights, drafter, kv_cache, activations = map(float, held)
     return OperatingPoint(
         batch=int(surface.batch[row]),
-        seq_len=int(surface.seq_len[s]),
+        seq_len=length,
         candidates=candidates,
         drafts=0 if option is None else option.drafts(candidates),
-        max_batch=int(surface.max_batch[s, configuration]),
+        max_batch=most,
         tokens_per_s=float(rate[row, column]),
         tokens_per_s_per_user=US_PER_S / float(per_token_us[row, column]),
         time_per_token_ms=float(per_token_us[row, column]) / US_PER_MS,
+        weights_bytes=weights,
+        drafter_bytes=drafter,
+        kv_cache_bytes=kv_cache,
+        activation_bytes=activations,
     )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Change:
+    """One change with which what was asked fits. option: as a command takes it; bytes of one GPU."""
+
+    option: str
+    needed_bytes: float
+    usable_bytes: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shortfall:
+    """A batch and length that do not fit even without speculation: bytes of one GPU, and what would fit."""
+
+    batch: int
+    seq_len: int
+    parts: MemoryParts
+    usable_bytes: float
+    changes: tuple[Change, ...]
+
+    @property
+    def needed_bytes(self) -> float:
+        """Weights, KV cache and activations of the plain step."""
+        return float(self.parts.total)
+
+
+def shortfall(scenario: Scenario, batch: int, seq_len: int, most: int = 3) -> Shortfall | None:
+    """What is missing for a batch and length, and up to `most` changes that would do; None where both fit.
+
+    Every change was tried: a smaller batch or context, narrower weights or KV cache, more GPUs, another GPU,
+    several of another.
+    """
+    parts, room = _plain(scenario, batch, seq_len), usable_memory_bytes(scenario.gpu)
+    if scenario.scope == "block" or float(parts.total) <= room:
+        return None
+    found: list[Change] = []
+    for kind in _changes(scenario, batch, seq_len):
+        fitting = next((change for change in kind if change is not None), None)
+        found += [fitting] if fitting is not None else []
+        if len(found) == most:
+            break
+    return Shortfall(batch=batch, seq_len=seq_len, parts=parts, usable_bytes=room, changes=tuple(found))
+
+
+def _plain(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
+    return memory_parts(scenario.shard, 0.0, 0.0, 0.0, batch, seq_len, 1)
+
+
+def _changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:
+    """Kinds of changes, each with its alternatives from the least; None: it would not do."""
+
+    def tried(option: str, size: int = batch, length: int = seq_len, **changes: Any) -> Change | None:
+        try:
+            other = scenario.but(**changes) if changes else scenario
+        except MedusaSimError:  # nobody can run that
+            return None
+        needed, room = float(_plain(other, size, length).total), usable_memory_bytes(other.gpu)
+        return Change(option=option, needed_bytes=needed, usable_bytes=room) if needed <= room else None
+
+    def largest(low: int, high: int, fits: Callable[[int], Change | None]) -> Iterator[Change | None]:
+        """The largest whole number below `high` that fits."""
+        if fits(low) is None:
+            return
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if fits(middle) else (low, middle)
+        yield fits(low)
+
+    cards = sorted((load_gpu(name) for name in gpu_names()), key=lambda gpu: gpu.memory_bytes)
+    larger = [gpu for gpu in cards if gpu.memory_bytes > scenario.gpu.memory_bytes]
+    tps = [tp for tp in (2, 4, 8, 16) if tp > scenario.parallel.tp]
+    yield largest(1, batch, lambda size: tried(f"--batch {size}", size=size))
+    yield (
+        tried(f"--weight-dtype {form}", weight_dtype=form)
+        for form, size in (("fp8", 1.0), ("int4", 0.5))
+        if size < BYTES_PER_ELEMENT[scenario.model.weight_dtype]
+    )
+    yield (tried(f"--tp {tp}", tp=tp) for tp in tps)
+    yield (tried(f"--gpu {gpu.name}", gpu=gpu.name) for gpu in larger)
+    if scenario.model.kv_dtype != "fp8":
+        yield (tried("--kv-dtype fp8", kv_dtype=form) for form in ("fp8",))
+    yield largest(1, seq_len, lambda length: tried(f"--seq {length}", length=length))
+    yield (
+        tried(f"--gpu {gpu.name} --tp {tp}", gpu=gpu.name, tp=tp) for tp in tps for gpu in reversed(larger)
+    )
+    yield (tried(f"--weight-dtype int4 --tp {tp}", weight_dtype="int4", tp=tp) for tp in tps)

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
+from medusa_sim.plan.capacity import Shortfall, shortfall
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.defaults import CANDIDATES_MAX
 from medusa_sim.plan.limit import InEngine, in_engine, limit_of
@@ -18,6 +19,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
 from medusa_sim.plan.sweep import gain_column, grid_surface, numbers
 from medusa_sim.step.grid import Grid
+from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +71,8 @@ class Answer:
     paying: where speculation pays, one a length. drafting_share: what drafting for two candidates adds to a
     plain step at the first batch and length (0 where the scope has no drafter). ends_profile: whether the
     best count anywhere is the largest that the acceptance describes, so that more may pay. in_engine: the
-    chains of the engine that runs this drafter, where kernels alone were asked for.
+    chains of the engine that runs this drafter, where kernels alone were asked for. shortfall: of the first
+    batch and length that do not fit even without speculation.
     """
 
     scenario: Scenario
@@ -82,6 +85,27 @@ class Answer:
     cheaper: tuple[Cheaper, ...]
     ends_profile: bool
     in_engine: InEngine | None
+    shortfall: Shortfall | None
+
+    @property
+    def fits(self) -> tuple[bool, ...]:
+        """Whether each batch and length fits in memory with its best count; all of scope `block` do."""
+        if self.scenario.scope == "block":
+            return (True,) * len(self.best.near)
+        fits: list[bool] = self.best.columns["fits_memory"].astype(bool).tolist()
+        return tuple(fits)
+
+    def memory(self, case: int) -> tuple[MemoryParts, int]:
+        """What one GPU holds in a case with its best count, and the largest batch that would fit so."""
+        i, s = divmod(case, self.surface.seq_len.size)
+        count = int(self.best.columns["candidates"][case])
+        option = self.surface.by_count.option_at(
+            i, s, int(np.searchsorted(self.surface.by_count.counts, count))
+        )
+        drafter, shard = None if option is None else option.drafter, self.scenario.shard
+        size, length = int(self.surface.batch[i]), int(self.surface.seq_len[s])
+        parts = memory_parts(shard, *drafter_bytes(shard, drafter), size, length, count)
+        return parts, int(self.surface.max_batch_of(drafter, np.asarray([count]))[s, 0])
 
     @property
     def gains(self) -> tuple[tuple[float, float, float], ...]:
@@ -107,7 +131,16 @@ def answer(scenario: Scenario, grid: Grid) -> Answer:
         ends_profile=bool((_best_columns(surface) == surface.by_count.counts.size - 1).any())
         and largest > int(surface.counts[-1]),
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
+        shortfall=_shortfall(surface),
     )
+
+
+def _shortfall(surface: Surface) -> Shortfall | None:
+    missing = np.argwhere(~surface.by_count.fits[..., 0])
+    if not missing.size:
+        return None
+    i, s = missing[0].tolist()
+    return shortfall(surface.scenario, int(surface.batch[i]), int(surface.seq_len[s]))
 
 
 def _best_columns(surface: Surface) -> IntArray:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan.break_even import BreakEven
-from medusa_sim.plan.capacity import Capacity, OperatingPoint
+from medusa_sim.plan.capacity import Capacity, OperatingPoint, Shortfall, shortfall
 from medusa_sim.plan.draft_options import Drafting
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.request import RequestLatency
@@ -55,6 +56,23 @@ class Recommendation:
     capacities: tuple[Capacity, ...]
     requests: tuple[RequestLatency, ...]
     where_it_fits: tuple[ScheduleRow, ...]
+
+    @cached_property
+    def shortfall(self) -> Shortfall | None:
+        """What is missing where a row does not fit even without speculation, and what would do.
+
+        At the smallest batch where nothing fits at all, else at the fullest of the first row that does not.
+        """
+        missing = [row for row in self.schedule if not row.fits_memory]
+        if not missing:
+            return None
+        batch = missing[0].batch_max if self.fits else self.question.batch_min
+        return shortfall(self.scenario, batch, missing[0].seq_len)
+
+    @property
+    def fits(self) -> bool:
+        """Whether anything that was asked fits in memory."""
+        return any(row.fits_memory for row in self.schedule)
 
     @property
     def gpu(self) -> Gpu:

@@ -229,6 +229,12 @@ def _throughput(surface: Surface) -> dict[str, npt.NDArray[np.generic]]:
     needed = memory_bytes(
         scenario.shard, weights, kv, slots, batch, surface.seq_len[None, :, None], found.counts
     )
+    fits = needed <= usable_memory_bytes(scenario.gpu)
+
+    def where_it_fits(cost: FloatArray) -> FloatArray:
+        """What cannot be run costs nothing that could be compared."""
+        return np.where(fits, cost, np.nan)
+
     return {
         "server_speedup": surface.server_speedup,
         "server_speedup_low": low,
@@ -237,9 +243,11 @@ def _throughput(surface: Surface) -> dict[str, npt.NDArray[np.generic]]:
         "tpot_us": served.tpot_us,
         "tokens_per_s": rate,
         "tokens_per_s_per_user": rate / batch,
-        "usd_per_million_tokens": usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate),
+        "usd_per_million_tokens": where_it_fits(
+            usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate)
+        ),
         "watts": drawn,
-        "joule_per_token": joule_per_token(drawn, rate),
+        "joule_per_token": where_it_fits(joule_per_token(drawn, rate)),
         "memory_bytes": needed,
-        "fits_memory": needed <= usable_memory_bytes(scenario.gpu),
+        "fits_memory": fits,
     }

@@ -1,13 +1,16 @@
-"""What tokens cost, as a sentence: never without the price's date."""
+"""What tokens cost, never without the price's date, and what memory holds or lacks, as sentences."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from medusa_sim.plan.capacity import Shortfall
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.numbers import significant
 from medusa_sim.specs.prices import GIVEN
+from medusa_sim.step.memory import MemoryParts
+from medusa_sim.units import GIGA
 
 
 class Costs(NamedTuple):
@@ -53,3 +56,30 @@ def price_lines(scenarios: Sequence[Scenario]) -> list[str]:
         for price in prices
         if price is not None and price.offer != GIVEN
     ]
+
+
+def shortfall_text(found: Shortfall) -> str:
+    """How many GB are needed and there, and what would do."""
+    lines = [
+        f"Does not fit: {found.needed_bytes / GIGA:,.1f} GB are needed on each GPU at batch {found.batch}, "
+        f"length {found.seq_len} without speculation ({memory_text(found.parts)}), "
+        f"{found.usable_bytes / GIGA:,.1f} GB can be used."
+    ]
+    would = [
+        f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
+        for change in found.changes
+    ]
+    if not would:
+        return f"{lines[0]} No one change that is known would do."
+    return f"{lines[0]} What would do, each alone: {'; '.join(would)}."
+
+
+def memory_text(parts: MemoryParts) -> str:
+    """`weights 13.5, KV cache 0.5, activations 0.1 GB`: of one GPU, what is nothing left out."""
+    named = zip(("weights", "drafter", "KV cache", "activations"), parts, strict=True)
+    told = [f"{name} {_gigabytes(float(value))}" for name, value in named if float(value) > 0.0]
+    return f"{', '.join(told)} GB"
+
+
+def _gigabytes(value: float) -> str:
+    return f"{value / GIGA:,.1f}" if value >= GIGA else significant(value / GIGA, 2)

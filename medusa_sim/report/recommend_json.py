@@ -73,6 +73,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
         "best_without_speculation": _maybe(answer.best_without),
         "memory": [_capacity_values(capacity) for capacity in answer.capacities],
         "requests": [_request_values(request) for request in answer.requests],
+        "does_not_fit": _shortfall_values(answer),
         "where_it_fits": [row_values(row) for row in answer.where_it_fits],
         "warnings": warnings(answer),
     }
@@ -153,3 +154,17 @@ def _maybe(point: Any) -> dict[str, Any] | None:
 
 def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _shortfall_values(answer: Recommendation) -> dict[str, Any] | None:
+    found = answer.shortfall
+    if found is None:
+        return None
+    return {
+        "batch": found.batch,
+        "seq_len": found.seq_len,
+        **{f"{name}_bytes": float(value) for name, value in found.parts._asdict().items()},
+        "needed_bytes": found.needed_bytes,
+        "usable_bytes": found.usable_bytes,
+        "what_would_fit": [dataclasses.asdict(change) for change in found.changes],
+    }

@@ -12,7 +12,7 @@ from medusa_sim.plan.question import EVERY_BATCH_TO
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.caveats import acceptance_basis
-from medusa_sim.report.cost_text import Costs, cost_sentences
+from medusa_sim.report.cost_text import Costs, cost_sentences, memory_text
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times, times_between
 from medusa_sim.report.recommend_reason import counted
 from medusa_sim.report.sweep_text import acceptance_text, backend_text, drafter_text
@@ -285,7 +285,8 @@ def _memory(answer: Recommendation) -> list[str]:
             f"Memory at length {capacity.seq_len}: the largest batch is {capacity.max_batch_without} without "
             f"and {capacity.max_batch_with} with speculation; the card then gives at most "
             f"{plain.tokens_per_s:,.0f} tokens/s without and {best.tokens_per_s:,.0f} with "
-            f"({counted(answer, best.candidates)} at batch {best.batch}): {times(capacity.gain)}."
+            f"({counted(answer, best.candidates)} at batch {best.batch}): {times(capacity.gain)}. At batch "
+            f"{best.max_batch} a GPU holds {memory_text(best.memory)}."
         )
     return told
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.report.numbers import span, times, with_prefix
+from medusa_sim.report.cost_text import shortfall_text
+from medusa_sim.report.numbers import span, times
 from medusa_sim.report.recommend_reason import counted
-from medusa_sim.step.memory import usable_memory_bytes
 
 
 def warnings(answer: Recommendation) -> list[str]:
@@ -14,10 +14,8 @@ def warnings(answer: Recommendation) -> list[str]:
     for row in answer.schedule:
         where = f"batch {span(row.batch_min, row.batch_max)}, length {row.seq_len}"
         if not row.fits_memory:
-            needed, room = with_prefix(row.memory_bytes, "B"), usable_memory_bytes(answer.gpu)
             told.append(
-                f"{where}: does not fit even without speculation ({needed} at batch {row.batch_max}, "
-                f"{with_prefix(room, 'B')} usable; at most batch {row.max_batch_without} fits)"
+                f"{where}: does not fit even without speculation; at most batch {row.max_batch_without} fits"
             )
         elif row.candidates == 1 and row.speculative_speedup <= 1.0:
             told.append(
@@ -33,6 +31,8 @@ def warnings(answer: Recommendation) -> list[str]:
         if row.meets_latency is False:
             limit = answer.question.max_latency_ms
             told.append(f"{where}: a token takes longer than {limit:g} ms, with or without speculation")
+    if answer.shortfall is not None:
+        told.append(shortfall_text(answer.shortfall))
     return told + _model_warnings(answer)
 
 

@@ -116,6 +116,10 @@ def _setting_blocks(item: Scenario, found: Answer, several: bool) -> list[Block]
     grid = found.grid
     blocks: list[Block] = [
         Text(headline(item), lead=True),
+    ]
+    if not any(found.fits):
+        return [*blocks, Bullets(tuple(verdicts(found)))]
+    blocks += [
         Cards(_cards(found)),
         best_table(found),
         Bullets(tuple(verdicts(found))),

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+import numpy as np
+
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.latency.base import Bound
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
@@ -14,10 +16,12 @@ from medusa_sim.plan.insights import Answer, Free
 from medusa_sim.plan.limit import InEngine
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.caveats import acceptance_basis
-from medusa_sim.report.cost_text import Costs, cost_sentences
+from medusa_sim.report.cost_text import Costs, cost_sentences, memory_text, shortfall_text
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
 from medusa_sim.specs.fitted import Fit
+from medusa_sim.step.memory import usable_memory_bytes
+from medusa_sim.units import GIGA
 
 _EXPENDABLE = (
     "J/token", "$/M tokens", "plain step", "verify step", "plain", "bound by", "of the grid", "tokens/step",
@@ -105,6 +109,13 @@ def best_table(found: Answer) -> TextTable:
         "free": [free_text(int(free), found.free) for free in found.free.whole],
         "bound by": [Bound(int(code)).name.lower() for code in best.bound],
     }
+    known = ("batch", "length", "fits")
+    texts = {
+        name: [
+            cell if fits or name in known else NOTHING for cell, fits in zip(cells, found.fits, strict=True)
+        ]
+        for name, cells in texts.items()
+    }
     if found.grid.seq_len.size == 1:
         del texts["length"]
     if set(texts["fits"]) <= {"yes", NOTHING}:
@@ -140,15 +151,18 @@ def _fits(value: object) -> str:
 def verdicts(found: Answer) -> list[str]:
     """What follows from the grid: where it stops paying, what is free, where a larger count is cheaper."""
     hints = cheaper_hints(found)
+    if not any(found.fits):
+        return [] if found.shortfall is None else [shortfall_text(found.shortfall)]
     told = [
         _paying(found),
         *engine_line(found.in_engine),
+        *_memory(found),
         *_cost(found),
         _free(found),
         *([f"A larger count is cheaper: {'; '.join(hints)}."] if hints else []),
     ]
-    if found.scenario.scope == "model" and not all(found.best.columns["fits_memory"].tolist()):
-        told.append("fits NO: weights, KV cache and activations exceed 90 % of the GPU's memory.")
+    if found.shortfall is not None:
+        told.append(shortfall_text(found.shortfall))
     if found.ends_profile:
         profile = found.scenario.profile.name
         told.append(f"The best count is the largest that acceptance {profile} describes: more may pay.")
@@ -162,7 +176,7 @@ def verdicts(found: Answer) -> list[str]:
 
 def _paying(found: Answer) -> str:
     ranges = [f"{text}{_at_length(found, i)}" for i, text in enumerate(map(paying_range, found.paying))]
-    return f"Pays {'; '.join(ranges)}, with the best count of each batch."
+    return f"Pays {'; '.join(ranges)}."
 
 
 def engine_line(found: InEngine | None) -> list[str]:
@@ -175,7 +189,10 @@ def engine_line(found: InEngine | None) -> list[str]:
         f"{times(float(found.speedup[i]))} with {found.candidates[i]} candidates at batch {found.batch[i]}"
         + (f", length {seq_len[i]}" if several else "")
         for i in dict.fromkeys((0, found.batch.size - 1))
+        if np.isfinite(found.speedup[i])
     ]
+    if not ends:
+        return []
     return [f"{runtime.name} has no tree attention: its chain gives {'; '.join(ends)} (--runtime vllm)."]
 
 
@@ -189,7 +206,8 @@ def _cost(found: Answer) -> list[str]:
         scenario,
         [
             Costs(f"batch {size}" + (f", length {length}" if several else ""), *cost)
-            for size, length, *cost in zip(
+            for fits, size, length, *cost in zip(
+                found.fits,
                 batch,
                 seq_len,
                 best.columns["usd_per_million_tokens"].tolist(),
@@ -198,8 +216,24 @@ def _cost(found: Answer) -> list[str]:
                 best.plain_joule_per_token.tolist(),
                 strict=True,
             )
+            if fits
         ],
     )
+
+
+def _memory(found: Answer) -> list[str]:
+    """What the largest batch of the grid that fits keeps on a GPU, and how much larger it could be."""
+    if found.scenario.scope == "block":
+        return []
+    case = max(range(len(found.fits)), key=lambda at: (found.fits[at], found.best.columns["batch"][at]))
+    parts, most = found.memory(case)
+    batch, length = (int(found.best.columns[name][case]) for name in ("batch", "seq_len"))
+    room = usable_memory_bytes(found.scenario.gpu) / GIGA
+    count = int(found.best.columns["candidates"][case])
+    return [
+        f"Memory of a GPU at batch {batch}, length {length}: {memory_text(parts)} of {room:,.1f}; the "
+        f"largest batch with {count} candidates is {most}."
+    ]
 
 
 def _at_length(found: Answer, case: int) -> str:
@@ -209,7 +243,7 @@ def _at_length(found: Answer, case: int) -> str:
 def paying_range(found: BreakEven) -> str:
     """`up to batch 52`, `at batch 4..64`, or that it pays wherever it fits."""
     if found.direction == "does not fit":
-        return "nowhere: two candidates at batch 1 do not fit in memory"
+        return "nowhere: two candidates at batch 1 do not fit in memory beside the drafter"
     if not found.spans:
         return "at no batch"
     if found.direction == "pays throughout":

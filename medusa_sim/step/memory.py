@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
@@ -55,13 +57,46 @@ def memory_bytes(
     candidates: Size,
 ) -> FloatArray:
     """`step_memory_bytes` with what the drafter adds as arrays; all broadcast."""
+    return memory_parts(
+        model, drafter_weights, drafter_kv_per_token, drafter_kv_slots, batch, seq_len, candidates
+    ).total
+
+
+class MemoryParts(NamedTuple):
+    """Bytes of one GPU; drafter: its weights and its own KV cache."""
+
+    weights: FloatArray
+    drafter: FloatArray
+    kv_cache: FloatArray
+    activations: FloatArray
+
+    @property
+    def total(self) -> FloatArray:
+        """All of them."""
+        return np.asarray(self.weights + self.drafter + self.kv_cache + self.activations)
+
+
+def memory_parts(
+    model: Model,
+    drafter_weights: FloatArray | float,
+    drafter_kv_per_token: FloatArray | float,
+    drafter_kv_slots: FloatArray | float,
+    batch: Size,
+    seq_len: Size,
+    candidates: Size,
+) -> MemoryParts:
+    """`memory_bytes` by what it holds."""
     sequences = np.asarray(batch, dtype=np.float64)
     counts = np.asarray(candidates, dtype=np.float64)
     tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots
     rows = sequences * counts
-    weights = model.weight_bytes + drafter_weights
-    cached = sequences * cache_bytes(model, drafter_kv_per_token, tokens)
-    return np.asarray(weights + cached + activation_bytes(model, rows, rows))
+    own = sequences * cache_bytes(model, 0.0, tokens)
+    return MemoryParts(
+        weights=np.asarray(float(model.weight_bytes)),
+        drafter=drafter_weights + sequences * cache_bytes(model, drafter_kv_per_token, tokens) - own,
+        kv_cache=own,
+        activations=activation_bytes(model, rows, rows),
+    )
 
 
 def cache_bytes(model: Model, drafter_kv_per_token: FloatArray | float, tokens: Size) -> FloatArray:

@@ -1,0 +1,79 @@
+"""What does not fit: how much is missing, and changes that were tried and do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from medusa_sim.cli import cli
+from medusa_sim.plan.capacity import shortfall
+from medusa_sim.plan.insights import answer
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import price
+from medusa_sim.plan.sweep import sweep
+from medusa_sim.report.cost_text import shortfall_text
+from medusa_sim.step.grid import Grid
+
+EAGLE = {"drafter": "eagle", "acceptance": 0.7}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "batch", "seq_len"),
+    [
+        ({"model": "llama-2-70b"}, 1, 1024),
+        ({"model": "vicuna-7b"}, 256, 1024),
+        ({"gpu": "h100-sxm", "model": "llama-3.1-70b", "tp": 2}, 64, 32768),
+        ({"gpu": "l4", "model": "deepseek-r1"}, 1, 1024),
+    ],
+)
+def test_every_change_that_is_named_does(arguments: dict[str, object], batch: int, seq_len: int) -> None:
+    scenario = Scenario(**EAGLE, **arguments)  # type: ignore[arg-type]
+    assert not price(scenario, [batch], [seq_len], ()).fits[0, 0, 0]
+    found = shortfall(scenario, batch, seq_len)
+    assert found is not None
+    assert found.needed_bytes > found.usable_bytes
+    assert 1 <= len(found.changes) <= 3
+    for change in found.changes:
+        given = iter(change.option.split())
+        words = {
+            name.removeprefix("--").replace("-", "_"): value for name, value in zip(given, given, strict=True)
+        }
+        size, length = int(words.pop("batch", batch)), int(words.pop("seq", seq_len))
+        changed = scenario.but(**{name: int(v) if name == "tp" else v for name, v in words.items()})
+        surface = price(changed, [size], [length], ())
+        assert surface.fits[0, 0, 0], change
+        assert change.needed_bytes <= change.usable_bytes
+        assert change.option in shortfall_text(found)
+
+
+def test_what_fits_lacks_nothing() -> None:
+    assert shortfall(Scenario(), 1, 1024) is None
+
+
+def test_an_answer_stops_where_nothing_fits() -> None:
+    for command in ("sweep", "recommend"):
+        words = [command, "--model", "llama-2-70b", "--drafter", "eagle", "--acceptance", "0.7"]
+        shown = CliRunner().invoke(cli, words).stdout
+        assert "Does not fit" in shown
+        assert "GB are needed" in shown
+        assert "$" not in shown
+        assert "speedup" not in shown
+
+
+def test_what_does_not_fit_has_no_price() -> None:
+    table = next(sweep([Scenario()], Grid.of([1, 256], [1024], [1, 2])))
+    fits = np.asarray(table.numbers["fits_memory"], dtype=bool)
+    assert fits.tolist() == [True, True, False, False]
+    for name in ("usd_per_million_tokens", "joule_per_token"):
+        assert (np.isfinite(table.numbers[name]) == fits).all()
+
+
+def test_the_parts_of_the_memory_are_the_memory() -> None:
+    scenario = Scenario()
+    found = answer(scenario, Grid.of([1, 8], [1024], [1, 8]))
+    for case in range(2):
+        parts, most = found.memory(case)
+        assert float(parts.total) == pytest.approx(found.best.columns["memory_bytes"][case])
+        assert most >= found.best.columns["batch"][case]
+        assert all(float(part) > 0.0 for part in parts)
