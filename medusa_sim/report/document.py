@@ -61,6 +61,8 @@ class Folded:
     table: TextTable
 
 
+_PAGE_WIDTH = 122
+"""Characters of a table that a page of full width shows without scrolling."""
 Block: TypeAlias = Heading | Text | Bullets | Cards | Picture | Folded | TextTable
 
 
@@ -71,7 +73,8 @@ def html_page(title: str, blocks: Sequence[Block]) -> str:
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
     environment.filters |= {"code": _inline, "svg": _svg}
-    named = [(type(block).__name__, block) for block in blocks]
+    fitting = (block.within(_PAGE_WIDTH) if isinstance(block, TextTable) else block for block in blocks)
+    named = [(type(block).__name__, block) for block in fitting]
     return environment.get_template("page.html.j2").render(title=title, blocks=named)
 
 

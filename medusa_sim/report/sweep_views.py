@@ -10,10 +10,12 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.curve import cliffs
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
+from medusa_sim.report.figures.style import BESIDE
 from medusa_sim.step.grid import Grid
 
 MOST_BATCHES = 64
-LAUNCH_PART = "launch gaps"
+_ROUNDING = 1e-9
+"""Share of a step that is left by sums of its parts alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,9 +53,8 @@ def length_view(scenario: Scenario, grid: Grid, seq_len: int) -> LengthView:
     at_grid = np.where(np.isin(found.counts, grid.candidates), gain, -np.inf)
     step_us = found.step_us[:, 0]
     parts: dict[str, FloatArray] = {name: part[:, 0] for name, part in found.parts_us.items()}
-    if (found.launch_us > 0.0).any():
-        parts[LAUNCH_PART] = found.launch_us[:, 0]
-    drawn = {name: part for name, part in parts.items() if part.any()}
+    parts[BESIDE] = step_us - sum(parts.values(), start=np.zeros(()))
+    drawn = {name: part for name, part in parts.items() if (part > _ROUNDING * step_us).any()}
     assert gain.shape == shape  # noqa: S101  # one length was priced
     return LengthView(
         seq_len=seq_len,

@@ -117,7 +117,7 @@ def drawing(
 def label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
     """A label beside the end of a line, in place of a legend."""
     axis.annotate(
-        text, (x, y), xytext=(5, 0), textcoords="offset points", color=colour, va="center", fontsize=8
+        text, (x, y), xytext=(9, 0), textcoords="offset points", color=colour, va="center", fontsize=8
     )
 
 

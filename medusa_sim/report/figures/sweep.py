@@ -32,6 +32,8 @@ _MOST_LINES = 8
 _MOST_BARS = 8
 _PAIR = 2.75
 _MOST_CELL_TEXTS = 260
+_NEAR, _APART = 0.03, 0.06
+"""Shares of the plot's width and height that the number of a star takes."""
 _CLIFFS_MATTER = 0.95
 """Cliffs of lines that lie below this speedup are not marked: nobody would go there."""
 
@@ -43,14 +45,24 @@ def speedup_figure(view: LengthView, title: str) -> Figure:
         axis = axes[0]
         axis.axhline(1.0, color=INK, linewidth=0.9)
         axis.text(view.counts[-1], 1.0, " plain decoding", va="bottom", ha="right", fontsize=8, color=INK)
-        labels = []
+        labels: list[tuple[float, str, str]] = []
+        stars: list[tuple[int, float]] = []
+        apart = _APART * float(view.speedup_high[chosen].max())
         for line, colour in zip(chosen, shades(chosen.size), strict=True):
             _draw_line(axis, view, int(line), colour)
+            best = int(view.best[line])
+            star = int(view.counts[best]), float(view.speedup[line, best])
+            # no number for a star beside another: the numbers would cover each other
+            near = _NEAR * float(view.counts[-1])
+            if not any(abs(star[0] - n) < near and abs(star[1] - gain) < apart for n, gain in stars):
+                _name_star(axis, *star, colour)
+                stars.append(star)
             labels.append((float(view.speedup[line, -1]), f"batch {view.batch[line]}", colour))
         spread_labels(axis, float(view.counts[-1]), labels)
         axis.set_xlabel("candidates of one verification step (tokens per sequence, root included)")
         axis.set_ylabel("speedup over plain decoding")
-        axis.set_xlim(0, view.counts[-1] * 1.12)
+        axis.set_xlim(min(1, view.counts[0]) * 0.5, view.counts[-1] + 0.14 * (view.counts[-1] - 0.5))
+        axis.xaxis.get_major_locator().set_params(integer=True)
         axis.set_ylim(bottom=0.0)
         axis.set_title(title)
     return figure
@@ -65,9 +77,12 @@ def _draw_line(axis: Axes, view: LengthView, line: int, colour: str) -> None:
     cliffs = view.cliffs[line][speedup[view.cliffs[line] - 1] >= _CLIFFS_MATTER]
     axis.plot(cliffs, speedup[cliffs - 1], "|", color=colour, markersize=11, markeredgewidth=1.4)
     axis.plot(view.counts[best], speedup[best], "*", color=colour, markersize=12, markeredgecolor="white")
+
+
+def _name_star(axis: Axes, count: int, speedup: float, colour: str) -> None:
     axis.annotate(
-        f"{view.counts[best]}",
-        (view.counts[best], speedup[best]),
+        f"{count}",
+        (count, speedup),
         xytext=(0, 6),
         textcoords="offset points",
         ha="center",
