@@ -12,10 +12,12 @@ from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import DRAFTER, MODEL, RUNTIME
 from medusa_sim.cli.options import DTYPE, PositiveFloat, gpu_option, output_options, overwrite_option
 from medusa_sim.cli.output import Output
+from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import DataError, UsageError
 
 
 @click.command(
+    cls=Sectioned,
     short_help="Fit kernels of a GPU, or an engine, to measured rows.",
     epilog=examples(
         "medusa-sim calibrate --gpu h100-sxm --kernels torch --rows gemm.csv attention.csv elementwise.csv",

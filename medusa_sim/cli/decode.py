@@ -12,6 +12,7 @@ from medusa_sim.cli.decoder_extra import SEED_MAX, require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.options import Threads, output_options
 from medusa_sim.cli.output import Output
+from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.reading import TABLE_BYTES, read_text
 
@@ -19,10 +20,11 @@ METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram
 
 
 @click.command(
+    cls=Sectioned,
     epilog=examples(
         'medusa-sim decode --prompt "def "',
         'medusa-sim decode --prompt "class " --method rsd-s --tree 4x3 --temperature 0.7 --format json',
-    )
+    ),
 )
 @click.option("--prompt", "prompts", multiple=True, help="Text to continue; give it again for a batch.")
 @click.option(

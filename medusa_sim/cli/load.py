@@ -23,6 +23,7 @@ from medusa_sim.cli.options import (
 )
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
+from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import (
     DEFAULT_DRAFTER,
@@ -92,6 +93,7 @@ def _drafters(command: Command) -> Command:
 
 
 @click.command(
+    cls=Sectioned,
     short_help="Requests over time: latency, goodput, policies of speculation.",
     epilog=examples(
         "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --policy none,3 --tpot-ms 20",

@@ -20,6 +20,7 @@ from medusa_sim.cli.measure_decoder import (
 from medusa_sim.cli.names import MODELS
 from medusa_sim.cli.options import PositiveFloat, Threads
 from medusa_sim.cli.progress import progress
+from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import DataError, UsageError
 
 if TYPE_CHECKING:
@@ -37,11 +38,12 @@ _METHODS = {
 
 
 @click.command(
+    cls=Sectioned,
     epilog=examples(
         "medusa-sim measure --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
         "medusa-sim measure --device cpu --models my/config.json --dtype fp32 --budget 300 --resume",
         "medusa-sim measure --device cuda --models llama-7b --batch 1,4,16 --decoder-steps out/steps",
-    )
+    ),
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:n.")
 @click.option(

@@ -13,6 +13,7 @@ from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPU, MODEL
 from medusa_sim.cli.options import SCENARIO_NAMES, is_given, output_options, scenario_options, tp_option
 from medusa_sim.cli.output import Output, command_line
+from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import (
     CANDIDATES_MAX,
@@ -31,12 +32,13 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
 
 
 @click.command(
+    cls=Sectioned,
     epilog=examples(
         "medusa-sim recommend --gpu a100-80gb-pcie --model vicuna-7b --batch 1..64 --seq 1024,4096",
         "medusa-sim recommend --gpu h100-sxm --model llama-3.1-8b --drafter eagle --draft-vocab 32000 "
         "--acceptance 0.7 --export vllm",
         "medusa-sim recommend --acceptance heads.csv --format json -o answer.json",
-    )
+    ),
 )
 @click.option(
     "--gpu", type=GPU, default=DEFAULT_GPU, show_default=True, help="`medusa-sim specs` lists them."

@@ -19,6 +19,7 @@ from medusa_sim.cli.options import (
     tp_option,
 )
 from medusa_sim.cli.output import Output
+from medusa_sim.cli.sections import Sectioned
 from medusa_sim.plan.defaults import DEFAULT_MODEL
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=Sectioned,
     short_help="A model's operators on the roofline of a GPU.",
     epilog=examples(
         "medusa-sim roofline --model llama-33b --runtime paper --batch 16 --plot roofline.png",

@@ -21,6 +21,7 @@ from medusa_sim.cli.options import (
 )
 from medusa_sim.cli.output import Output, ReportPlace
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
+from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
 
@@ -33,6 +34,7 @@ _MOST_CASES_SHOWN = 2_000
 
 
 @click.command(
+    cls=Sectioned,
     short_help="Speedup over GPUs, models, batches, lengths and counts.",
     epilog=examples(
         "medusa-sim sweep --batch 1..64",

@@ -13,15 +13,17 @@ from medusa_sim.cli.decoder_extra import SEED_MAX, require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.options import output_options, overwrite_option
 from medusa_sim.cli.output import Output
+from medusa_sim.cli.sections import Sectioned
 
 
 @click.command(
+    cls=Sectioned,
     epilog=examples(
         "medusa-sim train --method backbone --save run/base --steps 2000",
         "medusa-sim train --method medusa-1 --checkpoint run/base --save run/medusa-1 --steps 800",
         "medusa-sim train --method medusa-2 --checkpoint run/medusa-1 --save run/medusa-2 --steps 600",
         "medusa-sim train --method medusa-2 --data self --checkpoint run/medusa-1 --save run/self",
-    )
+    ),
 )
 @click.option(
     "--method",

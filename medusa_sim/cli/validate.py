@@ -11,6 +11,7 @@ import click
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.options import PositiveFloat, output_options, row_options
 from medusa_sim.cli.output import Output
+from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import ThresholdError, UsageError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=Sectioned,
     short_help="Errors of predictions against measured rows.",
     epilog=examples(
         "medusa-sim validate --gpu h100-sxm --measured rows.parquet --cache as-measured",

@@ -1,0 +1,45 @@
+"""Help pages in sections: every option once, the first ones first, no name that nothing has."""
+
+from __future__ import annotations
+
+import click
+import pytest
+
+from medusa_sim.cli import cli
+from medusa_sim.cli.group import COMMANDS
+from medusa_sim.cli.sections import FEWEST, FIRST, MOST_FIRST, SECTIONS, Sectioned
+
+
+def _commands() -> dict[str, click.Command]:
+    context = click.Context(cli)
+    found = {name: cli.get_command(context, name) for name in COMMANDS}
+    return {name: command for name, command in found.items() if command is not None}
+
+
+def _options(command: click.Command) -> list[str]:
+    return [
+        max(param.opts, key=len)
+        for param in command.params
+        if isinstance(param, click.Option) and not param.hidden
+    ]
+
+
+@pytest.mark.parametrize("name", [n for n, c in _commands().items() if not isinstance(c, click.Group)])
+def test_a_page_lists_every_option_once(name: str) -> None:
+    command = _commands()[name]
+    options = _options(command)
+    assert isinstance(command, Sectioned) or len(options) < FEWEST
+    text = command.get_help(click.Context(command, info_name=name))
+    listed = [line.split("/")[0].split() for line in text.splitlines() if line.startswith("  -")]
+    names = [next(word for word in words if word.startswith("--")).rstrip(",") for words in listed]
+    assert sorted(names) == sorted([*options, "--help"])
+    if isinstance(command, Sectioned):
+        assert names[:MOST_FIRST] == [option for option in FIRST if option in options][:MOST_FIRST]
+
+
+def test_sections_name_options_that_exist_once() -> None:
+    named = [name for _, names in SECTIONS for name in names]
+    assert len(named) == len(set(named))
+    known = {option for command in _commands().values() for option in _options(command)}
+    assert set(named) <= known
+    assert set(FIRST) <= known
