@@ -8,6 +8,7 @@ import math
 import re
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -16,9 +17,15 @@ from hypothesis import strategies as st
 
 from medusa_sim import __version__
 from medusa_sim.errors import OutputError
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.document import Folded, html_page
+from medusa_sim.report.figures.style import PARTS
+from medusa_sim.report.figures.sweep import breakdown_figure
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts, write_parquet
 from medusa_sim.report.numbers import duration, significant, times, with_prefix
+from medusa_sim.report.sweep_views import length_view
 from medusa_sim.report.text import TextTable, markdown, on_terminal, plain
+from medusa_sim.step.grid import Grid
 from medusa_sim.writing import atomic, check_folder, check_writable
 
 TABLE = pa.table(
@@ -165,3 +172,23 @@ def test_brackets_in_cells_are_not_markup() -> None:
     drawn = on_terminal(TextTable(("a",), (("[bold]x[/bold]",),), (False,)), 80)
     assert drawn is not None
     assert "[bold]x[/bold]" in drawn
+
+
+@pytest.mark.parametrize("runtime", ["cuda-graph", "hf-eager", "vllm"])
+def test_every_part_of_a_step_is_drawn_and_they_add_up(runtime: str) -> None:
+    grid = Grid.of([1, 64], [1024], [1, 2, 4])
+    view = length_view(Scenario(runtime=runtime), grid, 1024)
+    assert set(view.parts_us) <= set(PARTS)
+    total = sum(view.parts_us.values())
+    np.testing.assert_allclose(total, view.verify_us, rtol=1e-6)
+    assert breakdown_figure(view, "title").axes
+
+
+def test_a_page_holds_the_tables_that_are_drawn_on_it() -> None:
+    names = [f"column {i}" for i in range(40)]
+    wide = TextTable(
+        tuple(names), (tuple("cell" for _ in names),), (True,) * 40, expendable=tuple(names[10:])
+    )
+    page = html_page("title", [wide, Folded("all", wide)])
+    assert page.count("column 10<") == 1
+    assert page.count("column 5<") == 2
