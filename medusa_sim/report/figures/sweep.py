@@ -62,7 +62,7 @@ def speedup_figure(view: LengthView, title: str) -> Figure:
         axis.set_xlabel("candidates of one verification step (tokens per sequence, root included)")
         axis.set_ylabel("speedup over plain decoding")
         axis.set_xlim(min(1, view.counts[0]) * 0.5, view.counts[-1] + 0.14 * (view.counts[-1] - 0.5))
-        axis.xaxis.get_major_locator().set_params(integer=True)
+        axis.locator_params(axis="x", integer=True)
         axis.set_ylim(bottom=0.0)
         axis.set_title(title)
     return figure
