@@ -37,8 +37,8 @@ TRANSFERS = (
     ("PR 16937", "vllm-0.10"),
     ("PR 32374", "vllm-0.10"),
     ("specdecode-bench eagle3", "vllm-0.8"),
-    ("specdecode-bench eagle3", "vllm-0.33"),
-    ("specdecode-bench ngram", "vllm-0.33"),
+    ("specdecode-bench eagle3", "vllm-0.14"),
+    ("specdecode-bench ngram", "vllm-0.14"),
 )
 PAGE = f"""# Validation against engines
 
@@ -84,37 +84,38 @@ class Fitted:
 
 TERMS = (
     Fitted(("vllm-0.8",), "host_us_per_step", 1000, 300),
-    Fitted(("vllm-0.10", "vllm-0.33"), "host_us_per_step", 600, 250),
+    Fitted(("vllm-0.10", "vllm-0.14"), "host_us_per_step", 600, 250),
     Fitted(("vllm-0.11",), "host_us_per_step", 450, 250),
-    Fitted(("vllm-0.33",), "hidden_us_per_step", 550, 270),
-    Fitted(("vllm-0.10", "vllm-0.33"), "host_us_per_request", 10, 5),
+    Fitted(("vllm-0.14",), "hidden_us_per_step", 550, 270),
+    Fitted(("vllm-0.10", "vllm-0.14"), "host_us_per_request", 10, 5),
     Fitted(("vllm-0.11",), "filter_bytes_per_logit", 900, 350),
     Fitted(("vllm-0.10",), "length_spread_share", 0.08, 0.08),
     Fitted(("vllm-0.8",), "draft_us_per_step", 1200, 400),
     Fitted(("vllm-0.10",), "draft_us_per_step", 600, 300),
-    Fitted(("vllm-0.33",), "draft_us_per_step", 100, 150),
-    Fitted(("vllm-0.8",), "draft_us_per_pass", 220, 60),
-    Fitted(("vllm-0.10", "vllm-0.33"), "draft_us_per_pass", 130, 40),
-    Fitted(("vllm-0.8",), "draft_us_per_eagle3_pass", 650, 200),
-    Fitted(("vllm-0.10",), "draft_us_per_eagle3_pass", 370, 150),
+    Fitted(("vllm-0.14",), "draft_us_per_step", 100, 150),
+    Fitted(("vllm-0.8",), "draft_us_per_pass", 720, 200),
+    Fitted(("vllm-0.10", "vllm-0.14"), "draft_us_per_pass", 565, 150),
     Fitted(("vllm-0.10",), "draft_us_per_request", 18, 8),
-    Fitted(("vllm-0.33",), "draft_us_per_request", 18, 8),
+    Fitted(("vllm-0.14",), "draft_us_per_request", 18, 8),
     Fitted(("vllm-0.8",), "draft_us_per_request", 60, 40),
-    Fitted(("sglang-0.5",), "host_us_per_step", 150, 100),
-    Fitted(("sglang-0.5",), "draft_us_per_step", 1200, 500),
-    Fitted(("sglang-0.5",), "draft_us_per_pass", 220, 90),
-    Fitted(("sglang-0.5",), "draft_us_per_request", 60, 40),
+    Fitted(("sglang-0.4",), "host_us_per_step", 150, 100),
+    Fitted(("sglang-0.4",), "draft_us_per_step", 1200, 500),
+    Fitted(("sglang-0.4",), "draft_us_per_pass", 650, 250),
+    Fitted(("sglang-0.4",), "draft_us_per_request", 60, 40),
+    Fitted(("sglang-0.5",), "draft_us_per_step", 500, 300),
+    Fitted(("sglang-0.5",), "tree_us_per_step", 500, 400),
+    Fitted(("vllm-0.24",), "hidden_us_per_step", 500, 200),
+    Fitted(("vllm-0.24",), "draft_us_per_pass", 400, 150),
+    Fitted(("vllm-0.24",), "draft_us_per_request", 20, 10),
     Fitted(("vllm-v0",), "host_us_per_step", 400, 200),
     Fitted(("vllm-v0",), "host_us_per_request", 40, 30),
     Fitted(("vllm-v0",), "draft_us_per_step", 4000, 1500),
-    Fitted(("vllm-v0",), "draft_us_per_pass", 300, 150),
+    Fitted(("vllm-v0",), "draft_us_per_pass", 1000, 400),
     Fitted(("vllm-v0",), "draft_us_per_request", 250, 100),
     Fitted(("vllm-0.10",), "lookup_us_per_request", 5, 5),
 )
-SHARED = {("sglang-0.5", "draft_us_per_eagle3_pass"): ("sglang-0.5", "draft_us_per_pass"),
-          ("vllm-v0", "draft_us_per_eagle3_pass"): ("vllm-v0", "draft_us_per_pass"),
-          ("vllm-0.10", "filter_bytes_per_logit"): ("vllm-0.11", "filter_bytes_per_logit"),
-          ("sglang-0.5", "host_us_per_request"): ("vllm-0.10", "host_us_per_request")}  # fmt: skip
+SHARED = {("vllm-0.10", "filter_bytes_per_logit"): ("vllm-0.11", "filter_bytes_per_logit"),
+          ("sglang-0.4", "host_us_per_request"): ("vllm-0.10", "host_us_per_request")}  # fmt: skip
 """Terms that no row tells apart from another: they take its value."""
 PRIOR = np.array([term.prior for term in TERMS], dtype=np.float64)
 SPREAD = np.array([term.spread for term in TERMS], dtype=np.float64)

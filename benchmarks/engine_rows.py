@@ -22,14 +22,24 @@ from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import with_dtypes
 from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.compose import overhead_halves
+from medusa_sim.step.compose import overhead_halves, step_us
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.drafter.ngram import NoDrafter
-from medusa_sim.step.engine import drafting_us, filter_us, host_us
+from medusa_sim.step.engine import drafting_us, filter_us, host_us, pass_us, pieces_us
 from medusa_sim.step.server import Traffic, carried_prompts, typical_share
-from medusa_sim.step.step import Setting, decode_step, drafting_steps, verification_step, verify_step
+from medusa_sim.step.step import (
+    Setting,
+    StepTime,
+    decode_step,
+    drafting_steps,
+    has_whole_graph,
+    step_kernels,
+    verification_step,
+    verify_step,
+)
 
 ACCEPTANCE_ERROR = 0.04
 """80 % half-width of a published mean of tokens per step."""
@@ -50,7 +60,7 @@ EAGLE3_RATES = (0.7296, 0.5208, 0.3545)
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One published cell.
+    """One published cell. formats: of arithmetic, weights, and K and V (None: as the arithmetic).
 
     kind: `step` (microseconds), `itl` (microseconds, median), `ratio` (throughput over plain decoding, with
     tokens_per_step). group: what is left out together.
@@ -69,7 +79,10 @@ class Row:
     drafter: str = "none"
     drafts: int = 0
     tokens_per_step: float = 1.0
+    width: int = 1
     match_rate: float = 1.0
+    formats: tuple[str, str | None, str | None] = ("bf16", None, None)
+    tp: int = 1
     traffic: Traffic | None = None
     weight: float = 1.0
 
@@ -82,22 +95,24 @@ class Kernels:
     setting: Setting
     plain_us: float = field(init=False)
     longer_us: float = field(init=False)
-    verify_us: float = field(init=False)
+    passes: list[StepTime] = field(default_factory=list)
+    plain: StepTime = field(init=False)
+    verify: StepTime = field(init=False)
     share: float = 0.0
     carried_us: float = 0.0
 
     def __post_init__(self) -> None:
         row, setting = self.row, self.setting
         batch, length = np.asarray(row.batch), np.asarray(row.seq_len)
-        self.plain_us = float(decode_step(setting, batch, length).device_us)
+        self.plain = self.verify = decode_step(setting, batch, length)
+        self.plain_us = float(self.plain.device_us)
         self.longer_us = 0.0
-        self.verify_us = self.plain_us
         if row.drafts:
             counts = np.asarray(row.drafts + 1)
             parts = drafting_steps(setting, batch, length, counts)
             verify = verification_step(setting, batch, length, counts)
-            # idle time of short passes is part of a pass, not of the host
-            self.verify_us = float(verify.device_us + sum(part.device_us for part in parts))
+            self.verify = verify
+            self.passes = [part for part in parts if part.works and part.works[0].of == "draft"]
         if row.traffic is not None:
             longer = 0.1 * row.traffic.output_tokens
             step = decode_step(setting, batch, length + longer)
@@ -109,6 +124,7 @@ class Kernels:
         """What the row should have measured on an engine with these terms."""
         row = self.row
         host = float(host_us(engine, row.batch).time_us)
+        hidden = engine.hidden_us_per_step.value
         if row.kind == "itl":
             assert row.traffic is not None
             model = self.setting.model
@@ -117,13 +133,31 @@ class Kernels:
                 engine, self.setting.latency.gpu, row.batch, model.vocab, top_k=model.samples_top_k
             )
             typical = float(typical_share(np.asarray(self.share)))
-            step = self.plain_us + longer * self.longer_us + host + float(filtered)
-            return step + typical * self.carried_us
-        verify = self.verify_us + host
-        if row.drafts:
-            passes = 0 if row.drafter == "ngram" else row.drafts
-            verify += float(drafting_us(engine, row.drafter, passes, row.batch).time_us)
-        return verify if row.kind == "step" else row.tokens_per_step * (self.plain_us + host) / verify
+            step = _step_us(self.plain_us + longer * self.longer_us, hidden, host)
+            return step + float(filtered) + typical * self.carried_us
+        plain = _step_us(self.plain_us, hidden, host + self._pieces_us(engine, self.plain))
+        if not row.drafts:
+            return plain
+        drafting = engine.drafting(row.drafter)
+        exposed = float(host_us(drafting, row.batch).time_us)
+        exposed += float(drafting_us(engine, row.drafter, len(self.passes), row.batch, row.width).time_us)
+        exposed += self._pieces_us(engine, self.verify)
+        for each in self.passes:
+            exposed += float(pass_us(engine, each.works[0].layers, each.device_us).time_us)
+            exposed += self._pieces_us(engine, each)
+        device = float(self.verify.device_us + sum(each.device_us for each in self.passes))
+        verify = _step_us(device, drafting.hidden_us_per_step.value, exposed)
+        return verify if row.kind == "step" else row.tokens_per_step * plain / verify
+
+    def _pieces_us(self, engine: Engine, step: StepTime) -> float:
+        work = step.works[0]
+        if has_whole_graph(self.setting.latency, work):
+            return 0.0
+        return float(pieces_us(engine, work.layers, work.workload.query_tokens).time_us)
+
+
+def _step_us(device: float, hidden: float, exposed: float) -> float:
+    return float(step_us(np.asarray(device), np.asarray(hidden), exposed))
 
 
 def kernels_of(row: Row) -> Kernels:
@@ -182,18 +216,29 @@ def setting_of(row: Row) -> Setting:
     if row.drafter == "eagle":
         drafter = Eagle(depth=row.drafts)
     elif row.drafter == "eagle3":
-        drafter = Eagle3(depth=row.drafts, draft_vocab=EAGLE3_VOCAB)
-    base = _plain_setting(row.gpu, row.model, row.runtime)
+        drafter = Eagle3(depth=row.drafts, width=row.width, draft_vocab=EAGLE3_VOCAB)
+    base = _plain_setting(row.gpu, row.model, row.runtime, row.formats, row.tp)
     return replace(base, drafter=drafter, depth=max(row.drafts, 1), match_rate=row.match_rate)
 
 
 @lru_cache(maxsize=64)
-def _plain_setting(gpu: str, model: str, runtime: str) -> Setting:
+def _plain_setting(
+    gpu: str, model: str, runtime: str, formats: tuple[str, str | None, str | None], tp: int
+) -> Setting:
     launched = load_runtime(runtime)
     device = load_gpu(gpu)
     return Setting(
-        latency=cached(latency_model(device, "calibrated", launched.kernel_set("bf16"))),
-        model=with_dtypes(load_model(model), "bf16"),
+        latency=cached(
+            latency_model(
+                device,
+                "calibrated",
+                step_kernels(device, launched, formats[0]),
+                library=launched.library,
+                serves=launched.library,
+            )
+        ),
+        model=with_dtypes(load_model(model), *formats),
+        parallel=Parallel(tp=tp),
         runtime=launched,
         scope="model",
         drafter=NoDrafter(),
@@ -208,6 +253,8 @@ def published_rows(folder: Path) -> list[Row]:
         *_bench_plain(pd.read_csv(present(folder / "engines" / "specdecode_bench_tokens_per_s.csv"))),
         *_bench_ratios(pd.read_csv(present(folder / "engines" / "specdecode_bench_speedups.csv"))),
         *_eagle3_paper(pd.read_csv(present(folder / "acceptance" / "batch_speedups_eagle.csv"))),
+        *_a100(pd.read_csv(present(folder / "engines" / "vllm024_a100_eagle3.csv"))),
+        *_specbundle(pd.read_csv(present(folder / "engines" / "specbundle_eagle3.csv"))),
         Row(kind="step", source="nightly V0", group="nightly V0", cell="A100 8B b8", runtime="vllm-v0",
             gpu="a100-80gb-sxm", batch=8.0, seq_len=96.0, measured=12_338.0),
     ]  # fmt: skip
@@ -240,11 +287,11 @@ def _reported(table: pd.DataFrame) -> Iterator[Row]:
         lines = profiled[profiled.batch_or_concurrency.astype(float) == batch]
         at = {"batch": batch, "seq_len": 250.0}  # no context is stated: chosen with residuals in sight
         yield step(
-            "PR 32374", "vllm-0.33", f"b{batch:.0f} K0", measured=1e3 * lines.baseline_value.iloc[0], **at
+            "PR 32374", "vllm-0.14", f"b{batch:.0f} K0", measured=1e3 * lines.baseline_value.iloc[0], **at
         )
         for line in named_rows(lines):
             drafts = int(line.k_or_tree[-1])
-            yield step("PR 32374", "vllm-0.33", f"b{batch:.0f} K{drafts}", measured=1e3 * line.spec_value,
+            yield step("PR 32374", "vllm-0.14", f"b{batch:.0f} K{drafts}", measured=1e3 * line.spec_value,
                        drafter="eagle", drafts=drafts, **at)  # fmt: skip
     at = {"batch": 1.0, "seq_len": 400.0}
     yield step("issue 20780", "vllm-0.10", "K0", measured=7_070.0, **at)
@@ -301,6 +348,59 @@ def _bench_ratios(table: pd.DataFrame) -> Iterator[Row]:
         )
 
 
+def _a100(table: pd.DataFrame) -> Iterator[Row]:
+    """Median gaps. Prompts of 550 tokens, which times to the first token ask for at three formats' speeds."""
+    for line in named_rows(table[table.n_runs == 3]):
+        weights = "int4" if "awq" in line.dtype else None
+        cache = "fp8" if line.kv_dtype == "fp8" else None
+        name = "AWQ" if weights else "fp8 cache" if cache else "fp16"
+        drafts = int(line.K)
+        yield Row(
+            kind="step",
+            source=f"A100 {name}",
+            group=f"A100 {name} b{line.concurrency}",
+            cell=f"b{line.concurrency} K{drafts}",
+            runtime="vllm-0.24",
+            gpu="a100-80gb-sxm",
+            formats=("fp16", weights, cache),
+            batch=float(line.concurrency),
+            seq_len=680.0,
+            measured=1e3 * line.itl_p50_ms,
+            drafter="eagle3" if drafts else "none",
+            drafts=drafts,
+        )
+
+
+SPECBUNDLE_MODELS = {
+    "Llama-3.1-8B-Instruct": ("llama-3.1-8b", 1),
+    "Qwen3-30B-A3B-Instruct-2507": ("qwen3-30b-a3b", 2),
+}
+"""Models of SpecBundle and the GPUs that their plain rate asks for."""
+
+
+def _specbundle(table: pd.DataFrame) -> Iterator[Row]:
+    for line in named_rows(table):
+        model, tp = SPECBUNDLE_MODELS[line.model]
+        shape = "chains" if line.topk == 1 else "trees"
+        yield Row(
+            kind="ratio",
+            source=f"SpecBundle {model} {shape}",
+            group=f"SpecBundle {model}",
+            cell=f"{line.benchmark} b{line.batch} K{line.steps}",
+            runtime="sglang-0.5",
+            gpu="h200-sxm",
+            model=model,
+            tp=tp,
+            batch=float(line.batch),
+            seq_len=600.0,
+            measured=float(line.speedup),
+            drafter="eagle3",
+            drafts=int(line.steps),
+            width=int(line.topk),
+            tokens_per_step=float(line.accept_length),
+        )
+
+
 def _eagle3_paper(table: pd.DataFrame) -> Iterator[Row]:
     for line in named_rows(table):
         is_sglang = "SGLang" in line.setup
@@ -315,7 +415,7 @@ def _eagle3_paper(table: pd.DataFrame) -> Iterator[Row]:
             source=source,
             group=source,
             cell=f"b{line.batch_or_concurrency}",
-            runtime="sglang-0.5" if is_sglang else vllm,
+            runtime="sglang-0.4" if is_sglang else vllm,
             gpu="h100-sxm" if is_sglang else "a100-80gb-sxm",
             batch=float(line.batch_or_concurrency),
             seq_len=400.0,

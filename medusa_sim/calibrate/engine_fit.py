@@ -1,7 +1,8 @@
 """A runtime of one's own: the terms of an engine, fitted to what a load generator measured on it.
 
     (N12) measured(b) = kernels(b) + a + b h + F(b) filter_bytes                     plain steps of b requests
-    (N13) measured(b) = kernels(b) + a + b h + F(b) filter_bytes + e + K u + b h_s   steps that draft K tokens
+    (N13) measured(b) = kernels(b) + a + b h + F(b) filter_bytes + e + b h_s         steps that draft, each of
+                        whose passes takes |kernels, u|
 
 kernels(b) is the step of the inherited engine without these terms, seen as the load generator sees it
 (`step/server.py`), F the filter of top-p and top-k per byte. The terms are the least squares of the relative
@@ -158,20 +159,25 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
         "host_us_per_token": Term(value=0.0, source="in host_us_per_request"),
         "filter_us": Term(value=0.0, source="in host_us_per_step"),
     }
-    nothing = {name: Term(value=0.0, source="fitted") for name in spreads}
-    bare = with_terms(setting, held | nothing)
+    bare = with_terms(setting, held)
 
     def seen_us(of: Setting) -> FloatArray:
         return np.asarray([predicted_us(of, row, drafter) for row in rows])
 
-    base = seen_us(bare)
-    columns = [seen_us(with_terms(bare, {name: Term(value=1.0, source="")})) - base for name in spreads]
     prior = np.asarray([engine.terms[name].value for name in spreads])
     prior[0] = max(prior[0] - engine.hidden_us_per_step.value, 0.0)
     half = np.asarray([engine.terms[name].half_width for name in spreads])
     spread = np.maximum(half / NORMAL_90TH, list(spreads.values()))
     observed = np.asarray([row.step_us for row in rows])
-    value, sigma = _fitted(np.stack(columns, axis=1), observed - base, observed, prior, spread)
+    value = prior
+    for _ in range(_ROUNDS if speculative else 1):  # the host of a pass overlaps with its kernels: not linear
+        at = dict(zip(spreads, value.tolist(), strict=True))
+        base = seen_us(_held_at(bare, at))
+        columns = np.stack(
+            [seen_us(_held_at(bare, at | {name: at[name] + _STEP_US})) - base for name in spreads], axis=1
+        )
+        columns /= _STEP_US
+        value, sigma = _fitted(columns, observed - base + columns @ value, observed, prior, spread)
     plain = [row for row in rows if row.drafts == 0]
     of = {name: plain if name in _HOST_SPREAD else speculative for name in spreads}
     fitted = {
@@ -180,15 +186,24 @@ def _terms(setting: Setting, rows: Sequence[BenchRow], drafter: DrafterOf | None
     return fitted | held
 
 
+def _held_at(setting: Setting, values: dict[str, float]) -> Setting:
+    return with_terms(setting, {name: Term(value=value, source="fitted") for name, value in values.items()})
+
+
+_STEP_US = 1.0
+"""By how much a term is moved to see what it does."""
+_ROUNDS = 4
+"""Linear fits, each around the values of the one before."""
+
+
 def _draft_spread(engine: Engine, drafter: str) -> dict[str, float]:
     """The terms that drafting adds, and by how much they may differ from the inherited ones at least."""
     if drafter in LOOKUPS:
         return {"lookup_us_per_request": 20.0}
-    passes = "draft_us_per_eagle3_pass" if drafter == "eagle3" else "draft_us_per_pass"
     return {
         "draft_us_per_step": 1500.0,
         "draft_us_per_request": 150.0,
-        passes: max(engine.terms[passes].value, 20.0),
+        "draft_us_per_pass": max(engine.draft_us_per_pass.value, 20.0),
     }
 
 

@@ -18,7 +18,7 @@ from medusa_sim.latency.serial import serial_attention_time
 from medusa_sim.latency.unfused import unfused_attention_time
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.operators.operator import Attention, Elementwise, Operator
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.specs.attention_backends import (
     FA2,
     FA2_SPLIT,
@@ -87,7 +87,14 @@ class CalibratedLatency:
         return said(choice, found)
 
     def _asked_for(self, operator: Operator) -> Asked:
-        """Collectives of more GPUs than the link joins go over what they share instead."""
+        """Collectives of more GPUs than the link joins go over what they share instead.
+
+        Weights that are unpacked take the engine's own kernels (Marlin in vLLM), where the GPU has any.
+        """
+        own = self.gpu.kernels.get(self.asked.library)
+        is_unpacked = isinstance(operator, Gemm) and operator.unpacks and not self.asked.engine
+        if is_unpacked and own is not None and operator.form in own.linear:
+            return replace(self.asked, kernels=self.asked.library)
         if not isinstance(operator, Collective) or WIDE not in self.gpu.kernels:
             return self.asked
         is_wide = self.gpu.exceeds_link(as_float(operator.ranks)).all()

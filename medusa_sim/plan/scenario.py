@@ -60,7 +60,7 @@ from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.ngram import NoDrafter
 from medusa_sim.step.drafter.registry import drafter_kind
 from medusa_sim.step.server import Traffic
-from medusa_sim.step.step import Setting
+from medusa_sim.step.step import Setting, step_kernels
 from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
 from medusa_sim.step.workload import SCOPES, Scope
 from medusa_sim.units import BYTES_PER_ELEMENT
@@ -188,7 +188,7 @@ class Scenario:
         self.price: Price | None = (
             price_of(self.gpu.name, data_dir) if price is None else given_price(self.gpu.name, price)
         )
-        chosen = kernels or self.runtime.kernel_set(self.model.dtype)
+        chosen = kernels or step_kernels(self.gpu, self.runtime, self.model.dtype)
         self.latency: LatencyModel = (
             latency_model(
                 self.gpu,
@@ -237,6 +237,7 @@ class Scenario:
             runtime=self._launched,
             scope=self.scope,
             drafter=NoDrafter(),
+            method=self.drafting.method,
             depth=self.depth,
             match_rate=self.match_rate,
             parallel=self.parallel,

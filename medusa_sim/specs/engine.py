@@ -28,9 +28,11 @@ UNITS: dict[str, str] = {
     "hidden_us_per_step": "us",
     "draft_us_per_step": "us",
     "draft_us_per_request": "us",
+    "tree_us_per_step": "us",
     "draft_us_per_pass": "us",
-    "draft_us_per_eagle3_pass": "us",
     "draft_us_per_layer": "us",
+    "plan_us_per_pass": "us",
+    "pieces_us_per_layer": "us",
     "lookup_us_per_request": "us",
     "idle_draft_share": "",
     "idle_draft_share_per_request": "",
@@ -96,10 +98,13 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     """The terms of an engine, by name, and what it can run.
 
     host_us_per_step, _request, _token: work of the host in every step, for each request in it and for each
-    token that the server sends; hidden_us_per_step: what of it runs while the device works.
-    draft_us_per_step, _request, _pass, _eagle3_pass: what drafting adds beside its kernels;
-    draft_us_per_layer: the shortest pass of a draft model, per layer of it; lookup_us_per_request: a draft
-    looked up in the text. idle_draft_share (+ _per_request): longer plain steps with a drafter loaded.
+    token that the server sends; hidden_us_per_step: what of it runs while the device works, so that no step
+    is shorter. draft_us_per_step, _request: what drafting adds beside its passes; tree_us_per_step: more of
+    it where a level has several nodes; draft_us_per_pass: of the host in a drafter's pass, while its kernels
+    run; draft_us_per_layer: the same per layer of a draft model; lookup_us_per_request: a draft looked up in
+    the text. plan_us_per_pass, pieces_us_per_layer: before a pass and between its layers where no whole graph
+    holds its attention (`Backend.full_graph`). idle_draft_share (+ _per_request): longer plain steps with a
+    drafter loaded.
     sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests.
     elementwise_share: of the time that norms, rope and activation take as kernels of their own.
     eager_us_per_layer: shortest step beyond the captured graphs. length_spread_share: of the output length,
@@ -109,8 +114,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
 
     graph_sizes: captured sizes, rising; empty: nothing is padded. graph_unit: what they count: `tokens`,
     `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. fused_residual:
-    residual adds are part of the norms. chain_only: no tree attention. drafters: names of those it runs.
-    step_limits: what a step may hold by default, the first that fits the card.
+    residual adds are part of the norms. chain_only: no tree attention. drafters: names of those it runs;
+    synchronous_drafters: those whose steps hide nothing of the host. step_limits: what a step may hold by
+    default, the first that fits the card.
     """
 
     host_us_per_step: Term
@@ -119,9 +125,11 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     hidden_us_per_step: Term
     draft_us_per_step: Term
     draft_us_per_request: Term
+    tree_us_per_step: Term
     draft_us_per_pass: Term
-    draft_us_per_eagle3_pass: Term
     draft_us_per_layer: Term
+    plan_us_per_pass: Term
+    pieces_us_per_layer: Term
     lookup_us_per_request: Term
     idle_draft_share: Term
     idle_draft_share_per_request: Term
@@ -145,6 +153,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     fused_residual: bool
     chain_only: bool
     drafters: tuple[str, ...]
+    synchronous_drafters: tuple[str, ...]
     settings_source: str
     step_limits: tuple[StepLimit, ...]
     limits_source: str
@@ -152,6 +161,13 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     def step_limit(self, gpu: Gpu) -> StepLimit:
         """What one step may hold on a card unless it is told otherwise."""
         return next(limit for limit in self.step_limits if limit.holds_for(gpu))
+
+    def drafting(self, drafter: str) -> Engine:
+        """The engine in a step that this drafter drafts for."""
+        if drafter not in self.synchronous_drafters or not self.hidden_us_per_step.value:
+            return self
+        waits = Term(value=0.0, source=f"{drafter} is scheduled synchronously: {self.settings_source}")
+        return self.with_terms({"hidden_us_per_step": waits})
 
     @property
     def terms(self) -> dict[str, Term]:
@@ -218,6 +234,7 @@ class _SettingsToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
     step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)] | None = None
     limits_source: Text | None = None
+    synchronous_drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
 
 
 EngineToml: TypeAlias = dict[str, Any]

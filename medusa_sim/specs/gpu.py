@@ -68,6 +68,7 @@ class _GpuToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
     peak_flops_per_s: _Peaks
     paper_peak_flops_per_s: _Peaks = {}
     power: PowerToml | None = None
+    step_kernels: Sourced[dict[str, str]] | None = None
     kernels: dict[str, _KernelSetFile] = {}
 
 
@@ -80,6 +81,8 @@ class Gpu:
     the kernel set WIDE.
     sources, notes: by dotted key (`peak_flops_per_s.fp16`) the document of each number and how it was read.
     kernels: fitted parameters by set (`torch`, `sglang`, `paper`), with what is borrowed from relatives.
+    step_kernels: the set of whole steps by dtype, where it is not the runtime's, since another meets engines
+    better; rows of single operators keep the runtime's.
     paper_peak_flops_per_s: peaks that a paper used where they differ, only for reproducing it.
     power: limit and parameters of its watts; None where the file gives none.
     Loads of unchanged files return the same object, so a Gpu can be a cache key.
@@ -100,6 +103,7 @@ class Gpu:
     sources: dict[str, str] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
     kernels: dict[str, KernelSet] = field(default_factory=dict)
+    step_kernels: dict[str, str] = field(default_factory=dict)
     power: Power | None = None
     path: str = ""
 
@@ -305,7 +309,9 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
     if file.power is not None:
         check_power(file.power, str(path))
     numbers: dict[str, Sourced[Any]] = {
-        name: value for name in file.__struct_fields__ if isinstance(value := getattr(file, name), Sourced)
+        name: value
+        for name in file.__struct_fields__
+        if isinstance(value := getattr(file, name), Sourced) and name != "step_kernels"
     }
     if file.power is not None:
         numbers["power.limit_watts"] = file.power.limit_watts
@@ -337,6 +343,7 @@ def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
             name: KernelSet(**{section: getattr(held, section) for section in KernelSet.__struct_fields__})
             for name, held in file.kernels.items()
         },
+        step_kernels={} if file.step_kernels is None else file.step_kernels.value,
         path=str(path),
     )
     borrowed = {

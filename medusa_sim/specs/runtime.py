@@ -70,6 +70,10 @@ class Runtime:
                 "choose one with --kernels, or another dtype"
             ) from None
 
+    def drafting(self, drafter: str) -> Runtime:
+        """The runtime in a step that this drafter drafts for: its scheduling may not be asynchronous then."""
+        return self if self.engine is None else replace(self, engine=self.engine.drafting(drafter))
+
     @property
     def kernels_alone(self) -> Runtime:
         """The same kernels without what the engine adds to them; itself where it is no engine."""

@@ -22,14 +22,7 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.engine import drafting_us, host_us, is_captured
-
-HOST_OVERLAP = 3.0
-"""Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
-
-From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.8
-(`medusa-sim reproduce table1-rates`, docs/method.md, runtime).
-"""
+from medusa_sim.step.engine import HOST_OVERLAP, drafting_us, host_us, is_captured, pass_us, pieces_us
 
 Pass = Literal["target", "draft", "continued"]
 """A forward pass of the target, one of a drafter, or kernels that continue the pass before them (heads)."""
@@ -184,12 +177,15 @@ def beside_kernels(
     query_tokens: Size,
     layers: int,
     device_us: FloatArray,
+    *,
+    whole_graph: bool = True,
 ) -> Beside:
     """What one pass of `kernels` launches over batch x query_tokens tokens takes beside them.
 
     host = launches x host_us_per_launch, and host_us_per_step for a forward pass of its own. exposed: what an
     engine's host adds to the target's pass (N1), and what a pass that no graph holds (N3) or a draft model's
-    small kernels leave idle. layers: of the network that passes.
+    small kernels leave idle. layers: of the network that passes. whole_graph: whether a graph holds the whole
+    pass, attention included; else the host plans it, and with several queries runs it in pieces (N17).
     """
     own_pass = of != "continued"
     host = np.asarray(kernels * runtime.host_us_per_launch + own_pass * runtime.host_us_per_step)
@@ -198,14 +194,14 @@ def beside_kernels(
     if engine is None or not own_pass:
         return Beside(host, nothing, nothing, nothing)
     if of == "draft":
-        shortest = layers * engine.draft_us_per_layer.value
-        is_short = device_us < shortest
-        idle = np.where(is_short, shortest - device_us, 0.0) if is_short.any() else nothing
-        half = (
-            np.where(is_short, shortest * engine.draft_us_per_layer.band, 0.0) if is_short.any() else nothing
-        )
-        return Beside(host, idle, nothing, half)
+        longer = pass_us(engine, layers, device_us)
+        if not whole_graph:
+            longer = longer.plus(pieces_us(engine, layers, query_tokens))
+        return Beside(host, longer.time_us, nothing, longer.half_us)
+    host = host + engine.hidden_us_per_step.value
     added = host_us(engine, batch)
+    if not whole_graph:
+        added = added.plus(pieces_us(engine, layers, query_tokens))
     shortest = layers * engine.eager_us_per_layer.value
     is_short = np.asarray(device_us < shortest)
     if not is_short.any():
@@ -216,12 +212,12 @@ def beside_kernels(
     return Beside(host, added.time_us + idle, np.hypot(added.half_us, half), nothing)
 
 
-def drafting_cost(runtime: Runtime, drafter: str, passes: int, batch: Size) -> Cost | None:
+def drafting_cost(runtime: Runtime, drafter: str, passes: int, batch: Size, width: int = 1) -> Cost | None:
     """What an engine (N2) or eager code (N15) adds to a step for drafting; None where it adds nothing."""
     nothing = _nothing()
     none = Cost(device_us=nothing, host_us=nothing, exposed_us=nothing, below_us=nothing, above_us=nothing)
     if runtime.engine is None:
         waits = runtime.host_us_per_drafted_step
         return replace(none, exposed_us=np.asarray(waits)) if waits else None
-    added = drafting_us(runtime.engine, drafter, passes, batch)
+    added = drafting_us(runtime.engine, drafter, passes, batch, width)
     return replace(none, exposed_us=added.time_us, draft_half_us=added.half_us)

@@ -1,8 +1,10 @@
 """What a serving engine adds to the kernels of a step (docs/method.md, engines).
 
-    (N1)  host     = max(0, a + b h - hidden)             every step of b requests
-    (N2)  drafting = e + K u + b h_s                      a step that drafts by K forward passes
+    (N1)  host     = max(0, a + b' h - hidden)            every step of b requests, b' = min(b, 256)
+    (N2)  drafting = e + b' h_s (+ tree)                  a step that drafts by forward passes
                    = b n                                  a step that looks its drafts up in the text
+          pass     = |kernels, u|_3                       one of the drafter's passes
+    (N17) pieces   = plan + layers piece                  a pass whose attention no whole graph holds
     (N3)  rows     = tokens filled up to the next captured size
     (N4)  choice   = sampling_us + r V sampling_bytes / B a token for each of r rows of V logits
 
@@ -14,8 +16,10 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
+from msgspec.structs import replace
 
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.gpu import Gpu
@@ -28,6 +32,10 @@ class Added(NamedTuple):
     time_us: FloatArray
     half_us: FloatArray
 
+    def plus(self, other: Added) -> Added:
+        """Both, their errors independent."""
+        return Added(self.time_us + other.time_us, np.hypot(self.half_us, other.half_us))
+
 
 def host_us(engine: Engine, batch: Size) -> Added:
     """(N1): the work of the host in a step of `batch` requests that hides behind nothing.
@@ -35,7 +43,7 @@ def host_us(engine: Engine, batch: Size) -> Added:
     Each request is sent one token or more in a step; what that takes (host_us_per_token) is added by
     `step/server.py`, where tokens are known.
     """
-    requests = np.asarray(batch, dtype=np.float64)
+    requests = _measured_requests(batch)
     terms = (
         (engine.host_us_per_step, 1.0),
         (engine.host_us_per_request, requests),
@@ -45,23 +53,53 @@ def host_us(engine: Engine, batch: Size) -> Added:
     return Added(np.maximum(added.time_us, 0.0), added.half_us)
 
 
-def drafting_us(engine: Engine, drafter: str, passes: int, batch: Size) -> Added:
-    """(N2): what drafting adds beside its kernels. passes: forward passes of the drafter, 0 for a look-up."""
-    requests = np.asarray(batch, dtype=np.float64)
+def drafting_us(engine: Engine, drafter: str, passes: int, batch: Size, width: int = 1) -> Added:
+    """(N2): what drafting adds beside its passes. passes: forward passes of the drafter, 0 for a look-up.
+
+    width: nodes that each pass adds to a node; above 1 the drafts are a tree.
+    """
     if passes == 0 and drafter in LOOKUPS:
-        return _sum(((engine.lookup_us_per_request, requests),))
-    per_pass = engine.draft_us_per_eagle3_pass if drafter in EAGLE3 else engine.draft_us_per_pass
+        return _sum(((engine.lookup_us_per_request, np.asarray(batch, dtype=np.float64)),))
+    requests = _measured_requests(batch)
+    is_tree = float(width > 1)
     return _sum(
         (
             (engine.draft_us_per_step, 1.0),
-            (per_pass, float(passes)),
+            (engine.tree_us_per_step, is_tree),
             (engine.draft_us_per_request, requests),
         )
     )
 
 
-EAGLE3 = ("eagle3", "p-eagle")
-"""Drafters of the method `eagle3` of engines."""
+def pass_us(engine: Engine, layers: int, kernels_us: FloatArray) -> Added:
+    """(N2): what a drafter's pass of so many layers takes longer than its kernels, whose host works ahead."""
+    by_layer = replace(engine.draft_us_per_layer, value=layers * engine.draft_us_per_layer.value)
+    host = max(engine.draft_us_per_pass, by_layer, key=lambda term: term.value)
+    whole = norm_max(kernels_us, np.asarray(host.value), HOST_OVERLAP)
+    share = (host.value / np.maximum(whole, 1e-9)) ** (HOST_OVERLAP - 1.0)
+    return Added(np.asarray(whole - kernels_us), np.asarray(share * host.half_width))
+
+
+def pieces_us(engine: Engine, layers: int, query_tokens: Size) -> Added:
+    """(N17): the plan of a pass whose attention no whole graph holds, and with several queries its pieces."""
+    pieces = np.where(np.asarray(query_tokens) > 1, float(layers), 0.0)
+    return _sum(((engine.plan_us_per_pass, 1.0), (engine.pieces_us_per_layer, pieces)))
+
+
+HOST_OVERLAP = 3.0
+"""Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
+
+From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.8
+(`medusa-sim reproduce table1-rates`, docs/method.md, runtime).
+"""
+MEASURED_REQUESTS = 256.0
+"""Up to which what an engine charges per request was measured; more are charged as much as these."""
+
+
+def _measured_requests(batch: Size) -> FloatArray:
+    return np.minimum(np.asarray(batch, dtype=np.float64), MEASURED_REQUESTS)
+
+
 LOOKUPS = ("ngram", "suffix")
 """Drafters that look drafts up in the text and run no network."""
 

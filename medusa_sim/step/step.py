@@ -9,7 +9,9 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source
-from medusa_sim.operators.operator import Elementwise, Size
+from medusa_sim.operators.operator import Attention, Elementwise, Size
+from medusa_sim.specs.attention_backends import backend_of
+from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.runtime import Runtime
@@ -20,15 +22,17 @@ from medusa_sim.step.engine import choice_us, padded_tokens
 from medusa_sim.step.network import acceptance_launches, step_launches
 from medusa_sim.step.union import CHAIN, Overlap
 from medusa_sim.step.workload import Launch, Part, Scope, Workload, decode, prefill, verify
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
     """What stays the same over a grid: the model, how it is run, and what drafts for it.
 
-    depth: the longest path of drafts, which sizes the cache compaction. match_rate: share of the steps in
-    which drafts are found, for a drafter that looks them up in the text. parallel: the GPUs that share the
-    model. overlap: how far the candidates of a sequence share experts.
+    method: name of the drafter that verification steps serve, by which engines schedule them (empty: that of
+    `drafter`). depth: the longest path of drafts, which sizes the cache compaction. match_rate: share of the
+    steps in which drafts are found, for a drafter that looks them up in the text. parallel: the GPUs that
+    share the model. overlap: how far the candidates of a sequence share experts.
     """
 
     latency: LatencyModel
@@ -36,6 +40,7 @@ class Setting:
     runtime: Runtime
     scope: Scope
     drafter: Drafter
+    method: str = ""
     depth: int = 5
     match_rate: float = 1.0
     parallel: Parallel = ONE
@@ -176,7 +181,14 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     device_us = device.total() + launch_us
     shape = work.workload
     beside = beside_kernels(
-        work.runtime, kernels, work.of, shape.batch, shape.query_tokens, work.layers, device_us
+        work.runtime,
+        kernels,
+        work.of,
+        shape.batch,
+        shape.query_tokens,
+        work.layers,
+        device_us,
+        whole_graph=has_whole_graph(latency, work),
     )
     return StepTime(
         cost=Cost(
@@ -191,6 +203,29 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
         source=source,
         works=(work,),
     )
+
+
+def step_kernels(gpu: Gpu, runtime: Runtime, dtype: str) -> str:
+    """Name of the kernel set of a whole step. Raises SpecError where the runtime names none for the dtype."""
+    named = runtime.kernel_set(dtype)
+    return named if named == "paper" else gpu.step_kernels.get(dtype, named)
+
+
+def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
+    """Whether the engine's graph of this pass holds its attention too (`specs.attention_backends`)."""
+    if work.runtime.engine is None or work.of == "continued" or work.workload.phase == "prefill":
+        return True
+    for operator in (launch.operator for launch in work.launches):
+        if isinstance(operator, Attention) and operator.is_fused:
+            backend = backend_of(
+                work.runtime.library,
+                latency.gpu.architecture,
+                latent=False,
+                bytes_of_kv=BYTES_PER_ELEMENT[operator.stored_dtype],
+                head_dim=float(np.max(operator.head_dim)),
+            )
+            return backend.full_graph
+    return True
 
 
 def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> OperatorTime:
@@ -264,6 +299,7 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
 def _verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:
     width = processed_tokens(setting, candidates)
     workload = replace(verify(batch, seq_len, width), overlap=setting.overlap)
+    setting = replace(setting, runtime=setting.runtime.drafting(setting.method or setting.drafter.name))
     accepting = setting.scope == "model" and not setting.runtime.chain_only
     more = acceptance_launches(setting.shard, workload, setting.depth) if accepting else ()
     return _target_work(setting, workload, more)
@@ -319,7 +355,8 @@ def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Siz
     passes = setting.drafter.work(setting.shard, workload, setting.runtime)
     timed = tuple(work_time(setting.latency, work) for work in passes)
     own_passes = sum(work.of == "draft" for work in passes)
-    added = drafting_cost(setting.runtime, setting.drafter.name, own_passes, batch)
+    drafter = setting.drafter
+    added = drafting_cost(setting.runtime, drafter.name, own_passes, batch, drafter.nodes_per_level)
     return timed if added is None else (*timed, _no_kernels(added))
 
 

@@ -35,7 +35,8 @@ class EngineTerms:
     """Microseconds beside kernels, in the form of `step/engine.py`.
 
     step: (N1) of the host, by target, since an engine without graphs launches every layer from there;
-    request: (N1) for each request. draft_pass, draft_request: (N2) of a draft model. row: (N4) for a row of
+    request: (N1) for each request. draft_pass, draft_request: of a draft model, beside the
+    kernels of its passes, since a CPU launches them itself. row: (N4) for a row of
     logits, verified or drafted. A look-up (N2) cannot be told from its rows at one number of drafts: no term.
     """
 
@@ -51,6 +52,7 @@ class EngineTerms:
         added = host_us(engine, step.batch).time_us
         if step.method == "draft":
             added = added + drafting_us(engine, "draft-model", step.drafts, step.batch).time_us
+            added = added + self.draft_pass * step.drafts
         return float(added + self.row * _logit_rows(step))
 
 
@@ -64,7 +66,6 @@ def _engine(terms: EngineTerms, target: str) -> Engine:
         "host_us_per_request": terms.request,
         "hidden_us_per_step": 0.0,
         "draft_us_per_step": 0.0,
-        "draft_us_per_pass": terms.draft_pass,
         "draft_us_per_request": terms.draft_request,
     }
     return base.with_terms({name: Term(value=value, source="fitted here") for name, value in given.items()})

@@ -167,7 +167,7 @@ def test_draft_terms_are_what_is_left_beside_plain_runs() -> None:
         host_us_per_request=40.0,
         draft_us_per_step=700.0,
         draft_us_per_request=30.0,
-        draft_us_per_pass=150.0,
+        draft_us_per_pass=650.0,
     )
     made = made_rows(asked, (1, 8, 64), (0, 3))
     fitted = fitted_runtime(setting(), made, name="mine", title="t", drafter=eagle)

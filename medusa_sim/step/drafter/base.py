@@ -125,6 +125,11 @@ class Drafter(ABC):
     def kv_bytes_per_token(self, model: Model) -> float:
         """Bytes of KV cache that drafting keeps for each committed token."""
 
+    @property
+    def nodes_per_level(self) -> int:
+        """Drafts that a pass adds to each node of a tree; 1: a chain."""
+        return 1
+
     def kv_slots(self) -> int:
         """Tokens of KV cache that one request holds for drafting beside its committed tokens and candidates.
 

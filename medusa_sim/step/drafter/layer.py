@@ -50,6 +50,11 @@ class LayerDrafter(Drafter):
         """`depth` passes of the layer."""
         return cls(depth=depth, width=width, draft_vocab=parts.draft_vocab)
 
+    @property
+    def nodes_per_level(self) -> int:
+        """Its width."""
+        return self.width
+
     def _network(self, model: Model) -> Model:
         """The draft layers as a model: dense, in the dtype of the activations, as their checkpoints are."""
         width = model.mlp.width
