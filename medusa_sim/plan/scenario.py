@@ -384,7 +384,7 @@ class Scenario:
             )
         if self.given["dtype"] is None:
             told += [f"{self.model.name}: {note}" for note in self.model.notes if note.endswith(RUN_IN_FP16)]
-        if self.runtime.engine is not None and not self.runtime.engine.is_measured:
+        if not self.runtime.is_measured:
             told.append(
                 f"{self.runtime.name}: nobody measured this engine; its own terms are guesses or another's, "
                 "with wide bands"

@@ -174,22 +174,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """Every term by name."""
         return {name: getattr(self, name) for name in UNITS}
 
-    @property
-    def is_measured(self) -> bool:
-        """Whether any term was measured on this engine itself."""
-        return any(term.valid and not term.inherited_from for term in self.terms.values())
-
-    @property
-    def kernels_alone(self) -> Engine:
-        """The engine with its kernels, merged and padded as it runs them, and nothing beside them.
-
-        The times of its host, of drafting and of what no graph holds are 0, so that no step takes longer in
-        it; a kernel is the same kernel in both.
-        """
-        nothing = {name: term for name, term in self.terms.items() if name.startswith(_BESIDE_KERNELS)}
-        return self.with_terms(
-            {name: msgspec.structs.replace(term, value=0.0) for name, term in nothing.items()}
-        )
+    def is_measured(self, family: str) -> bool:
+        """Whether any term was measured on this engine itself, or on another version of its family (`vllm`)."""
+        lenders = (term.inherited_from for term in self.terms.values() if term.valid)
+        return any(lender.partition("-")[0] in ("", family) for lender in lenders)
 
     def widened(self, factor: float) -> Engine:
         """The engine with bands so many times as wide: what it was not measured on."""

@@ -82,6 +82,11 @@ class Runtime:
         return replace(self, name=f"{self.name}, kernels alone", engine=self.engine.kernels_alone)
 
     @property
+    def is_measured(self) -> bool:
+        """Whether it is no engine, or one of which some version was measured."""
+        return self.engine is None or self.engine.is_measured(self.name.partition("-")[0])
+
+    @property
     def chain_only(self) -> bool:
         """Whether it runs no trees."""
         return self.engine is not None and self.engine.chain_only

@@ -26,10 +26,10 @@ KERNELS = ("paper", "kernel", "cuda-graph", "hf-eager")
 ENGINES = (
     "vllm-0.10",
     "vllm-0.11",
+    "vllm-0.14",
     "vllm-0.15",
     "vllm-0.24",
     "vllm-0.33",
-    "vllm-0.15",
     "vllm-0.8",
     "vllm-v0",
     "sglang-0.4",

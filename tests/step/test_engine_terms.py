@@ -73,7 +73,7 @@ def test_drafting_costs_more_with_each_pass_and_a_look_up_less_than_any(name: st
 
 def test_a_pass_is_as_long_as_the_longer_of_its_kernels_and_its_host() -> None:
     """EAGLE-3 was charged 392 us beside its kernels where EAGLE had 125: one host serves both."""
-    terms = engine("vllm-0.15")
+    terms = engine("vllm-0.14")
     host = terms.draft_us_per_pass.value
     for kernels in (0.1 * host, host, 10.0 * host):
         whole = kernels + float(pass_us(terms, 1, np.asarray(kernels)).time_us)
@@ -91,13 +91,13 @@ def test_what_is_charged_per_request_ends_where_it_was_measured() -> None:
 
 def test_drafters_without_asynchronous_scheduling_pay_the_host_that_others_hide() -> None:
     """n-grams cost an engine 12 % of a step of an 8B model, where 2 % were charged."""
-    asked = setting("vllm-0.15", model=load_model("llama-3.1-8b"))
+    asked = setting("vllm-0.14", model=load_model("llama-3.1-8b"))
     plain = float(decode_step(asked, 1, 512).time_us)
     bare = [
         float(verification_step(replace(asked, method=method), 1, 512, 4).time_us)
         for method in ("eagle3", "ngram", "medusa")
     ]
-    hidden = engine("vllm-0.15").hidden_us_per_step.value
+    hidden = engine("vllm-0.14").hidden_us_per_step.value
     assert bare[0] < 1.03 * plain
     assert bare[1] == bare[2] == pytest.approx(bare[0] + hidden, rel=0.01)
 
