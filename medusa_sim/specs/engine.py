@@ -53,7 +53,10 @@ UNITS: dict[str, str] = {
 }
 """Unit of every term, in the order in which they are listed."""
 
-_BESIDE_KERNELS = ("host_us", "hidden_us", "draft_us", "lookup_us", "eager_us", "idle_draft_share")
+_BESIDE_KERNELS = (
+    "host_us", "hidden_us", "draft_us", "tree_us", "lookup_us", "plan_us", "pieces_us", "eager_us",
+    "idle_draft_share",
+)  # fmt: skip
 """How terms begin that are not the time of a kernel."""
 GraphUnit = Literal["tokens", "multiples", "requests"]
 
@@ -175,9 +178,21 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return {name: getattr(self, name) for name in UNITS}
 
     def is_measured(self, family: str) -> bool:
-        """Whether any term was measured on this engine itself, or on another version of its family (`vllm`)."""
+        """Whether any term was measured on this engine itself or another version of its family (`vllm`)."""
         lenders = (term.inherited_from for term in self.terms.values() if term.valid)
         return any(lender.partition("-")[0] in ("", family) for lender in lenders)
+
+    @property
+    def kernels_alone(self) -> Engine:
+        """The engine with its kernels, merged and padded as it runs them, and nothing beside them.
+
+        The times of its host, of drafting and of what no graph holds are 0, so that no step takes longer in
+        it; a kernel is the same kernel in both.
+        """
+        nothing = {name: term for name, term in self.terms.items() if name.startswith(_BESIDE_KERNELS)}
+        return self.with_terms(
+            {name: msgspec.structs.replace(term, value=0.0) for name, term in nothing.items()}
+        )
 
     def widened(self, factor: float) -> Engine:
         """The engine with bands so many times as wide: what it was not measured on."""
@@ -266,7 +281,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
             f"{where}: {key}.step_limits: the last entry holds for every card: no memory_gib, no but"
         )
     engine = Engine(**found)
-    if relative is None or engine.is_measured:
+    if relative is None or engine.is_measured(""):
         return engine
     lent = relative[1].terms
     return engine.with_terms(

@@ -202,7 +202,6 @@ def test_what_is_borrowed_is_said() -> None:
 
 @pytest.mark.parametrize("runtime", [name for name in runtime_names() if name != "paper"])
 def test_an_engine_that_nobody_measured_says_so(runtime: str) -> None:
-    engine = load_runtime(runtime).engine
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
     told = " ".join(scenario.but(runtime=runtime).warnings)
     assert ("nobody measured this engine" in told) == (runtime == "tensorrt-llm-1.2")
