@@ -105,7 +105,6 @@ def refuse_unused(kind: str | None) -> None:
     if ctx.params["with_operators"] and kind != "decoder_steps":
         raise UsageError("--with-operators goes with --decoder-steps FOLDER, where the steps are written")
     unused = _UNUSED["with_operators" if ctx.params["with_operators"] else kind]
-    unused = _UNUSED["with_operators" if ctx.params["with_operators"] else kind]
     for parameter in ctx.command.params:
         name = parameter.name or ""
         if name in unused and ctx.get_parameter_source(name) is not ParameterSource.DEFAULT:

@@ -67,8 +67,9 @@ def reproduce(
         click.echo(f"targets: {' '.join(TARGETS)}", err=True)
         return
     found = reproduction(target, data_dir)
-    output.rows(found.frame, "reproduce", target=found.name, title=found.title, source=found.source)
+    # first, so that nobody reads a column against a baseline that is not the paper's
     click.echo(f"{found.title}\nsource: {found.source}\nnote: {found.caveat}", err=True)
+    output.rows(found.frame, "reproduce", target=found.name, title=found.title, source=found.source)
     if plot is not None:
         from medusa_sim.report.figures import save
         from medusa_sim.report.figures.reproduce import reproduction_figure

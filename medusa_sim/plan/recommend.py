@@ -31,8 +31,8 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         raise UsageError(f"scope {scenario.scope}: a recommendation is about whole models; take scope model")
     if scenario.traffic is not None:
         raise UsageError(
-            "prompt_tokens, output_tokens: a recommendation takes one request (--prompt, --output-tokens); "
-            "`sweep` takes the traffic of a server"
+            "prompt_tokens, output_tokens: a recommendation takes one request (--prompt-tokens, "
+            "--output-tokens); `sweep` takes the traffic of a server"
         )
     # One memory of kernel times for every surface of this answer.
     kept = scenario.but(latency=cached(scenario.latency), kernels=_kernels(scenario))

@@ -163,6 +163,12 @@ def verdicts(found: Answer) -> list[str]:
     ]
     if found.shortfall is not None:
         told.append(shortfall_text(found.shortfall))
+    if found.slower_format_us is not None:
+        own, published = found.slower_format_us
+        told.append(
+            f"Slower than as published: a plain step at batch {found.grid.batch[0]} takes {duration(own)} in "
+            f"{found.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype."
+        )
     if found.ends_profile:
         profile = found.scenario.profile.name
         told.append(f"The best count is the largest that acceptance {profile} describes: more may pay.")

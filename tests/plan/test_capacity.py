@@ -77,3 +77,16 @@ def test_the_parts_of_the_memory_are_the_memory() -> None:
         assert float(parts.total) == pytest.approx(found.best.columns["memory_bytes"][case])
         assert most >= found.best.columns["batch"][case]
         assert all(float(part) > 0.0 for part in parts)
+
+
+def test_a_format_that_is_slower_is_told() -> None:
+    small = {"gpu": "b200", "model": "llama-3.1-8b", "tp": 4, "runtime": "cuda-graph", **EAGLE}
+    grid = Grid.of([1], [1024], [1, 2])
+    told = {dtype: answer(Scenario(**small, dtype=dtype), grid).slower_format_us for dtype in (None, "fp8")}  # type: ignore[arg-type]
+    assert told[None] is None
+    plain = {
+        dtype: float(price(Scenario(**small, dtype=dtype), [1], [1024], ()).decode_us[0, 0])  # type: ignore[arg-type]
+        for dtype in told
+    }
+    expected = (plain["fp8"], plain[None]) if plain["fp8"] > plain[None] else None
+    assert told["fp8"] == (None if expected is None else pytest.approx(expected))
