@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import time
 from pathlib import Path
@@ -11,9 +12,10 @@ import click
 
 from medusa_sim.cli.decoder_extra import SEED_MAX, require_decoder_extra
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import output_options, overwrite_option
+from medusa_sim.cli.options import PositiveFloat, output_options, overwrite_option
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.sections import Sectioned
+from medusa_sim.errors import UsageError
 
 
 @click.command(
@@ -55,9 +57,7 @@ from medusa_sim.cli.sections import Sectioned
 @click.option("--steps", type=click.IntRange(min=1), default=2000, show_default=True)
 @click.option("--batch", type=click.IntRange(min=1), default=16, show_default=True, help="Texts per step.")
 @click.option("--length", type=click.IntRange(min=8), default=256, show_default=True, help="Tokens per text.")
-@click.option(
-    "--learning-rate", type=click.FloatRange(min=0, min_open=True), help="Peak [default: by method]."
-)
+@click.option("--learning-rate", type=PositiveFloat(), help="Peak [default: by method].")
 @click.option("--seed", type=click.IntRange(0, SEED_MAX), default=0, show_default=True)
 @click.option(
     "--vocab", type=click.IntRange(min=257), default=1024, show_default=True, help="Of a new tokenizer."
@@ -111,6 +111,9 @@ from medusa_sim.cli.sections import Sectioned
 def train(plot: Path | None, output: Output, data_dir: Path | None, **values: Any) -> None:
     """Train a checkpoint that `decode` runs. A killed run goes on when the same command is given again."""
     del data_dir
+    for name in ("lambda_0", "temperature"):
+        if not math.isfinite(values[name]):
+            raise UsageError(f"--{name.replace('_', '-')} {values[name]}: a finite number is needed")
     require_decoder_extra(*(["peft"] if values["method"] == "medusa-2" else []))
     import pandas as pd
 

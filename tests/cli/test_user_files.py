@@ -182,6 +182,15 @@ def test_own_runtimes_and_kernels_are_replaced_only_when_asked(tmp_path: Path) -
         assert _run(*args, "--overwrite").exit_code == 0
 
 
+@pytest.mark.parametrize("option", ["--learning-rate", "--lambda-0", "--temperature"])
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_training_with_no_number_is_refused_before_it_begins(option: str, value: str, tmp_path: Path) -> None:
+    ended = _run("train", "--method", "backbone", "--save", str(tmp_path / "new"), option, value)
+    assert ended.exit_code == 2
+    assert "finite number" in ended.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def _command(case: tuple[str, ...]) -> click.Command:
     return next(found for words, found in _commands(cli, ()) if case[: len(words)] == words)
 
