@@ -204,6 +204,13 @@ def _drafters(command: Command) -> Command:
     help="Whose that share is: one text of all requests, held once, or what each session said before.",
 )
 @click.option(
+    "--acceptance-spread",
+    type=click.FloatRange(0.0, 10.0),
+    default=0.0,
+    show_default=True,
+    help="Standard deviation among requests on the logit of their acceptance; the mean stays the profile's.",
+)
+@click.option(
     "--seeds",
     type=click.IntRange(1, 100),
     default=None,

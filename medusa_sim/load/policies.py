@@ -198,6 +198,17 @@ def schedule_by_context(table: StepTable, gain: float = SWITCHING_GAIN) -> BySiz
     return BySizeAndLength(lengths, tuple(schedule_of(table, length, gain) for length in lengths))
 
 
+ENGINE_NAMES = {
+    "num_speculative_tokens_per_batch_size": "schedule",
+    "speculative-adaptive": "adaptive",
+}
+"""Settings of vLLM and SGLang that mean one of the policies here."""
+NOT_SIMULATED = {
+    "adaptive-verification": "vLLM's drops drafts by their confidence, which is not drawn",
+    "enable_adaptive_verification": "vLLM's drops drafts by their confidence, which is not drawn",
+    "priority": "requests are served first come first served",
+}
+"""Names that engines have, and why they mean nothing here."""
 NAMES = ("none", "K", "schedule", "schedule=1:5,32:3,96:0", "schedule-context", "adaptive", "budget")
 """Forms of a policy's name; K is a whole number."""
 _COMPUTED = ("schedule", "schedule-context", "adaptive", "budget")
@@ -263,6 +274,10 @@ def _entries(name: str) -> tuple[tuple[int, int], ...] | None:
     if name in _COMPUTED:
         return None
     kind, _, given = name.partition("=")
+    if name in NOT_SIMULATED:
+        raise UsageError(
+            f"policy {shown(name)} is not simulated: {NOT_SIMULATED[name]}; give one of {', '.join(NAMES)}"
+        )
     if kind != "schedule":
         raise UsageError(f"policy {shown(name)}: give one of {', '.join(NAMES)}")
     try:

@@ -34,7 +34,9 @@ _KINDS = {
         ("users", "requests", "max_num_seqs", "max_num_batched_tokens", "block_size", "seeds"), WHOLE
     ),
     **dict.fromkeys(("think_s", "burstiness", "ramp", "prompt_tokens", "output_tokens", "length_cv"), NUMBER),
-    **dict.fromkeys(("ttft_ms", "tpot_ms", "e2e_ms", "share", "prefix_hit_rate"), NUMBER),
+    **dict.fromkeys(
+        ("ttft_ms", "tpot_ms", "e2e_ms", "share", "prefix_hit_rate", "acceptance_spread"), NUMBER
+    ),
     "drop_long": FLAG,
     "trace": ("a path", (str, os.PathLike)),
 }
@@ -81,6 +83,7 @@ def load_test(
     block_size: int = BLOCK_TOKENS,
     prefix_hit_rate: float = 0.0,
     prefix: str = LOAD_PREFIXES[0],
+    acceptance_spread: float = 0.0,
     seeds: int | None = None,
     drop_long: bool = False,
 ) -> LoadTest:
@@ -121,6 +124,7 @@ def load_test(
         goals=Goals(ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s, share=share),
         seeds=(LOAD_SEEDS if trace is None else 1) if seeds is None else seeds,
         drop_long=drop_long,
+        spread=acceptance_spread,
     )
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.decoding import Decoding
-from medusa_sim.load.draws import Draws
+from medusa_sim.load.draws import Draws, kinds_of, rates_by_kind
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import Fixed, Policy, State, chosen
 from medusa_sim.load.prompts import Prompt, Prompts
@@ -41,8 +41,9 @@ def run(
     policy: Policy,
     seed: int = 0,
     advance: Advance | None = None,
+    spread: float = 0.0,
 ) -> Record:
-    """Serve every request; the same arguments give the same record.
+    """Serve every request; the same arguments give the same record. spread: of their acceptance (L3).
 
     Raises UsageError for a request that never fits, or a policy that returns nonsense.
     """
@@ -52,7 +53,7 @@ def run(
             f"a request of {requests.longest} tokens and {table.drafts_max} drafts does not fit into "
             f"{limits.kv_tokens} tokens of KV cache; leave it out or choose a larger card"
         )
-    return _Run(requests, table, limits, policy, seed, advance).run()
+    return _Run(requests, table, limits, policy, seed, advance, spread).run()
 
 
 class _Run:
@@ -66,6 +67,7 @@ class _Run:
         policy: Policy,
         seed: int,
         advance: Advance | None,
+        spread: float = 0.0,
     ) -> None:
         self.requests, self.table, self.limits, self.policy = requests, table, limits, policy
         self.seed, self.advance = seed, advance
@@ -90,7 +92,9 @@ class _Run:
         self.in_system_s = 0.0
         self.window = [0.0, np.inf]
         self.recorder = Recorder(table.drafts_max, limits.max_requests)
-        self.draws = {drafts: Draws(table.rates, drafts, seed) for drafts in range(1, table.drafts_max + 1)}
+        rates = rates_by_kind(table.rates, spread)
+        kinds = None if len(rates) == 1 else kinds_of(count, seed)
+        self.draws = {n: Draws(rates, n, seed, kinds) for n in range(1, table.drafts_max + 1)}
         self.hold = int(getattr(policy, "hold_steps", 1))
         self.idles = not isinstance(policy, Fixed)
         self.drafts = 0
@@ -259,7 +263,7 @@ class _Run:
         """(tokens emitted, drafts accepted) of one step of every decoding request."""
         b = self.decoding.count
         if drafts:
-            draws = self.draws[drafts].take(1, b)[0]
+            draws = self.draws[drafts].take(1, self.decoding.at[:b])[0]
             accepted = int(draws.sum())
             gained = np.minimum(draws + 1, self.decoding.remaining[:b])
             total = int(gained.sum())
@@ -348,7 +352,7 @@ class _Run:
         b = self.decoding.count
         steps = min(steps, max(ceil(least / self.table.tokens_per_step[drafts]), 1), max(_MOST_DRAWS // b, 1))
         source = self.draws[drafts]
-        draws = source.take(steps, b)
+        draws = source.take(steps, self.decoding.at[:b])
         remaining = self.decoding.remaining[:b]
         gained = draws.sum(axis=0) + steps
         if steps > 1 and (gained >= remaining).any():

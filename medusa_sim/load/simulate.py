@@ -14,7 +14,7 @@ from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.limits import BLOCK_TOKENS, Limits, check_sizes, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
-from medusa_sim.load.policies import Fixed, Policy, drafts_asked, never_drafts, policy_of
+from medusa_sim.load.policies import ENGINE_NAMES, Fixed, Policy, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import run
@@ -26,6 +26,7 @@ from medusa_sim.plan.scenario import Scenario
 PLAIN = "none"
 DEFAULT_POLICIES = (PLAIN, "schedule")
 _MOST_SEEDS = 100
+_MOST_SPREAD = 10.0
 Advance = Callable[[int], None]
 """Told how many more requests have been simulated."""
 
@@ -57,6 +58,7 @@ class Served:
     name: str
     table: StepTable
     limits: Limits
+    spread: float = 0.0
 
     def run(self, requests: Requests, seed: int, advance: Advance | None = None) -> Record:
         """One run from a fresh policy."""
@@ -68,7 +70,7 @@ class Served:
                 advance(finished - told[0])
                 told[0] = finished
 
-        record = run(requests, self.table, self.limits, self.policy(), seed, more)
+        record = run(requests, self.table, self.limits, self.policy(), seed, more, self.spread)
         more(requests.count, requests.count)
         return record
 
@@ -154,6 +156,7 @@ class LoadTest:
     """A scenario, its server and where its requests come from: what every run shares.
 
     policies: names (`policies.NAMES`) or objects of one's own. drop_long: leave out requests that do not fit.
+    spread: standard deviation of the requests on the logit of their acceptance.
     Raises UsageError for what makes no sense, SpecError or CoverageError from the scenario.
     """
 
@@ -164,12 +167,21 @@ class LoadTest:
     goals: Goals = field(default_factory=Goals)
     seeds: int = LOAD_SEEDS
     drop_long: bool = False
+    spread: float = 0.0
 
     def __post_init__(self) -> None:
+        if not 0.0 <= self.spread <= _MOST_SPREAD:
+            raise UsageError(
+                f"acceptance spread {self.spread:g}: a deviation from 0 to {_MOST_SPREAD:g} is allowed"
+            )
         if not 1 <= self.seeds <= _MOST_SEEDS:
             raise UsageError(f"seeds {self.seeds}: whole numbers from 1 to {_MOST_SEEDS} are allowed")
         if not self.policies:
             raise UsageError("policies are empty: give at least one, such as none,3,schedule")
+        self.policies = tuple(
+            ENGINE_NAMES.get(policy, policy) if isinstance(policy, str) else policy
+            for policy in self.policies
+        )
         for policy in self.policies:
             if not isinstance(policy, str) and (isinstance(policy, type) or not isinstance(policy, Policy)):
                 raise UsageError(
@@ -251,10 +263,17 @@ class LoadTest:
                 name=made.name,
                 table=table,
                 limits=self.limits(drafts),
+                spread=self.spread,
             )
         from copy import deepcopy
 
-        return Served(policy=lambda: deepcopy(made), name=made.name, table=table, limits=self.limits(drafts))
+        return Served(
+            policy=lambda: deepcopy(made),
+            name=made.name,
+            table=table,
+            limits=self.limits(drafts),
+            spread=self.spread,
+        )
 
     def point(self, served: Served, rate_per_s: float | None, *, advance: Advance | None = None) -> LoadPoint:
         """One policy at one rate, over the seeds."""

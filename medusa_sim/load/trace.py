@@ -43,6 +43,11 @@ def read_trace(path: Path) -> Requests:
     prompt = _whole(path, frame, columns, PROMPT, "prompt tokens")
     output = _whole(path, frame, columns, OUTPUT, "output tokens")
     arrival = _arrival(path, frame, columns)
+    if "priority" in columns and len(set(frame[columns["priority"]])) > 1:
+        raise DataError(
+            f"{named(path)}: requests have different priorities, which are not simulated: all are served "
+            "first come, first served; drop the column to run it so"
+        )
     try:
         return checked_requests(arrival, prompt, output, source=path.name)
     except UsageError as error:

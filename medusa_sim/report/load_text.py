@@ -26,6 +26,7 @@ _FULL = 0.97
 """Share of the saturated rate from which a rate is told to be too high."""
 _SHORT = 0.9
 _UNSTEADY = "not steady"
+_MOST_EATEN = 0.5
 
 
 def headline(test: LoadTest) -> str:
@@ -212,7 +213,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
                 each.policy,
                 _rate(each.saturated_per_s),
                 significant(each.saturated_tokens_per_s, 4),
-                NOTHING if each.largest_per_s is None else _rate(each.largest_per_s),
+                NOTHING if each.largest_per_s is None else _rate(each.largest_per_s) + _half(each),
                 NOTHING
                 if each.policy == "none"
                 else "never"
@@ -231,7 +232,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
         headers=headers,
         rows=tuple(rows),
         right=(False, *(True for _ in headers[1:])),
-        title="what the server carries, requests/s; off from: requests in flight",
+        title="what the server carries, requests/s (+-: 95 % over the seeds); off from: requests in flight",
     )
     is_searched = any(each.largest_per_s is not None for each in answer.carried)
     unused = [
@@ -242,6 +243,11 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     for name, leave in unused:
         table = table.without(name) if leave else table
     return table
+
+
+def _half(each: Carried) -> str:
+    """`+-0.42`, half of the 95 % interval of the knee over the seeds."""
+    return "" if each.largest_half_width is None else f" +-{significant(each.largest_half_width, 2)}"
 
 
 def findings(answer: LoadAnswer) -> list[str]:
@@ -289,10 +295,30 @@ def warnings(answer: LoadAnswer) -> list[str]:
                 f"{point.policy}{_at(point)}: {point.mean['preemptions']:.0f} requests lost their KV cache "
                 "and were computed again; fewer in a step (--max-num-seqs) may be faster"
             )
+    told += _eaten(answer)
     dropped = max((point.dropped for point in points), default=0)
     if dropped:
         told.append(f"{dropped} requests were too long and left out")
     return list(dict.fromkeys(told))
+
+
+def _eaten(answer: LoadAnswer) -> list[str]:
+    """Where drafts leave prompts little of the tokens of a step."""
+    told = []
+    for served in answer.test.served:
+        drafts, budget = served.table.drafts_max, served.limits.token_budget
+        most = max(
+            (point.mean["requests_decoding"] for point in answer.points if point.policy == served.name),
+            default=0.0,
+        )
+        taken = most * (1 + drafts)
+        if drafts and taken > _MOST_EATEN * budget:
+            told.append(
+                f"{served.name}: {most:.0f} requests with up to {drafts} drafts take "
+                f"{percent(taken / budget, 0)} of the {budget} tokens of a step, and prompts wait for the "
+                "rest (--max-num-batched-tokens)"
+            )
+    return told
 
 
 def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) -> str:

@@ -11,6 +11,7 @@ from load_tables import constant_table, limits, requests
 from medusa_sim.errors import UsageError
 from medusa_sim.load import scheduler
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
+from medusa_sim.load.draws import rates_by_kind
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, State, schedule_of
 from medusa_sim.load.record import Record
@@ -102,6 +103,25 @@ def test_a_full_closed_loop_emits_what_the_table_says() -> None:
         assert rate == pytest.approx(full, rel=0.03)
         if drafts:
             assert found.accepted / found.speculated == pytest.approx(sum((0.8, 0.5, 0.3)[:drafts]), rel=0.02)
+
+
+def test_requests_that_differ_keep_the_mean_that_throughput_follows_and_widen_latencies() -> None:
+    profile = np.array([0.8, 0.6, 0.4])
+    for spread in (0.0, 0.5, 1.0, 2.0):
+        kinds = rates_by_kind(profile, spread)
+        assert float((1.0 / (1.0 + kinds.sum(axis=1))).mean()) == pytest.approx(1.0 / 2.8, rel=1e-6)
+        assert (np.diff(kinds, axis=1) <= 1e-12).all()
+    table = constant_table(STEP_S, rates=tuple(profile))
+    asked = closed_loop(16, Lengths(prompt_tokens=1, output_tokens=400, prompt_cv=0, output_cv=0), count=640)
+    alike, unlike = (
+        run(asked, table, limits(max_requests=16), Fixed(3), spread=spread) for spread in (0.0, 1.0)
+    )
+    assert unlike.accepted / unlike.speculated == pytest.approx(profile.sum(), rel=0.02)
+    assert unlike.emitted / unlike.end_s == pytest.approx(alike.emitted / alike.end_s, rel=0.04)
+    slow, fast = (np.quantile(record.finish_s - record.first_token_s, 0.95) for record in (unlike, alike))
+    assert slow > 1.3 * fast
+    again = run(asked, table, limits(max_requests=16), Fixed(3), spread=1.0)
+    np.testing.assert_array_equal(again.finish_s, unlike.finish_s)
 
 
 def test_the_same_seed_gives_the_same_record_and_another_another() -> None:

@@ -72,6 +72,18 @@ def test_what_is_no_trace_is_one_line(tmp_path: Path, text: str, told: str) -> N
     assert "\n" not in str(caught.value)
 
 
+def test_priorities_are_refused_by_name(tmp_path: Path) -> None:
+    table = pd.read_csv(written(tmp_path, GOOD))
+    for priorities, refused in (([0, 0, 0], False), ([0, 2, 1], True)):
+        path = tmp_path / "trace.parquet"
+        table.assign(priority=priorities).to_parquet(path)
+        if refused:
+            with pytest.raises(DataError, match=r"priorities.*not simulated"):
+                read_trace(path)
+        else:
+            assert read_trace(path).count == 3
+
+
 def test_times_of_any_kind_are_seconds(tmp_path: Path) -> None:
     table = pd.read_csv(written(tmp_path, GOOD))
     for number, unit in enumerate(("s", "ms", "ns")):
