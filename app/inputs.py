@@ -28,6 +28,8 @@ WORDS = {
         "budget": "most tokens/s at every step",
     },
     "shows": {
+        "tpot_at_share_s": "time per token that 90 % keep, ms",
+        "ttft_at_share_s": "time to first token that 90 % keep, ms",
         "tpot_mean_s": "time per token, mean, ms",
         "tpot_p99_s": "time per token, 99th per cent, ms",
         "ttft_p50_s": "time to first token, median, ms",

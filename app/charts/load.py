@@ -12,8 +12,8 @@ _MS_PER_S = 1e3
 _MOST_POINTS = 400
 
 
-def rate_chart(rows: Rows, field: str, title: str, limit_ms: float | None = None) -> Spec:
-    """A line a policy over the rate; times in ms. limit_ms: drawn grey."""
+def rate_chart(rows: Rows, field: str, title: str, limit_ms: float | None = None, carried: Rows = ()) -> Spec:
+    """A line a policy over the rate; times in ms. limit_ms: drawn grey; carried: knees as dashed lines."""
     factor = _MS_PER_S if field.endswith("_s") and not field.endswith("_per_s") else 1.0
     values = [
         {"policy": row["policy"], "rate": row["rate_per_s"], "value": factor * row[field],
@@ -51,6 +51,18 @@ def rate_chart(rows: Rows, field: str, title: str, limit_ms: float | None = None
             },
         }
     )
+    knees = [
+        {"policy": row["policy"], "rate": row["largest_per_s"]} for row in carried if row["largest_per_s"]
+    ]
+    if knees:
+        tips = [category("policy", "policy"), quantity("rate", "carried, requests/s", format=".3g")]
+        layers.append(
+            {
+                "data": {"values": knees},
+                "mark": {"type": "rule", "strokeDash": [5, 4]},
+                "encoding": {"x": quantity("rate", "requests a second"), "color": colour, "tooltip": tips},
+            }
+        )
     return base(320, layer=layers)
 
 

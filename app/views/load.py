@@ -14,7 +14,7 @@ from chosen import SetUp
 from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.report import load_text
-from medusa_sim.report.load_rows import load_arrow, timeline_arrow
+from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
 from medusa_sim.report.numbers import significant
 from medusa_sim.units import KILO
 
@@ -41,12 +41,12 @@ def page(set_up: SetUp) -> None:
     told = show.command(["load", *_options(set_up), *asked.options])
     rows = load_arrow(answer)
     shows, overs = inputs.WORDS["shows"], inputs.WORDS["over"]
-    what = inputs.choice(st, "shows", "Show", tuple(shows), "tpot_mean_s", "Against the rate.")
-    limit = {"tpot": asked.tpot_ms, "ttft": asked.ttft_ms}.get(what.split("_", maxsplit=1)[0])
+    what = inputs.choice(st, "shows", "Show", tuple(shows), "tpot_at_share_s", "Against the rate.")
+    limit = {"tpot_at_share_s": asked.tpot_ms, "ttft_at_share_s": asked.ttft_ms}.get(what)
     show.chart(
-        rate_chart(rows.to_pylist(), what, shows[what], limit),
+        rate_chart(rows.to_pylist(), what, shows[what], limit, carried_values(answer)),
         name="load",
-        caption="Each rate with the same requests for every policy. Grey: the limit.",
+        caption="The same requests for every policy. Grey: the limit; dashed: what each carries.",
         told=f"{told} --format csv",
         rows=rows,
         alt="Lines of the policies over the rate of requests",

@@ -39,9 +39,9 @@ from medusa_sim.writing import write_folder
 _TRUST = (
     "Steps are those of `sweep` and `recommend` for the same scenario, with their errors "
     "(docs/validation-engines.md); docs/validation-load.md has the errors under load.",
-    "Drafts are accepted by position with the profile's rates, the same for every request: requests that are "
-    "easy or hard to draft for are not told apart.",
-    "The HTTP server, routing between servers, and requests that are cancelled are not simulated.",
+    "Drafts are accepted by position with the profile's rates; --acceptance-spread says how far requests "
+    "differ.",
+    "Routing between servers, priorities, and requests that are cancelled are not simulated.",
 )
 
 
@@ -112,9 +112,10 @@ def _plots(answer: LoadAnswer) -> list[Block]:
         blocks += [
             Heading("Latency against rate"),
             Picture(
-                latency_figure(points, answer.test.goals, title),
+                latency_figure(points, answer.test.goals, title, answer.carried),
                 "latency",
-                "Medians as lines, the 99th per cent thin; grey: the limits that were asked for.",
+                "The share of the requests that must keep the limits is below the line, half of them below "
+                "the thin one; grey: the limits; dashed: what is carried within them; dotted: full.",
             ),
         ]
         if answer.test.goals.given:

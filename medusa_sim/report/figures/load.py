@@ -14,39 +14,50 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from medusa_sim.load.metrics import Goals
+    from medusa_sim.load.search import Carried
     from medusa_sim.load.simulate import LoadPoint
 
 _LATENCIES = (("ttft", "time to first token"), ("tpot", "time per token"))
 
 
-def latency_figure(points: Sequence[LoadPoint], goals: Goals, title: str) -> Figure:
-    """Time to the first token and per token against the rate: medians as lines, the 99th per cent thin."""
+def latency_figure(
+    points: Sequence[LoadPoint], goals: Goals, title: str, carried: Sequence[Carried] = ()
+) -> Figure:
+    """Times against the rate: of the share that must keep the limits as lines, medians thin; knees marked.
+
+    carried: what each policy carries, a dashed line each, and where it is full, a dotted one.
+    """
     with drawing(9.2, 4.2, columns=2) as (figure, axes):
         for axis, (name, words) in zip(axes, _LATENCIES, strict=True):
             for number, (policy, line) in enumerate(_by_policy(points).items()):
                 colour = shades(len(_by_policy(points)))[number]
                 rates = [point.rate for point in line]
-                for quantile, width, alpha in (("p50", 1.8, 1.0), ("p99", 0.9, 0.75)):
+                for quantile, width, alpha in (("at_share", 1.8, 1.0), ("p50", 0.9, 0.75)):
                     axis.plot(
                         rates,
                         [KILO * point.mean[f"{name}_{quantile}_s"] for point in line],
                         LINES[number % len(LINES)],
-                        marker=MARKERS[number % len(MARKERS)] if quantile == "p50" else None,
+                        marker=MARKERS[number % len(MARKERS)] if quantile == "at_share" else None,
                         color=colour,
                         linewidth=width,
                         alpha=alpha,
-                        label=policy if quantile == "p50" else None,
+                        label=policy if quantile == "at_share" else None,
                     )
             limit = {"ttft": goals.ttft_s, "tpot": goals.tpot_s}[name]
             if limit is not None:
                 axis.axhline(KILO * limit, color=FAINT, linewidth=1.0)
                 axis.text(rates[0], KILO * limit, " limit", va="bottom", fontsize=8, color=FAINT)
+            for number, each in enumerate(carried):
+                colour = shades(len(carried))[number]
+                if each.largest_per_s:
+                    axis.axvline(each.largest_per_s, color=colour, linewidth=0.9, linestyle="--")
+                axis.axvline(each.saturated_per_s, color=colour, linewidth=0.9, linestyle=":")
             axis.set_xlabel("requests a second")
             axis.set_ylabel(f"{words}, ms")
             axis.set_ylim(bottom=0.0)
             axis.legend(fontsize=8)
         axes[0].set_title(title)
-        axes[1].set_title("thin: 99th per cent")
+        axes[1].set_title(f"{100 * goals.share:g} % of the requests are below; thin: half of them")
     return figure
 
 
