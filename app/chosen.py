@@ -19,6 +19,7 @@ from medusa_sim.plan.limit import LIMIT
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.registry import drafter_kind
 
+OWN_MODEL = "my config.json"
 NO_ENGINE = "json"
 """What settings for code of one's own are written as."""
 UNTIMED = ("tgi", "llama-cpp")
@@ -106,11 +107,47 @@ class SetUp:
         return given + [word for name, value in chosen.items() if value is not None for word in (name, value)]
 
     @property
+    def line(self) -> str:
+        """All of it on one line, the model first."""
+        cards = f"{self.tp} x {self.gpu}" if self.tp > 1 else self.gpu
+        dtypes = [
+            f"{value} {what}".strip()
+            for what, value in (("", self.dtype), ("weights", self.weight_dtype), ("KV", self.kv_dtype))
+            if value
+        ]
+        acceptance = [] if self.acceptance is None else [f"acceptance {self.acceptance}"]
+        told = [
+            self.model,
+            *dtypes,
+            cards,
+            self.engine,
+            self.drafter,
+            *acceptance,
+            f"context {self.seq_len:,}",
+        ]
+        return " · ".join(told)
+
+    @property
     def title(self) -> str:
         """`vicuna-7b on a100-80gb-pcie`, with the engine where there is one."""
         engine = "" if self.own_code else f" under {self.engine}"
         cards = self.gpu if self.tp == 1 else f"{self.tp} x {self.gpu}"
         return f"{self.model} on {cards}{engine}"
+
+
+PRESETS: dict[str, dict[str, str | int]] = {
+    "8B on one H100, EAGLE-3": {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"},
+    "R1 on 8 H200, MTP": {
+        "gpu": "h200-sxm",
+        "model": "deepseek-r1",
+        "drafter": "mtp",
+        "runtime": load_runtime("sglang").name,
+        "tp": 8,
+    },
+    "Vicuna-7B on one A100, Medusa's trees": {},
+    "my own": {"model": OWN_MODEL},
+}
+"""Set-ups to start from, by the parameters of their links; the app opens on the first."""
 
 
 def default_engine(drafter: str) -> str:

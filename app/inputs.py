@@ -70,6 +70,26 @@ def renamed() -> None:
     st.rerun()
 
 
+_DEFAULTS = "preset"
+"""Stands in the link of a set-up in which nothing else does."""
+
+
+def open_with(preset: Mapping[str, str | int]) -> None:
+    """Start over with a preset where a link says nothing at all."""
+    if _SEEN not in st.session_state and not st.query_params:
+        for name, value in preset.items():
+            st.query_params[name] = str(value)
+        st.rerun()
+
+
+def marked() -> None:
+    """Let the link of a set-up of defaults alone say so: a bare address opens a preset."""
+    if not st.query_params:
+        st.query_params[_DEFAULTS] = "defaults"
+    elif len(st.query_params) > 1 and _DEFAULTS in st.query_params:
+        del st.query_params[_DEFAULTS]
+
+
 def _meant(name: str, value: str) -> str:
     """The value as the widget shows it."""
     if _ENGINES.fullmatch(name):
@@ -81,7 +101,8 @@ def _opened() -> dict[str, str]:
     """URL parameters as they were when the page was opened, before widgets drop what they do not allow."""
     held: dict[str, str] | None = st.session_state.get(_SEEN)
     if held is None:
-        held = {name: ",".join(st.query_params.get_all(name)) for name in st.query_params}
+        names = (name for name in st.query_params if name != _DEFAULTS)
+        held = {name: ",".join(st.query_params.get_all(name)) for name in names}
         st.session_state[_SEEN] = held
         st.session_state[f"{_SEEN}_names"] = frozenset(held)
     return held

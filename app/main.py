@@ -45,16 +45,27 @@ def main() -> None:
         st.Page(_page(name), title=title, icon=icon, url_path=name, default=name == "choose")
         for name, title, icon in PAGES
     ]
-    chosen = st.navigation(pages)
+    page = st.navigation(pages)
     import inputs
     import show
     import sidebar
+    from chosen import PRESETS
 
     inputs.renamed()
+    inputs.open_with(next(iter(PRESETS.values())))
     with show.errors():
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
-        st.session_state["set_up"] = sidebar.set_up(st.sidebar)
-        chosen.run()
+        line = st.container(horizontal=True, gap="small", vertical_alignment="center")
+        st.session_state["set_up"] = set_up = sidebar.set_up(st.sidebar)
+        inputs.marked()
+        with line:
+            st.caption(show.escaped(set_up.line))
+            with st.popover("Presets", type="tertiary", icon=":material/bookmark:"):
+                for name, preset in PRESETS.items():
+                    st.button(
+                        name, key=f"preset_{name}", type="tertiary", on_click=sidebar.take, args=(preset,)
+                    )
+        page.run()
 
 
 main()

@@ -95,7 +95,12 @@ def beside(lines: Iterable[str]) -> None:
 def in_words(line: str) -> str:
     """A line of the package as Markdown in the words of this app: inputs have labels, not options."""
     named = _OPTION.sub(lambda found: f"“{_LABELS[found[1]]}”" if found[1] in _LABELS else found[0], line)
-    return _MARKUP.sub(r"\\\g<0>", named)
+    return escaped(named)
+
+
+def escaped(text: str) -> str:
+    """Text as Markdown that means no more than it says."""
+    return _MARKUP.sub(r"\\\g<0>", text)
 
 
 def ignored_note() -> None:

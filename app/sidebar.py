@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import inputs
 import streamlit as st
-from chosen import UNTIMED, SetUp, default_engine, measured_models
+from chosen import OWN_MODEL, UNTIMED, SetUp, default_engine, measured_models
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
@@ -26,7 +27,6 @@ from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.step.drafter.registry import DRAFTERS, drafter_kind, drafter_names
 
 SHIPPED = "as shipped"
-OWN_MODEL = "my config.json"
 PUBLISHED = "as published"
 SAME = "the same"
 _TYPED = (
@@ -103,6 +103,27 @@ def set_up(where: Any) -> SetUp:
         tp=tp,
         ep=tp if whole_experts else 1,
     )
+
+
+def take(preset: Mapping[str, str | int]) -> None:
+    """Set every input to a preset, or to its default where that says nothing: the callback of a button."""
+    defaults: dict[str, str | int | bool] = {
+        "runtime": default_engine(str(preset.get("drafter", DEFAULT_DRAFTER))),
+        "gpu": DEFAULT_GPU,
+        "model": DEFAULT_MODEL,
+        "seq": DEFAULT_SEQ_LEN,
+        "drafter": DEFAULT_DRAFTER,
+        "heads": _HEADS,
+        "acceptance": SHIPPED,
+        "tp": 1,
+        "dtype": PUBLISHED,
+        "weight_dtype": SAME,
+        "ep": False,
+        "kv_dtype": SAME,
+    }
+    for name, value in (defaults | dict(preset)).items():
+        if name in preset or name in st.session_state:
+            st.session_state[name] = value
 
 
 def engine_choice(where: Any, name: str = "runtime", *, default: str, titled: bool = False) -> str:

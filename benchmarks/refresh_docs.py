@@ -1,12 +1,16 @@
 """Writes what the documentation shows of the program: `make docs`.
 
-docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, the house of
-README.md, and in README.md, docs/guide.md, docs/load.md and docs/engine-loop.md every ```text block behind a
-```sh block.
+docs/cli.md from the help pages, docs/validation.md, docs/speedup.png from the default report, the outputs of
+docs/medusa_sim.ipynb, the house of README.md, and in README.md, docs/guide.md, docs/load.md and
+docs/engine-loop.md every ```text block behind a ```sh block.
 """
 
 from __future__ import annotations
 
+import ast
+import contextlib
+import io
+import json
 import os
 import re
 import shlex
@@ -61,6 +65,39 @@ def loop_page() -> str:
         )
 
 
+def notebook() -> str:
+    """docs/medusa_sim.ipynb with the output of every cell, as Jupyter would store it."""
+    page = json.loads((ROOT / "docs" / "medusa_sim.ipynb").read_text(encoding="utf-8"))
+    names: dict[str, object] = {}
+    cells = (cell for cell in page["cells"] if cell["cell_type"] == "code")
+    for number, cell in enumerate(cells, start=1):
+        cell |= {"execution_count": number, "outputs": _outputs("".join(cell["source"]), names, number)}
+    return json.dumps(page, indent=1, ensure_ascii=False) + "\n"
+
+
+def _outputs(source: str, names: dict[str, object], number: int) -> list[dict[str, object]]:
+    """What a cell prints, and the value of its last expression as text and, where it has one, HTML."""
+    body = ast.parse(source).body
+    last = body.pop() if body and isinstance(body[-1], ast.Expr) else None
+    printed, value = io.StringIO(), None
+    with contextlib.redirect_stdout(printed):
+        exec(compile(ast.Module(body, []), "<cell>", "exec"), names)  # noqa: S102  # our own notebook
+        if isinstance(last, ast.Expr):
+            value = eval(compile(ast.Expression(last.value), "<cell>", "eval"), names)  # noqa: S307
+    found: list[dict[str, object]] = []
+    if text := printed.getvalue():
+        found.append({"name": "stdout", "output_type": "stream", "text": text.splitlines(keepends=True)})
+    if value is not None:
+        data = {"text/plain": repr(value).splitlines(keepends=True)}
+        html = getattr(value, "_repr_html_", lambda: None)()
+        if html is not None:
+            data["text/html"] = html.splitlines(keepends=True)
+        found.append(
+            {"data": data, "execution_count": number, "metadata": {}, "output_type": "execute_result"}
+        )
+    return found
+
+
 def _filled(printed: str, text: str | None) -> str:
     return "" if text is None else f"\n\n```text\n{printed.rstrip()}\n```"
 
@@ -80,6 +117,7 @@ def main() -> None:
             )
             write_text(page, _HOUSE.sub(lambda found: house_text(), filled))
         write_text(ROOT / "docs" / "engine-loop.md", loop_page())
+        write_text(ROOT / "docs" / "medusa_sim.ipynb", notebook())
         output_of("medusa-sim sweep --batch 1..64 --report report", folder)
         picture = next((folder / "report").glob("speedup-*.png"))
         (ROOT / "docs" / "speedup.png").write_bytes(picture.read_bytes())

@@ -80,7 +80,8 @@ def test_the_notebook_runs(capsys: pytest.CaptureFixture[str]) -> None:
     names: dict[str, object] = {}
     for cell in notebook["cells"]:
         if cell["cell_type"] == "code":
-            assert cell["outputs"] == []
+            assert cell["outputs"], "make docs writes what a cell prints"
+            assert all(each["output_type"] != "error" for each in cell["outputs"])
             exec(compile("".join(cell["source"]), "docs/medusa_sim.ipynb", "exec"), names)  # noqa: S102
     assert "--speculative-config" in capsys.readouterr().out
 
