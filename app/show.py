@@ -37,6 +37,7 @@ _LABELS = {
     "model": "Model",
     "runtime": "Runtime",
     "seq": "Context",
+    "tp": "GPUs",
     "weight-dtype": "Weights",
 }
 _OPTION = re.compile(r"--([a-z][a-z-]*)(?: [A-Z][A-Z_]*\b)?")
