@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
-from engine_rows import Kernels, kernels_of, published_rows, speedups
+from engine_rows import Kernels, deepseek_errors, kernels_of, published_rows, speedups
 from recorded import data_folder
 from scipy.optimize import least_squares
 
@@ -58,6 +58,10 @@ Plain decoding through the server, a model left out at a time:
 Sign of speedup - 1 on published throughput ratios: {{signs}} of {{ratios}}. The 80 % intervals hold {{inside}} of all {{speedups}} published
 speedups ({{share}} %).
 
+Plain decoding of DeepSeek-R1 as served on four and eight GPUs (InferenceX, time per token; three terms set by hand: the share of
+fitted experts that each engine's take, and what experts spread over GPUs cost TensorRT-LLM; no row is left out):
+
+{{deepseek}}
 Versions do not transfer: sources priced with the terms of another version, which is what a version without measurements gets:
 
 {{transfer}}
@@ -66,8 +70,9 @@ Worst cells of the fit:
 {{worst}}
 Sources contradict each other: a pass of EAGLE-3 takes 1.0 ms in issue 20780 (weighted down to 0.1) and 0.69 ms in specdecode-bench;
 the EAGLE-3 paper asks 1.25 to 1.35 times more step time of EAGLE than its larger head explains; its SGLang overheads stop growing
-above 32 requests, where kernels do not. No measurement was available of trees in an engine, draft models, MTP, TensorRT-LLM,
-SGLang 0.5, vLLM after January 2026, or GPUs other than the H100 and (ratios) the A100.
+above 32 requests, where kernels do not. On the A100 prompts of 550 tokens are inferred from times to the first token, and an fp8 cache
+was measured at one request alone; SpecBundle does not say how many GPUs share Qwen3-30B (two fit its plain rate). No measurement was
+available of draft models, of MTP with its acceptance, or of vLLM after mid 2026.
 """
 SIGMA = {"itl": 0.03, "step": 0.03, "ratio": 0.05}
 
@@ -229,6 +234,7 @@ def page(rows: Sequence[Kernels]) -> str:
         sources=markdown(error_table(rows, fit_errors, out)),
         models=markdown(TextTable(headers=("model", "cells", "left out, mean %", "worst %"), rows=tuple(models),
                                   right=(False, True, True, True))),
+        deepseek=markdown(deepseek_table(deepseek_errors(data_folder()))),
         worst=markdown(TextTable(headers=("source", "cell", "error %"), rows=tuple(worst), right=(False, False, True))),
         transfer=markdown(transfer_table(rows)),
         inside=inside,
@@ -237,6 +243,20 @@ def page(rows: Sequence[Kernels]) -> str:
         signs=signs,
         ratios=len(ratios),
     )  # fmt: skip
+
+
+def deepseek_table(found: pd.DataFrame) -> TextTable:
+    """Errors of DeepSeek-R1 by engine, card, format and how GPUs share it."""
+    lines = []
+    ways = np.where(found.dp_attention, "ep, dp attention", np.where(found.ep > 1, "ep", "tp"))
+    for (engine, gpu, weights, way), part in found.groupby([found.engine, found.gpu, found.weights, ways]):
+        percent = 100 * part.error
+        lines.append(
+            (str(engine), str(gpu), str(weights), str(way), str(len(part)), f"{percent.abs().mean():.1f}", f"{percent.mean():+.1f}",
+             f"{percent.abs().max():.1f}")
+        )  # fmt: skip
+    return TextTable(headers=("engine", "card", "weights", "shared by", "cells", "mean %", "bias %", "worst %"),
+                     rows=tuple(lines), right=(False, False, False, False, True, True, True, True))  # fmt: skip
 
 
 def transfer_table(rows: Sequence[Kernels]) -> TextTable:

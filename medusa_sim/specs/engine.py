@@ -45,6 +45,8 @@ UNITS: dict[str, str] = {
     "filter_full_rows": "",
     "filter_share_beyond": "",
     "elementwise_share": "",
+    "experts_share": "",
+    "expert_parallel_us_per_layer": "us",
     "eager_us_per_layer": "us",
     "length_spread_share": "",
     "steps_ahead": "steps",
@@ -55,7 +57,7 @@ UNITS: dict[str, str] = {
 
 _BESIDE_KERNELS = (
     "host_us", "hidden_us", "draft_us", "tree_us", "lookup_us", "plan_us", "pieces_us", "eager_us",
-    "idle_draft_share",
+    "expert_parallel_us", "idle_draft_share",
 )  # fmt: skip
 """How terms begin that are not the time of a kernel."""
 GraphUnit = Literal["tokens", "multiples", "requests"]
@@ -109,7 +111,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     holds its attention (`Backend.full_graph`). idle_draft_share (+ _per_request): longer plain steps with a
     drafter loaded.
     sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests.
-    elementwise_share: of the time that norms, rope and activation take as kernels of their own.
+    elementwise_share: of the time that norms, rope and activation take as kernels of their own;
+    experts_share: of the time of fitted layers of experts that the engine's own take; expert_parallel_us_per_
+    layer: beside each of them where experts are spread over GPUs.
     eager_us_per_layer: shortest step beyond the captured graphs. length_spread_share: of the output length,
     by which requests in flight are longer than their mean. steps_ahead: steps that are scheduled before the
     running one ends. server_us, _per_request: from the client to the queue and back, and for each request
@@ -145,6 +149,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     filter_full_rows: Term
     filter_share_beyond: Term
     elementwise_share: Term
+    experts_share: Term
+    expert_parallel_us_per_layer: Term
     eager_us_per_layer: Term
     length_spread_share: Term
     steps_ahead: Term

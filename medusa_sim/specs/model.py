@@ -385,12 +385,15 @@ def with_dtypes(
 
     Allowed: dtype fp16 or bf16 with weights of the same dtype, or weight-only int4 (as AWQ and GPTQ store
     them), int8 or mxfp4; fp32, fp8, int8 or nvfp4 arithmetic with weights of that dtype, fp8 with fp8_block
-    too (a scale for each 128 x 128 weights). dtype fp8_block stands for both. Parts with a format of their
-    own (gpt-oss's experts) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
+    too (a scale for each 128 x 128 weights). dtype fp8_block stands for both; nvfp4 weights are multiplied in
+    nvfp4 whatever comes in: their layers quantise activations. Parts with a format of their own (gpt-oss's
+    experts) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
     activation dtype or fp8. Raises SpecError for any other combination.
     """
     if dtype == "fp8_block":
         dtype, weight_dtype = "fp8", weight_dtype or "fp8_block"
+    if weight_dtype == "nvfp4" and dtype in (None, "fp8", *ACTIVATION_DTYPES[:2]):
+        dtype = "nvfp4"
     chosen = dtype or model.dtype
     if chosen not in _WEIGHT_DTYPES:
         raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")

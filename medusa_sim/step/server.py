@@ -101,7 +101,8 @@ def carried_prompts(
     prompts = finished / share
     linear = linear_us(setting, tokens + prompts * traffic.prompt_tokens) - linear_us(setting, tokens)
     attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
-    return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us)
+    apart = setting.parallel.tp if setting.parallel.dp_attention else 1  # each GPU attends to its own prompts
+    return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us / apart)
 
 
 def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatArray:

@@ -9,6 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source
+from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Attention, Elementwise, Size
 from medusa_sim.specs.attention_backends import backend_of
 from medusa_sim.specs.gpu import Gpu
@@ -211,6 +212,10 @@ def step_kernels(gpu: Gpu, runtime: Runtime, dtype: str) -> str:
     return named if named == "paper" else gpu.step_kernels.get(dtype, named)
 
 
+_NVFP4_SPREAD = 0.25
+"""Share of expert_parallel_us_per_layer with nvfp4 experts, whose kernels sort tokens themselves."""
+
+
 def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
     """Whether the engine's graph of this pass holds its attention too (`specs.attention_backends`)."""
     if work.runtime.engine is None or work.of == "continued" or work.workload.phase == "prefill":
@@ -245,13 +250,19 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
             source=np.asarray(known, dtype=np.int8),
         )
     time = _widened(latency, launch, latency.time(operator))
-    if launch.share == 1.0:
+    share, beside = launch.share, 0.0
+    if isinstance(operator, Experts):
+        share *= engine.experts_share.value
+        is_spread = np.any(np.asarray(operator.local_experts) < np.asarray(operator.experts))
+        by_format = _NVFP4_SPREAD if operator.dtype == "nvfp4" else 1.0
+        beside = engine.expert_parallel_us_per_layer.value * by_format * float(is_spread)
+    if share == 1.0 and not beside:
         return time
     return replace(
         time,
-        time_us=launch.share * time.time_us,
-        low_us=launch.share * time.low_us,
-        high_us=launch.share * time.high_us,
+        time_us=share * time.time_us + beside,
+        low_us=share * time.low_us + beside,
+        high_us=share * time.high_us + beside,
     )
 
 

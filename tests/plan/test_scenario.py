@@ -204,8 +204,32 @@ def test_what_is_borrowed_is_said() -> None:
 def test_an_engine_that_nobody_measured_says_so(runtime: str) -> None:
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
     told = " ".join(scenario.but(runtime=runtime).warnings)
-    assert ("nobody measured this engine" in told) == (runtime == "tensorrt-llm-1.2")
-    assert load_runtime(runtime).is_measured == (runtime != "tensorrt-llm-1.2")
+    assert "nobody measured this engine" not in told
+    assert load_runtime(runtime).is_measured
+
+
+def test_an_engine_of_ones_own_that_only_inherits_says_that_nobody_measured_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text('inherits = "vllm-0.33"\ntitle = "mine"\n[engine]\nwiden = 2.0\n')
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance="0.5")
+    assert "nobody measured" in " ".join(scenario.but(runtime=str(tmp_path / "mine.toml")).warnings)
+
+
+def test_nvfp4_weights_can_be_said_beside_any_activations() -> None:
+    for dtype in (None, "bf16", "fp8", "nvfp4"):
+        found = Scenario(gpu="b200", model="deepseek-r1", tp=8, runtime="tensorrt-llm", drafter="mtp",
+                         dtype=dtype, weight_dtype="nvfp4")  # fmt: skip
+        assert (found.model.dtype, found.model.weight_dtype) == ("nvfp4", "nvfp4")
+
+
+def test_experts_spread_over_gpus_cost_tensorrt_llm_more_in_fp8_than_in_nvfp4() -> None:
+    def step_us(ep: int, weights: str | None) -> float:
+        asked = Scenario(gpu="b200", model="deepseek-r1", tp=8, ep=ep, runtime="tensorrt-llm", drafter="mtp",
+                         weight_dtype=weights)  # fmt: skip
+        return float(decode_step(asked.setting, 4, 1024).time_us)
+
+    fp8, nvfp4 = (step_us(8, weights) - step_us(1, weights) for weights in (None, "nvfp4"))
+    assert fp8 > 3_000.0
+    assert nvfp4 < 0.5 * fp8
 
 
 @pytest.mark.parametrize("gpu", ["a100-80gb-sxm", "h100-sxm", "b200", "rtx-4090"])
