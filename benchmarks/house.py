@@ -34,6 +34,8 @@ HOUSE = (
             "union",
             "workload",
             "attention",
+            "recurrent",
+            "sparse",
             "mixers",
             "feed_forward",
             "exchange",

@@ -16,7 +16,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError, shown
 
@@ -158,12 +158,29 @@ def read_toml(
     return content
 
 
-def read_json(path: Path, limit_bytes: int, what: str, error: type[MedusaSimError] = SpecError) -> Any:
-    """Content of a JSON file. Raises `error` also for a key given twice, NaN and Infinity."""
-    return json_of(read_text(path, limit_bytes, what, error), path, what, error)
+def read_json(
+    path: Path,
+    limit_bytes: int,
+    what: str,
+    error: type[MedusaSimError] = SpecError,
+    *,
+    finite: bool = True,
+) -> Any:
+    """Content of a JSON file. Raises `error` also for a key given twice, NaN and Infinity.
+
+    finite: False reads the latter two as null: publishers of models write them where no size depends on it.
+    """
+    return json_of(read_text(path, limit_bytes, what, error), path, what, error, finite=finite)
 
 
-def json_of(text: str, where: Path | str, what: str, error: type[MedusaSimError] = SpecError) -> Any:
+def json_of(
+    text: str,
+    where: Path | str,
+    what: str,
+    error: type[MedusaSimError] = SpecError,
+    *,
+    finite: bool = True,
+) -> Any:
     """Content of JSON text, with the checks of `read_json`; `where` names it in messages."""
 
     def unique(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -174,7 +191,9 @@ def json_of(text: str, where: Path | str, what: str, error: type[MedusaSimError]
             raise error(f"{named(where)}: {shown(twice)} is given twice; keep one")
         return table
 
-    def constant(word: str) -> NoReturn:
+    def constant(word: str) -> None:
+        if not finite:
+            return
         raise error(f"{named(where)}: holds {word}, which is no JSON number; write a finite number")
 
     return parsed(

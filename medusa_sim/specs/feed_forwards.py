@@ -61,6 +61,8 @@ class MoE(
     """Whether a gate of width 1 scales the shared experts."""
     biases: bool = False
     """Of router and experts."""
+    latent: Annotated[int, Meta(ge=1, le=1_000_000)] | None = None
+    """Width on which routed experts act, between projections that all GPUs hold (None: the model's)."""
     gated: bool = True
     form: str | None = None
     """Format of the routed experts; None: the model's (gpt-oss: mxfp4)."""
@@ -81,7 +83,7 @@ class MoE(
 
     def expert_weights(self, hidden: int) -> int:
         """Weights of one routed expert, without biases."""
-        return (3 if self.gated else 2) * hidden * self.inter
+        return (3 if self.gated else 2) * (self.latent or hidden) * self.inter
 
     def shared_weights(self, hidden: int) -> int:
         """Weights of the shared experts of one layer."""
@@ -92,9 +94,10 @@ class MoE(
         return hidden * (self.experts + self.shared_gate)
 
     def beside(self, hidden: int) -> int:
-        """The router, and biases of router and held experts."""
+        """The router, the projections around latent experts, and biases of router and held experts."""
         wide = (2 if self.gated else 1) * self.inter + hidden
-        return self.router_weights(hidden) + self.biases * (self.experts + self.held * wide)
+        biases = self.biases * (self.experts + self.held * wide)
+        return self.router_weights(hidden) + 2 * hidden * (self.latent or 0) + biases
 
     @property
     def widest(self) -> int:

@@ -1,9 +1,9 @@
 """Numeric formats of weights and arithmetic: how tables name them, and the key of their kernels.
 
 A format is a pair: dtype of the arithmetic (and of the activations that enter it) and dtype of the stored
-weights. `fp8_block` computes in fp8 on weights with a scale for each 128 x 128 block; `int4`, `int8_wo` and
-`mxfp4` are weight-only, unpacked to 16 bits inside the kernel; `mxfp4_fp8` multiplies mxfp4 weights with fp8
-activations; `nvfp4` computes in 4 bits.
+weights. `fp8_block` computes in fp8 on weights with a scale for each 128 x 128 block; `int4`, `int8_wo`,
+`mxfp4` and `nvfp4_wo` are weight-only, unpacked to 16 bits inside the kernel; `mxfp4_fp8` multiplies mxfp4
+weights with fp8 activations; `nvfp4` computes in 4 bits.
 """
 
 from __future__ import annotations
@@ -44,6 +44,7 @@ FORMATS: dict[str, Format] = {
     "int4": Format("bf16", "int4"),
     "int8_wo": Format("bf16", "int8"),
     "mxfp4": Format("bf16", "mxfp4"),
+    "nvfp4_wo": Format("bf16", "nvfp4"),
     "mxfp4_fp8": Format("fp8", "mxfp4"),
 }
 """Formats by name."""

@@ -20,12 +20,12 @@ from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import (
     CLASSES,
     FAMILIES,
+    TYPES,
     WRAPPERS,
-    Given,
-    Refusal,
     read_family,
     unmodelled,
 )
+from medusa_sim.specs.hf_given import Given, Refusal
 from medusa_sim.specs.model import (
     ARCHITECTURES,
     Architecture,
@@ -34,7 +34,6 @@ from medusa_sim.specs.model import (
     Model,
     Vocab,
     Width,
-    grouped,
 )
 from medusa_sim.specs.quantisation import quantised
 from medusa_sim.specs.strict import converted
@@ -95,7 +94,8 @@ def model_from_config(path: Path) -> Model:
         place = file.resolve()
     except (OSError, RuntimeError) as error:  # RuntimeError: links that lead to each other
         raise SpecError(f"{named(path)}: cannot be read ({shown(str(error))}); check the path") from error
-    content = read_json(file, SPEC_BYTES, "a model's name, or the path of its Hugging Face config.json")
+    what = "a model's name, or the path of its Hugging Face config.json"
+    content = read_json(file, SPEC_BYTES, what, finite=False)
     if not isinstance(content, dict):
         raise SpecError(
             f"{named(file)}: holds {shown(content)}; a JSON object with a model's sizes is needed"
@@ -104,6 +104,8 @@ def model_from_config(path: Path) -> Model:
     content = _language_model(content, refuse)
     family = _family(content, refuse)
     content = {**FAMILIES[family].defaults, **content}
+    if content.get("max_position_embeddings") is None and content.get("max_seq_len") is not None:
+        content["max_position_embeddings"] = content["max_seq_len"]
     config = converted(content, _Config, file)
     heads = config.num_attention_heads
     kv_heads = heads if family == "opt" else config.num_key_value_heads or heads
@@ -135,12 +137,16 @@ def model_from_config(path: Path) -> Model:
         name=name.encode("utf-8", "replace").decode(),
         architecture=family,
         hidden=config.hidden_size,
-        groups=grouped(own.layers),
+        groups=own.layers,
         mlp_width=0 if has_dense else own.mlp_width or getattr(config, width_key) or 0,
         vocab=config.vocab_size,
         max_seq_len=config.max_position_embeddings,
         mtp_layers=own.mtp_layers,
-        tied_embeddings=_or(config.tie_word_embeddings, default=family in ("opt", "gemma3_text")),
+        mtp=own.mtp,
+        streams=own.streams,
+        tied_embeddings=_or(
+            config.tie_word_embeddings, default=family in ("opt", "gemma3_text", "gemma4_text")
+        ),
         dtype=dtype,
         weight_dtype=dtype,
         kv_dtype=dtype,
@@ -149,28 +155,44 @@ def model_from_config(path: Path) -> Model:
         notes=notes + own.notes + _remarks(config),
         **layout.of_model,
     )
-    return quantised(model, config.quantization_config, file)
+    return quantised(model, config.quantization_config, _beside(file), file)
+
+
+def _beside(file: Path) -> dict[str, Any] | None:
+    """`hf_quant_config.json` in the same folder, where modelopt writes it; None without one."""
+    beside = file.with_name("hf_quant_config.json")
+    if file.name != "config.json" or not beside.is_file():
+        return None
+    content = read_json(beside, SPEC_BYTES, "modelopt's description of a quantised checkpoint")
+    inner = content.get("quantization") if isinstance(content, dict) else None
+    if not isinstance(inner, dict):
+        raise SpecError(f"{named(beside)}: quantization: given {shown(inner)}; a table is needed")
+    return inner
+
+
+_INNER = ("text_config", "llm_config", "language_config")
+"""Where multimodal configs keep the decoder."""
 
 
 def _language_model(content: dict[str, Any], refuse: Refusal) -> dict[str, Any]:
     """The decoder's part of a multimodal config, with the keys that stand beside it."""
-    inner = content.get("text_config")
-    if inner is None:
+    key = next((key for key in _INNER if content.get(key) is not None), None)
+    if key is None or content.get("hidden_size") is not None:
         return content
-    classes = content.get("architectures")
+    inner, classes = content[key], content.get("architectures")
     if not isinstance(inner, dict):
-        refuse("text_config", f"given {shown(inner)}; a table with the language model's sizes is needed")
-    named_class = classes[0] if isinstance(classes, list) and len(classes) == 1 else None
-    if not isinstance(named_class, str) or named_class not in WRAPPERS:
-        if isinstance(named_class, str) and unmodelled(named_class) is not None:
-            refuse("architectures", _unknown(named_class, named_class, WRAPPERS))
+        refuse(key, f"given {shown(inner)}; a table with the language model's sizes is needed")
+    outer = {name: content[name] for name in _OUTER if content.get(name) is not None}
+    if inner.get("model_type") is not None or inner.get("architectures") is not None:
+        return {**outer, **inner}
+    wrapper = classes[0] if isinstance(classes, list) and len(classes) == 1 else None
+    if not isinstance(wrapper, str) or wrapper not in WRAPPERS:
         refuse(
             "architectures",
-            f"given {shown(classes)} with a text_config; allowed: one of {', '.join(WRAPPERS)}, or save the "
-            "language model's part as its own config.json",
+            f"given {shown(classes)} with a {key} that names no model_type; allowed: one of "
+            f"{', '.join(WRAPPERS)}, or save the language model's part as its own config.json",
         )
-    outer = {key: content[key] for key in _OUTER if content.get(key) is not None}
-    return {**outer, "model_type": WRAPPERS[named_class], **inner}
+    return {**outer, "model_type": WRAPPERS[wrapper], **inner}
 
 
 def _family(content: dict[str, Any], refuse: Refusal) -> str:
@@ -181,9 +203,9 @@ def _family(content: dict[str, Any], refuse: Refusal) -> str:
             refuse("architectures", _unknown(classes, name, CLASSES))
         families["architectures"] = CLASSES[name]
     if (kind := content.get("model_type")) is not None:
-        if not isinstance(kind, str) or kind not in ARCHITECTURES:
-            refuse("model_type", _unknown(kind, kind, ARCHITECTURES))
-        families["model_type"] = kind
+        if not isinstance(kind, str) or kind not in TYPES:
+            refuse("model_type", _unknown(kind, kind, TYPES))
+        families["model_type"] = TYPES[kind]
     if not families:
         refuse("architectures", f"missing; allowed: one of {', '.join(CLASSES)}")
     kind = families.get("model_type", next(iter(families.values())))
@@ -191,7 +213,7 @@ def _family(content: dict[str, Any], refuse: Refusal) -> str:
     if families.get("architectures", kind) not in (kind, FAMILIES[kind].layout_of):
         refuse(
             "model_type",
-            f"given {families['model_type']!r}; architectures says {families['architectures']!r}",
+            f"given {shown(content['model_type'])}; architectures says {families['architectures']!r}",
         )
     return kind
 
@@ -215,13 +237,20 @@ def _check_opt(config: _Config, refuse: Refusal) -> None:
             refuse(key, "given false; allowed: true, as in every OPT model but 350m")
 
 
+_BIASED = (
+    "llama", "qwen3", "gemma3_text", "qwen3_moe", "llama4_text", "qwen3_next", "qwen3_5", "nemotron_h",
+    "gemma4_text", "mimo_v2_flash",
+)  # fmt: skip
+"""Families whose `attention_bias` stands for all four projections."""
+
+
 def _layout(config: _Config, family: str) -> Architecture:
     """The family's layout with the biases that a config may switch."""
     layout = ARCHITECTURES[family]
     if family == "opt":
         bias = _or(config.enable_bias, default=True)
         return dataclasses.replace(layout, qkv_bias=bias, output_bias=bias, mlp_bias=bias)
-    if family in ("llama", "qwen3", "gemma3_text", "qwen3_moe", "llama4_text"):
+    if family in _BIASED:
         bias = _or(config.attention_bias, default=False)
         layout = dataclasses.replace(layout, qkv_bias=bias, output_bias=bias)
     if family == "glm4_moe":

@@ -1,13 +1,13 @@
 """How a layer mixes tokens: what each kind holds, caches and keeps, and how GPUs share it.
 
 A mixer says its weights, its cache bytes per token, its state bytes per request and its share on one GPU of
-several. The kernels that it launches are its entry in `medusa_sim.step.mixers`. A new kind is a class here,
-a line of `Mixers` and that entry.
+several. The kernels that it launches are its entry in `medusa_sim.step.mixers`. A new kind is a class, its
+name in `specs.model.Mixers` and that entry.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Self
+from typing import Annotated, Literal, Self
 
 import msgspec
 import numpy as np
@@ -26,9 +26,15 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     form: str | None = None
     """Format of its linear layers (`specs.formats`); None: the model's."""
+    out_form: str | None = None
+    """Format of its output projection, where another."""
 
     def weights(self, hidden: int) -> int:
         """Weights of its linear layers, stored in `form`."""
+        raise NotImplementedError
+
+    def output_weights(self, hidden: int) -> int:
+        """Those of `weights` that project its output."""
         raise NotImplementedError
 
     def beside(self, hidden: int) -> int:
@@ -79,6 +85,14 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
     heads: Width
     kv_heads: Width
     head_dim: Width
+    v_dim: Width | None = None
+    """Width of a value, where it is another than that of queries and keys."""
+    gate: Literal["none", "head", "element"] = "none"
+    """What scales the output before its projection: one number a head, or one for each of its elements."""
+    keys_are_values: bool = False
+    """Whether the key projection serves values too (Gemma 4's full layers)."""
+    rotates: bool = True
+    """Whether its queries and keys are rotated."""
     qkv_bias: bool = False
     output_bias: bool = False
     qk_norm: bool = False
@@ -99,12 +113,37 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
 
     @property
     def kv_width(self) -> int:
-        """Outputs of the key projection, and of that of values."""
+        """Outputs of the key projection."""
         return self.kv_heads * self.head_dim
 
+    @property
+    def value_width(self) -> int:
+        """Values of all K/V heads."""
+        return self.kv_heads * (self.v_dim or self.head_dim)
+
+    @property
+    def output_width(self) -> int:
+        """Inputs of the output projection."""
+        return self.heads * (self.v_dim or self.head_dim)
+
+    @property
+    def gate_width(self) -> int:
+        """Outputs of the projection of the gate."""
+        return {"none": 0, "head": self.heads, "element": self.output_width}[self.gate]
+
+    @property
+    def input_width(self) -> int:
+        """Outputs of the projections of queries, keys, values and gate, which engines fuse."""
+        values = 0 if self.keys_are_values else self.value_width
+        return self.query_width + self.gate_width + self.kv_width + values
+
     def weights(self, hidden: int) -> int:
-        """Q, K, V and O."""
-        return hidden * (2 * self.query_width + 2 * self.kv_width)
+        """Q, K, V, the gate and O."""
+        return hidden * self.input_width + self.output_weights(hidden)
+
+    def output_weights(self, hidden: int) -> int:
+        """O."""
+        return self.output_width * hidden
 
     def beside(self, hidden: int) -> int:
         """Biases, and the norms of queries and keys."""
@@ -112,8 +151,8 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
         return biases + self.qk_norm * 2 * self.head_dim
 
     def token_bytes(self, dtype: str) -> float:
-        """K and V: 2 kv_heads head_dim."""
-        return 2.0 * self.kv_width * BYTES_PER_ELEMENT[dtype]
+        """K and V."""
+        return 1.0 * self.row * BYTES_PER_ELEMENT[dtype]
 
     def cache_bytes(self, tokens: FloatArray, dtype: str) -> FloatArray:
         """Windowed layers keep their window alone."""
@@ -123,7 +162,7 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
     @property
     def row(self) -> int:
         """K and V."""
-        return 2 * self.kv_width
+        return self.kv_width + self.value_width
 
     @property
     def window(self) -> int | None:
@@ -146,14 +185,44 @@ class Grouped(Mixer, frozen=True, kw_only=True, tag="attention"):
         return msgspec.structs.replace(self, size=None, chunked=False)
 
     def plain(self) -> Grouped:
-        """Itself without a window, in the model's format."""
-        return msgspec.structs.replace(self.whole(), form=None)
+        """Its heads alone: no window, no gate, in the model's format."""
+        return Grouped(
+            heads=self.heads,
+            kv_heads=self.kv_heads,
+            head_dim=self.head_dim,
+            qkv_bias=self.qkv_bias,
+            output_bias=self.output_bias,
+            qk_norm=self.qk_norm,
+        )
 
     def on_one_gpu(self, parts: int, model: str) -> Self:
         """K/V heads that do not divide are held by several GPUs, as engines do."""
         heads = share(model, "heads", self.heads, parts)
         kv_heads = copied_share(model, "K/V heads", self.kv_heads, self.heads, parts)
         return msgspec.structs.replace(self, heads=heads, kv_heads=kv_heads)
+
+
+class Indexer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Chooses `topk` keys a query by scores of small heads of its own (DeepSeek-V3.2, arXiv 2512.02556)."""
+
+    topk: Width
+    heads: Width = 64
+    dim: Width = 128
+    reuses: bool = False
+    """Whether it takes the choice of a layer before it, without weights or keys of its own (GLM-5.2)."""
+
+    def weights(self, hidden: int, q_rank: int) -> int:
+        """Index queries of the compressed queries, and one key head for all."""
+        return 0 if self.reuses else q_rank * self.heads * self.dim + hidden * self.dim
+
+    def beside(self, hidden: int) -> int:
+        """The key's LayerNorm and the weights of heads."""
+        return 0 if self.reuses else 2 * self.dim + hidden * self.heads
+
+    @property
+    def token_bytes(self) -> float:
+        """Its key in fp8 with a 32-bit scale."""
+        return 0.0 if self.reuses else self.dim + 4.0
 
 
 class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
@@ -173,6 +242,11 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
     """Width of one head's value."""
     q_rank: Width | None = None
     """Width of compressed queries (None: they are not compressed)."""
+    rotates: bool = True
+    gate: bool = False
+    """Whether a gate of its own scales every element of the output (Kimi-K3)."""
+    indexer: Indexer | None = None
+    """What chooses the keys that a query attends to (None: it attends to all)."""
 
     @property
     def qk_dim(self) -> int:
@@ -198,16 +272,30 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
         """What compresses, what expands, and the output projection."""
         query = (self.q_rank or hidden) * self.heads * self.qk_dim
         expand = self.kv_rank * self.heads * (self.nope_dim + self.v_dim)
-        return hidden * self.down_width + query + expand + self.heads * self.v_dim * hidden
+        output = self.gate * self.heads * self.v_dim * hidden + self.output_weights(hidden)
+        index = 0 if self.indexer is None else self.indexer.weights(hidden, self.q_rank or hidden)
+        return hidden * self.down_width + query + expand + output + index
+
+    def output_weights(self, hidden: int) -> int:
+        """Values of all heads to the model's width."""
+        return self.heads * self.v_dim * hidden
 
     def beside(self, hidden: int) -> int:
-        """The norms of the compressed vectors."""
-        del hidden
-        return self.norm_count
+        """The norms of the compressed vectors, and what of an indexer stays in 16 bits."""
+        return self.norm_count + (0 if self.indexer is None else self.indexer.beside(hidden))
 
     def token_bytes(self, dtype: str) -> float:
-        """The compressed vector and the rotated key."""
-        return 1.0 * self.row * BYTES_PER_ELEMENT[dtype]
+        """The compressed vector and the rotated key, and the key of an indexer.
+
+        Kernels of sparse attention store an fp8 vector with a 32-bit scale for 128 elements and leave the
+        rotated key in 16 bits: 656 bytes (docs of FlashMLA; vLLM's blog of 2025-09-29).
+        """
+        if self.indexer is None:
+            return 1.0 * self.row * BYTES_PER_ELEMENT[dtype]
+        own = 1.0 * self.row * BYTES_PER_ELEMENT[dtype]
+        if BYTES_PER_ELEMENT[dtype] == 1.0:
+            own = self.kv_rank * (1.0 + 4.0 / 128.0) + 2.0 * self.rope_dim
+        return own + self.indexer.token_bytes
 
     def plain(self) -> Grouped:
         """Heads as wide as its values."""
@@ -216,7 +304,3 @@ class Latent(Mixer, frozen=True, kw_only=True, tag="latent"):
     def on_one_gpu(self, parts: int, model: str) -> Self:
         """A share of the heads."""
         return msgspec.structs.replace(self, heads=share(model, "heads", self.heads, parts))
-
-
-Mixers = Grouped | Latent
-"""Every kind of mixer, told apart by `kind` in a file."""

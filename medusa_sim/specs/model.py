@@ -18,8 +18,10 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.formats import FORMATS, HALVES, Format
-from medusa_sim.specs.mixers import Grouped, Mixer, Mixers
+from medusa_sim.specs.mixers import Grouped, Latent, Mixer
 from medusa_sim.specs.parallel import ONE, Parallel
+from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
+from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Norm = Literal["rms", "layer"]
@@ -92,15 +94,31 @@ ARCHITECTURES: dict[str, Architecture] = {
     "gpt_oss": Architecture(True, "rms", "rope", True, True, False, False),
     "llama4_text": Architecture(True, "rms", "rope", False, False, False, False),
     "glm4_moe": Architecture(True, "rms", "rope", True, False, False, False),
+    "glm4_moe_lite": Architecture(True, "rms", "rope", False, False, False, False),
     "minimax_m2": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
+    "minimax_m3": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
+    "qwen3_next": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
+    "qwen3_5": Architecture(True, "rms", "rope", False, False, False, True, samples_top_k=True),
+    "kimi_linear": Architecture(True, "rms", "rope", False, False, False, False),
+    "nemotron_h": Architecture(True, "rms", "rope", False, False, False, False),
+    "deepseek_v32": Architecture(True, "rms", "rope", False, False, False, False),
+    "deepseek_v4": Architecture(True, "rms", "rope", False, False, False, False),
+    "glm_moe_dsa": Architecture(True, "rms", "rope", False, False, False, False),
+    "gemma4_text": Architecture(
+        True, "rms", "rope", False, False, False, True, norms_per_layer=4, samples_top_k=True
+    ),
+    "mimo": Architecture(True, "rms", "rope", True, False, False, False),
+    "mimo_v2_flash": Architecture(True, "rms", "rope", False, False, False, False),
+    "step3p5": Architecture(True, "rms", "rope", False, False, False, True),
+    "nemotron-nas": Architecture(True, "rms", "rope", False, False, False, False),
 }
 
 _LEARNED_OFFSET = 2  # OPT's position table keeps two rows for padding (arXiv 2205.01068, released code)
 
 # dtype of the arithmetic -> dtypes in which its weights may be stored
 _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
-    "fp16": ("fp16", "int4", "int8", "mxfp4"),
-    "bf16": ("bf16", "int4", "int8", "mxfp4"),
+    "fp16": ("fp16", "int4", "int8", "mxfp4", "nvfp4"),
+    "bf16": ("bf16", "int4", "int8", "mxfp4", "nvfp4"),
     "fp32": ("fp32",),
     "fp8": ("fp8", "fp8_block"),
     "int8": ("int8",),
@@ -109,6 +127,10 @@ _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
 ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
 INT4_SCALE_BYTES = 2.5 / 128
 """Bytes beside each int4 weight: 128 of them share a 16-bit scale and a 4-bit zero point (AWQ's default)."""
+
+
+Mixers = Grouped | BlockSparse | Latent | Compressed | GatedDelta | KimiDelta | Mamba2
+"""Every kind of mixer, told apart by `kind` in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,8 +187,12 @@ class Model:
     samples_top_p: bool = True
     """The same of a top-p."""
     tied_embeddings: bool = False
+    streams: int = 1
+    """Residual streams that hyper-connections mix around every mixer and feed-forward part (DeepSeek-V4)."""
     mtp_layers: int = 0
     """Multi-token-prediction modules that it was trained with."""
+    mtp: LayerGroup | None = None
+    """The layer of such a module, where it is not like `last_layer`."""
     dtype: str = "fp16"
     """Of the linear layers' arithmetic."""
     weight_dtype: str = "fp16"
@@ -345,7 +371,9 @@ class Model:
         """(format, weights in it, parameters beside them) of the parts of one layer."""
         hidden = self.hidden
         if (mixer := group.mixer) is not None:
-            yield mixer.form, mixer.weights(hidden), mixer.beside(hidden)
+            output = mixer.output_weights(hidden)
+            yield mixer.form, mixer.weights(hidden) - output, mixer.beside(hidden)
+            yield mixer.out_form or mixer.form, output, 0
         match group.feed_forward:
             case Mlp() as mlp:
                 yield mlp.form, mlp.weights(hidden), mlp.beside(hidden)
@@ -354,8 +382,13 @@ class Model:
                 yield experts.shared_form, experts.shared_weights(hidden), 0
 
     def _norms(self, group: LayerGroup) -> int:
-        """Weights of the norms over the whole width of one layer."""
-        return self.norms_per_layer * group.blocks // 2 * self._norm_size
+        """Weights of one layer's norms over the whole width, and of its hyper-connections.
+
+        A hyper-connection makes n (n + 2) weights of n streams, by a matrix, biases and three scales.
+        """
+        mixed = self.streams * (self.streams + 2)
+        connection = mixed * (self.streams * self.hidden + 1) + 3 if self.streams > 1 else 0
+        return self.norms_per_layer * group.blocks // 2 * self._norm_size + group.blocks * connection
 
     @property
     def _norm_size(self) -> int:
@@ -424,7 +457,7 @@ def _without_form(group: LayerGroup) -> LayerGroup:
     mixer, feed_forward = group.mixer, group.feed_forward
     return LayerGroup(
         count=group.count,
-        mixer=mixer and msgspec.structs.replace(mixer, form=None),
+        mixer=mixer and msgspec.structs.replace(mixer, form=None, out_form=None),
         feed_forward=feed_forward
         and msgspec.structs.replace(
             feed_forward, form=None, **({"shared_form": None} if isinstance(feed_forward, MoE) else {})

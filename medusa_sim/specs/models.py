@@ -21,13 +21,18 @@ from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.feed_forwards import FeedForward
 from medusa_sim.specs.hf_config import model_from_config
+<<<<<<< HEAD
 from medusa_sim.specs.hf_families import FAMILIES, unmodelled
 from medusa_sim.specs.mixers import Mixers
+=======
+from medusa_sim.specs.hf_families import FAMILIES
+>>>>>>> 27ce323 (Mixers of 2026 and every config.json: recurrent, sparse and compressed attention; formats by module)
 from medusa_sim.specs.model import (
     ARCHITECTURES,
     LayerGroup,
     Layers,
     Length,
+    Mixers,
     Model,
     Vocab,
     Width,

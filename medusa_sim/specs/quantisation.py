@@ -1,8 +1,9 @@
-"""`quantization_config` of a Hugging Face config -> dtypes of a Model.
+"""`quantization_config` of a Hugging Face config, or modelopt's file beside it -> formats of a Model.
 
-Understood: AWQ at 4 bits, GPTQ at 4 and 8 (weight-only), compressed-tensors (int4, int8 or fp8 weights, int8
-or fp8 arithmetic, nvfp4), fp8 (with a scale a tensor, or a 128 x 128 block), fbgemm_fp8, modelopt's FP8 and
-NVFP4, and mxfp4 (of experts alone, as in gpt-oss). Others are refused with the method's name.
+Understood: AWQ at 4 bits, GPTQ at 4 and 8 (weight-only), compressed-tensors, fp8 (a scale a tensor, or a
+128 x 128 block), fbgemm_fp8, modelopt (FP8, NVFP4, weight-only NVFP4, mixed by layer), and mxfp4 of experts.
+Every part of a layer has the format that its module names are given: modules that a list excludes stay in 16
+bits. Others are refused with the method's name.
 """
 
 from __future__ import annotations
@@ -11,29 +12,65 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-import msgspec
-
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named
-from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.model import LayerGroup, Model, with_dtypes
+from medusa_sim.specs.model import Model, grouped, with_dtypes
+from medusa_sim.specs.modules import SIXTEEN, Scheme, in_formats
 
 METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4")
-_BITS: dict[str, dict[int, str]] = {"awq": {4: "int4"}, "gptq": {4: "int4", 8: "int8"}}
+_BITS: dict[str, dict[int, str]] = {"awq": {4: "int4"}, "gptq": {4: "int4", 8: "int8_wo"}}
 _BLOCK = [128, 128]
 _USUAL_GROUP = 128
 _SCALE_BYTES = 2.0
+_ALGORITHMS = {
+    "FP8": "fp8",
+    "FP8_PER_CHANNEL_PER_TOKEN": "fp8",
+    "FP8_PB_WO": "fp8_block",
+    "FP8_BLOCK": "fp8_block",
+    "NVFP4": "nvfp4",
+    "W4A16_NVFP4": "nvfp4_wo",
+    "W4A16_AWQ": "int4",
+    "W4A16_MXFP4": "mxfp4",
+}
+"""modelopt's `quant_algo` -> format."""
+_MIXED = "MIXED_PRECISION"
 
 
-def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
-    """The model in the dtypes that `quantization_config` names; itself where there is none.
+def quantised(
+    model: Model, config: dict[str, Any] | None, beside: dict[str, Any] | None, file: Path
+) -> Model:
+    """The model in the formats that its files name; layers are taken one by one, and grouped again.
 
-    Raises SpecError for a method, a width or a combination that is not modelled.
+    config: `quantization_config`; beside: `quantization` of hf_quant_config.json. Raises SpecError for a
+    method, a width or a combination that is not modelled.
     """
-    if config is None:
-        return model
     where = f"{named(file)}: quantization_config"
-    match config.get("quant_method"):
+    if config is None and beside is not None:
+        scheme = _modelopt(beside, f"{named(file.with_name('hf_quant_config.json'))}: quantization")
+    elif config is None:
+        return dataclasses.replace(model, groups=grouped(model.groups))
+    else:
+        scheme = _scheme(model, config, beside, where)
+    layers, mtp, main = in_formats(model, scheme)
+    dtypes: dict[str, str] = {"weight_dtype": main.removesuffix("_wo")} if main in _WEIGHT_ONLY else {}
+    if not dtypes and main != SIXTEEN:
+        dtypes = {"dtype": main}
+    kept = with_dtypes(model, **dtypes, kv_dtype=scheme.kv_dtype)
+    return dataclasses.replace(kept, groups=layers, mtp=mtp, scale_bytes=scheme.scale_bytes)
+
+
+_WEIGHT_ONLY = ("int4", "int8_wo", "mxfp4", "nvfp4_wo")
+
+
+def _scheme(model: Model, config: dict[str, Any], beside: dict[str, Any] | None, where: str) -> Scheme:
+    """What `quantization_config` says."""
+    method = config.get("quant_method")
+    if method is None and isinstance(config.get("producer"), dict):
+        method = "modelopt" if config["producer"].get("name") == "modelopt" else None
+    if method in ("modelopt", "modelopt_fp4", "modelopt_mixed"):
+        return _modelopt({**(beside or {}), **config}, where)  # either may lack what the other says
+    excluded = _names(config, "modules_to_not_convert", where)
+    match method:
         case "awq" | "gptq" as method:
             key = "bits" if "bits" in config else "w_bit"
             bits = config.get(key)
@@ -46,25 +83,19 @@ def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
             group = config.get("group_size", config.get("q_group_size", _USUAL_GROUP))
             # zero points are stored whether or not they are all alike (qzeros)
             scales = _scale_bytes(group, bits, f"{where}.group_size", has_zeros=True)
-            return dataclasses.replace(with_dtypes(model, weight_dtype=allowed[bits]), scale_bytes=scales)
+            return Scheme(main=allowed[bits], excluded=excluded, scale_bytes=scales)
         case "fp8" | "fbgemm_fp8":
             block = config.get("weight_block_size")
             if block not in (None, _BLOCK):
                 raise SpecError(f"{where}.weight_block_size: given {shown(block)}; allowed: {_BLOCK} or none")
-            return with_dtypes(model, dtype="fp8" if block is None else "fp8_block")
+            main = "fp8" if block is None and config.get("moe_quant_algo") is None else "fp8_block"
+            return Scheme(main=main, excluded=excluded, by_name=_layers(config, where))
         case "mxfp4":
             if model.experts is None:
                 raise SpecError(f"{where}.quant_method: mxfp4 is stored in experts; {model.name} has none")
-            return dataclasses.replace(model, groups=tuple(map(_experts_in_mxfp4, model.groups)))
-        case "modelopt" | "modelopt_fp4":
-            algorithms = {"FP8": "fp8", "NVFP4": "nvfp4"}
-            algorithm = config.get("quant_algo")
-            if not isinstance(algorithm, str) or algorithm not in algorithms:
-                allowed_names = ", ".join(algorithms)
-                raise SpecError(f"{where}.quant_algo: given {shown(algorithm)}; allowed: {allowed_names}")
-            return with_dtypes(model, dtype=algorithms[algorithm])
+            return Scheme(main=SIXTEEN, experts="mxfp4")
         case "compressed-tensors":
-            return _compressed(model, config, where)
+            return _compressed(config, where)
         case None:
             raise SpecError(f"{where}.quant_method: missing; allowed: {', '.join(METHODS)}")
         case other:
@@ -74,50 +105,122 @@ def quantised(model: Model, config: dict[str, Any] | None, file: Path) -> Model:
             )
 
 
-def _experts_in_mxfp4(group: LayerGroup) -> LayerGroup:
-    if not isinstance(group.feed_forward, MoE):
-        return group
-    experts = msgspec.structs.replace(group.feed_forward, form="mxfp4")
-    return dataclasses.replace(group, feed_forward=experts)
+def _modelopt(config: dict[str, Any], where: str) -> Scheme:
+    """Modelopt's keys, as `hf_quant_config.json` and newer `quantization_config`s have them."""
+    given = config.get("quant_algo")
+    cache = config.get("kv_cache_quant_algo", config.get("kv_cache_scheme"))
+    kv_dtype = None
+    if cache is not None:
+        is_fp8 = cache == "FP8" or (
+            isinstance(cache, dict) and _dtype(cache, f"{where}.kv_cache_scheme") == "fp8"
+        )
+        if not is_fp8:
+            raise SpecError(f"{where}: KV cache in {shown(cache)}; allowed: null or FP8")
+        kv_dtype = "fp8"
+    excluded = _names(config, "exclude_modules", where) + _names(config, "ignore", where)
+    if given == _MIXED:
+        by_name = _layers(config, where)
+        if not by_name:
+            raise SpecError(
+                f"{where}.quantized_layers: missing; a table of layers and their quant_algo is needed"
+            )
+        return Scheme(main=SIXTEEN, by_name=by_name, is_mixed=True, kv_dtype=kv_dtype)
+    return Scheme(main=_algorithm(given, f"{where}.quant_algo"), excluded=excluded, kv_dtype=kv_dtype)
 
 
-def _compressed(model: Model, config: dict[str, Any], where: str) -> Model:
+def _layers(config: dict[str, Any], where: str) -> dict[str, str]:
+    """`quantized_layers`: names of modules -> formats."""
+    given = config.get("quantized_layers", {})
+    if not isinstance(given, dict):
+        raise SpecError(f"{where}.quantized_layers: given {shown(given)}; allowed: a table of layers")
+    return {
+        name: _algorithm(
+            about.get("quant_algo") if isinstance(about, dict) else about,
+            f"{where}.quantized_layers.{shown(name)[1:-1]}.quant_algo",
+        )
+        for name, about in given.items()
+    }
+
+
+def _algorithm(given: object, where: str) -> str:
+    if not isinstance(given, str) or given not in _ALGORITHMS:
+        raise SpecError(f"{where}: given {shown(given)}; allowed: {', '.join((*_ALGORITHMS, _MIXED))}")
+    return _ALGORITHMS[given]
+
+
+def _names(config: dict[str, Any], key: str, where: str) -> tuple[str, ...]:
+    given = config.get(key)
+    if given is None:
+        return ()
+    if not isinstance(given, list) or not all(isinstance(name, str) for name in given):
+        raise SpecError(f"{where}.{key}: given {shown(given)}; allowed: a list of names of modules")
+    return tuple(given)
+
+
+_ALL_LINEAR = "Linear"
+"""The target of a group that stands for every linear layer."""
+
+
+def _compressed(config: dict[str, Any], where: str) -> Scheme:
     """compressed-tensors: one or more groups of layers, each with a scheme of weights and activations."""
     groups = config.get("config_groups")
     if not isinstance(groups, dict) or not groups:
         raise SpecError(f"{where}.config_groups: given {shown(groups)}; allowed: a table of schemes")
-    schemes = {_scheme(group, f"{where}.config_groups.{shown(name)}") for name, group in groups.items()}
-    first = next(iter(groups.values()))["weights"]
-    if len(schemes) > 1:
-        several = ", ".join(sorted(f"weights {weights}, activations {acts}" for weights, acts in schemes))
-        raise SpecError(f"{where}.config_groups: several schemes ({several}); allowed: one for all layers")
     cache = config.get("kv_cache_scheme")
-    kv_dtype = None
-    if cache is not None:
-        if _dtype(cache, f"{where}.kv_cache_scheme") != "fp8":
-            raise SpecError(f"{where}.kv_cache_scheme: given {shown(cache)}; allowed: null or 8-bit float")
-        kv_dtype = "fp8"
-    match next(iter(schemes)):
-        case ("int4" | "int8" as weights, "none"):
+    if cache is not None and _dtype(cache, f"{where}.kv_cache_scheme") != "fp8":
+        raise SpecError(f"{where}.kv_cache_scheme: given {shown(cache)}; allowed: null or 8-bit float")
+    forms: dict[str, str] = {}
+    main, scales = SIXTEEN, None
+    for name, group in groups.items():
+        at = f"{where}.config_groups.{shown(name)[1:-1]}"
+        form = _group_form(group, config.get("format"), at)
+        targets = _names(group, "targets", at) or (_ALL_LINEAR,)
+        if _ALL_LINEAR in targets:
+            if main not in (SIXTEEN, form):
+                raise SpecError(
+                    f"{at}: {form} for all linear layers after {main}; allowed: one for all of them"
+                )
+            main = form
+        forms |= {target: form for target in targets if target != _ALL_LINEAR}
+        weights = group["weights"]
+        if form in ("int4", "int8_wo"):
+            has_zeros = weights.get("symmetric") is False
+            group_size = f"{at}.weights.group_size"
             scales = _scale_bytes(
-                first.get("group_size"),
-                first["num_bits"],
-                f"{where}.config_groups: weights.group_size",
-                has_zeros=first.get("symmetric") is False,
+                weights.get("group_size"), weights["num_bits"], group_size, has_zeros=has_zeros
             )
-            stored = with_dtypes(model, weight_dtype=weights, kv_dtype=kv_dtype)
-            return dataclasses.replace(stored, scale_bytes=scales)
-        case ("fp4", "fp4"):
-            return with_dtypes(model, dtype="nvfp4", kv_dtype=kv_dtype)
-        case ("fp8", "fp8"):
-            return with_dtypes(model, dtype="fp8", kv_dtype=kv_dtype)
-        case ("int8", "int8"):
-            return with_dtypes(model, dtype="int8", kv_dtype=kv_dtype)
-        case (weights, activations):
-            raise SpecError(
-                f"{where}.config_groups: given weights {weights} with activations {activations}; allowed: "
-                "int4 or int8 weights alone, fp8 with fp8, int8 with int8, fp4 with fp4"
-            )
+    return Scheme(
+        main=main,
+        excluded=_names(config, "ignore", where),
+        by_name=forms,
+        is_mixed=main == SIXTEEN,
+        kv_dtype=None if cache is None else "fp8",
+        scale_bytes=scales,
+    )
+
+
+def _group_form(group: object, outer_format: object, where: str) -> str:
+    """Format of one group of compressed-tensors."""
+    if not isinstance(group, dict):
+        raise SpecError(f"{where}: given {shown(group)}; allowed: a table with weights")
+    weights = _dtype(group.get("weights"), f"{where}.weights")
+    inputs = group.get("input_activations")
+    activations = "none" if inputs is None else _dtype(inputs, f"{where}.input_activations")
+    is_mx = "mxfp4" in str(group.get("format") or outer_format)
+    known = {
+        ("int4", "none"): "int4",
+        ("int8", "none"): "int8_wo",
+        ("fp4", "none"): "mxfp4" if is_mx else "nvfp4_wo",
+        ("fp4", "fp4"): "nvfp4",
+        ("fp8", "fp8"): "fp8_block" if group["weights"].get("strategy") == "block" else "fp8",
+        ("int8", "int8"): "int8",
+    }
+    if (weights, activations) not in known:
+        raise SpecError(
+            f"{where}: given weights {weights} with activations {activations}; allowed: int4, int8 or fp4 "
+            "weights alone, fp8 with fp8, int8 with int8, fp4 with fp4"
+        )
+    return known[weights, activations]
 
 
 def _scale_bytes(group: object, bits: int, where: str, *, has_zeros: bool) -> float:
@@ -130,16 +233,6 @@ def _scale_bytes(group: object, bits: int, where: str, *, has_zeros: bool) -> fl
     if not isinstance(group, int) or isinstance(group, bool) or group < 1:
         raise SpecError(f"{where}: given {shown(group)}; allowed: a whole number from 1, or -1 for a column")
     return (_SCALE_BYTES + (bits / 8 if has_zeros else 0.0)) / group
-
-
-def _scheme(group: object, where: str) -> tuple[str, str]:
-    if not isinstance(group, dict):
-        raise SpecError(f"{where}: given {shown(group)}; allowed: a table with weights")
-    activations = group.get("input_activations")
-    return (
-        _dtype(group.get("weights"), f"{where}.weights"),
-        "none" if activations is None else _dtype(activations, f"{where}.input_activations"),
-    )
 
 
 def _dtype(given: object, where: str) -> str:

@@ -9,7 +9,7 @@ from medusa_sim.operators.operator import Attention, AttentionKind, Elementwise,
 from medusa_sim.specs.mixers import Grouped, Latent
 from medusa_sim.step.workload import Launch, Mixing, Phase, elementwise_launch, head_launch, linear_launch
 
-_FUSED_KIND: dict[Phase, AttentionKind] = {
+FUSED_KIND: dict[Phase, AttentionKind] = {
     "prefill": "prefill_attention",
     "decode": "decode_attention",
     "verify": "verify_attention",
@@ -21,16 +21,23 @@ def grouped_launches(mixer: Grouped, at: Mixing[Grouped]) -> list[Launch]:
     model, m, count = at.model, at.rows, at.count
     query, kv = mixer.query_width, mixer.kv_width
     if at.runtime.fused_qkv:
-        launches = [linear_launch(model, "qkv_proj", "qkv", m, query + 2 * kv, model.hidden, count)]
+        launches = [linear_launch(model, "qkv_proj", "qkv", m, mixer.input_width, model.hidden, count)]
     else:
         launches = [
-            linear_launch(model, "q_proj", "qkv", m, query, model.hidden, count),
+            linear_launch(model, "q_proj", "qkv", m, query + mixer.gate_width, model.hidden, count),
             linear_launch(model, "k_proj", "qkv", m, kv, model.hidden, count),
-            linear_launch(model, "v_proj", "qkv", m, kv, model.hidden, count),
         ]
+        if not mixer.keys_are_values:
+            launches.append(linear_launch(model, "v_proj", "qkv", m, mixer.value_width, model.hidden, count))
     launches += _products(mixer, at)
-    launches.append(linear_launch(model, "o_proj", "o_proj", m, model.hidden, query, count))
-    if model.rope:
+    launches.append(
+        linear_launch(at.output_model, "o_proj", "o_proj", m, model.hidden, mixer.output_width, count)
+    )
+    if mixer.gate != "none":
+        launches.append(
+            elementwise_launch(model, "gate", "activation", "norm_rope", m, mixer.output_width, count)
+        )
+    if model.rope and mixer.rotates:
         rotated = query + kv
         launches.append(elementwise_launch(model, "rope", "rope", "norm_rope", m, rotated, count))
     if mixer.qk_norm:
@@ -57,7 +64,7 @@ def _products(mixer: Grouped, at: Mixing[Grouped]) -> list[Launch]:
             name="softmax", kind="rms_norm", m=scores, n=workload.kv_len, dtype=at.model.activation_dtype
         )
         return [*launches, Launch(operator=softmax, part="attention", count=at.count)]
-    kind = _FUSED_KIND[workload.phase]
+    kind = FUSED_KIND[workload.phase]
     # layers that see everything first
     variants = sorted(at.variants, key=lambda variant: variant[1].size is not None)
     return [
@@ -74,7 +81,8 @@ def _attention(mixer: Grouped, kind: AttentionKind, at: Mixing[Grouped], **sizes
         kv_len=at.workload.kv_len,
         heads=mixer.heads,
         kv_heads=mixer.kv_heads,
-        head_dim=mixer.head_dim,
+        # one width for both products: that at which they are as large as they are
+        head_dim=mixer.head_dim if mixer.v_dim is None else (mixer.head_dim + mixer.v_dim) / 2,
         dtype=at.model.activation_dtype,
         kv_dtype=at.model.kv_dtype,
     )
@@ -127,9 +135,9 @@ def latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
         ]
     launches += [
         Launch(operator=_latent_attention(mixer, at), part="attention", count=count),
-        linear_launch(model, "o_proj", "o_proj", m, model.hidden, heads * mixer.v_dim, count),
+        linear_launch(at.output_model, "o_proj", "o_proj", m, model.hidden, heads * mixer.v_dim, count),
     ]
-    if model.rope:
+    if model.rope and mixer.rotates:
         rotated = (heads + 1) * mixer.rope_dim
         launches.append(elementwise_launch(model, "rope", "rope", "norm_rope", m, rotated, count))
     norms = elementwise_launch(model, "latent_norm", "rms_norm", "norm_rope", m, mixer.norm_count, count)

@@ -8,13 +8,22 @@ from typing import Any
 from medusa_sim.operators.operator import Elementwise, Size
 from medusa_sim.specs.mixers import Grouped, Latent, Mixer
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.attention import grouped_launches, latent_launches
+from medusa_sim.specs.sparse import BlockSparse, Compressed
+from medusa_sim.step.attention import grouped_launches
+from medusa_sim.step.recurrent import recurrent_launches
+from medusa_sim.step.sparse import block_sparse_launches, compressed_launches, sparse_latent_launches
 from medusa_sim.step.workload import PARTS, Launch, Mixing, Workload
 
 LAUNCHES: dict[type[Mixer], Callable[[Any, Mixing[Any]], list[Launch]]] = {
     Grouped: grouped_launches,
-    Latent: latent_launches,
+    Latent: sparse_latent_launches,
+    BlockSparse: block_sparse_launches,
+    Compressed: compressed_launches,
+    GatedDelta: recurrent_launches,
+    KimiDelta: recurrent_launches,
+    Mamba2: recurrent_launches,
 }
 """What builds the kernels of layers with that mixer; they are handed the mixer without its window."""
 

@@ -14,7 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.operators.operator import Elementwise
+from medusa_sim.operators.operator import Elementwise, Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model
@@ -60,7 +60,7 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
         elementwise_launch(model, "embedding", "embedding", "embedding", m, hidden),
         elementwise_launch(model, "norms", "rms_norm", "norm_rope", m, hidden, norms),
         *mixer_launches(model, own, runtime),
-        elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, model.block_count),
+        _residual_launch(model, m),
         *feed_forward_launches(model, workload, runtime),
         elementwise_launch(model, "final_norm", "rms_norm", "norm_rope", m, hidden),
         *exchange_launches(model, workload, own, logit_rows),
@@ -68,6 +68,33 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
         elementwise_launch(model, "next_token", "next_token", "accept", logit_rows, model.whole_vocab),
     ]
     return tuple(launches) if runtime.engine is None else _compiled(launches, runtime.engine)
+
+
+_CONNECTION_WIDTHS = (1.75, 3.5, 7.0)
+"""Hidden widths that one of a site's two kernels reads and writes a token, over two, of four streams.
+
+5 h before and 9 h after make 14 h for both, hence 3.5 h for one that reads and writes; ends for its floor.
+"""
+
+
+def _residual_launch(model: Model, m: Size) -> Launch:
+    """What adds a mixer or feed-forward part to the residual stream, or mixes several streams around it."""
+    hidden, sites = model.hidden, model.block_count
+    if model.streams == 1:
+        return elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, sites)
+    low, mid, high = (
+        elementwise_launch(
+            model,
+            "hyper_connections",
+            "rope",
+            "norm_rope",
+            m,
+            round(width * hidden * model.streams / 4),
+            2 * sites,
+        )
+        for width in _CONNECTION_WIDTHS
+    )
+    return replace(mid, ends=(low.operator, high.operator))
 
 
 _MERGED = ("norms", "final_norm", "qk_norm", "latent_norm", "rope", "activation", "shared_activation")

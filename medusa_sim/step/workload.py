@@ -114,21 +114,26 @@ class Launch:
     ends: tuple[Operator, Operator] | None = None
 
 
-MixerT = TypeVar("MixerT", bound=Mixer)
+MixerT_co = TypeVar("MixerT_co", bound=Mixer, covariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Mixing(Generic[MixerT]):
+class Mixing(Generic[MixerT_co]):
     """Layers whose mixers are alike but for their windows."""
 
     model: Model
     """With the mixer's linear layers in their format."""
-    variants: tuple[tuple[int, MixerT], ...]
+    variants: tuple[tuple[int, MixerT_co], ...]
     """(layers, mixer) of every window."""
     workload: Workload
     runtime: Runtime
     unfused_keys: Size
     """Keys of products that are no fused kernel."""
+
+    @property
+    def output_model(self) -> Model:
+        """With the output projection in its format."""
+        return self.model.in_form(self.variants[0][1].out_form)
 
     @property
     def count(self) -> int:

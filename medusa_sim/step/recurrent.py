@@ -1,0 +1,62 @@
+"""Mixers with a state -> kernels: projections, convolution, the recurrence, its gated norm.
+
+    (L3)  plain        2 b S bytes: a state is read and written once a token
+    (L5)  verification b S (1 + q) bytes: read once, and one kept for each of q tokens, one after the other
+    (L4)  prompts      in chunks of C tokens: FLOPs by the token, states once a sequence
+
+No kernel of these is fitted: (L3) and (L5) are priced as traffic of an elementwise kernel, (L4) as products
+of small matrices at a third of a linear layer's rate. Their bands hold what public rows of other cards and
+engines show: two times faster where states stay in L2, up to three times slower by library.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from medusa_sim.operators.operator import Elementwise, Gemm
+from medusa_sim.specs.recurrent import Recurrent
+from medusa_sim.step.workload import Launch, Mixing, elementwise_launch, head_launch, linear_launch
+
+_TRAFFIC_BAND = (0.5, 1.35)
+"""Ends of (L3) and (L5) as multiples: states that fit L2; SGLang's fused kernel at two tokens."""
+_CHUNK_SLOWDOWN = 3.0
+_CHUNK_BAND = (0.4, 3.0)
+"""(L4) over a linear layer of as many FLOPs: FlashInfer on an H100 1.4, Triton 9; ends around the middle."""
+
+
+def recurrent_launches(mixer: Recurrent, at: Mixing[Recurrent]) -> list[Launch]:
+    """The kernels of one kind of recurrent layer."""
+    model, m, count = at.model, at.rows, at.count
+    launches = [linear_launch(model, "in_proj", "qkv", m, mixer.input_width, model.hidden, count)]
+    launches += [
+        head_launch(model, name, "qkv", m, n, k, count) for name, n, k in mixer.thin_projections(model.hidden)
+    ]
+    convolution = elementwise_launch(model, "causal_conv", "rope", "attention", m, mixer.conv_width, count)
+    return [
+        *launches,
+        convolution,
+        _recurrence(mixer, at),
+        linear_launch(at.output_model, "out_proj", "o_proj", m, model.hidden, mixer.output_width, count),
+        elementwise_launch(model, "gated_norm", "activation", "norm_rope", m, mixer.output_width, count),
+    ]
+
+
+def _recurrence(mixer: Recurrent, at: Mixing[Recurrent]) -> Launch:
+    workload = at.workload
+    batch, queries = (np.asarray(size, dtype=np.float64) for size in (workload.batch, workload.query_tokens))
+    if workload.phase == "prefill":
+        width = _CHUNK_SLOWDOWN * mixer.chunk_flops / (2.0 * mixer.chunk)
+        gemm = Gemm(
+            name="chunk_scan", m=batch * queries, n=width, k=mixer.chunk, dtype=at.model.activation_dtype
+        )
+        low, high = (replace(gemm, n=each * width) for each in _CHUNK_BAND)
+        return Launch(operator=gemm, part="attention", count=at.count, ends=(low, high))
+    # an elementwise kernel reads and writes: two states
+    states = 0.5 * batch * (1.0 + queries)
+    kernel = Elementwise(
+        name="recurrence", kind="rope", m=states, n=mixer.state_size, dtype=mixer.state_dtype
+    )
+    few, many = (replace(kernel, m=each * states) for each in _TRAFFIC_BAND)
+    return Launch(operator=kernel, part="attention", count=at.count, ends=(few, many))
