@@ -120,7 +120,8 @@ def limits_of(
     room = usable_memory_bytes(scenario.gpu) - fixed
     positions = scenario.model.max_seq_len
     steps = np.arange(-(-positions // block_tokens) + 2 + -(-MOST_SLOTS // block_tokens))
-    each = cache_bytes(scenario.shard, per_token, steps * block_tokens)
+    verified = 1 if option is None else option.depth + 1
+    each = cache_bytes(scenario.shard, per_token, steps * block_tokens, verified)
     unit = float(each[1] - each[0])
     blocks = int(np.floor(room / unit)) if unit > 0.0 else 0
     if blocks < 1:

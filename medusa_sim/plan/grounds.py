@@ -14,7 +14,9 @@ from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.recurrent import Recurrent
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import decode
@@ -78,6 +80,18 @@ def other_form(model: Model, fits: Mapping[str, Fit]) -> tuple[str, str] | None:
     form = Format(stored.dtype, stored.weight_dtype).key
     held = served.partition(NAME_MARK)[0]
     return None if form == held or {form, held} <= set(HALVES) else (form, held)
+
+
+def unfitted_kinds(model: Model) -> tuple[str, ...]:
+    """What of a model is priced without a fitted kernel: `linear attention`, `sparse attention`."""
+    sparse = bool(model.blocks(BlockSparse)) or bool(model.blocks(Compressed))
+    chosen = any(mixer.indexer is not None for _, mixer in model.blocks(Latent))
+    kinds = {
+        "linear attention": bool(model.blocks(Recurrent)),
+        "sparse attention": sparse or chosen,
+        "hyper-connections": model.streams > 1,
+    }
+    return tuple(name for name, has in kinds.items() if has)
 
 
 def too_large(model: Model, shard: Model, gpu: Gpu) -> str:

@@ -41,7 +41,15 @@ from medusa_sim.plan.defaults import (
     default_runtime,
 )
 from medusa_sim.plan.draft_options import MAX_HEADS, Drafting, DraftOption, draft_options
-from medusa_sim.plan.grounds import dense_fits, fits_beside, linear_fit, other_form, too_large, unpacked
+from medusa_sim.plan.grounds import (
+    dense_fits,
+    fits_beside,
+    linear_fit,
+    other_form,
+    too_large,
+    unfitted_kinds,
+    unpacked,
+)
 from medusa_sim.plan.speedup import BASELINES, Baseline
 from medusa_sim.specs.attention_backends import Backend, backend_of
 from medusa_sim.specs.feed_forwards import MoE
@@ -50,7 +58,7 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.hf_config import RUN_IN_FP16
 from medusa_sim.specs.link_kernels import CollectiveKernel
 from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import Model, with_dtypes
+from medusa_sim.specs.model import Model, unpacked_where, with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.prices import Price, given_price, price_of
@@ -140,6 +148,10 @@ class Scenario:
         published = model if isinstance(model, Model) else load_model(model)
         self.model: Model = with_dtypes(published, dtype, weight_dtype, kv_dtype)
         self.gpu: Gpu = load_gpu(gpu, data_dir) if isinstance(gpu, str) else gpu
+        self.unpacked_forms: tuple[str, ...] = ()
+        """Formats of the checkpoint that the card has no arithmetic for."""
+        if dtype is None and weight_dtype is None:
+            self.model, self.unpacked_forms = unpacked_where(self.model, self.gpu.lacks)
         self.parallel = Parallel(tp=tp, ep=ep, dp_attention=dp_attention)
         self.shard: Model = on_one_gpu(self.model, self.parallel)
         """What one GPU holds of the model."""
@@ -179,8 +191,14 @@ class Scenario:
                 f"runtime {self.runtime.name} runs no {drafter} drafter; it has: {', '.join(engine.drafters)}"
             )
         # a curve of tree sizes knows no chains, and the paper's block no engine
-        as_run = self.runtime.chain_only and profile.heads is not None and scope == "model"
+        chains = self.runtime.chain_only or self.model.keeps_states
+        as_run = chains and profile.heads is not None and scope == "model"
         self.chain_only: bool = as_run if chain_only is None else chain_only
+        if self.model.keeps_states and not self.chain_only and scope == "model":
+            raise UsageError(
+                f"{self.model.name} has recurrent layers, whose states no engine rolls back along a tree: "
+                "trees cannot be verified; leave out --trees and give --acceptance by position, not a curve"
+            )
         self.overlap: Overlap = overlap_of(overlap) if overlap else CHAIN if not self._has_trees else TREE
         self.traffic: Traffic | None = traffic_of(prompt_tokens, output_tokens)
         self.scope: Scope = scope
@@ -427,6 +445,16 @@ class Scenario:
             told.append(
                 f"nobody measured experts in {other[0]} on {self.gpu.name}: times are of {other[1]} kernels "
                 "that read as many bytes, with wider bands"
+            )
+        if self.unpacked_forms:
+            told.append(
+                f"{self.gpu.name} has no {' or '.join(self.unpacked_forms)} arithmetic: such weights are "
+                "unpacked to 16 bits, as vLLM does (Marlin)"
+            )
+        if self.scope == "model" and (unfitted := unfitted_kinds(self.model)):
+            told.append(
+                f"{' and '.join(unfitted)} of {self.model.name}: no kernel is fitted; times follow from "
+                "bytes and FLOPs, with wide bands"
             )
         if self.model.blocks(Latent) and self.scope == "model":
             told.append(

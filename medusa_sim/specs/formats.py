@@ -2,8 +2,8 @@
 
 A format is a pair: dtype of the arithmetic (and of the activations that enter it) and dtype of the stored
 weights. `fp8_block` computes in fp8 on weights with a scale for each 128 x 128 block; `int4`, `int8_wo`,
-`mxfp4` and `nvfp4_wo` are weight-only, unpacked to 16 bits inside the kernel; `mxfp4_fp8` multiplies mxfp4
-weights with fp8 activations; `nvfp4` computes in 4 bits.
+`fp8_wo`, `mxfp4` and `nvfp4_wo` are weight-only, unpacked to 16 bits inside the kernel; `mxfp4_fp8` takes
+mxfp4 weights and fp8 activations; `nvfp4` computes in 4 bits.
 """
 
 from __future__ import annotations
@@ -45,9 +45,12 @@ FORMATS: dict[str, Format] = {
     "int8_wo": Format("bf16", "int8"),
     "mxfp4": Format("bf16", "mxfp4"),
     "nvfp4_wo": Format("bf16", "nvfp4"),
+    "fp8_wo": Format("bf16", "fp8"),
     "mxfp4_fp8": Format("fp8", "mxfp4"),
 }
 """Formats by name."""
+UNPACKED: dict[str, str] = {"fp8": "fp8_wo", "fp8_block": "fp8_wo", "nvfp4": "nvfp4_wo", "mxfp4_fp8": "mxfp4"}
+"""As what engines run a format on a card without its arithmetic: weights unpacked to 16 bits (Marlin)."""
 _NAMES = {pair: name for name, pair in FORMATS.items()}
 
 ALIASES: dict[str, str] = {

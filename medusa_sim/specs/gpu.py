@@ -107,6 +107,10 @@ class Gpu:
     power: Power | None = None
     path: str = ""
 
+    def lacks(self, dtype: str) -> bool:
+        """Whether the datasheet gives no peak for a dtype."""
+        return SAME_TENSOR_CORES.get(dtype, dtype) not in self.peak_flops_per_s
+
     def peak(self, dtype: str) -> float:
         """Dense peak of a dtype in FLOP/s. Raises SpecError where the datasheet gives none."""
         try:

@@ -177,7 +177,7 @@ _INNER = ("text_config", "llm_config", "language_config")
 def _language_model(content: dict[str, Any], refuse: Refusal) -> dict[str, Any]:
     """The decoder's part of a multimodal config, with the keys that stand beside it."""
     key = next((key for key in _INNER if content.get(key) is not None), None)
-    if key is None or content.get("hidden_size") is not None:
+    if key is None:
         return content
     inner, classes = content[key], content.get("architectures")
     if not isinstance(inner, dict):
@@ -187,6 +187,8 @@ def _language_model(content: dict[str, Any], refuse: Refusal) -> dict[str, Any]:
         return {**outer, **inner}
     wrapper = classes[0] if isinstance(classes, list) and len(classes) == 1 else None
     if not isinstance(wrapper, str) or wrapper not in WRAPPERS:
+        if isinstance(wrapper, str) and unmodelled(wrapper) is not None:
+            refuse("architectures", _unknown(wrapper, wrapper, WRAPPERS))
         refuse(
             "architectures",
             f"given {shown(classes)} with a {key} that names no model_type; allowed: one of "

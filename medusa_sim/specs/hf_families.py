@@ -135,7 +135,8 @@ UNMODELLED = {
     "jamba": "Mamba-1 layers",
     "mamba": "Mamba-1 layers",
     "falconh1": "layers of attention and Mamba side by side",
-    "gemma4e": "layers that share K and V and have inputs of their own",
+    "gemma4e": "sharing of K and V between layers",
+    "deepseekv4pro": "list of layers (known from its config.json alone, whose path may be given)",
 }
 """What known families have that is not modelled, by how their names, classes and model types begin, in
 letters and digits alone. What `models.toml` or FAMILIES names is looked up before."""

@@ -56,6 +56,11 @@ class Mixer(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         del dtype
         return 0.0
 
+    def draft_state_bytes(self, dtype: str) -> float:
+        """Those of `state_bytes` that a verification step keeps for each of its tokens."""
+        del dtype
+        return 0.0
+
     @property
     def row(self) -> int:
         """Elements of one token's row of the cache, which is moved where a tree's path is accepted."""

@@ -6,7 +6,7 @@ Where models come from: `models.py` (by name), `hf_config.py` (a Hugging Face `c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -17,7 +17,7 @@ from msgspec import Meta
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
-from medusa_sim.specs.formats import FORMATS, HALVES, Format
+from medusa_sim.specs.formats import FORMATS, HALVES, UNPACKED, Format
 from medusa_sim.specs.mixers import Grouped, Latent, Mixer
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
@@ -117,8 +117,8 @@ _LEARNED_OFFSET = 2  # OPT's position table keeps two rows for padding (arXiv 22
 
 # dtype of the arithmetic -> dtypes in which its weights may be stored
 _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
-    "fp16": ("fp16", "int4", "int8", "mxfp4", "nvfp4"),
-    "bf16": ("bf16", "int4", "int8", "mxfp4", "nvfp4"),
+    "fp16": ("fp16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
+    "bf16": ("bf16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
     "fp32": ("fp32",),
     "fp8": ("fp8", "fp8_block"),
     "int8": ("int8",),
@@ -359,6 +359,23 @@ class Model:
         """Bytes of the states of one request in all layers, whatever its length; 0 without such layers."""
         return sum(count * mixer.state_bytes(self.activation_dtype) for count, mixer in self.blocks(Mixer))
 
+    @property
+    def draft_state_bytes(self) -> float:
+        """Those of `state_bytes` that a verification step keeps for each of its tokens."""
+        dtype = self.activation_dtype
+        return sum(count * mixer.draft_state_bytes(dtype) for count, mixer in self.blocks(Mixer))
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether some layers keep a state that a rejected draft would spoil."""
+        return self.draft_state_bytes > 0.0
+
+    @property
+    def form(self) -> str:
+        """Format of its linear layers, where parts say none."""
+        key = Format(self.dtype, self.weight_dtype).key
+        return "bf16" if key in HALVES else key
+
     def _stored_bytes(self) -> float:
         """Bytes of one stored weight with its share of scales and zero points."""
         stored = BYTES_PER_ELEMENT[self.weight_dtype]
@@ -399,6 +416,12 @@ class Model:
         layer = LayerGroup(layers, self.attention, msgspec.structs.replace(self.mlp, width=width, form=None))
         dtype = self.activation_dtype
         return dataclasses.replace(self, groups=(layer,), dtype=dtype, weight_dtype=dtype)
+
+    @property
+    def mtp_module(self) -> Model:
+        """One of its modules for multi-token prediction, as a model of one layer."""
+        layer = self.last_layer if self.mtp is None else self.mtp
+        return dataclasses.replace(self, groups=(dataclasses.replace(layer, count=1),))
 
     def resized(self, *, layers: int | None = None, vocab: int | None = None) -> Model:
         """The same model with another number of layers like `last_layer`, or another vocabulary."""
@@ -450,6 +473,48 @@ def with_dtypes(
         scale_bytes=model.scale_bytes if weights == model.weight_dtype else None,
         groups=groups,
     )
+
+
+def unpacked_where(model: Model, lacks: Callable[[str], bool]) -> tuple[Model, tuple[str, ...]]:
+    """(the model as a card runs it that lacks some arithmetic, the formats that it unpacks to 16 bits).
+
+    lacks: whether the card has no tensor cores for a dtype. Formats without a weight-only form stay.
+    """
+    parts = [form for group in model.groups for form in _forms(group)]
+    used = dict.fromkeys([model.form, *(form for form in parts if form is not None)])
+    other = {form: UNPACKED[form] for form in used if form in UNPACKED and lacks(FORMATS[form].dtype)}
+    if not other:
+        return model, ()
+    own = model.in_form(other.get(model.form, model.form))
+    groups = tuple(_in_other(group, other) for group in model.groups)
+    mtp = None if model.mtp is None else _in_other(model.mtp, other)
+    return dataclasses.replace(own, groups=grouped(groups), mtp=mtp), tuple(other)
+
+
+def _forms(group: LayerGroup) -> Iterator[str | None]:
+    for part in (group.mixer, group.feed_forward):
+        if part is not None:
+            yield part.form
+    if group.mixer is not None:
+        yield group.mixer.out_form
+    if isinstance(group.feed_forward, MoE):
+        yield group.feed_forward.shared_form
+
+
+def _in_other(group: LayerGroup, other: Mapping[str, str]) -> LayerGroup:
+    """The layers with formats replaced."""
+
+    def of(form: str | None) -> str | None:
+        return None if form is None else other.get(form, form)
+
+    mixer, part = group.mixer, group.feed_forward
+    if mixer is not None:
+        mixer = msgspec.structs.replace(mixer, form=of(mixer.form), out_form=of(mixer.out_form))
+    if isinstance(part, MoE):
+        part = msgspec.structs.replace(part, form=of(part.form), shared_form=of(part.shared_form))
+    elif part is not None:
+        part = msgspec.structs.replace(part, form=of(part.form))
+    return LayerGroup(group.count, mixer, part)
 
 
 def _without_form(group: LayerGroup) -> LayerGroup:

@@ -6,6 +6,7 @@ its shape. Any Hugging Face `config.json` of a family in `hf_families.py` works 
 
 from __future__ import annotations
 
+import dataclasses
 import difflib
 import os
 import re
@@ -21,12 +22,7 @@ from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.feed_forwards import FeedForward
 from medusa_sim.specs.hf_config import model_from_config
-<<<<<<< HEAD
 from medusa_sim.specs.hf_families import FAMILIES, unmodelled
-from medusa_sim.specs.mixers import Mixers
-=======
-from medusa_sim.specs.hf_families import FAMILIES
->>>>>>> 27ce323 (Mixers of 2026 and every config.json: recurrent, sparse and compressed attention; formats by module)
 from medusa_sim.specs.model import (
     ARCHITECTURES,
     LayerGroup,
@@ -50,6 +46,11 @@ class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     count: Layers
     mixer: Mixers | None = None
     feed_forward: FeedForward | None = None
+
+    @property
+    def layers(self) -> LayerGroup:
+        """As a model has them."""
+        return LayerGroup(self.count, self.mixer, self.feed_forward)
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,7 +76,9 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tied_embeddings: bool | None = None
     mtp_layers: Annotated[int, Meta(ge=0, le=1000)] = 0
     samples_top_p: bool = True
-    weights: Literal["fp8_block", "int4"] | None = None
+    mtp: _Group | None = None
+    streams: Annotated[int, Meta(ge=1, le=64)] = 1
+    weights: Literal["fp8_block", "int4", "mxfp4"] | None = None
     hf: list[Text] = []
 
     def __post_init__(self) -> None:
@@ -95,7 +98,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     def layer_groups(self) -> tuple[LayerGroup, ...]:
         """Its layers."""
         if self.groups:
-            return tuple(LayerGroup(group.count, group.mixer, group.feed_forward) for group in self.groups)
+            return tuple(group.layers for group in self.groups)
         family = ARCHITECTURES[self.architecture]
         mixer = family.attention(self.heads or 0, self.kv_heads or 0, self.head_dim or 0)
         return (LayerGroup(self.layers or 0, mixer, family.mlp(self.intermediate or 0)),)
@@ -173,6 +176,8 @@ def _model(name: str, entry: _Entry) -> Model:
         kv_dtype=entry.dtype,
         activation_dtype=entry.dtype,
         mtp_layers=entry.mtp_layers,
+        mtp=None if entry.mtp is None else entry.mtp.layers,
+        streams=entry.streams,
         source=entry.source,
         notes=(entry.note,) if entry.note else (),
         **ARCHITECTURES[entry.architecture].of_model,
@@ -182,7 +187,8 @@ def _model(name: str, entry: _Entry) -> Model:
     match entry.weights:
         case None:
             return model
-        case "int4":
-            return with_dtypes(model, weight_dtype="int4")
-        case released:
-            return with_dtypes(model, dtype=released)
+        case "int4" | "mxfp4" as stored:
+            released = with_dtypes(model, weight_dtype=stored)
+        case dtype:
+            released = with_dtypes(model, dtype=dtype)
+    return dataclasses.replace(released, groups=model.groups, mtp=model.mtp)  # with formats of their own

@@ -12,7 +12,7 @@ import msgspec
 
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.model import LayerGroup, Mixers, Model, grouped
-from medusa_sim.specs.recurrent import Recurrent
+from medusa_sim.specs.recurrent import GatedDelta
 
 SIXTEEN = "bf16"
 """What is not quantised has the dtype of the activations."""
@@ -156,9 +156,9 @@ def _in_formats(index: int, layer: LayerGroup, scheme: Scheme, *, beside: bool) 
     if mixer is not None:
         ins = named(_ATTENTION, _INPUTS)
         outs = named(_ATTENTION, _OUTPUTS)
-        if isinstance(mixer, Recurrent):
-            ins += [f"{path}.{each}" for path in paths for each in _LINEAR]
-            outs += [f"{path}.linear_attn.out_proj" for path in paths]
+        if isinstance(mixer, GatedDelta):
+            ins = [f"{path}.{each}" for path in paths for each in _LINEAR]
+            outs = [f"{path}.linear_attn.out_proj" for path in paths]
         mixer = msgspec.structs.replace(
             mixer, form=scheme.of(ins, mixer.form), out_form=scheme.of(outs, mixer.form)
         )

@@ -66,6 +66,10 @@ class Recurrent(Mixer, frozen=True, kw_only=True):
         window = (self.conv - 1) * self.conv_width * BYTES_PER_ELEMENT[dtype]
         return self.state_size * BYTES_PER_ELEMENT[self.state_dtype] + window
 
+    def draft_state_bytes(self, dtype: str) -> float:
+        """All of it: a rejected draft's state cannot be undone (vLLM keeps K + 1 blocks a request)."""
+        return self.state_bytes(dtype)
+
 
 def _delta_flops(chunk: int, key_dim: int, value_dim: int) -> float:
     """FLOPs of a token and head in chunks, in the form of the WY representation (arXiv 2412.06464)."""

@@ -22,6 +22,7 @@ def on_one_gpu(model: Model, parallel: Parallel) -> Model:
     return replace(
         model,
         groups=tuple(_share(group, parallel, model.name) for group in model.groups),
+        mtp=None if model.mtp is None else _share(model.mtp, parallel, model.name),
         mlp_width=max(1, model.mlp_width // parallel.tp) if model.mlp_width else 0,
         vocab=-(-model.vocab // parallel.tp),
         parallel=parallel,

@@ -137,6 +137,12 @@ def latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
         Launch(operator=_latent_attention(mixer, at), part="attention", count=count),
         linear_launch(at.output_model, "o_proj", "o_proj", m, model.hidden, heads * mixer.v_dim, count),
     ]
+    if mixer.gate:
+        width = heads * mixer.v_dim
+        launches += [
+            linear_launch(model, "gate_proj", "qkv", m, width, model.hidden, count),
+            elementwise_launch(model, "gate", "activation", "norm_rope", m, width, count),
+        ]
     if model.rope and mixer.rotates:
         rotated = (heads + 1) * mixer.rope_dim
         launches.append(elementwise_launch(model, "rope", "rope", "norm_rope", m, rotated, count))

@@ -90,22 +90,26 @@ def memory_parts(
     counts = np.asarray(candidates, dtype=np.float64)
     tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots
     rows = sequences * counts
-    own = sequences * cache_bytes(model, 0.0, tokens)
+    own = sequences * cache_bytes(model, 0.0, tokens, counts)
     return MemoryParts(
         weights=np.asarray(float(model.weight_bytes)),
-        drafter=drafter_weights + sequences * cache_bytes(model, drafter_kv_per_token, tokens) - own,
+        drafter=drafter_weights + sequences * cache_bytes(model, drafter_kv_per_token, tokens, counts) - own,
         kv_cache=own,
         activations=activation_bytes(model, rows, rows),
     )
 
 
-def cache_bytes(model: Model, drafter_kv_per_token: FloatArray | float, tokens: Size) -> FloatArray:
-    """KV cache of one request of so many tokens on one GPU, bytes: what every layer keeps of it.
+def cache_bytes(
+    model: Model, drafter_kv_per_token: FloatArray | float, tokens: Size, verified: Size = 1
+) -> FloatArray:
+    """Cache and states of one request of so many tokens on one GPU, bytes: what every layer keeps of it.
 
-    The one place that says so: sweep, recommend, capacity and the blocks of `load` read it.
+    verified: tokens of a verification step, for each of which recurrent layers keep a state. The one place
+    that says so: sweep, recommend, capacity and the blocks of `load` read it.
     """
     kept = np.asarray(tokens, dtype=np.float64)
-    whole = model.kv_bytes(kept) + kept * drafter_kv_per_token
+    states = model.state_bytes + model.draft_state_bytes * (np.asarray(verified, dtype=np.float64) - 1.0)
+    whole = model.kv_bytes(kept) + kept * drafter_kv_per_token + states
     return np.asarray(whole / model.parallel.tp if model.parallel.dp_attention else whole)
 
 

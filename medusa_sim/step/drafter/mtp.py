@@ -51,7 +51,7 @@ class Mtp(LayerDrafter):
             )
 
     def _network(self, model: Model) -> Model:
-        return model.resized(layers=1)
+        return model.mtp_module
 
     def weight_bytes(self, model: Model) -> float:
         """The modules: a layer as the target stores it and a fusion matrix each."""

@@ -1,0 +1,203 @@
+"""Recurrent, sparse and compressed attention: counts, caches, states, shares, configs as published."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hybrid_models import HYBRIDS
+
+from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.feed_forwards import MoE
+from medusa_sim.specs.mixers import Grouped, Latent, Mixer
+from medusa_sim.specs.model import Model, unpacked_where
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import Parallel
+from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.specs.sparse import Compressed
+from medusa_sim.step.memory import step_memory_bytes
+from medusa_sim.step.network import model_launches
+from medusa_sim.step.workload import decode, verify
+
+DELTA: dict[str, Any] = {
+    "architectures": ["Qwen3_5ForConditionalGeneration"],
+    "text_config": {
+        "model_type": "qwen3_5_text",
+        "hidden_size": 1024,
+        "intermediate_size": 4096,
+        "num_hidden_layers": 8,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 2,
+        "head_dim": 256,
+        "vocab_size": 32_000,
+        "max_position_embeddings": 4096,
+        "linear_num_key_heads": 8,
+        "linear_num_value_heads": 16,
+        "linear_key_head_dim": 128,
+        "linear_value_head_dim": 128,
+        "mamba_ssm_dtype": "float32",
+        "dtype": "bfloat16",
+    },
+}
+
+
+def _load(folder: Path, content: dict[str, Any], **beside: Any) -> Model:
+    (folder / "config.json").write_text(json.dumps(content))
+    for name, held in beside.items():
+        (folder / f"{name}.json").write_text(json.dumps(held))
+    return load_model(folder / "config.json")
+
+
+@pytest.mark.parametrize("name", sorted(HYBRIDS))
+def test_counts_are_the_published_ones(name: str) -> None:
+    total, active = HYBRIDS[name]
+    model = load_model(name)
+    assert model.parameter_count / 1e9 == pytest.approx(total, rel=5e-3)
+    assert model.active_parameter_count / 1e9 == pytest.approx(active, rel=1e-2)
+
+
+def test_states_are_bytes_of_a_request() -> None:
+    # Kimi-K3: 96 heads of 128 x 128 in fp32 and a convolution over 3 x 12,288 channels, 69 layers: 449 MB
+    assert load_model("kimi-k3").state_bytes == 69 * (96 * 128**2 * 4 + 3 * 3 * 96 * 128 * 2)
+    assert load_model("qwen3.5-397b-a17b").state_bytes == pytest.approx(192e6, rel=1e-3)
+    assert load_model("llama-3.1-8b").state_bytes == 0.0
+
+
+def test_each_verified_token_keeps_a_state() -> None:
+    model = load_model("qwen3.5-27b")
+    one, four = (float(step_memory_bytes(model, None, 10, 1024, q)) for q in (1, 4))
+    plain = load_model("qwen3-32b")
+    grown = [float(step_memory_bytes(plain, None, 10, 1024, q)) for q in (1, 4)]
+    assert four - one > 10 * 3 * model.state_bytes
+    assert four - one > 5 * (grown[1] - grown[0])
+
+
+def test_caches_of_chosen_and_compressed_keys() -> None:
+    sparse = load_model("deepseek-v3.2")
+    (_, mixer), *_ = sparse.blocks(Latent)
+    assert (mixer.token_bytes("bf16"), mixer.token_bytes("fp8")) == (1152 + 132, 656 + 132)
+    shared = sum(count for count, each in load_model("glm-5.3").blocks(Latent) if each.indexer.reuses)  # type: ignore[union-attr]
+    assert shared == 78 - 21
+    compressed = load_model("deepseek-v4-flash")
+    counts = {each.ratio: count for count, each in compressed.blocks(Compressed)}
+    assert counts == {0: 2, 4: 21, 128: 20}
+    near, far = (float(compressed.kv_bytes(np.asarray(s))) for s in (1e4, 2e4))
+    assert far - near == pytest.approx(1e4 * (21 * (1024 + 132) / 4 + 20 * 1024 / 128))
+
+
+@pytest.mark.parametrize("name", ["qwen3.5-397b-a17b", "kimi-k3", "nemotron-3-super-120b-a12b"])
+def test_states_are_split_with_the_heads(name: str) -> None:
+    model = load_model(name)
+    shard = on_one_gpu(model, Parallel(tp=8))
+    assert shard.state_bytes == pytest.approx(model.state_bytes / 8, rel=1e-2)
+    for kind in (GatedDelta, KimiDelta, Mamba2):
+        for (_, whole), (_, part) in zip(model.blocks(kind), shard.blocks(kind), strict=True):
+            assert part.state_size * 8 == whole.state_size
+
+
+@pytest.mark.parametrize("name", sorted(HYBRIDS))
+def test_a_step_reads_every_weight_of_a_layer_once(name: str) -> None:
+    """Matrices that a step of one token multiplies are those that the mixers and MLPs hold."""
+    model = load_model(name)
+    launches = model_launches(model, decode(1, 16), load_runtime("cuda-graph"))
+    read = sum(
+        launch.count * float(launch.operator.n) * float(launch.operator.k)  # type: ignore[attr-defined]
+        for launch in launches
+        if launch.operator.kind == "gemm" and launch.part in ("qkv", "o_proj")
+    )
+    held = sum(count * mixer.weights(model.hidden) for count, mixer in model.blocks(Mixer))
+    assert read == pytest.approx(held, rel=0.02)
+
+
+def test_verification_of_a_recurrence_grows_with_its_tokens_and_not_with_length() -> None:
+    model, runtime = load_model("qwen3.5-27b"), load_runtime("cuda-graph")
+
+    def moved(queries: int, length: int) -> float:
+        launches = model_launches(model, verify(8, length, queries), runtime)
+        return sum(float(each.operator.bytes) for each in launches if each.operator.name == "recurrence")
+
+    assert moved(4, 1000) == pytest.approx(2.5 * moved(1, 1000))
+    assert moved(4, 100_000) == moved(4, 1000)
+
+
+def test_trees_are_refused_where_states_cannot_be_rolled_back() -> None:
+    with pytest.raises(UsageError, match=r"recurrent.*trees"):
+        Scenario(model="qwen3.5-27b", gpu="h200-sxm", chain_only=False)
+    assert Scenario(model="qwen3.5-27b", gpu="h200-sxm").chain_only
+
+
+# --- configs -----------------------------------------------------------------------------------------
+
+
+def test_a_text_model_in_a_wrapper_with_a_file_of_formats_beside_it(tmp_path: Path) -> None:
+    model = _load(tmp_path, DELTA)
+    assert [(type(group.mixer), group.count) for group in model.groups] == [(GatedDelta, 6), (Grouped, 2)]
+    assert model.mtp_layers == 1
+    excluded = ["lm_head", "model.language_model.layers.0.linear_attn*", "*.self_attn.*"]
+    about = {"quant_algo": "NVFP4", "kv_cache_quant_algo": "FP8", "exclude_modules": excluded}
+    stored = _load(tmp_path, DELTA, hf_quant_config={"quantization": about})
+    forms = {(type(group.mixer), group.mixer.form): group.count for group in stored.groups}  # type: ignore[union-attr]
+    assert forms == {(GatedDelta, "bf16"): 1, (GatedDelta, None): 5, (Grouped, "bf16"): 2}
+    assert (stored.form, stored.kv_dtype) == ("nvfp4", "fp8")
+    ampere, unpacked = unpacked_where(stored, lambda dtype: dtype in ("fp8", "nvfp4"))
+    assert (ampere.form, unpacked) == ("nvfp4_wo", ("nvfp4",))
+    assert ampere.weight_bytes == stored.weight_bytes
+
+
+def test_formats_by_layer(tmp_path: Path) -> None:
+    layers = {
+        f"model.language_model.layers.{i}.mlp.down_proj": {"quant_algo": "W4A16_NVFP4"} for i in range(8)
+    }
+    layers["model.language_model.layers.3.self_attn.q_proj"] = {"quant_algo": "FP8"}
+    about = {"quant_method": "modelopt", "quant_algo": "MIXED_PRECISION", "quantized_layers": layers}
+    model = _load(tmp_path, {**DELTA, "quantization_config": about})
+    assert model.form == "nvfp4_wo"
+    assert {group.mixer.form for group in model.groups} == {"bf16", "fp8"}  # type: ignore[union-attr]
+    with pytest.raises(SpecError, match=r"quant_algo.*'W2'"):
+        _load(tmp_path, {**DELTA, "quantization_config": {"quant_method": "modelopt", "quant_algo": "W2"}})
+
+
+def test_infinity_where_no_size_depends_on_it(tmp_path: Path) -> None:
+    text = {**DELTA["text_config"], "time_step_limit": [0.0, float("inf")]}
+    assert _load(tmp_path, {**DELTA, "text_config": text}).layers == 8
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [("layer_types", ["linear_attention"]), ("mamba_ssm_dtype", "int3"), ("linear_num_value_heads", 0)],
+)
+def test_what_stays_unknown_names_the_field(tmp_path: Path, key: str, value: Any) -> None:
+    with pytest.raises(SpecError, match=key):
+        _load(tmp_path, {**DELTA, "text_config": {**DELTA["text_config"], key: value}})
+
+
+CONFIGS = Path(os.environ.get("MEDUSA_SIM_DATA", "../shared/data")) / "model_configs"
+
+
+def test_deployed_configs_are_read() -> None:
+    if not CONFIGS.is_dir():
+        pytest.skip("configs of deployed models are not beside this checkout")
+    folders = sorted(CONFIGS.iterdir())
+    models = {folder.name: load_model(folder) for folder in folders}
+    assert len(models) == len(folders)
+    for name, model in models.items():
+        assert model.parameter_count > 0, name
+        if "NVFP4" in name and (CONFIGS / name / "hf_quant_config.json").is_file():
+            assert model.weight_bytes < 0.85 * 2 * model.parameter_count, name
+    same = {
+        "Qwen--Qwen3.5-397B-A17B": "qwen3.5-397b-a17b", "moonshotai--Kimi-K3": "kimi-k3",
+        "deepseek-ai--DeepSeek-V4-Flash": "deepseek-v4-flash", "zai-org--GLM-5.3": "glm-5.3",
+    }  # fmt: skip
+    for name, known in same.items():
+        read, named = models[name], load_model(known)
+        assert read.parameter_count == named.parameter_count
+        assert read.weight_bytes == pytest.approx(named.weight_bytes)
+        assert len(read.blocks(Recurrent)) == len(named.blocks(Recurrent))
+        assert bool(read.blocks(MoE)) == bool(named.blocks(MoE))
