@@ -18,6 +18,7 @@ import numpy as np
 from medusa_sim.operators.operator import Elementwise, Gemm
 from medusa_sim.specs.recurrent import Recurrent
 from medusa_sim.step.workload import Launch, Mixing, elementwise_launch, head_launch, linear_launch
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 _TRAFFIC_BAND = (0.5, 1.35)
 """Ends of (L3) and (L5) as multiples: states that fit L2; SGLang's fused kernel at two tokens."""
@@ -55,8 +56,8 @@ def _recurrence(mixer: Recurrent, at: Mixing[Recurrent]) -> Launch:
         return Launch(operator=gemm, part="attention", count=at.count, ends=(low, high))
     # an elementwise kernel reads and writes: two states
     states = 0.5 * batch * (1.0 + queries)
-    kernel = Elementwise(
-        name="recurrence", kind="rope", m=states, n=mixer.state_size, dtype=mixer.state_dtype
-    )
+    dtype = at.model.activation_dtype
+    width = mixer.state_size * BYTES_PER_ELEMENT[mixer.state_dtype] / BYTES_PER_ELEMENT[dtype]
+    kernel = Elementwise(name="recurrence", kind="rope", m=states, n=width, dtype=dtype)
     few, many = (replace(kernel, m=each * states) for each in _TRAFFIC_BAND)
     return Launch(operator=kernel, part="attention", count=at.count, ends=(few, many))
