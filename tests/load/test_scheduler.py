@@ -385,3 +385,61 @@ def test_limits_say_what_is_wrong() -> None:
     ):
         with pytest.raises(UsageError, match=told):
             Limits(kv_blocks=10, positions=100, **arguments)  # type: ignore[arg-type]
+
+
+def independent_preemptions(
+    arrival_s: list[float], prompt: list[int], output: list[int], *, drafts: int, slots: int, blocks: int
+) -> int:
+    """How often requests lose their cache: step by step, every draft accepted, one chunk a prompt."""
+    queue: list[list[int]] = []  # tokens in the cache, tokens to emit
+    waiting: list[list[int]] = []
+    now, come, lost, done = 0.0, 0, 0, 0
+
+    def held(tokens: int) -> int:
+        return -(-(tokens + drafts + 1 + slots) // 16)
+
+    while done < len(prompt):
+        while come < len(prompt) and arrival_s[come] <= now:
+            waiting.append([prompt[come], output[come]])
+            come += 1
+        if not queue and not waiting:
+            now = arrival_s[come]
+            continue
+        before = lost
+        while sum(held(tokens) for tokens, _ in queue) > blocks:
+            tokens, left = queue.pop()
+            waiting.insert(0, [tokens + 1, left])  # its last token is read with the others
+            lost += 1
+        read = []
+        used = sum(held(tokens) for tokens, _ in queue)
+        while lost == before and waiting and used + held(waiting[0][0]) <= blocks:
+            read.append(waiting.pop(0))
+            used += held(read[-1][0])
+        now += STEP_S
+        for request in queue:
+            gained = min(drafts + 1, request[1])
+            request[0] += gained
+            request[1] -= gained
+        for request in read:
+            request[1] -= 1
+        queue += read
+        done += sum(not left for _, left in queue)
+        queue = [request for request in queue if request[1]]
+    return lost
+
+
+@pytest.mark.parametrize("slots", [0, 3])
+def test_preemptions_are_those_of_an_independent_count(slots: int) -> None:
+    asked = open_loop(12.0, Lengths(prompt_tokens=120, output_tokens=200), count=400, most=1500)
+    table = constant_table(STEP_S, rates=(1.0, 1.0, 1.0))
+    found = run(asked, table, limits(kv_blocks=120, lookahead=slots, token_budget=1 << 13), Fixed(3))
+    expected = independent_preemptions(
+        asked.arrival_s.tolist(),
+        asked.prompt_tokens.tolist(),
+        asked.output_tokens.tolist(),
+        drafts=3,
+        slots=slots,
+        blocks=120,
+    )
+    assert expected > 50
+    assert found.preemptions == pytest.approx(expected, rel=0.02)
