@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from recorded import data_folder, named_rows
+from recorded import data_folder, named_rows, present
 from scipy.optimize import nnls
 
 from medusa_sim.load.question import answered, load_test
@@ -53,7 +53,7 @@ OTHERS = (
 
 def served_rows() -> pd.DataFrame:
     """The rows that the server could carry."""
-    table = pd.read_csv(data_folder() / "engines" / "vllm015_serving.csv")
+    table = pd.read_csv(present(data_folder() / "engines" / "vllm015_serving.csv"))
     return table[table.overloaded == 0].reset_index(drop=True)
 
 
@@ -148,6 +148,7 @@ def fitted(beside: pd.DataFrame, runtime: Runtime) -> Runtime:
     requests, scale = beside.requests.to_numpy(), beside.step_us.to_numpy()
     step = robust([ones], beside.beside_step_us.to_numpy(), scale)
     first = robust([ones, requests], beside.beside_first_us.to_numpy(), beside.first_us.to_numpy())
+    step = step + runtime.engine.hidden_us_per_step.value  # what shows beside it was fitted
     terms = {
         name: replace_value(getattr(runtime.engine, name), float(value))
         for name, value in zip(TERMS, (*step, *first), strict=True)

@@ -45,9 +45,10 @@ class StepTable:
     (Q, E) of a chunk of chunk_tokens (Q,) that ends at chunk_ends (E,). drafter_prompt_s: (T,) what the
     drafter adds for a prompt's tokens. rates: (K - 1,) probability that at least that many drafts are
     accepted. match_rate: share of the steps in which drafts are found. drafting_share: (K, b) of a step's
-    time. idle_share: (b,) by which a plain step is longer where a drafter is loaded. steps_ahead, server_s,
-    server_s_per_request: of the engine (`Engine`); server_band: of its 80 % interval, relative. faster,
-    slower: (K, b) half-widths of a step's 80 % band at the middle length, on its logarithm.
+    time. idle_share: (b,) by which a plain step is longer where a drafter is loaded. steps_ahead (of a server
+    that loads no drafter: plain_steps_ahead), server_s, server_s_per_request: of the engine (`Engine`);
+    server_band: of its 80 % interval, relative. faster, slower: (K, b) half-widths of a step's 80 % band at
+    the middle length, on its logarithm.
     """
 
     lengths: FloatArray
@@ -62,6 +63,7 @@ class StepTable:
     drafting_share: FloatArray
     idle_share: FloatArray
     steps_ahead: int = 0
+    plain_steps_ahead: int = 0
     server_s: float = 0.0
     server_s_per_request: float = 0.0
     server_band: float = 0.0
@@ -85,6 +87,7 @@ class StepTable:
             step_s=self.step_s[: drafts + 1],
             rates=self.rates[:drafts],
             drafting_share=self.drafting_share[: drafts + 1],
+            steps_ahead=self.steps_ahead if drafts else self.plain_steps_ahead,
             faster=None if self.faster is None else self.faster[: drafts + 1],
             slower=None if self.slower is None else self.slower[: drafts + 1],
             drafter_prompt_s=self.drafter_prompt_s if drafts else np.zeros_like(self.drafter_prompt_s),
@@ -199,6 +202,9 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         np.maximum(ends[None, :], chunks[:, None]).astype(np.float64),
     )
     engine = scenario.runtime.engine
+    ahead = 0 if engine is None else round(engine.steps_ahead.value)
+    method = scenario.drafting.method
+    is_synchronous = engine is not None and bool(options) and method in engine.synchronous_drafters
     middle = lengths.size // 2
     faster, slower = (
         _by_drafts(np.log(high / low)[:, middle])
@@ -216,7 +222,8 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         match_rate=surface.setting.match_rate if options else 1.0,
         drafting_share=_drafting_share(surface, options),
         idle_share=_idle_share(surface, limits.max_requests),
-        steps_ahead=0 if engine is None else round(engine.steps_ahead.value),
+        steps_ahead=0 if is_synchronous else ahead,
+        plain_steps_ahead=ahead,
         server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
         server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
         server_band=0.0 if engine is None else engine.server_us.band,

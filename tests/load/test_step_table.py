@@ -107,6 +107,21 @@ def test_the_cache_is_what_weights_leave(table: StepTable) -> None:
     assert table.requests_max == 96
 
 
+def test_drafters_that_are_scheduled_synchronously_wait_for_no_further_step() -> None:
+    for drafter, ahead in (("eagle3", 1), ("ngram", 0)):
+        scenario = Scenario(
+            gpu="h100-sxm",
+            model="llama-3.1-8b",
+            runtime="vllm",
+            drafter=drafter,
+            acceptance=0.6,
+            max_drafts=2,
+        )
+        options = chains(scenario)
+        found = step_table(scenario, options, limits_of(scenario, options[-1], max_requests=4), 64)
+        assert (found.steps_ahead, found.upto(0).steps_ahead) == (ahead, 1)
+
+
 def test_a_curve_knows_no_positions() -> None:
     scenario = Scenario(model="vicuna-7b", runtime="cuda-graph", acceptance="paper-fig21")
     with pytest.raises(UsageError, match="accepted by position"):
