@@ -93,6 +93,14 @@ def test_modules_of_a_room_import_from_those_before_them(room: str) -> None:
                 assert place[parts[2]] < place[own], f"{room}/{own} must not import {name}"
 
 
+def test_no_two_modules_import_each_other() -> None:
+    names = {".".join(("medusa_sim", *path.relative_to(PACKAGE).with_suffix("").parts)): path
+             for path in modules()}  # fmt: skip
+    found = {name: set(imported(path)) & set(names) for name, path in names.items()}
+    circles = [(one, other) for one, others in found.items() for other in others if one in found[other]]
+    assert not circles
+
+
 def test_few_modules_lie_loose() -> None:
     assert len(list(PACKAGE.glob("*.py"))) <= MOST_LOOSE
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import DRAFTERS, GPUS, MODELS
+from medusa_sim.cli.names import DRAFTERS, GPUS, MODELS, Listed
 from medusa_sim.cli.options import (
     DRAFTER_HELP,
     SCENARIO_NAMES,
@@ -87,7 +87,7 @@ class Policies(click.ParamType[tuple[str, ...]]):
 def _drafters(command: Command) -> Command:
     """--drafter as a list; the command gets `drafters`."""
     return click.option(
-        "--drafter", "drafters", type=DRAFTERS, default=DEFAULT_DRAFTER, show_default=True,
+        "--drafter", "drafters", cls=Listed, type=DRAFTERS, default=DEFAULT_DRAFTER, show_default=True,
         help=f"{DRAFTER_HELP} With --out also a list a,b.",
     )(command)  # fmt: skip
 

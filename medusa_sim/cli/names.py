@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import cached_property
 
 import click
 from click.shell_completion import CompletionItem
@@ -74,6 +75,44 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
             return []
 
 
+class Listed(click.Option):
+    """An option whose help names all that its type knows, in place of `{names}`; read when help is shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Option and help."""
+        record = super().get_help_record(ctx)
+        if record is None or not isinstance(self.type, NameType):
+            return record
+        *names, last = self.type.known(None)
+        return record[0], record[1].replace("{names}", f"{', '.join(names)} or {last}")
+
+
+class EngineType(click.ParamType[str]):
+    """A choice among the engines that settings are written for, which are read when they are needed."""
+
+    name = "engine"
+
+    @cached_property
+    def _choice(self) -> click.Choice[str]:
+        from medusa_sim.export import ENGINES
+
+        return click.Choice(ENGINES)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The engine; another is a usage error."""
+        return self._choice.convert(value, param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """The engines, between brackets."""
+        return self._choice.get_metavar(param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Engines that go on from what is typed."""
+        return self._choice.shell_complete(ctx, param, incomplete)
+
+
 GPU = NameType("gpu", _gpus, many=False)
 GPUS = NameType("gpus", _gpus, many=True)
 MODEL = NameType("model", _models, many=False)
@@ -82,3 +121,4 @@ RUNTIME = NameType("runtime", _runtimes, many=False)
 DRAFTER = NameType("drafter", _drafters, many=False)
 DRAFTERS = NameType("drafters", _drafters, many=True)
 ACCEPTANCE = NameType("profile", _profiles, many=False)
+ENGINE = EngineType()

@@ -11,7 +11,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.names import ACCEPTANCE, DRAFTER, GPU, MODEL, RUNTIME
+from medusa_sim.cli.names import ACCEPTANCE, DRAFTER, GPU, MODEL, RUNTIME, Listed
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import (
@@ -114,16 +114,13 @@ def output_options(command: Command) -> Command:
     return wrapped
 
 
-DRAFTER_HELP = (
-    "What proposes the candidates: medusa, eagle, eagle3, mtp, p-eagle, pard, dflash, dspark, draft-model, "
-    "ngram or suffix."
-)
+DRAFTER_HELP = "What proposes the candidates: {names}."
 
 
 def drafter_option(command: Command) -> Command:
     """--drafter for commands that are about one drafter; the command gets `drafter`."""
     return click.option(
-        "--drafter", type=DRAFTER, default=DEFAULT_DRAFTER, show_default=True, help=DRAFTER_HELP
+        "--drafter", cls=Listed, type=DRAFTER, default=DEFAULT_DRAFTER, show_default=True, help=DRAFTER_HELP
     )(command)
 
 

@@ -10,7 +10,7 @@ import click
 
 from medusa_sim.cli.grids import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import GPU, MODEL
+from medusa_sim.cli.names import ENGINE, GPU, MODEL
 from medusa_sim.cli.options import SCENARIO_NAMES, is_given, output_options, scenario_options, tp_option
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.cli.sections import Sectioned
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
 
 _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
-_ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
 
 
 @click.command(
@@ -98,9 +97,7 @@ _ENGINES = ("vllm", "sglang", "tensorrt-llm", "tgi", "llama-cpp", "json")
     show_default=True,
     help="Gain below which neighbouring batches share a count.",
 )
-@click.option(
-    "--export", "engine", type=click.Choice(_ENGINES), default=None, help="Write an engine's launch settings."
-)
+@click.option("--export", "engine", type=ENGINE, default=None, help="Write an engine's launch settings.")
 @click.option(
     "--engine-version", default=None, help="Version of that engine [the one that the export names]."
 )

@@ -273,7 +273,7 @@ class Llama(Part):
         new ones there are t = offset + q. New token i goes to slot lengths + offset + i and position
         lengths + depths[offset + i]; it sees the committed prefix and what `tree_mask` ((q, t) or
         (batch, q, t) bool; default: causal) allows. depths: (t,) or (batch, t), default 0..t-1.
-        `lengths` do not move: the caller commits by `cache.compact`. `kv_len` fixes how many slots
+        `lengths` do not move: the caller commits by `cache.keep`. `kv_len` fixes how many slots
         attention scans (all shapes static, as CUDA graphs need; nothing is read from the device); by
         default the longest sequence + t. `filled`: `kv_len` is every sequence's length + t, so that one
         token alone needs no mask.

@@ -31,7 +31,7 @@ from medusa_sim.specs.inheritance import (
     missing,
 )
 from medusa_sim.specs.kernels import KernelSet
-from medusa_sim.specs.power import Power, PowerToml, check_power, resolved
+from medusa_sim.specs.power import Power, PowerToml, check_power, scaled
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, converted
 from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES
 
@@ -233,15 +233,26 @@ def _assembled(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Gpu:
 
 
 def _power(file: _GpuFile, relatives: tuple[_GpuFile, ...]) -> Power | None:
-    if file.power is None:
+    """Its parameters its own, or scaled from the lender's, which must have a fit of its own."""
+    given, gpu = file.power, file.gpu
+    if given is None:
         return None
-    lender = next((other for other in relatives if other.gpu.name == file.power.inherit), None)
-    return resolved(
-        file.power,
-        file.gpu,
-        None if lender is None else lender.gpu,
-        None if lender is None else lender.power,
+    limit_watts = given.limit_watts.value
+    if given.fit is not None:
+        return Power(limit_watts=limit_watts, fit=given.fit)
+    lender = next((other for other in relatives if other.gpu.name == given.inherit), file)
+    if lender.power is None or lender.power.fit is None:
+        raise SpecError(f"{gpu.path}: power: inherit: {given.inherit} has no [power.fit] of its own")
+    fit = lender.power.fit
+    dtype = next(name for name in (fit.dtype, *gpu.peak_flops_per_s) if name in gpu.peak_flops_per_s)
+    fit = scaled(
+        fit,
+        dtype,
+        limit=limit_watts / lender.power.limit_watts.value,
+        peak=gpu.peak(dtype) / lender.gpu.peak(fit.dtype),
+        bandwidth=gpu.bandwidth_bytes_per_s / lender.gpu.bandwidth_bytes_per_s,
     )
+    return Power(limit_watts=limit_watts, fit=fit, lender=lender.gpu.name)
 
 
 def _gpu_file(name: str, data_dir: str | os.PathLike[str] | None) -> _GpuFile:

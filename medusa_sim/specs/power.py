@@ -8,16 +8,13 @@ shares of bandwidth, peak and time draw the same share of the limit. The law is 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, TypeAlias
+from typing import Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError
 from medusa_sim.specs.strict import Error, Sourced, Text
-
-if TYPE_CHECKING:
-    from medusa_sim.specs.gpu import Gpu
 
 TRANSFER_ERROR = 0.3
 """80 % half-width, relative, of watts whose parameters come from another card; assumed, nothing measured."""
@@ -73,32 +70,17 @@ def check_power(given: PowerToml, where: str) -> None:
         )
 
 
-def resolved(given: PowerToml, gpu: Gpu, lender: Gpu | None, lent: PowerToml | None) -> Power:
-    """The power of a card, its parameters its own or scaled from the lender's.
+def scaled(fit: PowerFit, dtype: str, *, limit: float, peak: float, bandwidth: float) -> PowerFit:
+    """The same share of the limit at the same share of bandwidth, of peak and of time.
 
-    Raises SpecError where the lender has no fit of its own or a dtype that this card has no peak for.
+    dtype: of the card that inherits; limit, peak, bandwidth: its own over those of the card that lends.
     """
-    if given.fit is not None:
-        return Power(limit_watts=given.limit_watts.value, fit=given.fit)
-    if lender is None or lent is None or lent.fit is None:
-        raise SpecError(f"{gpu.path}: power: inherit: {given.inherit} has no [power.fit] of its own")
-    return Power(
-        limit_watts=given.limit_watts.value,
-        fit=_scaled(lent.fit, given.limit_watts.value / lent.limit_watts.value, gpu, lender),
-        lender=lender.name,
-    )
-
-
-def _scaled(fit: PowerFit, limits: float, gpu: Gpu, lender: Gpu) -> PowerFit:
-    """The same share of the limit at the same share of bandwidth, of peak and of time."""
-    dtype = next(name for name in (fit.dtype, *gpu.peak_flops_per_s) if name in gpu.peak_flops_per_s)
-    peaks = lender.peak(fit.dtype) / gpu.peak(dtype)
     return msgspec.structs.replace(
         fit,
-        idle_watts=fit.idle_watts * limits,
-        joule_per_byte=fit.joule_per_byte * limits * lender.bandwidth_bytes_per_s / gpu.bandwidth_bytes_per_s,
-        joule_per_flop=fit.joule_per_flop * limits * peaks,
+        idle_watts=fit.idle_watts * limit,
+        joule_per_byte=fit.joule_per_byte * limit / bandwidth,
+        joule_per_flop=fit.joule_per_flop * limit / peak,
         dtype=dtype,
-        sampling_watts=fit.sampling_watts * limits,
+        sampling_watts=fit.sampling_watts * limit,
         error=max(fit.error, TRANSFER_ERROR),
     )

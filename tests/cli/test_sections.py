@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import re
+
 import click
 import pytest
 
 from medusa_sim.cli import cli
 from medusa_sim.cli.group import COMMANDS
 from medusa_sim.cli.sections import FEWEST, FIRST, MOST_FIRST, SECTIONS, Sectioned
+from medusa_sim.export import ENGINES
+from medusa_sim.step.drafter.registry import drafter_names
 
 
 def _commands() -> dict[str, click.Command]:
@@ -36,6 +40,14 @@ def test_a_page_lists_every_option_once(name: str) -> None:
     if isinstance(command, Sectioned):
         first = [option for option in FIRST if option in options][:MOST_FIRST]
         assert names[: len(first)] == first
+
+
+@pytest.mark.parametrize(("option", "names"), [("--drafter", drafter_names()), ("--export", ENGINES)])
+def test_help_names_all_that_an_option_takes(option: str, names: tuple[str, ...]) -> None:
+    command = _commands()["recommend"]
+    asked = next(param for param in command.params if option in param.opts)
+    text = " ".join(asked.get_help_record(click.Context(command)) or ())
+    assert set(names) <= set(re.findall(r"[\w-]+", text))
 
 
 def test_sections_name_options_that_exist_once() -> None:
