@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.load.metrics import measured
+from medusa_sim.load.metrics import Metrics, measured
 from medusa_sim.load.policies import Fixed, Policy
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.simulate import Advance, LoadTest, Served, half_width
@@ -22,6 +22,10 @@ SEARCH_REQUESTS = 2000
 """Requests of each trial of a search: the first of a trace."""
 _PRECISION = 0.01
 _MOST_TRIALS = 16
+_LEAST_QUEUE_SHARE = 0.1
+"""Of rho': below, the time per token hardly follows the rate, and the rate can be any."""
+_OF_95 = 0.65
+"""80 % interval over the 95 % one of a normal distribution."""
 _STEPS_DOWN = (0.5, 0.125, 1.0 / 256.0)
 """Shares of saturation that are tried until one keeps the limits."""
 
@@ -33,11 +37,12 @@ class Carried:
     saturated_per_s: requests a second with the server always full; above it queues grow without end.
     largest_per_s: largest rate at which the asked share of requests keeps the limits, never above
     saturated_per_s; None without limits, 0 where no rate does. largest_half_width: of its 95 % interval over
-    the seeds; None where the limits hold up to saturation, or for one seed. best_share: of the requests that
-    keep them at the lowest rate tried. loses_from: rate
-    from which the mean request takes longer than without speculation; None where it never does.
-    off_from: requests in flight from which steps that draft emit fewer tokens a second than plain ones.
-    searched: whether rates were tried; a closed loop has none.
+    the seeds; None where the limits hold up to saturation, or for one seed.
+    largest_low_per_s, largest_high_per_s: its 80 % interval, with the band of the step.
+    best_share: of the requests that keep them at the lowest rate tried. loses_from: rate from which the
+    mean request takes longer than without speculation; None where it never does. off_from: requests in
+    flight from which steps that draft emit fewer tokens a second than plain ones. searched: whether rates
+    were tried; a closed loop has none.
     """
 
     policy: str
@@ -45,6 +50,8 @@ class Carried:
     saturated_tokens_per_s: float
     largest_per_s: float | None
     largest_half_width: float | None
+    largest_low_per_s: float | None
+    largest_high_per_s: float | None
     best_share: float | None
     loses_from: float | None
     off_from: int | None
@@ -97,6 +104,8 @@ def carried(test: LoadTest, advance: Advance | None = None) -> tuple[Carried, ..
                 saturated_tokens_per_s=limits[i][1],
                 largest_per_s=largest.rate_per_s,
                 largest_half_width=largest.half_width,
+                largest_low_per_s=largest.low_per_s,
+                largest_high_per_s=largest.high_per_s,
                 best_share=largest.best_share,
                 loses_from=loses,
                 off_from=off_from(served.table, served.policy(), test.mean_length),
@@ -143,6 +152,8 @@ class _Largest:
 
     rate_per_s: float | None = None
     half_width: float | None = None
+    low_per_s: float | None = None
+    high_per_s: float | None = None
     best_share: float | None = None
 
 
@@ -150,16 +161,21 @@ def _largest(test: LoadTest, served: Served, saturated: float, advance: Advance 
     """The bracket of the knee, narrowed by false position on the logarithm of the rate."""
     wanted = test.goals.share
     tried: dict[float, FloatArray] = {}
+    last: dict[float, Metrics] = {}
 
     def over(rate: float) -> float:
         """By how much the pooled share of requests that keep the limits exceeds the wanted one."""
         found = [_at(test, served, rate, advance, seed) for seed in range(test.seeds)]
+        last[rate] = found[0]
         tried[rate] = np.array([each["goodput_share"] for each in found])
         return float(tried[rate].mean()) - wanted
 
     high, above = saturated, over(saturated)
     if above >= 0.0:
-        return _Largest(rate_per_s=saturated, best_share=above + wanted)
+        ends = _ends(saturated, last[saturated], 0.0, saturated)
+        return _Largest(
+            rate_per_s=saturated, low_per_s=ends[0], high_per_s=ends[1], best_share=above + wanted
+        )
     for share in _STEPS_DOWN:
         low, under = share * saturated, over(share * saturated)
         if under >= 0.0:
@@ -180,7 +196,22 @@ def _largest(test: LoadTest, served: Served, saturated: float, advance: Advance 
             low, under, above, kept = middle, value, above * (0.5 if kept > 0 else 1.0), 1
         else:
             high, above, under, kept = middle, value, under * (0.5 if kept < 0 else 1.0), -1
-    return _Largest(rate_per_s=low, half_width=_spread(tried, wanted), best_share=best)
+    half = _spread(tried, wanted)
+    ends = _ends(low, last[low], half or 0.0, saturated)
+    return _Largest(rate_per_s=low, half_width=half, low_per_s=ends[0], high_per_s=ends[1], best_share=best)
+
+
+def _ends(rate: float, found: Metrics, half: float, saturated: float) -> tuple[float, float]:
+    """80 % interval of a carried rate: a step that is longer by e carries a rate that is lower by e / rho'.
+
+    At saturation the step grows with the requests as it does there: the rate is lower by e. half: of the 95 %
+    interval over the seeds. The upper end is at most what a server with faster steps is full at.
+    """
+    growing = 1.0 if rate >= saturated else max(found["queue_share"], _LEAST_QUEUE_SHARE)
+    chance = _OF_95 * half / rate
+    down, up = (np.hypot(found[name] / growing, chance) for name in ("step_slower", "step_faster"))
+    full = saturated * np.exp(found["step_faster"])
+    return float(rate * np.exp(-down)), float(min(rate * np.exp(up), full))
 
 
 def _spread(tried: dict[float, FloatArray], wanted: float) -> float | None:

@@ -213,7 +213,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
                 each.policy,
                 _rate(each.saturated_per_s),
                 significant(each.saturated_tokens_per_s, 4),
-                NOTHING if each.largest_per_s is None else _rate(each.largest_per_s) + _half(each),
+                NOTHING if each.largest_per_s is None else _rate(each.largest_per_s) + _interval(each),
                 NOTHING
                 if each.policy == "none"
                 else "never"
@@ -232,7 +232,7 @@ def carried_table(answer: LoadAnswer) -> TextTable:
         headers=headers,
         rows=tuple(rows),
         right=(False, *(True for _ in headers[1:])),
-        title="what the server carries, requests/s (+-: 95 % over the seeds); off from: requests in flight",
+        title="what the server carries, requests/s (in brackets: 80 %); off from: requests in flight",
     )
     is_searched = any(each.largest_per_s is not None for each in answer.carried)
     unused = [
@@ -245,9 +245,11 @@ def carried_table(answer: LoadAnswer) -> TextTable:
     return table
 
 
-def _half(each: Carried) -> str:
-    """`+-0.42`, half of the 95 % interval of the knee over the seeds."""
-    return "" if each.largest_half_width is None else f" +-{significant(each.largest_half_width, 2)}"
+def _interval(each: Carried) -> str:
+    """` (17.4-20.9)`, the 80 % interval of what is carried."""
+    if not each.largest_per_s or each.largest_low_per_s is None or each.largest_high_per_s is None:
+        return ""
+    return f" ({_rate(each.largest_low_per_s)}-{_rate(each.largest_high_per_s)})"
 
 
 def findings(answer: LoadAnswer) -> list[str]:

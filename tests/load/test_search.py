@@ -157,6 +157,10 @@ def test_nothing_carries_more_than_it_is_full_at(
     assert found.largest_per_s is not None
     assert 0.0 <= found.largest_per_s <= found.saturated_per_s
     assert found.largest_half_width is None or found.largest_half_width >= 0.0
+    if found.largest_per_s:
+        assert found.largest_low_per_s is not None
+        assert found.largest_high_per_s is not None
+        assert found.largest_low_per_s < found.largest_per_s < found.largest_high_per_s
 
 
 def test_an_error_of_the_step_is_larger_in_the_latency_by_what_the_queue_adds() -> None:
