@@ -58,13 +58,14 @@ const timer = setInterval(() => {
 """Times taken in the page itself: the verdict names the batch, a caption the context."""
 IDLE = "return document.querySelector('[data-testid=stApp]').dataset.testScriptState === 'notRunning'"
 DRAWN = "return !document.querySelector('[data-testid=stSkeleton]')"
+_EAGLE = "gpu=h100-sxm&model=llama-3.1-8b&drafter=eagle3"
 PAGES = {
-    "choose": "?batch=4",
+    "choose": f"?{_EAGLE}&batch=4",
+    "load": f"load?{_EAGLE}&tpot=12",
     "tree": "tree?size=32",
-    "compare": "compare?setups=3",
-    "roofline": "roofline?against=l40s",
+    "compare": f"compare?{_EAGLE}&setups=3",
+    "roofline": f"roofline?{_EAGLE}&against=l40s",
     "validation": "validation",
-    "method": "method",
 }
 SCREEN, PHONE = 1280, 390
 SHEET_HEIGHT = 1500

@@ -57,11 +57,13 @@ def test_a_phone_shows_the_whole_answer(browser: Browser, dark: bool) -> None:
     assert overlaps[1] == 0
 
 
-def test_tables_are_not_cut_on_a_screen(browser: Browser) -> None:
+@pytest.mark.parametrize("width", [1280, 390])
+def test_tables_are_not_cut(browser: Browser, width: int) -> None:
+    browser.size(width, 900)
     for page in ("", "load", "compare", "validation", "method"):
         browser.open(f"/{page}")
-        browser.until(  # a table takes its width after it is drawn
-            "const tables = [...document.querySelectorAll('[data-testid=stDataFrame] .dvn-scroller')]\n"
+        browser.until(
+            "const tables = [...document.querySelectorAll('.numbers')]\n"
             "return tables.length > 0 && tables.every(e => e.scrollWidth <= e.clientWidth + 2)"
         )
 
