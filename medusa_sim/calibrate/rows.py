@@ -25,6 +25,7 @@ from medusa_sim.operators.cells import texts
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF, operator_of
 from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operator
+from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
 from medusa_sim.reading import SPEC_BYTES, named, read_text, read_toml
 from medusa_sim.specs.gpu import Gpu
@@ -37,8 +38,8 @@ if TYPE_CHECKING:
 _START_SET = "torch"
 SUSPECT_COLUMN = "suspect"
 """Words of whoever recorded a row why it cannot be trusted."""
-NAMED_FAMILIES = (Gemm.FAMILY, Experts.FAMILY)
-"""Families whose rows may name a kernel of the library, each with a fit of its own."""
+NAMED = (Gemm, Experts, Stream)
+"""Operators whose rows may name a kernel of the library, each with a fit of its own."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +139,7 @@ def _groups(frame: pd.DataFrame, gpu: Gpu) -> Iterator[_Group]:
     """
     times = frame["time_us"].to_numpy(dtype=np.float64)
     for index, operator in operators_of(frame):
-        if operator.FAMILY not in NAMED_FAMILIES or "kernel" not in frame:
+        if not isinstance(operator, NAMED) or "kernel" not in frame:
             yield _Group(operator=operator, time_us=times[index])
             continue
         rows = frame.iloc[index].reset_index(drop=True)

@@ -38,8 +38,12 @@ def time(
     engines: moe (tokens, hidden, inter, topk, experts), mla_decode and mla_prefill (batch, q_len,
     kv_len, heads, kv_dtype; scope and gemm_dtype of a whole module), all_reduce, all_gather,
     reduce_scatter and all_to_all (bytes, ranks), dispatch and combine (tokens, hidden, topk, experts,
-    ep); columns engine and kernel (or backend), and a collective's version, choose whose kernel, and
-    the column kernels says which it was. low_us and high_us hold 80 % of measurements of shapes that
+    ep). Of models of 2026: gdn, kda and mamba2 (batch, q_len, heads, key_heads, key_dim, value_dim,
+    conv_width; part, phase), window_attention (batch, q_len, prefix, heads, kv_heads, head_dim, window;
+    phase), dsa, msa, csa and hca (batch, q_len, prefix, heads; phase, kv_cache_dtype, gemm_type,
+    model_name), hyper_connections (tokens, hidden, streams, sites; part). Columns
+    engine and kernel (or backend), and a collective's version, choose whose kernel, and the column
+    kernels says which it was. low_us and high_us hold 80 % of measurements of shapes that
     the fit has not seen. A column of the file that already has one of the new names is kept as
     given_NAME.
     """

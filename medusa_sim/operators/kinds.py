@@ -16,6 +16,7 @@ from typing import Any
 
 from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.hyper import HyperConnection
 from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,
@@ -27,6 +28,9 @@ from medusa_sim.operators.operator import (
     Operator,
     Size,
 )
+from medusa_sim.operators.recurrent import RECURRENT_KINDS, Recurrent
+from medusa_sim.operators.sparse import SPARSE_KINDS, Sparse
+from medusa_sim.operators.window import WindowAttention
 from medusa_sim.specs.kernels import Kernel, KernelSet
 
 
@@ -88,6 +92,13 @@ def _resolved(place: str) -> Callable[..., Any]:
 
 RANGES_OF_M = (16, 64, 128, 256, 512, 1024, 4096)
 RANGES_OF_QUERIES = (1, 8, 64, 512, 4096, 65536, 4194304)
+
+_STREAM: dict[str, Any] = {
+    "time": "latency.stream:stream_time",
+    "fit": "calibrate.stream:fit_stream",
+    "own_first": True,
+    "is_exact": True,
+}
 
 KINDS: tuple[Kind, ...] = (
     Kind(
@@ -181,6 +192,42 @@ KINDS: tuple[Kind, ...] = (
         ranges=(8, 64, 512, 4096, 65536),
         own_first=True,
         is_exact=True,
+    ),
+    Kind(
+        title="linear attention",
+        operator=Recurrent,
+        names=RECURRENT_KINDS,
+        section="recurrent",
+        **_STREAM,
+        groups=(("heads", "key_heads"), ("batch",)),
+        ranges=RANGES_OF_QUERIES,
+    ),
+    Kind(
+        title="attention in a window",
+        operator=WindowAttention,
+        names=("window_attention",),
+        section="window",
+        **_STREAM,
+        groups=(("heads", "kv_heads", "head_dim"), ("batch",)),
+        ranges=RANGES_OF_QUERIES,
+    ),
+    Kind(
+        title="sparse attention",
+        operator=Sparse,
+        names=SPARSE_KINDS,
+        section="sparse",
+        **_STREAM,
+        groups=(("heads", "hidden"), ("batch",)),
+        ranges=RANGES_OF_QUERIES,
+    ),
+    Kind(
+        title="hyper-connections",
+        operator=HyperConnection,
+        names=("hyper_connections",),
+        section="hyper",
+        **_STREAM,
+        groups=(("tokens",),),
+        ranges=(16, 64, 512, 4096, 65536, 1048576),
     ),
 )
 

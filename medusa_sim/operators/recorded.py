@@ -23,7 +23,7 @@ class Recorded:
     tells, lacks: columns that it has and has not. op: the operator of every row where the column is missing,
     a name or made from the rows. dtype: the column that holds it instead. kernel: the column that holds the
     name of the kernel instead. no_dtype: words in `dtype` that say nothing. renamed: our column -> its name
-    there.
+    there. part: which part of a layer a row is, of tables without a dtype.
     """
 
     tells: frozenset[str]
@@ -33,6 +33,7 @@ class Recorded:
     kernel: str = "kernel"
     no_dtype: frozenset[str] = frozenset()
     renamed: Mapping[str, str] = field(default_factory=dict)
+    part: Callable[[pd.DataFrame], pd.Series[Any]] | None = None
 
 
 LATENT_HEAD = 576
@@ -46,6 +47,11 @@ def _by_queries(frame: pd.DataFrame) -> pd.Series[Any]:
     several = pd.to_numeric(frame["q_len"], errors="coerce") > 1
     named = several.map({True: "verify_attention", False: "decode_attention"})
     return named.mask(pd.to_numeric(frame["head_dim"], errors="coerce") == LATENT_HEAD, "mla_decode")
+
+
+def _convolution(frame: pd.DataFrame) -> pd.Series[Any]:
+    """Which part of linear attention a kernel is, by its name."""
+    return frame["kernel"].astype(str).str.contains("conv1d").map({True: "conv", False: "state"})
 
 
 RECORDED: tuple[Recorded, ...] = (
@@ -70,7 +76,56 @@ RECORDED: tuple[Recorded, ...] = (
         op=_by_queries,
         renamed={"heads": "q_heads", "engine": "engine_or_library"},
     ),
+    Recorded(
+        tells=frozenset({"num_v_heads", "head_k_dim"}),
+        lacks=frozenset({"m"}),
+        op=lambda frame: frame["op_name"],
+        renamed={
+            "heads": "num_v_heads",
+            "key_heads": "num_k_heads",
+            "value_dim": "head_v_dim",
+            "key_dim": "head_k_dim",
+            "conv_width": "d_conv",
+        },
+        part=_convolution,
+    ),
+    Recorded(
+        tells=frozenset({"d_state", "nheads"}),
+        lacks=frozenset({"m"}),
+        op="mamba2",
+        renamed={
+            "heads": "nheads",
+            "key_heads": "n_groups",
+            "value_dim": "head_dim",
+            "key_dim": "d_state",
+            "conv_width": "d_conv",
+        },
+        part=_convolution,
+    ),
+    Recorded(
+        tells=frozenset({"hc_mult", "num_tokens"}),
+        lacks=frozenset({"m"}),
+        op="hyper_connections",
+        renamed={
+            "tokens": "num_tokens",
+            "hidden": "hidden_size",
+            "streams": "hc_mult",
+            "sites": "num_sites",
+        },
+        part=lambda frame: frame["op_name"],
+    ),
+    Recorded(
+        tells=frozenset({"window", "attn_dtype"}),
+        lacks=frozenset(),
+        op="window_attention",
+        dtype="attn_dtype",
+    ),
+    Recorded(
+        tells=frozenset({"gemm_type", "prefix", "mla_dtype"}), lacks=frozenset(), op="dsa", dtype="mla_dtype"
+    ),
 )
+ENGINES = {"tensorrt-llm": "trtllm", "tensorrt_llm": "trtllm"}
+"""Engines whose kernel set has another name."""
 
 
 def _by_phase(frame: pd.DataFrame, first: str, second: str, word: str) -> pd.Series[Any]:
@@ -86,12 +141,20 @@ def with_names(frame: pd.DataFrame) -> pd.DataFrame:
     A blank `dtype` of a row is filled from the other column too.
     """
     columns = {str(column) for column in frame.columns}
+    if "engine" in columns:
+        frame = frame.assign(engine=frame["engine"].replace(ENGINES))
     for kind in RECORDED:
         if not kind.tells <= columns or kind.lacks & columns:
             continue
         frame = frame.assign(
             **{ours: frame[theirs] for ours, theirs in kind.renamed.items() if theirs in frame}
         )
+        if kind.part is not None and "part" not in columns:
+            frame = frame.assign(part=kind.part(frame))
+            columns.add("part")
+        if kind.part is not None and "dtype" not in columns:
+            frame = frame.assign(dtype="")
+            columns.add("dtype")
         if "op" not in columns:
             frame = frame.assign(op=kind.op if isinstance(kind.op, str) else kind.op(frame))
             columns.add("op")

@@ -78,6 +78,10 @@ class InheritFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     mla: str | dict[str, str] | None = None
     collective: str | dict[str, str] | None = None
     dispatch: str | dict[str, str] | None = None
+    recurrent: str | dict[str, str] | None = None
+    window: str | dict[str, str] | None = None
+    sparse: str | dict[str, str] | None = None
+    hyper: str | dict[str, str] | None = None
     unfused: str | None = None
 
 

@@ -16,6 +16,7 @@ from medusa_sim.specs.attention_kernels import AttentionKernel, LatentKernel
 from medusa_sim.specs.expert_kernel import ExpertKernel
 from medusa_sim.specs.fitted import Count, Fit, Norm, Rate, Ratio, Share, Size
 from medusa_sim.specs.link_kernels import CollectiveKernel, DispatchKernel
+from medusa_sim.specs.stream_kernel import StreamKernel
 from medusa_sim.specs.strict import Us
 
 
@@ -206,6 +207,7 @@ Kernel: TypeAlias = (
     | LatentKernel
     | CollectiveKernel
     | DispatchKernel
+    | StreamKernel
 )
 
 
@@ -233,6 +235,10 @@ class KernelSet(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     mla: dict[str, LatentKernel] = {}
     collective: dict[str, CollectiveKernel] = {}
     dispatch: dict[str, DispatchKernel] = {}
+    recurrent: dict[str, StreamKernel] = {}
+    window: dict[str, StreamKernel] = {}
+    sparse: dict[str, StreamKernel] = {}
+    hyper: dict[str, StreamKernel] = {}
 
     def table(self, section: str) -> dict[str, Kernel]:
         """Kernels of a section by key; `unfused` is one kernel, under its own name."""

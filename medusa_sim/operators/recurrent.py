@@ -1,0 +1,175 @@
+"""Linear attention: a state a head and request instead of keys and values.
+
+Gated delta rule (GDN; arXiv 2412.06464), Kimi delta attention (KDA, a decay per key channel; arXiv
+2510.26692) and Mamba-2 (arXiv 2405.21060) differ in what updates the state, hardly in what is moved. With n
+heads of key width d_k and value width d_v, b requests, q new tokens, states in fp32:
+
+    state of a request         n d_k d_v                                                               (B1)
+    one token, FLOPs           7 n d_k d_v  (Mamba-2 5)     state read and written                     (B2)
+    verification               state read once, and written for each of the q tokens (1 + q)           (B3)
+    prefill, in chunks of C    n (6 d_k d_v + C (6 d_k + 4 d_v) + C^2 / 3) FLOPs a token               (B4)
+    convolution                2 width K_c FLOPs a token; a window of K_c - 1 tokens kept              (B5)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Self, get_args
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.operators.operator import Numbers, Size, Words
+from medusa_sim.operators.stream import Stream
+from medusa_sim.specs.formats import Format
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+RecurrentKind = Literal["gdn", "kda", "mamba2"]
+RECURRENT_KINDS: tuple[str, ...] = get_args(RecurrentKind)
+CHUNK = 64
+"""Tokens that a kernel of prefill computes together."""
+STATE, CONVOLUTION = "state", "conv"
+GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
+_FLOPS_PER_ENTRY = {"gdn": 7.0, "kda": 7.0, "mamba2": 5.0}
+_CHANNELS_PER_SM = 512.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recurrent(Stream):
+    """The convolution or the recurrence of a layer of linear attention: `batch` requests, `q_len` tokens.
+
+    heads, key_heads: of values and of keys (groups of Mamba-2), on this GPU. key_dim, value_dim: widths (of
+    Mamba-2 the state's and a head's). part: `state` or `conv`. phase: `generation` of one token, `context`
+    (prefill in chunks), or `verify`: q_len tokens whose states are kept one by one. state_dtype: of states.
+    """
+
+    FAMILY = "recurrent"
+    COLUMNS = ("batch", "q_len", "heads", "key_heads", "key_dim", "value_dim", "conv_width")
+    AXES = ("batch", "q_len")
+    LABELS = ("part", "phase", "state_dtype")
+    WORDS: ClassVar[Mapping[str, str]] = {"part": STATE, "phase": GENERATION}
+    SPLITS = ("part", "phase")
+    BLANK_DTYPE = "bf16"
+
+    kind: RecurrentKind
+    batch: Size
+    q_len: Size
+    heads: Size
+    key_heads: Size = field()
+    key_dim: Size = 128
+    value_dim: Size = 128
+    conv_width: Size = 4
+    part: str = STATE
+    phase: str = GENERATION
+    state_dtype: str = "fp32"
+
+    @classmethod
+    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
+        """Rows of a table that share part and phase."""
+        part, phase = (str(words[name][0]) for name in cls.SPLITS)
+        return cls(name=kind, kind=kind, dtype=form.dtype, part=part, phase=phase, **numbers)  # type: ignore[arg-type]
+
+    @property
+    def form(self) -> str:
+        """Key of its kernels: kind, part and phase."""
+        return f"{self.kind}_{self.part}_{self.phase}"
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Keys of kernels that may serve, best first: the same of another kind of linear attention."""
+        kinds = dict.fromkeys((self.kind, "gdn", "kda"))
+        return tuple(f"{kind}_{self.part}_{self.phase}" for kind in kinds)
+
+    @property
+    def size(self) -> FloatArray:
+        """The new tokens, batch x q_len."""
+        return as_float(self.batch) * as_float(self.q_len)
+
+    @property
+    def width(self) -> FloatArray:
+        """Channels of the convolution: queries, keys and values."""
+        keys = as_float(self.key_heads) * as_float(self.key_dim)
+        return 2.0 * keys + as_float(self.heads) * as_float(self.value_dim)
+
+    @property
+    def state_bytes(self) -> FloatArray:
+        """Bytes of the states of all requests (B1), of the convolution its windows."""
+        if self.part == CONVOLUTION:
+            window = self.width * (as_float(self.conv_width) - 1.0)
+            return BYTES_PER_ELEMENT[self.dtype] * as_float(self.batch) * window
+        entries = as_float(self.heads) * as_float(self.key_dim) * as_float(self.value_dim)
+        return BYTES_PER_ELEMENT[self.state_dtype] * as_float(self.batch) * entries
+
+    @property
+    def loads(self) -> Mapping[str, FloatArray]:
+        """States (B2, B3), and what enters and leaves."""
+        element = BYTES_PER_ELEMENT[self.dtype] * self.size
+        if self.part == CONVOLUTION:
+            kept = as_float(self.q_len) if self.phase == VERIFY else 1.0
+            values = 2.0 * element * as_float(self.heads) * as_float(self.value_dim)
+            keys = 2.0 * element * self.width - values
+            return {"state": self.state_bytes * (1.0 + kept), "keys": keys, "values": values}
+        values = as_float(self.heads) * as_float(self.value_dim)
+        found = {"tokens": element * (self.width + values), "state": 2.0 * self.state_bytes}
+        if self.phase == VERIFY:
+            found |= {"state": self.state_bytes, "kept": self.state_bytes * as_float(self.q_len)}
+        if self.phase == CONTEXT:  # kernels of several launches leave a state a chunk between them
+            found["chunks"] = self.state_bytes * self._chunks
+        return found
+
+    @property
+    def bytes(self) -> FloatArray:
+        """Bytes that must cross the memory bus; states between chunks need not."""
+        loads = self.loads
+        total: FloatArray = sum((part for name, part in loads.items() if name != "chunks"), np.zeros(()))
+        return total
+
+    @property
+    def work(self) -> Mapping[str, FloatArray]:
+        """FLOPs (B2, B4, B5); chunks are computed whole."""
+        if self.part == CONVOLUTION:
+            return {"taps": 2.0 * self.size * self.width * as_float(self.conv_width)}
+        heads, keys, values = (as_float(size) for size in (self.heads, self.key_dim, self.value_dim))
+        if self.phase != CONTEXT:
+            return {"state": _FLOPS_PER_ENTRY[self.kind] * self.size * heads * keys * values}
+        token = 6.0 * keys * values + CHUNK * (6.0 * keys + 4.0 * values) + CHUNK**2 / 3.0
+        return {"chunks": as_float(self.batch) * self._chunks * CHUNK * heads * token}
+
+    @property
+    def flops(self) -> FloatArray:
+        """Floating-point operations of the tokens that are there."""
+        (work,) = self.work.values()
+        if self.part == STATE and self.phase == CONTEXT:
+            return work * as_float(self.q_len) / (self._chunks * CHUNK)
+        return work
+
+    def steps(self, sms: int) -> Mapping[str, FloatArray]:
+        """Chunks of a head one after another, in waves of heads, and the rows of a chunk within; blocks of a
+        convolution.
+        """
+        batch, heads = as_float(self.batch), as_float(self.heads)
+        if self.part == CONVOLUTION:
+            values = as_float(self.heads) * as_float(self.value_dim)
+            blocks = batch * np.ceil(as_float(self.q_len) / _CHANNELS_PER_SM) / (_CHANNELS_PER_SM * sms)
+            waves = batch * self.width / (_CHANNELS_PER_SM * sms)
+            return {
+                "tokens": as_float(self.q_len) * np.ceil(waves),
+                "keys": blocks * (self.width - values),
+                "values": blocks * values,
+            }
+        if self.phase == CONTEXT:
+            spread = batch * heads / sms
+            within = np.minimum(as_float(self.q_len), CHUNK)
+            return {
+                "chain": self._chunks * np.ceil(spread),
+                "chunks": self._chunks * spread,
+                "rows": within * np.ones_like(spread),
+                "row_waves": within * spread,
+            }
+        return {"tokens": as_float(self.q_len) * np.ones_like(batch * heads)}
+
+    @property
+    def _chunks(self) -> FloatArray:
+        chunks: FloatArray = np.ceil(as_float(self.q_len) / CHUNK)
+        return chunks

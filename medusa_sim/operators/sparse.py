@@ -1,0 +1,288 @@
+"""Sparse attention modules: projections, an indexer that scores keys, a choice, attention to the chosen.
+
+`dsa` (DeepSeek-V3.2, GLM-5; arXiv 2512.02556): latent attention to `topk` rows that a light indexer chooses.
+`msa` (MiniMax-F3; arXiv 2606.13392): grouped queries, blocks of keys chosen for each group. `csa`, `hca`
+(DeepSeek-V4): one key head over compressed tokens, some of them (ratio 4) or all (ratio 128), and a window.
+With s cached tokens, every query of every request scores and chooses for itself; the index keys are read once
+for a request:
+
+    index    2 n_I d_I s FLOPs a query,  s (d_I + 4) bytes a request                                    (H1)
+    keys     min(s, topk);  csa min(s, window) + min(s / 4, topk);  hca min(s, window) + s / 128        (H2)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, NamedTuple, Self, get_args
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.operators.operator import Numbers, Size, TextArray, Words
+from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY
+from medusa_sim.operators.stream import Stream
+from medusa_sim.specs.formats import Format, format_of
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+SparseKind = Literal["dsa", "msa", "csa", "hca"]
+SPARSE_KINDS: tuple[str, ...] = get_args(SparseKind)
+
+
+class Choice(NamedTuple):
+    """What a kind of module chooses from: keys kept, a window beside, tokens that a key stands for."""
+
+    topk: int
+    window: int = 0
+    ratio: int = 1
+    all_heads: int = 64
+
+
+CHOICES: dict[str, Choice] = {
+    "dsa": Choice(2048, all_heads=128),
+    "msa": Choice(2048),
+    "csa": Choice(512, 128, 4),
+    "hca": Choice(0, 128, 128),
+}
+"""Of DeepSeek-V3.2 and GLM-5, MiniMax-F3, DeepSeek-V4 (their configs)."""
+
+
+class Sizes(NamedTuple):
+    """Width of the model, rank of the queries and heads of the indexer."""
+
+    hidden: int
+    q_rank: int
+    index_heads: int
+
+
+SIZES: dict[str, Sizes] = {
+    "dsa": Sizes(7168, 1536, 64),
+    "msa": Sizes(6144, 0, 4),
+    "csa": Sizes(4096, 1024, 64),
+    "hca": Sizes(4096, 1024, 0),
+}
+"""Of DeepSeek-V3.2, MiniMax-F3 and DeepSeek-V4-Flash."""
+_SIZES_OF = {"GLM-5": Sizes(6144, 2048, 32), "DeepSeek-V4-Pro": Sizes(7168, 1536, 64)}
+"""Of models whose name begins so, behind the publisher's."""
+_INDEX_DIM = 128.0
+_LATENT, _ROPE, _NOPE, _VALUE = 512.0, 64.0, 128.0, 128.0
+_HEAD = {"msa": 128.0, "csa": 512.0, "hca": 512.0}
+_OUT_RANK = 1024.0
+_FIRST_MLA_ROW = {1.0: 656.0, 2.0: 1152.0}
+_INDEX_ROW = 132.0
+_COMPRESSED_ROW = 584.0
+_VERIFIED = ("True", "true", "1")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sparse(Stream):
+    """One sparse attention module of `batch` requests with `q_len` new tokens behind `prefix` cached ones.
+
+    heads: on this GPU. hidden, q_rank, index_heads: of the whole layer. phase: `generation`, `context`
+    (prefill) or `verify` (2 to 128 tokens behind a long prefix). kv_dtype: of the cache. gemm_dtype: format
+    of the projections.
+    """
+
+    FAMILY = "sparse"
+    COLUMNS = ("batch", "q_len", "prefix", "heads", "hidden", "q_rank", "index_heads")
+    AXES = ("batch", "q_len", "prefix")
+    LABELS = ("phase", "gemm_dtype")
+    NUMBERS = ("batch", "q_len", "heads")
+    OPTIONAL: ClassVar[Mapping[str, float]] = {"prefix": 0.0}
+    WORDS: ClassVar[Mapping[str, str]] = {
+        "phase": GENERATION,
+        "kv_cache_dtype": "",
+        "gemm_type": "",
+        "model_name": "",
+        "verifies": "False",
+    }
+    SPLITS = ("phase", "kv_cache_dtype", "gemm_type", "verifies")
+    BLANK_DTYPE = "bf16"
+
+    kind: SparseKind
+    batch: Size
+    q_len: Size
+    prefix: Size
+    heads: Size = field()
+    hidden: Size = SIZES["dsa"].hidden
+    q_rank: Size = SIZES["dsa"].q_rank
+    index_heads: Size = SIZES["dsa"].index_heads
+    kv_dtype: str | None = None
+    gemm_dtype: str | None = None
+    phase: str = GENERATION
+
+    @classmethod
+    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
+        """Rows of a table that share phase, formats and model."""
+        phase, cache, weights, verifies = (str(words[name][0]) for name in cls.SPLITS)
+        hidden, q_rank, index_heads = sizes_of(kind, words["model_name"])
+        return cls(
+            name=kind,
+            kind=kind,  # type: ignore[arg-type]  # a key of OPERATORS
+            dtype=form.dtype,
+            kv_dtype=format_of(cache.partition("_")[0]).dtype if cache else None,
+            gemm_dtype=format_of(weights).key if weights else None,
+            phase=VERIFY if verifies in _VERIFIED and phase == CONTEXT else phase,
+            hidden=hidden,
+            q_rank=q_rank,
+            index_heads=index_heads,
+            **numbers,
+        )
+
+    @property
+    def stored_dtype(self) -> str:
+        """Of the cache."""
+        return self.kv_dtype or self.dtype
+
+    @property
+    def unpacks(self) -> bool:
+        """Never told apart: kernels are fitted for each dtype of the cache."""
+        return False
+
+    @property
+    def form(self) -> str:
+        """Key of its kernels: kind, phase, cache, projections."""
+        return f"{self.kind}_{self.phase}_{self.stored_dtype}_{self.gemm_dtype or self.dtype}"
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Keys of kernels that may serve, best first: other projections, other caches, prefill."""
+        phases = dict.fromkeys((self.phase, *((CONTEXT, GENERATION) if self.phase == VERIFY else ())))
+        caches = dict.fromkeys((self.stored_dtype, "fp8", "bf16"))
+        weights = dict.fromkeys((self.gemm_dtype or self.dtype, "bf16", "fp8_block", "nvfp4"))
+        every = (f"{self.kind}_{p}_{c}_{w}" for p in phases for c in caches for w in weights)
+        return tuple(dict.fromkeys(every))
+
+    @property
+    def size(self) -> FloatArray:
+        """The new tokens, batch x q_len."""
+        return as_float(self.batch) * as_float(self.q_len)
+
+    @property
+    def weights(self) -> FloatArray:
+        """Entries of the projections on this GPU, the indexer's with them."""
+        heads, hidden, q_rank = (as_float(size) for size in (self.heads, self.hidden, self.q_rank))
+        index_heads = as_float(self.index_heads)
+        indexer = q_rank * index_heads * _INDEX_DIM + hidden * (_INDEX_DIM + index_heads)
+        if self.kind == "dsa":
+            queries = hidden * (q_rank + _LATENT + _ROPE) + q_rank * heads * (_NOPE + _ROPE)
+            return queries + heads * _LATENT * (_NOPE + _VALUE) + heads * _VALUE * hidden + indexer
+        head = _HEAD[self.kind]
+        if self.kind == "msa":
+            return hidden * (
+                2.0 * heads * head + 2.0 * self._groups * head + (self._groups + 1.0) * _INDEX_DIM
+            )
+        out = heads * head * _OUT_RANK + 8.0 * heads / self.choice.all_heads * _OUT_RANK * hidden
+        inner = hidden * q_rank + q_rank * heads * head + head * hidden + out
+        if self.kind == "hca":
+            return inner + 2.0 * hidden * head
+        return inner + 4.0 * hidden * head + indexer + 3.0 * _INDEX_DIM * hidden
+
+    @property
+    def choice(self) -> Choice:
+        """What is chosen from."""
+        return CHOICES[self.kind]
+
+    @property
+    def loads(self) -> Mapping[str, FloatArray]:
+        """Weights and activations, index keys (H1), and the chosen rows (H2)."""
+        batch, element = as_float(self.batch), BYTES_PER_ELEMENT[self.dtype]
+        weights = BYTES_PER_ELEMENT[format_of(self.gemm_dtype or self.dtype).weight_dtype] * self.weights
+        passed = 2.0 * element * self.size * as_float(self.hidden)
+        found = {"weights": weights + passed, "keys": batch * self._most_keys * self._row_bytes}
+        if self._indexes:
+            found["index"] = batch * self._scored * self._index_bytes
+        return found
+
+    @property
+    def work(self) -> Mapping[str, FloatArray]:
+        """Projections, scores of the indexer, attention to the chosen keys."""
+        heads = as_float(self.heads)
+        width = 2.0 * _LATENT + _ROPE if self.kind == "dsa" else 2.0 * _HEAD[self.kind]
+        found = {
+            "projections": 2.0 * self.size * self.weights,
+            "attention": 2.0 * heads * width * self.size * self._mean_keys,
+        }
+        if self._indexes:
+            index_heads = self._groups if self.kind == "msa" else as_float(self.index_heads)
+            mean = (as_float(self.prefix) + as_float(self.q_len) / 2.0) / self.choice.ratio
+            found["index"] = 2.0 * index_heads * _INDEX_DIM * self.size * mean
+        return found
+
+    def steps(self, sms: int) -> Mapping[str, FloatArray]:
+        """The choice once there are keys to leave out, keys of a request in turn, waves of tokens."""
+        total = as_float(self.prefix) + as_float(self.q_len)
+        chooses = (total > self.choice.topk * self.choice.ratio) if self.choice.topk else total < 0.0
+        ones = np.ones_like(self.size + total)
+        return {
+            "choice": chooses * ones,
+            "request": total / 1e4 * ones,
+            "waves": np.ceil(self.size / sms) * ones,
+            "chosen": self.size / sms * chooses,
+        }
+
+    @property
+    def footprint_bytes(self) -> FloatArray:
+        """What is cached."""
+        loads = self.loads
+        return loads["keys"] + loads.get("index", np.zeros(()))
+
+    @property
+    def _indexes(self) -> bool:
+        return self.choice.topk > 0
+
+    @property
+    def _groups(self) -> FloatArray:
+        """K/V heads of `msa` on this GPU, one for 16 query heads."""
+        return np.maximum(as_float(self.heads) / 16.0, 1.0)
+
+    @property
+    def _row_bytes(self) -> FloatArray:
+        element = BYTES_PER_ELEMENT[self.stored_dtype]
+        if self.kind == "dsa":
+            return as_float(_FIRST_MLA_ROW.get(element, 1152.0))
+        if self.kind == "msa":
+            return 2.0 * element * self._groups * _HEAD["msa"]
+        return as_float(_COMPRESSED_ROW)
+
+    @property
+    def _index_bytes(self) -> float:
+        return 256.0 if self.kind == "msa" else _INDEX_ROW
+
+    @property
+    def _scored(self) -> FloatArray:
+        """Index keys of a request."""
+        return (as_float(self.prefix) + as_float(self.q_len)) / self.choice.ratio
+
+    def _keys(self, total: FloatArray) -> FloatArray:
+        layer = self.choice
+        compressed = total / layer.ratio
+        chosen = np.minimum(compressed, layer.topk) if layer.topk else compressed
+        found: FloatArray = np.minimum(total, layer.window) + chosen if layer.window else chosen
+        return found
+
+    @property
+    def _most_keys(self) -> FloatArray:
+        """Rows that the requests' queries read: of each its own choice, at most all that there are."""
+        total = as_float(self.prefix) + as_float(self.q_len)
+        every = total / self.choice.ratio + (
+            np.minimum(total, self.choice.window) if self.choice.window else 0.0
+        )
+        found: FloatArray = np.minimum(self._keys(total) * as_float(self.q_len), every)
+        return found
+
+    @property
+    def _mean_keys(self) -> FloatArray:
+        return self._keys(as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0)
+
+
+def sizes_of(kind: str, models: TextArray) -> tuple[FloatArray, ...]:
+    """Sizes of named models' layers, an entry a name; the kind's first model's where it tells nothing."""
+    names, inverse = np.unique(models, return_inverse=True)
+    bare = [str(name).rpartition("/")[2] for name in names]
+    found = [
+        next((sizes for start, sizes in _SIZES_OF.items() if name.startswith(start)), SIZES[kind])
+        for name in bare
+    ]
+    columns = np.asarray(found, dtype=np.float64)[inverse].T
+    return tuple(columns)

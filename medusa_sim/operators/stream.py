@@ -1,0 +1,59 @@
+"""Operators that a kernel streams through: what they move, compute and do in turn, by class.
+
+A class of bytes, FLOPs or steps has a coefficient of its own in `StreamKernel`; the counts themselves stand
+here and with each operator, their FLOP and byte totals too.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.operators.operator import Operator
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stream(Operator):
+    """An operator whose kernels are told by classes of traffic, arithmetic and steps."""
+
+    @property
+    @abstractmethod
+    def loads(self) -> Mapping[str, FloatArray]:
+        """Bytes by class."""
+
+    @property
+    @abstractmethod
+    def work(self) -> Mapping[str, FloatArray]:
+        """FLOPs by class, with what tiles of a fixed size compute in vain."""
+
+    def steps(self, sms: int) -> Mapping[str, FloatArray]:
+        """Counts of what takes its time in turn, on so many multiprocessors."""
+        del sms
+        return {}
+
+    @property
+    def footprint_bytes(self) -> FloatArray:
+        """What a repetition finds in L2 if it fits."""
+        return self.bytes
+
+    @property
+    def bytes(self) -> FloatArray:
+        """Bytes that must cross the memory bus in one launch."""
+        return added(self.loads.values())
+
+    @property
+    def flops(self) -> FloatArray:
+        """Floating-point operations of one launch."""
+        return added(self.work.values())
+
+
+def added(parts: Iterable[FloatArray]) -> FloatArray:
+    """The sum of arrays that broadcast."""
+    total: FloatArray = np.zeros(())
+    for part in parts:
+        total = total + part
+    return total
