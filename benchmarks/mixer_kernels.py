@@ -43,8 +43,8 @@ def tables(*names: str) -> list[pd.DataFrame]:
 
 def fit(gpus: list[str]) -> None:
     """Fit and write every kernel of these GPUs (all of the rows where none is named)."""
-    found: dict[tuple[str, str], list[FittedKernel]] = defaultdict(list)
     for table in tables():
+        found: dict[tuple[str, str], list[FittedKernel]] = defaultdict(list)
         for (gpu, engine), rows in table.groupby(["gpu", "engine"]):
             if gpus and gpu not in gpus:
                 continue
@@ -58,8 +58,8 @@ def fit(gpus: list[str]) -> None:
                     flush=True,
                 )
                 found[str(gpu), str(engine)].append(each)
-    for (gpu, engine), kernels in found.items():
-        print(write_kernels(Path("hardware"), load_gpu(gpu), engine, kernels))
+        for (gpu, engine), kernels in found.items():
+            print(write_kernels(Path("hardware"), load_gpu(gpu), engine, kernels), flush=True)
 
 
 def score() -> None:

@@ -60,7 +60,7 @@ def _write(path: Path, entries: Sequence[tuple[list[str], dict[str, object]]]) -
         table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
         for name in parents:
             if name not in table:
-                table.add(name, tomlkit.table(is_super_table=True))
+                table[name] = tomlkit.table(is_super_table=True)
             table = table[name]
         table[last] = _table(fields)
     write_text(path, tomlkit.dumps(document))

@@ -38,9 +38,10 @@ _WORK = (3.0, 1e-2, 3000.0)
 _STEP = (0.1, 1e-6, 5000.0)
 _STARTS = (1.0, 0.03)
 """Where coefficients of work and steps begin, in units of the starts above; the better fit is kept."""
-_FIT_ROWS = 400
+_FIT_ROWS = 250
 _BAND_ROWS = 20
-_EVALUATIONS = 40
+_FOLDS = 4
+_EVALUATIONS = 30
 
 
 def fit_stream(rows: Rows[Stream], gpu: Gpu, *, source: str, name: str = "") -> StreamKernel:
@@ -56,6 +57,7 @@ def fit_stream(rows: Rows[Stream], gpu: Gpu, *, source: str, name: str = "") -> 
         lambda each, part: stream_time(gpu, each, part.operator, cold=False).time_us,
         lambda part: fitted_stream(part, gpu, name=name, start=kernel),
         source=source,
+        folds=_FOLDS,
         least_rows=_BAND_ROWS,
     )
 

@@ -32,10 +32,11 @@ def test_verification_of_kimi_k3_grows_with_its_tokens_as_measured() -> None:
     assert latency.time(operator).time_us == pytest.approx([425.0, 720.0, 1313.0], rel=0.1)
 
 
-def test_another_card_of_the_architecture_is_as_much_faster_as_its_memory() -> None:
+def test_another_card_of_the_architecture_is_faster_by_its_memory() -> None:
     here, there = (latency.time(operator) for latency, operator in (k3(), k3("h200-sxm")))
     ratio = H100.bandwidth_bytes_per_s / load_gpu("h200-sxm").bandwidth_bytes_per_s
-    assert there.time_us / here.time_us == pytest.approx(ratio, rel=0.1)
+    assert np.all(there.time_us >= ratio * here.time_us)
+    assert np.all(there.time_us < 0.85 * here.time_us)
     assert np.all(there.source >= Source.BORROWED)
     assert np.all(there.high_us / there.low_us > here.high_us / here.low_us)
 
