@@ -30,14 +30,14 @@ def page(set_up: SetUp) -> None:
     """Requests, limits and a policy in; rates that are carried, latencies and one run over time out."""
     st.title("Under load", anchor=False)
     headline = st.container()  # the answer stands above its inputs
-    if set_up.chain_only is False:
-        st.caption("Chains of drafts are simulated, also where trees could be run.")
     asked = _asked(answers.drafts_at(set_up, 1))
     show.ignored_note()
     with headline:
         with st.spinner("Serving requests ...", show_time=True):
             answer = answers.load(set_up, asked)
         _answer(set_up, answer)
+        if told := load_text.only_chains(answer.test):
+            st.caption(f"{told}.")
     told = show.command(["load", *_options(set_up), *asked.options])
     rows = load_arrow(answer)
     shows, overs = inputs.WORDS["shows"], inputs.WORDS["over"]

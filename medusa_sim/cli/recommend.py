@@ -88,14 +88,18 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
 )
 @click.option("--output-tokens", type=click.IntRange(1), default=None, help="Output tokens of that request.")
 @click.option(
-    "--free-within", type=float, default=1.10, show_default=True, help="Overhead that counts as free."
+    "--free-within",
+    type=float,
+    default=1.10,
+    show_default=True,
+    help="Overhead up to which candidates are free (of --wide).",
 )
 @click.option(
     "--switch-gain",
     type=float,
     default=0.03,
     show_default=True,
-    help="Gain below which neighbouring batches share a count.",
+    help="Gain below which neighbouring batches share a row.",
 )
 @click.option("--export", "engine", type=ENGINE, default=None, help="Write an engine's launch settings.")
 @click.option(

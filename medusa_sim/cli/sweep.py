@@ -118,7 +118,7 @@ def sweep(
 ) -> None:
     """Speedup of speculative verification over a grid of GPUs, models, --tp, batches, lengths and counts.
 
-    A table shows the best count of each batch and length; --format csv, json, md and parquet carry
+    A table shows the best candidates of each batch and length; --format csv, json, md and parquet carry
     every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
     number of processes.
     """

@@ -191,7 +191,7 @@ class LoadTest:
             raise UsageError("a load needs a whole model; scope block is one layer of it")
 
     @cached_property
-    def _drafts_asked(self) -> int:
+    def drafts_max(self) -> int:
         """Longest draft of any policy; of own policies the longest that the scenario describes."""
         named = [policy for policy in self.policies if isinstance(policy, str)]
         if len(named) == len(self.policies) and never_drafts(named):
@@ -215,7 +215,7 @@ class LoadTest:
 
     def requests(self, rate_per_s: float | None, seed: int) -> tuple[Requests, int]:
         """(requests that fit every policy's server, how many were left out)."""
-        drafts = self._drafts_asked
+        drafts = self.drafts_max
         limits = self.limits(drafts)
         drawn = self.source.requests(rate_per_s, seed, limits.longest_request(drafts))
         return drawn.fitting(limits, drafts, drop_long=self.drop_long)
@@ -229,8 +229,8 @@ class LoadTest:
     def table(self) -> StepTable:
         """Step times up to the longest draft and request."""
         longest = max(self.requests(self.any_rate, seed)[0].longest for seed in range(self.seeds))
-        options = chains(self.scenario, self._drafts_asked) if self._drafts_asked else ()
-        return step_table(self.scenario, options, self.limits(self._drafts_asked), longest)
+        options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
+        return step_table(self.scenario, options, self.limits(self.drafts_max), longest)
 
     @cached_property
     def mean_length(self) -> float:
@@ -242,9 +242,9 @@ class LoadTest:
     @cached_property
     def energy(self) -> Energy | None:
         """What steps draw; None where the GPU's power is not known."""
-        options = chains(self.scenario, self._drafts_asked) if self._drafts_asked else ()
+        options = chains(self.scenario, self.drafts_max) if self.drafts_max else ()
         prompts, _ = self.requests(self.any_rate, 0)
-        most = self.limits(self._drafts_asked).max_requests
+        most = self.limits(self.drafts_max).max_requests
         return energy_of(self.scenario, options, most, self.mean_length, float(prompts.prompt_tokens.mean()))
 
     @cached_property

@@ -10,7 +10,6 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.capacity import Shortfall, shortfall
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
@@ -21,7 +20,6 @@ from medusa_sim.plan.surface import Surface, price
 from medusa_sim.plan.sweep import gain_column, grid_surface, numbers
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
-from medusa_sim.step.step import decode_step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,8 +72,7 @@ class Answer:
     plain step at the first batch and length (0 where the scope has no drafter). ends_profile: whether the
     best count anywhere is the largest that the acceptance describes, so that more may pay. in_engine: the
     chains of the engine that runs this drafter, where kernels alone were asked for. shortfall: of the first
-    batch and length that do not fit even without speculation. slower_format_us: the plain step at the first
-    batch and length, and that of the model as published, where a format that was asked for is the slower.
+    batch and length that do not fit even without speculation.
     """
 
     scenario: Scenario
@@ -89,7 +86,6 @@ class Answer:
     ends_profile: bool
     in_engine: InEngine | None
     shortfall: Shortfall | None
-    slower_format_us: tuple[float, float] | None
 
     @property
     def fits(self) -> tuple[bool, ...]:
@@ -136,7 +132,6 @@ def answer(scenario: Scenario, grid: Grid) -> Answer:
         and largest > int(surface.counts[-1]),
         in_engine=in_engine(scenario, grid.batch, grid.seq_len),
         shortfall=_shortfall(surface),
-        slower_format_us=_slower_format_us(surface),
     )
 
 
@@ -146,21 +141,6 @@ def _shortfall(surface: Surface) -> Shortfall | None:
         return None
     i, s = missing[0].tolist()
     return shortfall(surface.scenario, int(surface.batch[i]), int(surface.seq_len[s]))
-
-
-def _slower_format_us(surface: Surface) -> tuple[float, float] | None:
-    """Narrow weights lose where a GPU's share of a layer is small: each kernel's start then counts more."""
-    scenario = surface.scenario
-    asked = {"dtype": scenario.given["dtype"], "weight_dtype": scenario.given["weight_dtype"]}
-    if scenario.scope == "block" or not any(asked.values()):
-        return None
-    try:
-        published = scenario.but(**dict.fromkeys(asked), kernels=None)
-        plain = decode_step(published.setting, surface.batch[0], surface.seq_len[0])
-    except MedusaSimError:  # the GPU has no kernels for it
-        return None
-    own_us, published_us = float(surface.decode_us[0, 0]), float(plain.time_us)
-    return (own_us, published_us) if own_us > published_us else None
 
 
 def _best_columns(surface: Surface) -> IntArray:

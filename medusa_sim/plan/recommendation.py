@@ -97,7 +97,7 @@ class Recommendation:
     @property
     def chains(self) -> bool:
         """Whether all that was searched are chains: drafts (num_speculative_tokens) then name a count."""
-        return all(option.chain for option in self.surface.options)
+        return self.surface.chains
 
     @property
     def hardest(self) -> ScheduleRow:

@@ -16,7 +16,7 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.latency.cached import cached
 from medusa_sim.plan.best_by_count import ByCount, best_by_count
 from medusa_sim.plan.draft_options import DraftOption
@@ -119,6 +119,29 @@ class Surface:
     def fits(self) -> BoolArray:
         """(B, S, J) whether the batch fits in memory."""
         return np.asarray(self.batch[:, None, None] <= self.max_batch)
+
+    @property
+    def chains(self) -> bool:
+        """Whether all that was searched are chains: drafts (num_speculative_tokens) then name a count."""
+        return all(option.chain for option in self.options)
+
+    @cached_property
+    def slower_format_us(self) -> tuple[float, float] | None:
+        """The plain step at the first batch and length, and that of the model as published, if it is quicker.
+
+        Narrow weights lose where a GPU's share of a layer is small: each kernel's start then counts more.
+        """
+        scenario = self.scenario
+        asked = {"dtype": scenario.given["dtype"], "weight_dtype": scenario.given["weight_dtype"]}
+        if scenario.scope == "block" or not any(asked.values()):
+            return None
+        try:
+            published = scenario.but(**dict.fromkeys(asked), kernels=None)
+            plain = decode_step(published.setting, self.batch[0], self.seq_len[0])
+        except MedusaSimError:  # the GPU has no kernels for it
+            return None
+        own_us, published_us = float(self.decode_us[0, 0]), float(plain.time_us)
+        return (own_us, published_us) if own_us > published_us else None
 
     @cached_property
     def by_count(self) -> ByCount:

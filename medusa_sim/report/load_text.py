@@ -39,7 +39,14 @@ def headline(test: LoadTest) -> str:
     return (
         f"{scenario_line(test.scenario)}; {requests.count} requests of {lengths} in the mean, at most "
         f"{limits.max_requests} in a step of at most {limits.token_budget} tokens{_whose(test)}"
+        f"{only_chains(test)}"
     )
+
+
+def only_chains(test: LoadTest) -> str:
+    """That trees, which the runtime could run, are not simulated; empty where nothing is left out."""
+    has_trees = any(not option.chain for option in test.scenario.options())
+    return "; drafts as chains: trees are not simulated under load" if has_trees and test.drafts_max else ""
 
 
 def _whose(test: LoadTest) -> str:

@@ -31,6 +31,11 @@ def span(first: int, last: int) -> str:
     return str(first) if first == last else f"{first}..{last}"
 
 
+def drafts_text(candidates: int) -> str:
+    """A chain of so many candidates in the word of engines: `3 drafts` (num_speculative_tokens) of 4."""
+    return {1: "no drafts", 2: "1 draft"}.get(candidates, f"{candidates - 1} drafts")
+
+
 def duration(time_us: float) -> str:
     """Microseconds as us, ms or s: `812 us`, `14.2 ms`."""
     if not math.isfinite(time_us):

@@ -10,7 +10,7 @@ from medusa_sim.plan.curve import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.waking import waking
-from medusa_sim.report.numbers import duration, percent, span, times
+from medusa_sim.report.numbers import drafts_text, duration, percent, span, times
 
 
 def reason(answer: Recommendation) -> str:
@@ -31,9 +31,7 @@ def reason(answer: Recommendation) -> str:
 
 def counted(answer: Recommendation, candidates: int) -> str:
     """A count in the engine's word: `3 drafts` (num_speculative_tokens) of chains, else `14 candidates`."""
-    if not answer.chains:
-        return f"{candidates} candidates"
-    return "1 draft" if candidates == 2 else f"{candidates - 1} drafts"
+    return drafts_text(candidates) if answer.chains else f"{candidates} candidates"
 
 
 def _kept(answer: Recommendation) -> list[ScheduleRow]:

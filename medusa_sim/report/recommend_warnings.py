@@ -6,6 +6,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.report.cost_text import shortfall_text
 from medusa_sim.report.numbers import span, times
 from medusa_sim.report.recommend_reason import counted
+from medusa_sim.report.sweep_text import slower_format
 
 
 def warnings(answer: Recommendation) -> list[str]:
@@ -33,7 +34,7 @@ def warnings(answer: Recommendation) -> list[str]:
             told.append(f"{where}: a token takes longer than {limit:g} ms, with or without speculation")
     if answer.shortfall is not None:
         told.append(shortfall_text(answer.shortfall))
-    return told + _model_warnings(answer)
+    return told + slower_format(answer.surface) + _model_warnings(answer)
 
 
 def _model_warnings(answer: Recommendation) -> list[str]:

@@ -11,21 +11,22 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.latency.base import Bound
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.cost import usd_per_million_tokens
-from medusa_sim.plan.curve import FREE_WITHIN
+from medusa_sim.plan.curve import FREE_WITHIN, NEAR_BEST
 from medusa_sim.plan.insights import Answer, Free
 from medusa_sim.plan.limit import InEngine
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import Surface
 from medusa_sim.report.caveats import acceptance_basis
 from medusa_sim.report.cost_text import Costs, cost_sentences, memory_text, shortfall_text
-from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times
+from medusa_sim.report.numbers import NOTHING, drafts_text, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.units import GIGA
 
 _EXPENDABLE = (
-    "J/token", "$/M tokens", "plain step", "verify step", "plain", "bound by", "of the grid", "tokens/step",
-    "tokens/s",
+    "J/token", "$/M tokens", "plain step", "verify step", "plain", "bound by", "of --candidates",
+    "tokens/step", "tokens/s",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, the first one first."""
 
@@ -84,7 +85,7 @@ def best_table(found: Answer) -> TextTable:
     texts: dict[str, list[str]] = {
         "batch": [str(value) for value in column["batch"]],
         "length": [str(value) for value in column["seq_len"]],
-        "best count": [str(value) for value in column["candidates"]],
+        "candidates": [str(value) for value in column["candidates"]],
         "as good": [NOTHING if low == high else f"{span(low, high)}" for low, high in best.near.tolist()],
         _unit(found): [str(value) if value else NOTHING for value in column["drafts"]],
         "fits": [_fits(value) for value in column["fits_memory"]],
@@ -100,7 +101,7 @@ def best_table(found: Answer) -> TextTable:
         "plain": [_rate(float(value)) for value in best.plain_tokens_per_s],
         "$/M tokens": [significant(value, 3) for value in column["usd_per_million_tokens"]],
         "J/token": [significant(value, 3) for value in column["joule_per_token"]],
-        "of the grid": [
+        "of --candidates": [
             NOTHING if count == chosen else f"{count}: {times(gain)}"
             for count, gain, chosen in zip(
                 best.of_grid.tolist(), best.of_grid_speedup.tolist(), column["candidates"], strict=True
@@ -130,7 +131,8 @@ def best_table(found: Answer) -> TextTable:
 
 
 def _unit(found: Answer) -> str:
-    return f"{found.scenario.drafting.kind.unit}s"
+    """Heads of a tree; of chains drafts, whatever drafts them."""
+    return "drafts" if found.surface.chains else f"{found.scenario.drafting.kind.unit}s"
 
 
 def free_text(count: int, free: Free) -> str:
@@ -163,12 +165,7 @@ def verdicts(found: Answer) -> list[str]:
     ]
     if found.shortfall is not None:
         told.append(shortfall_text(found.shortfall))
-    if found.slower_format_us is not None:
-        own, published = found.slower_format_us
-        told.append(
-            f"Slower than as published: a plain step at batch {found.grid.batch[0]} takes {duration(own)} in "
-            f"{found.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype."
-        )
+    told += slower_format(found.surface)
     if found.ends_profile:
         profile = found.scenario.profile.name
         told.append(f"The best count is the largest that acceptance {profile} describes: more may pay.")
@@ -178,6 +175,17 @@ def verdicts(found: Answer) -> list[str]:
     if longest > model.max_seq_len:
         told.append(f"Length {longest} is beyond the {model.max_seq_len} positions of {model.name}.")
     return told
+
+
+def slower_format(surface: Surface) -> list[str]:
+    """That the format that was asked for is slower than the published one."""
+    if surface.slower_format_us is None:
+        return []
+    own, published = surface.slower_format_us
+    return [
+        f"Slower than as published: a plain step at batch {surface.batch[0]} takes {duration(own)} in "
+        f"{surface.scenario.model.numbers}, {duration(published)} without --dtype and --weight-dtype."
+    ]
 
 
 def _paying(found: Answer) -> str:
@@ -192,8 +200,8 @@ def engine_line(found: InEngine | None) -> list[str]:
     runtime, seq_len = found.scenario.runtime, found.seq_len
     several = seq_len.size > 1 and seq_len[0] != seq_len[-1]
     ends = [
-        f"{times(float(found.speedup[i]))} with {found.candidates[i]} candidates at batch {found.batch[i]}"
-        + (f", length {seq_len[i]}" if several else "")
+        f"{times(float(found.speedup[i]))} with {drafts_text(int(found.candidates[i]))} at batch "
+        f"{found.batch[i]}" + (f", length {seq_len[i]}" if several else "")
         for i in dict.fromkeys((0, found.batch.size - 1))
         if np.isfinite(found.speedup[i])
     ]
@@ -262,7 +270,10 @@ def paying_range(found: BreakEven) -> str:
 
 
 def _free(found: Answer) -> str:
-    meaning = f"Free: every count up to it costs at most {FREE_WITHIN - 1:.0%} more than a plain step"
+    meaning = (
+        f"As good: candidates within {NEAR_BEST:.0%} of the best speedup. Free: up to so many cost at "
+        f"most {FREE_WITHIN - 1:.0%} more than a plain step"
+    )
     if found.drafting_share <= 0.0:
         return f"{meaning} (searched to {found.free.largest})."
     alone = free_text(int(found.free.verification[0]), found.free)

@@ -55,3 +55,21 @@ def test_the_default_sweep_shows_trees_their_knee_and_the_engines_chain() -> Non
     assert told[1] == f"{max(float(row['speedup']) for row in rows):.2f}"
     counts = _asked("sweep --format csv").stdout
     assert len(counts.splitlines()) == 1 + 14
+
+
+@pytest.mark.parametrize(("runtime", "unit"), [("cuda-graph", "heads"), ("vllm", "drafts")])
+def test_sweep_and_recommend_name_a_thing_alike(runtime: str, unit: str) -> None:
+    arguments = f"--runtime {runtime} --batch 1..2"
+    tables = [_asked(f"{command} {arguments}").stdout for command in ("sweep", "recommend")]
+    for table in tables:
+        header = next(line for line in table.splitlines() if line.strip().startswith("batch "))
+        assert {"heads", "drafts"} & set(header.split()) == {unit}
+        assert ("candidates" in header) is (unit == "heads" or "as good" in header)
+
+
+@pytest.mark.parametrize("drafter", ["medusa", "ngram --acceptance 0.6"])
+def test_a_load_says_that_it_runs_no_trees_where_trees_could_run(drafter: str) -> None:
+    for policy in ("none", "none,2"):
+        asked = f"load --drafter {drafter} --policy {policy} --requests 40 --no-search --rate 2 --seeds 1"
+        first = _asked(asked).stdout.splitlines()[0]
+        assert ("trees are not simulated" in first) is (drafter == "medusa" and policy != "none")

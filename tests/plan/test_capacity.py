@@ -9,10 +9,13 @@ from click.testing import CliRunner
 from medusa_sim.cli import cli
 from medusa_sim.plan.capacity import shortfall
 from medusa_sim.plan.insights import answer
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.cost_text import shortfall_text
+from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.step.grid import Grid
 
 EAGLE = {"drafter": "eagle", "acceptance": 0.7}
@@ -82,7 +85,10 @@ def test_the_parts_of_the_memory_are_the_memory() -> None:
 def test_a_format_that_is_slower_is_told() -> None:
     small = {"gpu": "b200", "model": "llama-3.1-8b", "tp": 4, "runtime": "cuda-graph", **EAGLE}
     grid = Grid.of([1], [1024], [1, 2])
-    told = {dtype: answer(Scenario(**small, dtype=dtype), grid).slower_format_us for dtype in (None, "fp8")}  # type: ignore[arg-type]
+    told = {
+        dtype: answer(Scenario(**small, dtype=dtype), grid).surface.slower_format_us  # type: ignore[arg-type]
+        for dtype in (None, "fp8")
+    }
     assert told[None] is None
     plain = {
         dtype: float(price(Scenario(**small, dtype=dtype), [1], [1024], ()).decode_us[0, 0])  # type: ignore[arg-type]
@@ -90,3 +96,11 @@ def test_a_format_that_is_slower_is_told() -> None:
     }
     expected = (plain["fp8"], plain[None]) if plain["fp8"] > plain[None] else None
     assert told["fp8"] == (None if expected is None else pytest.approx(expected))
+
+
+@pytest.mark.parametrize("dtype", [None, "fp8"])
+def test_a_decision_tells_of_a_slower_format_too(dtype: str | None) -> None:
+    scenario = Scenario(gpu="b200", model="llama-3.1-8b", tp=4, runtime="cuda-graph", dtype=dtype, **EAGLE)  # type: ignore[arg-type]
+    found = recommend(scenario, Question(batch_min=1, batch_max=2))
+    told = [line for line in warnings(found) if line.startswith("Slower") and "published" in line]
+    assert len(told) == (found.surface.slower_format_us is not None)
