@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
+
+import numpy as np
 
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
@@ -13,7 +16,7 @@ from medusa_sim.load.limits import BLOCK_TOKENS
 from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import Policy
 from medusa_sim.load.requests import check_rate
-from medusa_sim.load.search import Carried, carried, rates_to_try, saturation
+from medusa_sim.load.search import BELOW_FULL, Carried, carried, rates_to_try, saturation
 from medusa_sim.load.simulate import DEFAULT_POLICIES, LoadPoint, LoadTest, Server
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, check_kinds
@@ -54,6 +57,18 @@ class LoadAnswer:
     def first_at(self, point: LoadPoint) -> LoadPoint:
         """The first policy at the same rate: what the others are compared with."""
         return next(other for other in self.points if other.rate_per_s == point.rate_per_s)
+
+    @cached_property
+    def full_per_s(self) -> dict[str, float]:
+        """What each policy is full at; empty for traces and closed loops that were not searched."""
+        if self.carried or not isinstance(self.test.source, Drawn) or self.test.source.users is not None:
+            return {each.policy: each.saturated_per_s for each in self.carried}
+        return {served.name: saturation(self.test, served)[0] for served in self.test.served}
+
+    def is_steady(self, point: LoadPoint) -> bool:
+        """Whether a run's times and shares do not tell its length: its queue does not grow, and need not."""
+        full = self.full_per_s.get(point.policy, np.inf)
+        return point.is_steady and not (np.isfinite(point.rate) and point.rate > BELOW_FULL * full)
 
     @property
     def last(self) -> tuple[LoadPoint, ...]:

@@ -22,6 +22,8 @@ SEARCH_REQUESTS = 2000
 """Requests of each trial of a search: the first of a trace."""
 _PRECISION = 0.01
 _MOST_TRIALS = 16
+BELOW_FULL = 0.97
+"""Of saturation: beyond, queues grow for as long as a run lasts."""
 _LEAST_QUEUE_SHARE = 0.1
 """Of rho': below, the time per token hardly follows the rate, and the rate can be any."""
 _OF_95 = 0.65
@@ -254,10 +256,6 @@ def rates_to_try(full_per_s: float, found: Sequence[Carried] = ()) -> tuple[floa
         rates = [0.5 * min(each.largest_per_s or 0.0 for each in knees)]
         for each in knees:
             knee = each.largest_per_s or 0.0
-            rates += [0.9 * knee, max(min(1.1 * knee, _BELOW_FULL * each.saturated_per_s), 0.9 * knee)]
+            rates += [0.9 * knee, max(min(1.1 * knee, BELOW_FULL * each.saturated_per_s), 0.9 * knee)]
     rounded = (float(f"{rate:.2g}") for rate in sorted(rates))
     return tuple(dict.fromkeys(rate for rate in rounded if rate > 0.0))
-
-
-_BELOW_FULL = 0.96
-"""Of saturation: beyond, queues grow for as long as a run lasts."""

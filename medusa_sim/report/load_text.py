@@ -22,8 +22,6 @@ _HEADERS = (
 _EXPENDABLE = (
     "W", "KV", "time vs first", "ITL p99", "J/token", "tokens/step", "$/M tokens", "in flight", "done/s",
 )  # fmt: skip
-_FULL = 0.97
-"""Share of the saturated rate from which a rate is told to be too high."""
 _SHORT = 0.9
 _UNSTEADY = "not steady"
 _MOST_EATEN = 0.5
@@ -184,7 +182,7 @@ def load_table(answer: LoadAnswer) -> TextTable:
                     )
                 ),
                 significant(mean["tokens_per_s"], 4),
-                percent(mean["goodput_share"]) if point.is_steady else _UNSTEADY,
+                percent(mean["goodput_share"]) if answer.is_steady(point) else _UNSTEADY,
                 f"{1.0 + mean['accepted_drafts']:.2f}",
                 times(ratio),
                 percent(mean["kv_share"], 0),
@@ -293,11 +291,9 @@ def warnings(answer: LoadAnswer) -> list[str]:
     """What must not be overlooked, a line each."""
     points = answer.points
     told = list(answer.test.scenario.warnings)
-    full = {each.policy: each.saturated_per_s for each in answer.carried}
     for point in points:
-        limit = full.get(point.policy)
-        is_over = limit is not None and math.isfinite(point.rate) and point.rate > _FULL * limit
-        if is_over or not point.is_steady:
+        if not answer.is_steady(point):
+            limit = answer.full_per_s.get(point.policy)
             told.append(_unsteady(point, limit, has_goals=answer.test.goals.given))
         if point.mean["preemptions"]:
             told.append(

@@ -200,15 +200,16 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> N
     for count in (400, 1600):
         test = load_test(SCENARIO, policies=("none",), requests=count, seeds=2, max_num_seqs=8, ttft_ms=9000)
         full = saturation(test, test.served[0])[0]
-        for factor in (0.7, 1.5):
+        for factor in (0.7, 1.05, 1.5):
             answer = answered(test, [factor * full], search=False)
             point = answer.points[0]
             found[count, factor] = point.mean["goodput_share"]
-            assert point.is_steady is (factor < 1.0)
+            assert answer.is_steady(point) is (factor < 1.0)
             told = " ".join(load_text.warnings(answer))
             assert ("not steady" in told) is (factor > 1.0)
             assert ("not steady" in str(load_text.load_table(answer).rows)) is (factor > 1.0)
-            if factor > 1.0:
+            if factor > 1.2:
+                assert not point.is_steady
                 grown = point.mean["queue_growth_per_s"]
                 assert grown == pytest.approx((factor - 1.0) * full, rel=0.25)
     assert found[400, 1.5] > 1.5 * found[1600, 1.5]
