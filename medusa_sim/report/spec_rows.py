@@ -165,6 +165,7 @@ def model_rows(model: Model) -> list[SpecRow]:
         "active_parameter_count": model.active_parameter_count,
         "weight_bytes": model.weight_bytes,
         "kv_bytes_per_token": model.kv_bytes_per_token,
+        "kv_bytes_per_token_past_windows": model.late_kv_bytes_per_token,
         "state_bytes": model.state_bytes,
     }
     note = "; ".join(model.notes)

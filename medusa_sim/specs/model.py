@@ -347,6 +347,12 @@ class Model:
         """Bytes that one more token adds to the caches of all layers, while none has left its window."""
         return sum(count * mixer.token_bytes(self.kv_dtype) for count, mixer in self.blocks(Mixer))
 
+    @property
+    def late_kv_bytes_per_token(self) -> float:
+        """Bytes that one more token adds once every window is full."""
+        full = float(max(self.windows, default=0))
+        return float(self.kv_bytes(np.asarray(full + 1.0)) - self.kv_bytes(np.asarray(full)))
+
     def kv_bytes(self, tokens: FloatArray) -> FloatArray:
         """Bytes of the caches of one request of so many tokens; windowed layers keep their window alone."""
         kept = np.zeros(())
