@@ -52,14 +52,8 @@ def quantised(
     else:
         scheme = _scheme(model, config, beside, where)
     layers, mtp, main = in_formats(model, scheme)
-    dtypes: dict[str, str] = {"weight_dtype": main.removesuffix("_wo")} if main in _WEIGHT_ONLY else {}
-    if not dtypes and main != SIXTEEN:
-        dtypes = {"dtype": main}
-    kept = with_dtypes(model, **dtypes, kv_dtype=scheme.kv_dtype)
+    kept = with_dtypes(model, kv_dtype=scheme.kv_dtype).in_form(main)
     return dataclasses.replace(kept, groups=layers, mtp=mtp, scale_bytes=scheme.scale_bytes)
-
-
-_WEIGHT_ONLY = ("int4", "int8_wo", "mxfp4", "nvfp4_wo")
 
 
 def _scheme(model: Model, config: dict[str, Any], beside: dict[str, Any] | None, where: str) -> Scheme:
