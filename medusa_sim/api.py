@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.load.policies import Policy
     from medusa_sim.plan.schedule_row import ScheduleRow
+    from medusa_sim.report.check_text import Checked
     from medusa_sim.report.load_frames import Simulation
 
 Sizes = int | Iterable[int]
@@ -119,8 +120,8 @@ def _numbers(name: str, given: float | Iterable[float]) -> list[float]:
 class Scenario(plan_scenario.Scenario):
     """What is run where; see `medusa_sim.plan.scenario.Scenario` for its arguments, all by name.
 
-    `sweep`, `recommend` and `step` answer about it. `but` gives another one with some arguments changed.
-    `warnings` says what was not measured for it.
+    `sweep`, `recommend`, `step` and `check` answer about it. `but` gives another one with some arguments
+    changed. `warnings` says what was not measured for it.
     """
 
     def sweep(
@@ -207,6 +208,39 @@ class Scenario(plan_scenario.Scenario):
         check_kinds(given, {"target_rate": None}, {"search": FLAG, "target_rate": NUMBER})
         test = load_test(self, policies=named, **load)
         return Simulation(answer=answered(test, asked, search=search, target_rate=target_rate))
+
+    def check(
+        self,
+        bench: Sequence[str | Path] | str | Path = (),
+        *,
+        counters: str | Path | None = None,
+        before: str | Path | None = None,
+        **measured: Any,
+    ) -> Checked:
+        """A running engine beside its prediction, as `medusa-sim check`: inside the band, or what is off.
+
+        bench: files of load generators; counters: what the engine counted, a file (before: the page that came
+        first). measured: by hand, arguments of `medusa_sim.plan.check.EngineRun.of` (batch, seq_len, drafts,
+        tpot_ms, tokens_per_s, itl_ms, plain_tpot_ms, accepted_by_position, tokens_per_step). Raises
+        UsageError or DataError for what is missing or makes no sense, CoverageError for drafts beyond the
+        acceptance.
+        """
+        from medusa_sim.acceptance.engine_counters import combined
+        from medusa_sim.acceptance.engine_records import read_counts
+        from medusa_sim.calibrate.engine_run import engine_run
+        from medusa_sim.plan.check import EngineRun
+        from medusa_sim.plan.check import check as checked
+        from medusa_sim.report.check_text import Checked
+
+        known = inspect.signature(EngineRun.of).parameters
+        for name in measured:
+            if name not in known:
+                raise UsageError(unknown_name("measured quantity", name, known))
+        files = [Path(file) for file in ([bench] if isinstance(bench, str | Path) else bench)]
+        counts = None
+        if counters is not None:
+            counts = combined(read_counts(Path(counters), None if before is None else Path(before)))
+        return Checked(check=checked(*engine_run(self, files, counts, **measured)))
 
     def step(
         self, batch: int = 1, seq_len: int = DEFAULT_SEQ_LEN, candidates: int | None = None

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from medusa_sim.acceptance.profile_file import SCHEMA, PositionFile, PositionRow
-from medusa_sim.arrays import IntArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import DataError
 
 FEW_UNDRAFTED = 0.02
@@ -30,7 +30,8 @@ class AcceptanceCounts:
     tried, accepted: (positions,), accepted at most tried and tried[k] at most accepted[k - 1]. steps:
     verification steps. undrafted: positions that no draft reached though they are counted as tried, 0 where
     the length of every draft is known. all_steps: decoding steps with those that drafted nothing, None where
-    the engine does not say. engine, model: what counted; empty where the file does not say.
+    the engine does not say. engine, model: what counted; empty where the file does not say. tpot_us, running:
+    time per token of the requests that ended meanwhile and requests running at the end, None where not said.
     """
 
     engine: str
@@ -41,6 +42,8 @@ class AcceptanceCounts:
     undrafted: float = 0.0
     all_steps: float | None = None
     notes: tuple[str, ...] = ()
+    tpot_us: float | None = None
+    running: float | None = None
 
     @property
     def undrafted_share(self) -> float:
@@ -48,10 +51,15 @@ class AcceptanceCounts:
         return self.undrafted / (self.steps * self.tried.size)
 
     @property
+    def shares(self) -> FloatArray:
+        """(positions,) share of the steps that accept each position of a chain that drafts all of them."""
+        rates = np.divide(self.accepted, self.tried, out=np.zeros(self.tried.size), where=self.tried > 0)
+        return np.asarray(np.cumprod(rates), dtype=np.float64)
+
+    @property
     def tokens_per_step(self) -> float:
         """Mean acceptance length of a chain that drafts every position: 1 + the products of the rates."""
-        rates = np.divide(self.accepted, self.tried, out=np.zeros(self.tried.size), where=self.tried > 0)
-        return float(1.0 + np.cumprod(rates).sum())
+        return float(1.0 + self.shares.sum())
 
 
 def counts_of_steps(
@@ -129,6 +137,8 @@ def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> Acc
         undrafted=sum(part.undrafted for part in kept),
         all_steps=None if None in whole else sum(step for step in whole if step is not None),
         notes=tuple(dict.fromkeys(note for part in kept for note in part.notes)),
+        tpot_us=kept[0].tpot_us if len(kept) == 1 else None,
+        running=kept[0].running if len(kept) == 1 else None,
     )
     return _with_undrafted_note(total)
 

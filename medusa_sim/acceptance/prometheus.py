@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from medusa_sim.acceptance.engine_counters import AcceptanceCounts, counts_of_positions
 from medusa_sim.errors import DataError, shown
+from medusa_sim.units import US_PER_S
 
 PAGE_BYTES = 20_000_000
 """The largest page that is read."""
@@ -30,7 +31,7 @@ _SGLANG_MEAN = "sglang:spec_accept_length"
 @dataclass
 class Scrape:
     """Counters of one page by model: drafts, draft tokens, accepted tokens by position; tokens generated and
-    requests finished.
+    requests finished; requests running, and of finished ones their number and summed seconds per token.
     """
 
     drafts: dict[str, float] = field(default_factory=dict)
@@ -38,6 +39,21 @@ class Scrape:
     accepted: dict[str, dict[int, float]] = field(default_factory=dict)
     generated: dict[str, float] = field(default_factory=dict)
     finished: dict[str, float] = field(default_factory=dict)
+    running: dict[str, float] = field(default_factory=dict)
+    timed: dict[str, float] = field(default_factory=dict)
+    token_s: dict[str, float] = field(default_factory=dict)
+
+
+_BY_MODEL = {
+    "drafts": "drafts",
+    "draft_tokens": "draft_tokens",
+    "vllm:generation_tokens": "generated",
+    "vllm:request_success": "finished",
+    "vllm:num_requests_running": "running",
+    "vllm:request_time_per_output_token_seconds_count": "timed",
+    "vllm:request_time_per_output_token_seconds_sum": "token_s",
+}
+"""What a page calls the fields of a `Scrape` that are one number a model."""
 
 
 def samples(text: str) -> Iterator[tuple[str, dict[str, str], float]]:
@@ -69,19 +85,14 @@ def scrape(text: str, where: str) -> Scrape:
         model = labels.get("model_name", "")
         if name.startswith("sglang:spec_"):
             means[name] = value
-        match name.removeprefix(_PREFIX).removesuffix("_total"):
-            case "drafts":
-                page.drafts[model] = page.drafts.get(model, 0.0) + value
-            case "draft_tokens":
-                page.draft_tokens[model] = page.draft_tokens.get(model, 0.0) + value
-            case "vllm:generation_tokens":
-                page.generated[model] = page.generated.get(model, 0.0) + value
-            case "vllm:request_success":
-                page.finished[model] = page.finished.get(model, 0.0) + value
-            case "accepted_tokens_per_pos" if labels.get("position", "").isdigit():
-                by_position = page.accepted.setdefault(model, {})
-                position = int(labels["position"])
-                by_position[position] = by_position.get(position, 0.0) + value
+        counter = name.removeprefix(_PREFIX).removesuffix("_total")
+        if counter in _BY_MODEL:
+            by_model: dict[str, float] = getattr(page, _BY_MODEL[counter])
+            by_model[model] = by_model.get(model, 0.0) + value
+        elif counter == "accepted_tokens_per_pos" and labels.get("position", "").isdigit():
+            by_position = page.accepted.setdefault(model, {})
+            position = int(labels["position"])
+            by_position[position] = by_position.get(position, 0.0) + value
     if page.drafts and page.accepted:
         return page
     if _SGLANG_MEAN in means:
@@ -125,7 +136,11 @@ def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[Acc
             ended = _risen(first.finished.get(model, 0.0), after.finished.get(model, 0.0), "requests", where)
             # a step gives one token more than it accepts; the first token of a request comes with its prompt
             counts = replace(counts, all_steps=made - sum(accepted) - ended)
-        found.append(counts)
+        timed = after.timed.get(model, 0.0) - first.timed.get(model, 0.0)
+        if timed > 0.0:
+            took_s = after.token_s.get(model, 0.0) - first.token_s.get(model, 0.0)
+            counts = replace(counts, tpot_us=took_s / timed * US_PER_S)
+        found.append(replace(counts, running=after.running.get(model)))
     return found
 
 

@@ -294,7 +294,7 @@ def from_engine(
     parts = [
         part
         for given in sources
-        for part in _engine_counts(given, before, wait_s=wait_s, timeout_s=timeout_s)
+        for part in engine_counts(given, before, wait_s=wait_s, timeout_s=timeout_s)
     ]
     counts = combined(parts, of_model)
     names = ", ".join(given if "://" in given else Path(given).name for given in sources)
@@ -321,7 +321,7 @@ def from_engine(
     )
 
 
-def _engine_counts(
+def engine_counts(
     given: str, before: Path | None, *, wait_s: float, timeout_s: float
 ) -> list[AcceptanceCounts]:
     """What one source counted: a file, or a server asked once or twice."""

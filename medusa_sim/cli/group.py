@@ -23,6 +23,7 @@ COMMANDS = (
     "sweep",
     "recommend",
     "load",
+    "check",
     "roofline",
     "time",
     "tree",

@@ -1,0 +1,114 @@
+"""What a running engine gave, put together from its benchmark's results and its counters."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, over_every_step
+from medusa_sim.acceptance.engine_records import read_counts
+from medusa_sim.calibrate.engine_bench import BenchRow, Shape, read_bench
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.check import EngineRun
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.units import US_PER_MS
+
+_BY_POSITION = "vllm bench serve"
+"""The benchmark whose result holds acceptance by position."""
+_SAME = 0.02
+"""Relative difference of two numbers of requests that are one."""
+
+
+def engine_run(
+    scenario: Scenario,
+    files: Sequence[Path] = (),
+    counts: AcceptanceCounts | None = None,
+    **given: Any,
+) -> tuple[Scenario, EngineRun]:
+    """The scenario with the requests that were served, and the run, for `plan.check.check`.
+
+    files: results of benchmarks; the one that speculates is checked, one at as many requests without drafts
+    is its plain decoding. counts: what the engine counted. given: arguments of `EngineRun.of`, which go
+    before what files say. Raises DataError for files, UsageError for runs that cannot be told apart or are
+    not whole.
+    """
+    asked = {name: value for name, value in given.items() if value is not None}
+    found: dict[str, Any] = {}
+    if files:
+        path, row, plain = _rows(files, asked, scenario)
+        found = _of_row(row, plain)
+        if counts is None and row.drafts and row.tool == _BY_POSITION and path.suffix == ".json":
+            counts = combined(read_counts(path))
+        if scenario.traffic is None and row.prompt and row.output:
+            scenario = scenario.but(prompt_tokens=row.prompt, output_tokens=row.output)
+    if scenario.drafting.kind.looks_up:
+        found.pop("tokens_per_step", None)  # benchmarks count steps that found drafts alone
+        counts = None if counts is None else over_every_step(counts)[0]
+    if counts is not None:
+        found |= _of_counts(counts, found)
+    if traffic := scenario.traffic:
+        found.setdefault("seq_len", max(round(traffic.prompt_tokens + traffic.output_tokens / 2.0), 1))
+    if {"accepted_by_position", "tokens_per_step"} & asked.keys():  # one of them tells the other
+        found.pop("tokens_per_step", None)
+        found.pop("accepted_by_position", None)
+    if {"tpot_ms", "tokens_per_s", "itl_ms"} & asked.keys():
+        for name in ("tpot_ms", "itl_ms"):
+            found.pop(name, None)
+    return scenario, EngineRun.of(**found | asked)
+
+
+def _of_row(row: BenchRow, plain: BenchRow | None) -> dict[str, Any]:
+    """A run of a benchmark as arguments of `EngineRun.of`."""
+    found: dict[str, Any] = {"batch": round(row.concurrency), "drafts": round(row.drafts)}
+    if row.drafts and row.acceptance_length > 1.0:
+        found["tokens_per_step"] = row.acceptance_length
+    for name, time_us in (("tpot_ms", row.tpot_us), ("itl_ms", row.itl_us)):
+        if time_us is not None:
+            found[name] = time_us / US_PER_MS
+    if plain is not None:
+        found["plain_tpot_ms"] = (plain.tpot_us or plain.step_us) / US_PER_MS
+    return found
+
+
+def _of_counts(counts: AcceptanceCounts, beside: dict[str, Any]) -> dict[str, Any]:
+    """What an engine counted as arguments of `EngineRun.of`; a benchmark's speed goes before its page's."""
+    shares = tuple(float(share) for share in counts.shares)
+    found: dict[str, Any] = {"drafts": len(shares), "accepted_by_position": shares}
+    found["tokens_per_step"] = counts.tokens_per_step
+    if counts.tpot_us is not None and not {"tpot_ms", "itl_ms"} & beside.keys():
+        found["tpot_ms"] = counts.tpot_us / US_PER_MS
+    if counts.running and "batch" not in beside:
+        found["batch"] = round(counts.running)
+    return found
+
+
+def _rows(
+    files: Sequence[Path], asked: dict[str, Any], scenario: Scenario
+) -> tuple[Path, BenchRow, BenchRow | None]:
+    """(file, run that is checked, plain run at as many requests) of results of benchmarks."""
+    batch, traffic = asked.get("batch"), scenario.traffic
+    shape = Shape(
+        concurrency=batch,
+        prompt=traffic.prompt_tokens if traffic else None,
+        output=traffic.output_tokens if traffic else None,
+        drafts=asked.get("drafts"),
+    )
+    rows = [(path, row) for path in files for row in read_bench(path, shape)]
+    if any(row.offline for _, row in rows):
+        raise UsageError("a result of bench latency holds its prompts; give one of bench serve to a check")
+    if batch is not None:
+        rows = [(path, row) for path, row in rows if abs(row.concurrency - batch) <= _SAME * batch]
+        if not rows:
+            raise UsageError(f"no run at {batch} requests in flight is in these files; leave out --batch")
+    drafted = [(path, row) for path, row in rows if row.drafts]
+    chosen = drafted or rows
+    if len(chosen) > 1:
+        told = ", ".join(f"{row.concurrency:g} ({row.source})" for _, row in chosen)[:200]
+        raise UsageError(
+            f"{len(chosen)} runs, at {told} requests in flight; choose one with --batch or its file"
+        )
+    path, row = chosen[0]
+    alike = (each for _, each in rows if abs(each.concurrency - row.concurrency) <= _SAME * row.concurrency)
+    plain = next((each for each in alike if not each.drafts), None)
+    return path, row, plain if row.drafts else None

@@ -1,0 +1,336 @@
+"""A running engine beside its prediction: inside the band, or which part is off and by how much.
+
+    t = P(round, tau)    time per token of a request as a server gives it (`step.server`)
+    acceptance = P(predicted round, tau measured) - P(predicted round, tau predicted)
+    plain      = the share of the rest that a plain step slower (or faster) than predicted explains
+    round      = t - P(predicted round, tau measured) - plain
+
+The three add up to what was measured less what was predicted. A plain step that is slower by a factor
+(clocks, limits, other load) slows the round by that factor, at most by as much as the round is slower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.errors import CoverageError, UsageError
+from medusa_sim.plan.arguments import NUMBER, WHOLE, check_kinds
+from medusa_sim.plan.defaults import DEFAULT_SEQ_LEN
+from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import Surface, price
+from medusa_sim.step.server import served
+from medusa_sim.units import US_PER_MS, US_PER_S
+
+NOTICEABLE = 0.03
+"""Of the time per token: what moves it by less is no fault, however narrow a band (rates without trials have
+none); as the gain below which a schedule does not switch."""
+_RISING = 1e-6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineRun:
+    """What a running engine gave at a number of requests in flight.
+
+    seq_len: mean committed tokens of a request. drafts: draft tokens a step, 0: no speculation. time_us: per
+    token of a request; of_gaps: it is the median gap between chunks over the tokens of a step. accepted:
+    share of the steps in which each draft was accepted, () where unknown. plain_us: per token without drafts.
+    """
+
+    batch: int
+    seq_len: int
+    drafts: int
+    time_us: float
+    tokens_per_step: float
+    of_gaps: bool = False
+    accepted: tuple[float, ...] = ()
+    plain_us: float | None = None
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        batch: int | None = None,
+        seq_len: int | None = None,
+        drafts: int | None = None,
+        tokens_per_s: float | None = None,
+        tpot_ms: float | None = None,
+        itl_ms: float | None = None,
+        tokens_per_step: float | None = None,
+        accepted_by_position: Sequence[float] | None = None,
+        plain_tpot_ms: float | None = None,
+    ) -> EngineRun:
+        """From what was measured, of which a speed is needed, and with drafts how many were accepted.
+
+        tokens_per_s: of all requests together. The time per token (tpot_ms) goes before the rate, and that
+        before the gap between chunks (itl_ms). Both tpot_ms and itl_ms tell the tokens of a step, too. Raises
+        UsageError for what is missing or cannot be.
+        """
+        _check_numbers(locals())
+        accepted = tuple(float(share) for share in accepted_by_position or ())
+        _check_shares(accepted, drafts)
+        drafts = drafts if drafts is not None else len(accepted) or None
+        if batch is None or drafts is None:
+            raise UsageError(
+                "batch and drafts are needed: give --batch (requests in flight) and --drafts of a step (0: none)"
+            )
+        tokens = tokens_per_step or _tokens(accepted, drafts, tpot_ms, itl_ms)
+        if tokens > drafts + 1.0 + _RISING:
+            raise UsageError(
+                f"{tokens:g} tokens a step with {drafts} drafts: at most {drafts + 1} are possible"
+            )
+        if tpot_ms is not None:
+            time_us = tpot_ms * US_PER_MS
+        elif tokens_per_s is not None:
+            time_us = batch / tokens_per_s * US_PER_S
+        elif itl_ms is not None:
+            time_us = itl_ms * US_PER_MS / tokens
+        else:
+            raise UsageError(
+                "no speed was given: a benchmark file (--bench), --measured-tpot-ms, "
+                "--measured-tokens-per-s or --measured-itl-ms is needed"
+            )
+        return cls(
+            batch=int(batch),
+            seq_len=int(seq_len or DEFAULT_SEQ_LEN),
+            drafts=int(drafts),
+            time_us=float(time_us),
+            tokens_per_step=float(tokens),
+            of_gaps=tpot_ms is None and tokens_per_s is None,
+            accepted=accepted,
+            plain_us=None if plain_tpot_ms is None else float(plain_tpot_ms * US_PER_MS),
+        )
+
+
+_KINDS = {
+    **dict.fromkeys(("batch", "seq_len", "drafts"), WHOLE),
+    **dict.fromkeys(("tokens_per_s", "tpot_ms", "itl_ms", "tokens_per_step", "plain_tpot_ms"), NUMBER),
+}
+_LEAST = {"batch": 1, "seq_len": 1, "drafts": 0, "tokens_per_step": 1}
+
+
+def _check_numbers(given: Mapping[str, Any]) -> None:
+    """Refuse what is no number of its kind and range. Raises UsageError."""
+    check_kinds(given, dict.fromkeys(_KINDS), _KINDS)
+    for name in _KINDS:
+        value, least = given[name], _LEAST.get(name, 0)
+        if value is None or (least <= value < math.inf and (value > 0.0 or name == "drafts")):
+            continue
+        raise UsageError(
+            f"{name} {value:g}: a finite number {'from' if least else 'above'} {least} is needed"
+        )
+
+
+def _tokens(accepted: tuple[float, ...], drafts: int, tpot_ms: float | None, itl_ms: float | None) -> float:
+    """Tokens of a step from what was accepted, else from the time of a step over that of a token."""
+    if accepted or drafts == 0:
+        return 1.0 + sum(accepted)
+    if tpot_ms and itl_ms:
+        return min(max(itl_ms / tpot_ms, 1.0), drafts + 1.0)
+    raise UsageError(
+        "how many tokens a step gave is missing: give --accepted-by-position, --tokens-per-step, --counters, "
+        "or both --measured-itl-ms and --measured-tpot-ms"
+    )
+
+
+def _check_shares(accepted: tuple[float, ...], drafts: int | None) -> None:
+    """Refuse shares that rise or are not one a draft. Raises UsageError."""
+    if accepted and drafts is not None and len(accepted) != drafts:
+        raise UsageError(f"{len(accepted)} accepted shares with {drafts} drafts: one share a draft is needed")
+    for k, share in enumerate(accepted):
+        before = accepted[k - 1] if k else 1.0
+        if not 0.0 <= share <= before + _RISING:
+            raise UsageError(
+                f"accepted {share:g} at position {k} after {before:g}: shares of the steps lie in 0..1 and "
+                "never rise; multiply conditional rates"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckedPart:
+    """One part, in microseconds per token: measured, predicted with its 80 % band, its share of the whole.
+
+    costs_us: what it adds to the time per token beside the prediction; below 0 it is faster.
+    """
+
+    name: Literal["acceptance", "round", "plain"]
+    measured_us: float
+    predicted_us: float
+    low_us: float
+    high_us: float
+    costs_us: float
+
+    @property
+    def is_off(self) -> bool:
+        """Outside the band, by what is worth a word."""
+        room = NOTICEABLE * self.predicted_us
+        return not (
+            min(self.low_us, self.predicted_us - room)
+            <= self.measured_us
+            <= max(self.high_us, self.predicted_us + room)
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCheck:
+    """A run beside its prediction.
+
+    predicted_us, low_us, high_us: per token, 80 %. parts: acceptance and round where drafts were run, plain
+    where it was measured. tokens_per_step, few, many: predicted, 80 %. accepted: predicted shares by
+    position. position: where acceptance parts most from the profile; None where positions are not known.
+    """
+
+    scenario: Scenario
+    run: EngineRun
+    predicted_us: float
+    low_us: float
+    high_us: float
+    parts: tuple[CheckedPart, ...]
+    tokens_per_step: float = 1.0
+    few: float = 1.0
+    many: float = 1.0
+    accepted: tuple[float, ...] = ()
+    position: int | None = None
+
+    @property
+    def off(self) -> tuple[CheckedPart, ...]:
+        """Parts outside their bands, the one that costs most first."""
+        return tuple(sorted((p for p in self.parts if p.is_off), key=lambda p: -abs(p.costs_us)))
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether every part that was measured is inside its band."""
+        return not self.off
+
+
+def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
+    """The run beside what the scenario predicts for it.
+
+    Raises UsageError for a scope that is no engine, CoverageError for drafts that the acceptance does not
+    describe.
+    """
+    if scenario.scope == "block":
+        raise UsageError("scope block is no engine: check a scenario of scope model")
+    option = _option(scenario, run.drafts)
+    surface = price(scenario, [run.batch], [run.seq_len], [option])
+    if run.drafts == 0:
+        alone = _plain(surface, run, run.time_us)
+        return EngineCheck(
+            scenario=scenario, run=run, parts=(alone,),
+            predicted_us=alone.predicted_us, low_us=alone.low_us, high_us=alone.high_us,
+        )  # fmt: skip
+    tokens = option.tokens(run.drafts + 1)
+    few, many = option.band(run.drafts + 1)
+    found = surface.in_flight
+    step, low, high = (float(ends[0, 0, 1]) for ends in (found.step_us, found.low_us, found.high_us))
+
+    def per_token(step_us: float, tokens: float) -> float:
+        return _per_token_us(surface, run, step_us, run.drafts + 1, tokens)
+
+    predicted, quick, late = (per_token(step, each) for each in (tokens, many, few))
+    at_measured, fast, slow = (per_token(each, run.tokens_per_step) for each in (step, low, high))
+    plain = None if run.plain_us is None else _plain(surface, run, run.plain_us)
+    explained = 0.0
+    if plain is not None:
+        explained = _explained(plain, run.time_us - at_measured, at_measured)
+        plain = replace(plain, costs_us=explained)
+    parts = [
+        CheckedPart(
+            name="acceptance", measured_us=at_measured, predicted_us=predicted, low_us=quick, high_us=late,
+            costs_us=at_measured - predicted,
+        ),
+        CheckedPart(
+            name="round", measured_us=run.time_us - explained, predicted_us=at_measured, low_us=fast,
+            high_us=slow, costs_us=run.time_us - explained - at_measured,
+        ),
+    ]  # fmt: skip
+    shares = _shares(option)
+    return EngineCheck(
+        scenario=scenario,
+        run=run,
+        predicted_us=predicted,
+        low_us=predicted - math.hypot(predicted - quick, at_measured - fast),
+        high_us=predicted + math.hypot(late - predicted, slow - at_measured),
+        parts=tuple(parts if plain is None else [*parts, plain]),
+        tokens_per_step=tokens,
+        few=few,
+        many=many,
+        accepted=shares,
+        position=_position(shares, run.accepted) if run.accepted else None,
+    )
+
+
+def _option(scenario: Scenario, drafts: int) -> DraftOption:
+    """The chain of so many drafts; any for none, which prices the plain step alike."""
+    options = scenario.options(max(drafts + 1, 2))
+    if drafts == 0:
+        return options[0]
+    found = next((each for each in options if each.chain and each.depth == drafts), None)
+    if found is None:
+        longest = max((each.depth for each in scenario.options() if each.chain), default=0)
+        raise CoverageError(
+            f"acceptance {scenario.profile.name} with drafter {scenario.drafting.method} describes no chain "
+            f"of {drafts} drafts (at most {longest}); give --acceptance of so many, or a larger --max-drafts"
+        )
+    return found
+
+
+def _per_token_us(surface: Surface, run: EngineRun, step_us: float, count: int, tokens: float) -> float:
+    """Time per token, as the run measured it, with a step of `step_us` that emits so many tokens."""
+    seen = served(
+        surface.setting, np.asarray(step_us), run.batch, count, np.asarray(tokens), surface.scenario.traffic
+    )
+    return float(seen.itl_us) / tokens if run.of_gaps else float(seen.tpot_us)
+
+
+def _plain(surface: Surface, run: EngineRun, measured_us: float) -> CheckedPart:
+    """Plain decoding, as if it alone was run."""
+    found = surface.in_flight
+    low, predicted, high = (
+        _per_token_us(surface, run, float(ends[0, 0, 0]), 1, 1.0)
+        for ends in (found.low_us, found.step_us, found.high_us)
+    )
+    return CheckedPart(
+        name="plain", measured_us=measured_us, predicted_us=predicted, low_us=low, high_us=high,
+        costs_us=measured_us - predicted,
+    )  # fmt: skip
+
+
+def _explained(plain: CheckedPart, rest_us: float, round_us: float) -> float:
+    """What a plain step off by a factor adds to a round of `round_us` a token, of `rest_us` at most."""
+    same_us = round_us * (plain.measured_us / plain.predicted_us - 1.0)
+    return math.copysign(min(abs(same_us), abs(rest_us)), rest_us) if same_us * rest_us > 0.0 else 0.0
+
+
+def _shares(option: DraftOption) -> tuple[float, ...]:
+    """Share of the steps in which each draft is accepted, as predicted; () where the profile does not say."""
+    if option.heads is None:
+        return ()
+    reached = np.cumprod(option.heads.conditional()[: option.depth, 0])
+    return tuple(float(share) for share in np.minimum(option.profile.ratio * reached, 1.0))
+
+
+def _position(predicted: Sequence[float], measured: Sequence[float]) -> int | None:
+    """The position whose own rate, put into the profile, moves the tokens of a step most."""
+    if len(predicted) != len(measured):
+        return None
+    expected, seen = _conditional(predicted), _conditional(measured)
+
+    def moved(k: int) -> float:
+        rates = expected.copy()
+        rates[k] = seen[k]
+        return abs(float(np.cumprod(rates).sum() - np.cumprod(expected).sum()))
+
+    return max(range(len(expected)), key=moved)
+
+
+def _conditional(shares: Sequence[float]) -> FloatArray:
+    """Rates given that the draft before was accepted; 0 where none was."""
+    before = np.concatenate([[1.0], shares[:-1]])
+    return np.asarray(np.divide(shares, before, out=np.zeros(len(shares)), where=before > 0.0))

@@ -1,0 +1,131 @@
+"""A check of a running engine as a sentence, a table and a document of full precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from medusa_sim.plan.check import CheckedPart, EngineCheck
+from medusa_sim.report.numbers import duration, significant
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """What `medusa-sim check` answers; `sentence` says it, `frame` and `values` carry the numbers."""
+
+    check: EngineCheck
+
+    @property
+    def is_inside(self) -> bool:
+        """Whether every part that was measured is inside its band."""
+        return self.check.is_inside
+
+    @property
+    def off(self) -> tuple[str, ...]:
+        """Names of the parts outside their bands, the one that costs most first."""
+        return tuple(part.name for part in self.check.off)
+
+    @property
+    def sentence(self) -> str:
+        """The verdict, with what to look at next."""
+        check, run = self.check, self.check.run
+        whole = (
+            f"{duration(run.time_us)} a token at batch {run.batch}, predicted {duration(check.predicted_us)} "
+            f"({duration(check.low_us)} to {duration(check.high_us)})"
+        )
+        if check.is_inside:
+            return f"Inside the band: {whole}."
+        first, *others = check.off
+        also = "".join(f"; also {_told(check, part)}" for part in others)
+        return f"Outside of the band: {whole}: {_told(check, first)}{also}; next: {_next(check, first)}."
+
+    @property
+    def frame(self) -> pd.DataFrame:
+        """A row a part, microseconds per token of a request; costs_us: its share of the difference."""
+        import pandas as pd
+
+        names = ("name", "measured_us", "predicted_us", "low_us", "high_us", "costs_us", "is_off")
+        rows = [[getattr(part, name) for name in names] for part in self.check.parts]
+        return pd.DataFrame(rows, columns=["part", *names[1:]])
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """What the rows do not hold: the verdict and the tokens of a step, in full precision."""
+        check, run = self.check, self.check.run
+        return {
+            "inside": check.is_inside,
+            "off": list(self.off),
+            "sentence": self.sentence,
+            "next": [_next(check, part) for part in check.off],
+            "warnings": list(check.scenario.warnings),
+            "batch": run.batch,
+            "seq_len": run.seq_len,
+            "drafts": run.drafts,
+            "measured_us": run.time_us,
+            "predicted_us": check.predicted_us,
+            "low_us": check.low_us,
+            "high_us": check.high_us,
+            "measured_tokens_per_step": run.tokens_per_step,
+            "predicted_tokens_per_step": check.tokens_per_step,
+            "tokens_per_step_low": check.few,
+            "tokens_per_step_high": check.many,
+            "measured_accepted": list(run.accepted),
+            "predicted_accepted": list(check.accepted),
+            "position": check.position,
+        }
+
+    def __repr__(self) -> str:
+        return self.sentence
+
+
+def _told(check: EngineCheck, part: CheckedPart) -> str:
+    """One part that is off, with its milliseconds."""
+    run = check.run
+    slow = part.measured_us > part.predicted_us
+    cost = f"{duration(abs(part.costs_us))} a token"
+    if part.name == "acceptance":
+        where = ""
+        if (k := check.position) is not None:
+            where = f" at position {k} ({run.accepted[k]:.2f} of the steps, profile {check.accepted[k]:.2f})"
+        return (
+            f"acceptance is {'low' if slow else 'high'}{where}: {significant(run.tokens_per_step, 3)} tokens "
+            f"a step for {significant(check.tokens_per_step, 3)}, {cost} {'more' if slow else 'less'}"
+        )
+    times = run.tokens_per_step if part.name == "round" else 1.0
+    what = "the round" if part.name == "round" else "plain decoding"
+    off_us = abs(part.measured_us - part.predicted_us) * times
+    told = (
+        f"{what} is {duration(off_us)} too {'slow' if slow else 'fast'} "
+        f"({duration(part.measured_us * times)} for {duration(part.predicted_us * times)})"
+    )
+    return f"{told}, {cost}" if run.drafts else told
+
+
+def _next(check: EngineCheck, part: CheckedPart) -> str:
+    """What to look at."""
+    backend = check.scenario.backend
+    kernel = "the attention backend" if backend is None else f"that attention runs {backend.name}"
+    if part.measured_us <= part.predicted_us:
+        return _FAST[part.name]
+    if part.name == "plain":
+        return "clocks and power limit (nvidia-smi -q -d CLOCK,POWER), other load on the GPU or its host"
+    if part.name == "round":
+        return f"the engine's log at start: that rounds run in a CUDA graph, and {kernel}"
+    if check.position is None:
+        return (
+            "acceptance by position (the engine's /metrics page, --counters), the drafter and chat template"
+        )
+    if check.position == 0:
+        return "the drafter (trained for this very model?) and the chat template of the prompts"
+    return "more drafts than the drafter was trained for, its own KV cache, the sampling temperature"
+
+
+_FAST = {
+    "acceptance": "the prompts, which are easier than the profile's; take them with `acceptance from-engine`",
+    "round": "--drafts and --runtime: a shorter draft or a newer engine; else `calibrate --engine-bench`",
+    "plain": "--gpu, --weight-dtype and --runtime: a faster card, narrower weights or a newer engine",
+}
+"""What to look at where a part is better than predicted."""

@@ -1,0 +1,94 @@
+"""`medusa-sim check` from files, from a metrics page and by hand, with its exit code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from medusa_sim.cli import cli
+
+FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
+SET_UP = [
+    "--gpu",
+    "h100-sxm",
+    "--model",
+    "llama-3.1-8b",
+    "--drafter",
+    "eagle3",
+    "--acceptance",
+    "0.7,0.42,0.21",
+]
+
+
+def _check(*more: str) -> Result:
+    return CliRunner().invoke(cli, ["check", *SET_UP, *more])
+
+
+def _document(result: Result) -> dict[str, object]:
+    document = json.loads(result.stdout)
+    assert isinstance(document, dict)
+    return document
+
+
+def test_files_of_a_benchmark_say_all_and_what_is_outside_exits_3() -> None:
+    files = [str(FILES / f"vllm_serve_{kind}_b8.json") for kind in ("spec", "plain")]
+    result = _check("--bench", *files, "--format", "json")
+    assert result.exit_code == 3  # recorded rounds of another, slower engine
+    assert "outside" in result.stderr
+    found = _document(result)
+    assert (found["batch"], found["drafts"], found["seq_len"]) == (8, 3, 384)
+    assert found["measured_accepted"] == pytest.approx([0.7, 0.42, 0.21])
+    assert found["off"] == ["round"]
+    assert found["measured_us"] == 4657.522254996032
+
+
+def test_what_a_check_predicts_by_hand_is_inside_when_a_file_says_it(tmp_path: Path) -> None:
+    hand = ["--batch", "8", "--seq", "384", "--accepted-by-position", "0.7,0.42,0.21"]
+    hand += ["--prompt-tokens", "128", "--output-tokens", "512"]
+    predicted_us = _document(_check(*hand, "--measured-tpot-ms", "9", "--format", "json"))["predicted_us"]
+    assert isinstance(predicted_us, float)
+    path = tmp_path / "mine.csv"
+    path.write_text(
+        f"concurrency,tpot_us,prompt,output,drafts,acceptance_length\n8,{predicted_us!r},128,512,3,2.33\n"
+    )
+    result = _check("--bench", str(path), "--format", "json")
+    assert result.exit_code == 0
+    found = _document(result)
+    assert found["inside"] is True
+    assert found["predicted_us"] == pytest.approx(found["measured_us"], rel=1e-12)
+    assert found["position"] is None
+
+
+def test_a_metrics_page_tells_acceptance_speed_and_batch(tmp_path: Path) -> None:
+    page = (FILES / "vllm_metrics_after.txt").read_text()
+    name = 'vllm:request_time_per_output_token_seconds_{}{{engine="0",model_name="m"}} {}'
+    labels = page[page.index('model_name="') + 12 :].split('"')[0]
+    lines = [
+        name.format(part, value).replace('"m"', f'"{labels}"')
+        for part, value in (("sum", 1.0), ("count", 200))
+    ]
+    path = tmp_path / "after.txt"
+    path.write_text(page + "\n" + "\n".join(lines) + "\n")
+    found = _document(_check("--counters", str(path), "--seq", "600", "--format", "json"))
+    assert found["batch"] == 8
+    assert found["measured_us"] == pytest.approx(5000.0)
+    assert found["measured_accepted"] == pytest.approx([0.7, 0.42, 0.21])
+
+
+def test_several_runs_are_told_apart_by_batch() -> None:
+    files = [str(path) for path in sorted(FILES.glob("vllm_serve_*.json"))]
+    undecided = _check("--bench", *files)
+    assert undecided.exit_code == 2
+    assert "--batch" in undecided.stderr
+    result = _check("--bench", *files, "--batch", "64", "--format", "json")
+    assert _document(result)["batch"] == 64
+    assert {row["part"] for row in json.loads(result.stdout)["rows"]} == {"acceptance", "round", "plain"}
+
+
+def test_a_table_begins_with_the_sentence() -> None:
+    result = _check("--batch", "8", "--drafts", "3", "--tokens-per-step", "2.33", "--measured-itl-ms", "90")
+    assert result.stdout.startswith("Outside")
+    assert "round" in result.stdout

@@ -1,0 +1,160 @@
+"""A run that is the prediction is fine; a part that is moved by physics is named, with its milliseconds."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+import pytest
+
+import medusa_sim as ms
+from medusa_sim.errors import CoverageError, UsageError
+
+BATCH, SEQ, DRAFTS = 8, 600, 3
+
+
+@cache
+def _scenario(**more: Any) -> ms.Scenario:
+    return ms.Scenario(
+        gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="eagle3-llama-3.1-8b", **more
+    )
+
+
+def _predicted(scenario: ms.Scenario) -> dict[str, Any]:
+    """A measurement that is the sweep's own prediction."""
+    frame = scenario.sweep(batch=BATCH, seq_len=SEQ, candidates=[1, DRAFTS + 1])
+    row = frame[frame.candidates == DRAFTS + 1].iloc[0]
+    heads = scenario.profile.heads
+    assert heads is not None
+    return {
+        "batch": BATCH,
+        "seq_len": SEQ,
+        "tpot_ms": float(row.tpot_us) / 1e3,
+        "plain_tpot_ms": float(frame[frame.candidates == 1].iloc[0].tpot_us) / 1e3,
+        "accepted_by_position": heads.conditional()[:DRAFTS, 0].cumprod().tolist(),
+    }
+
+
+@pytest.mark.parametrize("more", [{}, {"prompt_tokens": 500, "output_tokens": 200}], ids=["steps", "served"])
+def test_the_sweep_itself_is_inside_and_every_part_as_predicted(more: dict[str, Any]) -> None:
+    found = _scenario(**more).check(**_predicted(_scenario(**more)))
+    assert found.is_inside
+    assert "Inside" in found.sentence
+    for part in found.check.parts:
+        assert part.measured_us == pytest.approx(part.predicted_us, rel=1e-6)
+        assert part.low_us < part.predicted_us < part.high_us
+    assert found.check.low_us < found.check.predicted_us < found.check.high_us
+
+
+@pytest.mark.parametrize("speed", ["tokens_per_s", "itl_ms"])
+def test_any_speed_of_the_prediction_is_inside(speed: str) -> None:
+    given = _predicted(_scenario())
+    tpot_ms = given.pop("tpot_ms")
+    tokens = 1.0 + sum(given["accepted_by_position"])
+    given[speed] = {"tokens_per_s": BATCH * 1e3 / tpot_ms, "itl_ms": tpot_ms * tokens}[speed]
+    assert _scenario().check(**given).check.run.time_us == pytest.approx(1e3 * tpot_ms)
+    assert _scenario().check(**given).is_inside
+
+
+def _parts(found: Any) -> dict[str, float]:
+    return dict(zip(found.frame["part"], found.frame["costs_us"], strict=True))
+
+
+def test_acceptance_halved_at_the_first_position_is_named_with_its_cost() -> None:
+    given = _predicted(_scenario())
+    tokens = 1.0 + sum(given["accepted_by_position"])
+    given["accepted_by_position"] = [share / 2.0 for share in given["accepted_by_position"]]
+    fewer = 1.0 + sum(given["accepted_by_position"])
+    given["tpot_ms"] *= tokens / fewer  # the same round
+    found = _scenario().check(**given)
+    assert found.off == ("acceptance",)
+    assert found.check.position == 0
+    assert "position 0" in found.sentence
+    assert "template" in found.sentence
+    assert _parts(found)["acceptance"] == pytest.approx(
+        1e3 * given["tpot_ms"] * (1 - fewer / tokens), rel=0.02
+    )
+    assert abs(_parts(found)["round"]) < 0.02 * _parts(found)["acceptance"]
+
+
+def test_a_later_position_is_named_and_more_acceptance_is_no_fault_of_the_drafter() -> None:
+    given = _predicted(_scenario())
+    first, *later = given["accepted_by_position"]
+    low = _scenario().check(**given | {"accepted_by_position": [first, *(share / 3.0 for share in later)]})
+    assert low.check.position == 1
+    high = _scenario().check(**given | {"accepted_by_position": [0.98, 0.96, 0.94]})
+    assert "high" in high.sentence
+    assert "prompts" in high.sentence
+
+
+def test_three_milliseconds_more_of_a_round_are_the_round() -> None:
+    given = _predicted(_scenario())
+    given["tpot_ms"] += 3.0 / (1.0 + sum(given["accepted_by_position"]))
+    found = _scenario().check(**given)
+    assert found.off == ("round",)
+    assert "3.00 ms too slow" in found.sentence
+    assert "CUDA graph" in found.sentence
+
+
+def test_a_card_that_is_slower_throughout_is_the_plain_step() -> None:
+    given = _predicted(_scenario())
+    given["tpot_ms"] *= 1.3
+    given["plain_tpot_ms"] *= 1.3
+    found = _scenario().check(**given)
+    assert found.off == ("plain",)
+    assert "clocks" in found.sentence
+    assert _parts(found)["round"] == pytest.approx(0.0, abs=1.0)
+    without = _scenario().check(**{name: value for name, value in given.items() if name != "plain_tpot_ms"})
+    assert without.off == ("round",)
+
+
+def test_a_slow_plain_step_alone_is_told_though_the_round_is_as_predicted() -> None:
+    given = _predicted(_scenario())
+    given["plain_tpot_ms"] += 2.0
+    found = _scenario().check(**given)
+    assert found.off == ("plain",)
+    assert "2.00 ms too slow" in found.sentence
+
+
+def test_the_parts_add_up_to_the_difference() -> None:
+    given = _predicted(_scenario())
+    given["tpot_ms"] *= 1.7
+    given["plain_tpot_ms"] *= 1.2
+    given["accepted_by_position"] = [0.5, 0.2, 0.1]
+    found = _scenario().check(**given)
+    total = found.check.run.time_us - found.check.predicted_us
+    assert sum(_parts(found).values()) == pytest.approx(total)
+    assert found.values["measured_us"] == found.check.run.time_us
+
+
+def test_plain_decoding_alone() -> None:
+    given = _predicted(_scenario())
+    plain = {"batch": BATCH, "seq_len": SEQ, "drafts": 0, "tpot_ms": given["plain_tpot_ms"]}
+    assert _scenario().check(**plain).is_inside
+    slow = _scenario().check(**plain | {"tpot_ms": 2.0 * plain["tpot_ms"]})
+    assert slow.off == ("plain",)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"batch": None}, "batch"),
+        ({"tpot_ms": None}, "speed"),
+        ({"tpot_ms": float("nan")}, "finite"),
+        ({"tpot_ms": -1.0}, "above 0"),
+        ({"accepted_by_position": [0.4, 0.6, 0.1]}, "never rise"),
+        ({"accepted_by_position": None}, "drafts"),
+        ({"accepted_by_position": None, "drafts": 3}, "tokens a step"),
+        ({"tokens_per_step": 5.0}, "at most 4"),
+        ({"drafts": 2}, "one share a draft"),
+        ({"tpot": 3.0}, "tpot_ms"),
+    ],
+)
+def test_what_is_missing_or_cannot_be_is_one_line(change: dict[str, Any], words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        _scenario().check(**_predicted(_scenario()) | change)
+
+
+def test_more_drafts_than_the_acceptance_describes() -> None:
+    with pytest.raises(CoverageError, match="describes no chain"):
+        _scenario().check(batch=1, drafts=40, tokens_per_step=2.0, tpot_ms=5.0)
