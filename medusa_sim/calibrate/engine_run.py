@@ -16,6 +16,7 @@ from medusa_sim.units import US_PER_MS
 
 _BY_POSITION = "vllm bench serve"
 """The benchmark whose result holds acceptance by position."""
+_ACCEPTED = {"accepted_by_position", "tokens_per_step"}
 _SAME = 0.02
 """Relative difference of two numbers of requests that are one."""
 
@@ -38,18 +39,30 @@ def engine_run(
     if files:
         path, row, plain = _rows(files, asked, scenario)
         found = _of_row(row, plain)
-        if counts is None and row.drafts and row.tool == _BY_POSITION and path.suffix == ".json":
+        if asked.get("drafts") and not row.drafts and counts is None and not _ACCEPTED & asked.keys():
+            raise UsageError(
+                f"{row.source}: says of no drafts; give what {asked['drafts']} gave (--accepted-by-position, "
+                "--tokens-per-step, --counters), or a run with them"
+            )
+        by_position = not scenario.drafting.kind.looks_up  # or steps that found drafts are counted alone
+        if (
+            counts is None
+            and by_position
+            and row.drafts
+            and row.tool == _BY_POSITION
+            and path.suffix == ".json"
+        ):
             counts = combined(read_counts(path))
         if scenario.traffic is None and row.prompt and row.output:
             scenario = scenario.but(prompt_tokens=row.prompt, output_tokens=row.output)
     if scenario.drafting.kind.looks_up:
-        found.pop("tokens_per_step", None)  # benchmarks count steps that found drafts alone
+        found.pop("tokens_per_step", None)
         counts = None if counts is None else over_every_step(counts)[0]
     if counts is not None:
         found |= _of_counts(counts, found)
     if traffic := scenario.traffic:
         found.setdefault("seq_len", max(round(traffic.prompt_tokens + traffic.output_tokens / 2.0), 1))
-    if {"accepted_by_position", "tokens_per_step"} & asked.keys():  # one of them tells the other
+    if _ACCEPTED & asked.keys():  # one of them tells the other
         found.pop("tokens_per_step", None)
         found.pop("accepted_by_position", None)
     if {"tpot_ms", "tokens_per_s", "itl_ms"} & asked.keys():

@@ -78,7 +78,7 @@ class EngineRun:
         drafts = drafts if drafts is not None else len(accepted) or None
         if batch is None or drafts is None:
             raise UsageError(
-                "batch and drafts are needed: give --batch (requests in flight) and --drafts of a step (0: none)"
+                "batch and drafts are needed: give --batch (requests in flight) and --drafts (0: none)"
             )
         tokens = tokens_per_step or _tokens(accepted, drafts, tpot_ms, itl_ms)
         if tokens > drafts + 1.0 + _RISING:
@@ -167,6 +167,11 @@ class CheckedPart:
     costs_us: float
 
     @property
+    def is_slow(self) -> bool:
+        """Whether it takes longer than predicted."""
+        return self.measured_us > self.predicted_us
+
+    @property
     def is_off(self) -> bool:
         """Outside the band, by what is worth a word."""
         room = NOTICEABLE * self.predicted_us
@@ -200,8 +205,9 @@ class EngineCheck:
 
     @property
     def off(self) -> tuple[CheckedPart, ...]:
-        """Parts outside their bands, the one that costs most first."""
-        return tuple(sorted((p for p in self.parts if p.is_off), key=lambda p: -abs(p.costs_us)))
+        """Parts outside their bands: slow ones before fast ones, the one that costs most first."""
+        found = (part for part in self.parts if part.is_off)
+        return tuple(sorted(found, key=lambda part: (not part.is_slow, -abs(part.costs_us))))
 
     @property
     def is_inside(self) -> bool:

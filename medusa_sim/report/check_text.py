@@ -25,7 +25,7 @@ class Checked:
 
     @property
     def off(self) -> tuple[str, ...]:
-        """Names of the parts outside their bands, the one that costs most first."""
+        """Names of the parts outside their bands, slow ones first."""
         return tuple(part.name for part in self.check.off)
 
     @property
@@ -84,7 +84,7 @@ class Checked:
 def _told(check: EngineCheck, part: CheckedPart) -> str:
     """One part that is off, with its milliseconds."""
     run = check.run
-    slow = part.measured_us > part.predicted_us
+    slow = part.is_slow
     cost = f"{duration(abs(part.costs_us))} a token"
     if part.name == "acceptance":
         where = ""
@@ -108,7 +108,7 @@ def _next(check: EngineCheck, part: CheckedPart) -> str:
     """What to look at."""
     backend = check.scenario.backend
     kernel = "the attention backend" if backend is None else f"that attention runs {backend.name}"
-    if part.measured_us <= part.predicted_us:
+    if not part.is_slow:
         return _FAST[part.name]
     if part.name == "plain":
         return "clocks and power limit (nvidia-smi -q -d CLOCK,POWER), other load on the GPU or its host"

@@ -78,6 +78,14 @@ def test_a_metrics_page_tells_acceptance_speed_and_batch(tmp_path: Path) -> None
     assert found["measured_accepted"] == pytest.approx([0.7, 0.42, 0.21])
 
 
+def test_a_plain_run_is_not_taken_for_one_with_drafts() -> None:
+    plain = str(FILES / "vllm_serve_plain_b8.json")
+    refused = _check("--bench", plain, "--drafts", "3")
+    assert refused.exit_code == 2
+    assert "no drafts" in refused.stderr
+    assert _document(_check("--bench", plain, "--format", "json"))["drafts"] == 0
+
+
 def test_several_runs_are_told_apart_by_batch() -> None:
     files = [str(path) for path in sorted(FILES.glob("vllm_serve_*.json"))]
     undecided = _check("--bench", *files)
