@@ -292,9 +292,7 @@ def from_engine(
         raise UsageError("--before belongs to one page after it; give one FILE")
     check_writable(path)
     parts = [
-        part
-        for given in sources
-        for part in engine_counts(given, before, wait_s=wait_s, timeout_s=timeout_s)
+        part for given in sources for part in engine_counts(given, before, wait_s=wait_s, timeout_s=timeout_s)
     ]
     counts = combined(parts, of_model)
     names = ", ".join(given if "://" in given else Path(given).name for given in sources)
