@@ -69,6 +69,7 @@ HOUSE = (
             "scenario",
             "best_by_count",
             "surface",
+            "check",
             "limit",
             "waking",
             "cost",
