@@ -58,7 +58,7 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.hf_config import RUN_IN_FP16
 from medusa_sim.specs.link_kernels import CollectiveKernel
 from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import Model, unpacked_where, with_dtypes
+from medusa_sim.specs.model import UNCHECKED, Model, unpacked_where, with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.prices import Price, given_price, price_of
@@ -402,6 +402,7 @@ class Scenario:
             )
         if self.given["dtype"] is None:
             told += [f"{self.model.name}: {note}" for note in self.model.notes if note.endswith(RUN_IN_FP16)]
+        told += [f"{self.model.name}: {note}" for note in self.model.notes if note.endswith(UNCHECKED)]
         if not self.runtime.is_measured:
             told.append(
                 f"{self.runtime.name}: nobody measured this engine; its own terms are guesses or another's, "

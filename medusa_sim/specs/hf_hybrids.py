@@ -16,7 +16,7 @@ from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.hf_given import Count, ExpertCount, Given, Own, WindowSize, layered
 from medusa_sim.specs.hf_layers import SINKS, latent, qwen_experts, routed
 from medusa_sim.specs.mixers import Indexer
-from medusa_sim.specs.model import LayerGroup, Layers, Mixers, Width
+from medusa_sim.specs.model import UNCHECKED, LayerGroup, Layers, Mixers, Width
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 
@@ -523,6 +523,7 @@ def step(given: Given) -> Own:
         ),
         mtp_layers=modules,
         mtp=LayerGroup(1, near, given.mlp),
+        notes=(f"meaning of the fields of its config recalled, {UNCHECKED}",),
     )
 
 

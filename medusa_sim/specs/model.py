@@ -158,6 +158,9 @@ def grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
     return tuple(LayerGroup(count, *key) for key, count in counts.items())
 
 
+UNCHECKED = "not checked against the release"
+"""How a note ends of sizes that nobody compared with their publisher's; answers repeat it."""
+
 BlockT = TypeVar("BlockT", bound=Mixer | Mlp | MoE)
 
 

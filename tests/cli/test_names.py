@@ -50,7 +50,7 @@ def test_the_beginning_of_a_name_lists_what_may_be_meant() -> None:
 
 
 def test_an_unknown_card_is_told_its_relative_and_how_to_write_a_file() -> None:
-    for given, near in (("A10G", "a40"), ("b300", "b200"), ("rtx-6000-ada", "l40s")):
+    for given, near in (("A10G", "a40"), ("GH200", "h200-sxm"), ("rtx-6000-ada", "l40s")):
         with pytest.raises(SpecError, match=f"{near}.*hardware/NAME.toml"):
             load_gpu(given)
     with pytest.raises(SpecError, match="one of h100-nvl, h100-pcie, h100-sxm"):

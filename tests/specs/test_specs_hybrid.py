@@ -56,11 +56,18 @@ def _load(folder: Path, content: dict[str, Any], **beside: Any) -> Model:
 
 
 @pytest.mark.parametrize("name", sorted(HYBRIDS))
-def test_counts_are_the_published_ones(name: str) -> None:
+def test_counts_are_the_sums_of_the_formulas(name: str) -> None:
     total, active = HYBRIDS[name]
     model = load_model(name)
     assert model.parameter_count / 1e9 == pytest.approx(total, rel=5e-3)
     assert model.active_parameter_count / 1e9 == pytest.approx(active, rel=1e-2)
+
+
+def test_sizes_that_nobody_checked_are_said_with_the_answer() -> None:
+    for name, is_checked in (("kimi-linear-48b-a3b", False), ("glm-5.2", False), ("kimi-k3", True)):
+        told = " ".join(Scenario(model=name, gpu="h200-sxm").warnings)
+        assert ("not checked" in told) is not is_checked, name
+        assert ("not checked" in load_model(name).source) is not is_checked, name
 
 
 def test_states_are_bytes_of_a_request() -> None:
