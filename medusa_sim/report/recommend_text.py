@@ -272,7 +272,7 @@ def _cheaper(answer: Recommendation) -> list[str]:
         ]
     if not hints:
         return []
-    return ["Cheaper though larger: " + "; ".join(hints[:_MOST_HINTS]) + "."]
+    return ["Larger but faster: " + "; ".join(hints[:_MOST_HINTS]) + "."]
 
 
 def _memory(answer: Recommendation) -> list[str]:

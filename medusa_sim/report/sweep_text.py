@@ -161,7 +161,7 @@ def verdicts(found: Answer) -> list[str]:
         *_memory(found),
         *_cost(found),
         _free(found),
-        *([f"A larger count is cheaper: {'; '.join(hints)}."] if hints else []),
+        *([f"Larger but faster: {'; '.join(hints)}."] if hints else []),
     ]
     if found.shortfall is not None:
         told.append(shortfall_text(found.shortfall))
@@ -285,11 +285,11 @@ def _free(found: Answer) -> str:
 
 
 def cheaper_hints(found: Answer, most: int = 6) -> list[str]:
-    """Up to `most` hints such as `batch 4: 96 is cheaper than 80`."""
+    """Up to `most` hints such as `96 candidates than 80 (batch 4)`."""
     several = found.grid.seq_len.size > 1
     return [
-        f"batch {pair.batch}{f', length {pair.seq_len}' if several else ''}: "
-        f"{pair.more} is cheaper than {pair.less}"
+        f"{pair.more} candidates than {pair.less} (batch {pair.batch}"
+        f"{f', length {pair.seq_len}' if several else ''})"
         for pair in found.cheaper[:most]
     ]
 
