@@ -39,8 +39,10 @@ class Checked:
         if check.is_inside:
             return f"Inside the band: {whole}."
         first, *others = check.off
+        inside = check.low_us <= run.time_us <= check.high_us
+        told = "A part outside of its band" if inside else "Outside of the band"
         also = "".join(f"; also {_told(check, part)}" for part in others)
-        return f"Outside of the band: {whole}: {_told(check, first)}{also}; next: {_next(check, first)}."
+        return f"{told}: {whole}: {_told(check, first)}{also}; next: {_next(check, first)}."
 
     @property
     def frame(self) -> pd.DataFrame:

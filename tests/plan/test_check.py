@@ -109,12 +109,21 @@ def test_a_card_that_is_slower_throughout_is_the_plain_step() -> None:
     assert without.off == ("round",)
 
 
+def test_a_whole_inside_its_band_is_not_said_to_be_outside() -> None:
+    given = _predicted(_scenario())
+    given["accepted_by_position"] = [0.98, 0.96, 0.94]
+    found = _scenario().check(**given)
+    assert found.off
+    assert found.sentence.startswith("A part")
+
+
 def test_a_slow_plain_step_alone_is_told_though_the_round_is_as_predicted() -> None:
     given = _predicted(_scenario())
     given["plain_tpot_ms"] += 2.0
     found = _scenario().check(**given)
     assert found.off == ("plain",)
     assert "2.00 ms too slow" in found.sentence
+    assert found.check.low_us < found.check.run.time_us < found.check.high_us
 
 
 def test_the_parts_add_up_to_the_difference() -> None:
