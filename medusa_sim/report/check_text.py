@@ -115,7 +115,7 @@ def _next(check: EngineCheck, part: CheckedPart) -> str:
     if part.name == "plain":
         return "clocks and power limit (nvidia-smi -q -d CLOCK,POWER), other load on the GPU or its host"
     if part.name == "round":
-        return f"the engine's log at start: that rounds run in a CUDA graph, and {kernel}"
+        return f"the engine's log: rounds in a CUDA graph, {kernel}, --kv-dtype as it was started"
     if check.position is None:
         return (
             "acceptance by position (the engine's /metrics page, --counters), the drafter and chat template"
