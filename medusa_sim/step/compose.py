@@ -185,7 +185,7 @@ def beside_kernels(
     host = launches x host_us_per_launch, and host_us_per_step for a forward pass of its own. exposed: what an
     engine's host adds to the target's pass (N1), and what a pass that no graph holds (N3) or a draft model's
     small kernels leave idle. layers: of the network that passes. whole_graph: whether a graph holds the whole
-    pass, attention included; else the host plans it, and with several queries runs it in pieces (N17).
+    pass, attention included; else the host plans it, and with several queries runs it in pieces (N16).
     """
     own_pass = of != "continued"
     host = np.asarray(kernels * runtime.host_us_per_launch + own_pass * runtime.host_us_per_step)

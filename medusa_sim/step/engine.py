@@ -4,7 +4,7 @@
     (N2)  drafting = e + b' h_s (+ tree)                  a step that drafts by forward passes
                    = b n                                  a step that looks its drafts up in the text
           pass     = |kernels, u|_3                       one of the drafter's passes
-    (N17) pieces   = plan + layers piece                  a pass whose attention no whole graph holds
+    (N16) pieces   = plan + layers piece                  a pass whose attention no whole graph holds
     (N3)  rows     = tokens filled up to the next captured size
     (N4)  choice   = sampling_us + r V sampling_bytes / B a token for each of r rows of V logits
 
@@ -81,7 +81,7 @@ def pass_us(engine: Engine, layers: int, kernels_us: FloatArray) -> Added:
 
 
 def pieces_us(engine: Engine, layers: int, query_tokens: Size) -> Added:
-    """(N17): the plan of a pass whose attention no whole graph holds, and with several queries its pieces."""
+    """(N16): the plan of a pass whose attention no whole graph holds, and with several queries its pieces."""
     pieces = np.where(np.asarray(query_tokens) > 1, float(layers), 0.0)
     return _sum(((engine.plan_us_per_pass, 1.0), (engine.pieces_us_per_layer, pieces)))
 

@@ -1,10 +1,9 @@
 """Mixers with a state -> kernels: projections, convolution, the recurrence, its gated norm.
 
-    (L3)  plain        2 b S bytes: a state is read and written once a token
-    (L5)  verification b S (1 + q) bytes: read once, and one kept for each of q tokens, one after the other
-    (L4)  prompts      in chunks of C tokens: FLOPs by the token, states once a sequence
+    (K3)  b S (1 + q) bytes: a state is read once, and one kept for each of q tokens, one after the other
+    (K4)  prompts in chunks of C tokens: FLOPs by the token, states once a sequence
 
-No kernel of these is fitted: (L3) and (L5) are priced as traffic of an elementwise kernel, (L4) as products
+No kernel of these is fitted: (K3) is priced as traffic of an elementwise kernel, (K4) as products
 of small matrices at a third of a linear layer's rate. Their bands hold what public rows of other cards and
 engines show: two times faster where states stay in L2, up to three times slower by library.
 """
@@ -21,10 +20,10 @@ from medusa_sim.step.workload import Launch, Mixing, elementwise_launch, head_la
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 _TRAFFIC_BAND = (0.5, 1.35)
-"""Ends of (L3) and (L5) as multiples: states that fit L2; SGLang's fused kernel at two tokens."""
+"""Ends of (K3) as multiples: states that fit L2; SGLang's fused kernel at two tokens."""
 _CHUNK_SLOWDOWN = 3.0
 _CHUNK_BAND = (0.4, 3.0)
-"""(L4) over a linear layer of as many FLOPs: FlashInfer on an H100 1.4, Triton 9; ends around the middle."""
+"""(K4) over a linear layer of as many FLOPs: FlashInfer on an H100 1.4, Triton 9; ends around the middle."""
 
 
 def recurrent_launches(mixer: Recurrent, at: Mixing[Recurrent]) -> list[Launch]:

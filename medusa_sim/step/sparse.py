@@ -1,8 +1,8 @@
 """Attention to chosen or compressed keys -> kernels: what chooses, what is attended to.
 
-    (L11) indexer    keys of all tokens once a request, 2 n_I d_I FLOPs a pair, a choice over s scores
-    (L12) attention  min(s, k) keys a query; beyond k each query reads its own choice
-    (L15) V4         the last tokens, and chosen or all compressed ones
+    (K5)  indexer    keys of all tokens once a request, 2 n_I d_I FLOPs a pair, a choice over s scores
+    (K6)  attention  min(s, k) keys a query; beyond k each query reads its own choice
+    (K7)  V4         the last tokens, and chosen or all compressed ones
 
 The indexer is priced as an attention product of as many bytes and FLOPs, the choice as a pass over its
 scores. Public rows of whole modules agree with the slope: 50 to 54 us for a million keys, H100, vLLM.
