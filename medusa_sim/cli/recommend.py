@@ -228,14 +228,17 @@ def page(output: Output, answer: Recommendation) -> str:
     from medusa_sim.report.recommend_text import findings, headline, schedule_table
     from medusa_sim.report.recommend_warnings import warnings
 
+    warned = warnings(answer)
     if not answer.fits and answer.shortfall is not None:
-        return f"{headline(answer)}\n\n{_wrapped(shortfall_text(answer.shortfall), output)}\n"
-    table = output.drawn(schedule_table(answer)).strip("\n")
-    told = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
-    warned = [f"warning: {line}" for line in warnings(answer)]
-    parts = [headline(answer), "", reason(answer), "", table, "", *told]
+        missing = shortfall_text(answer.shortfall)
+        warned.remove(missing)
+        parts = [headline(answer), "", missing]
+    else:
+        table = output.drawn(schedule_table(answer)).strip("\n")
+        told = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
+        parts = [headline(answer), "", reason(answer), "", table, "", *told]
     if warned:
-        parts += ["", *warned]
+        parts += ["", *(f"warning: {line}" for line in warned)]
     return "\n".join(_wrapped(part, output) for part in parts) + "\n"
 
 

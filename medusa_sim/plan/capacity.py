@@ -15,6 +15,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import PLAIN, Surface, price
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts, usable_memory_bytes
+from medusa_sim.step.step import decode_step
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_MS, US_PER_S
 
 _EVERY_BATCH_TO = 64
@@ -223,6 +224,15 @@ def _plain(scenario: Scenario, batch: int, seq_len: int) -> MemoryParts:
     return memory_parts(scenario.shard, 0.0, 0.0, 0.0, batch, seq_len, 1)
 
 
+def _is_priced(scenario: Scenario) -> bool:
+    """Whether a step of it has a time: a card may lack every kernel of a format."""
+    try:
+        decode_step(scenario.setting, 1, 1)
+    except MedusaSimError:
+        return False
+    return True
+
+
 def _changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[Change | None]]:
     """Kinds of changes, each with its alternatives from the least; None: it would not do."""
 
@@ -232,7 +242,9 @@ def _changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[
         except MedusaSimError:  # nobody can run that
             return None
         needed, room = float(_plain(other, size, length).total), usable_memory_bytes(other.gpu)
-        return Change(option=option, needed_bytes=needed, usable_bytes=room) if needed <= room else None
+        if needed > room or not _is_priced(other):
+            return None
+        return Change(option=option, needed_bytes=needed, usable_bytes=room)
 
     def largest(low: int, high: int, fits: Callable[[int], Change | None]) -> Iterator[Change | None]:
         """The largest whole number below `high` that fits."""

@@ -230,6 +230,7 @@ def _engine_rows(engine: Engine) -> list[SpecRow]:
         "chain_only": engine.chain_only,
         "drafters": ", ".join(engine.drafters),
         "step_limits": limits,
+        "several_gpus": engine.several_gpus or "nothing measured",
     }
     sources = {"graph_sizes": engine.graph_source, "graph_unit": engine.graph_source}
     sources["step_limits"] = engine.limits_source

@@ -60,6 +60,8 @@ _BESIDE_KERNELS = (
     "expert_parallel_us", "idle_draft_share",
 )  # fmt: skip
 """How terms begin that are not the time of a kernel."""
+DRAFTING = "draft_"
+"""How the terms of passes that draft begin."""
 GraphUnit = Literal["tokens", "multiples", "requests"]
 
 
@@ -123,7 +125,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. fused_residual:
     residual adds are part of the norms. chain_only: no tree attention. drafters: names of those it runs;
     synchronous_drafters: those whose steps hide nothing of the host. step_limits: what a step may hold by
-    default, the first that fits the card.
+    default, the first that fits the card. several_gpus: what was measured on more than one; empty: nothing.
     """
 
     host_us_per_step: Term
@@ -166,6 +168,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     settings_source: str
     step_limits: tuple[StepLimit, ...]
     limits_source: str
+    several_gpus: str
 
     def step_limit(self, gpu: Gpu) -> StepLimit:
         """What one step may hold on a card unless it is told otherwise."""
@@ -183,9 +186,13 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         """Every term by name."""
         return {name: getattr(self, name) for name in UNITS}
 
-    def is_measured(self, family: str) -> bool:
-        """Whether any term was measured on this engine itself or another version of its family (`vllm`)."""
-        lenders = (term.inherited_from for term in self.terms.values() if term.valid)
+    def is_measured(self, family: str, of: str = "") -> bool:
+        """Whether any term was measured on this engine itself or another version of its family (`vllm`).
+
+        of: how the names of the terms begin that are meant (`DRAFTING`); empty: all.
+        """
+        terms = (term for name, term in self.terms.items() if name.startswith(of))
+        lenders = (term.inherited_from for term in terms if term.valid)
         return any(lender.partition("-")[0] in ("", family) for lender in lenders)
 
     @property
@@ -244,6 +251,7 @@ class _SettingsToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)] | None = None
     limits_source: Text | None = None
     synchronous_drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
+    several_gpus: str | None = None
 
 
 EngineToml: TypeAlias = dict[str, Any]
@@ -253,7 +261,8 @@ EngineToml: TypeAlias = dict[str, Any]
 def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str, key: str) -> Engine:
     """The engine of an `engine` table. relative: name and terms of the engine that it inherits from.
 
-    The bands of an engine none of whose terms was measured are at least those of that engine and its own.
+    The bands of an engine none of whose terms was measured are at least those of that engine and its own, and
+    so are those of drafting where none of its terms was.
     Raises SpecError naming file (`where`) and key: a term that neither gives, a value without
     a source, an unknown key.
     """
@@ -271,7 +280,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
         else:
             found[name] = _inherited(relative[1].terms[name], relative[0], settings.widen)
     for name in _SettingsToml.__struct_fields__:
-        if name == "widen":
+        if name in ("widen", "several_gpus"):
             continue
         value = getattr(settings, name)
         if value is None and relative is None:
@@ -279,6 +288,8 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
                 f"{where}: {key}.{name}: missing; an engine that inherits from none says it itself"
             )
         found[name] = getattr(cast("tuple[str, Engine]", relative)[1], name) if value is None else value
+    lent_there = "" if relative is None else relative[1].several_gpus
+    found["several_gpus"] = lent_there if settings.several_gpus is None else settings.several_gpus
     if settings.graph_sizes is not None:
         found["graph_sizes"] = _sizes(settings.graph_sizes, f"{where}: {key}.graph_sizes")
     last = found["step_limits"][-1]
@@ -287,11 +298,16 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
             f"{where}: {key}.step_limits: the last entry holds for every card: no memory_gib, no but"
         )
     engine = Engine(**found)
-    if relative is None or engine.is_measured(""):
+    if relative is None:
         return engine
+    known = {of: engine.is_measured("", of) for of in ("", DRAFTING)}
     lent = relative[1].terms
     return engine.with_terms(
-        {name: _guessed(engine.terms[name], lent[name]) for name in UNITS if name in given}
+        {
+            name: _guessed(engine.terms[name], lent[name])
+            for name in UNITS
+            if name in given and not known[DRAFTING if name.startswith(DRAFTING) else ""]
+        }
     )
 
 

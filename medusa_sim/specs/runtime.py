@@ -17,7 +17,7 @@ import msgspec
 from medusa_sim.data import DataDir, find, stems
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
-from medusa_sim.specs.engine import Engine, EngineToml, engine_of
+from medusa_sim.specs.engine import DRAFTING, Engine, EngineToml, engine_of
 from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, converted
 
 RUNTIMES_FILE = Path(__file__).with_name("runtimes.toml")
@@ -84,7 +84,15 @@ class Runtime:
     @property
     def is_measured(self) -> bool:
         """Whether it is no engine, or one of which some version was measured."""
-        return self.engine is None or self.engine.is_measured(self.name.partition("-")[0])
+        return self._measures("")
+
+    @property
+    def is_drafting_measured(self) -> bool:
+        """Whether it is no engine, or one of which some version was measured while it drafts."""
+        return self._measures(DRAFTING)
+
+    def _measures(self, of: str) -> bool:
+        return self.engine is None or self.engine.is_measured(self.name.partition("-")[0], of)
 
     @property
     def chain_only(self) -> bool:

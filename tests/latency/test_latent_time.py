@@ -98,6 +98,19 @@ def test_candidates_take_as_long_as_so_many_heads(heads: int, queries: int, keys
     assert wide.source == Source.CALIBRATED
 
 
+def test_several_queries_stand_beside_public_rows() -> None:
+    """FlashMLA on an H100 (github.com/ai-bot-pro/achatbot/pull/123); FlashAttention-3 (vLLM PR 27363)."""
+    kernel = GPU.kernels["sglang"].mla["decode_bf16"]
+    for heads, measured_us in ((16, 218.0), (32, 223.0)):
+        pair = latent(heads=heads, batch=128, q_len=2, kv_len=4096)
+        assert time_us(pair, kernel, cold=False) == pytest.approx(measured_us, rel=0.05)
+    rows = [latent(heads=128, batch=64, q_len=queries) for queries in (1, 2, 8, 32)]
+    grows = np.array([time_us(row, kernel, cold=False) for row in rows])
+    band = latent_time(GPU, kernel, rows[-1], cold=False)
+    assert grows / grows[0] == pytest.approx(np.array([59.0, 103.0, 355.0, 1301.0]) / 59.0, rel=0.2)
+    assert float(band.low_us) <= 1301.0 / 59.0 * grows[0] <= float(band.high_us)
+
+
 def test_a_verification_step_is_free_while_its_rows_fit_a_tile() -> None:
     one, four, many = (time_us(latent(batch=64, kv_len=8192, q_len=queries)) for queries in (1, 4, 64))
     assert four == pytest.approx(one, rel=0.05)

@@ -64,6 +64,14 @@ def test_an_answer_stops_where_nothing_fits() -> None:
         assert "speedup" not in shown
 
 
+def test_warnings_stand_beside_what_does_not_fit() -> None:
+    words = ["--gpu", "b300", "--model", "kimi-k3", "--drafter", "eagle3", "--batch", "1..2"]
+    for form in ("table", "md"):
+        shown = CliRunner().invoke(cli, ["recommend", *words, "--format", form]).stdout
+        assert "warning: kernels of b300 are borrowed" in shown
+        assert shown.count("Does not fit") == 1
+
+
 def test_what_does_not_fit_has_no_price() -> None:
     table = next(sweep([Scenario()], Grid.of([1, 256], [1024], [1, 2])))
     fits = np.asarray(table.numbers["fits_memory"], dtype=bool)

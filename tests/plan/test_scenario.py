@@ -206,6 +206,19 @@ def test_an_engine_that_nobody_measured_says_so(runtime: str) -> None:
     told = " ".join(scenario.but(runtime=runtime).warnings)
     assert "nobody measured this engine" not in told
     assert load_runtime(runtime).is_measured
+    assert ("nobody measured drafting" in told) == (runtime == "tensorrt-llm-1.2")
+
+
+@pytest.mark.parametrize(
+    ("runtime", "measured"),
+    [("vllm-0.11", ""), ("vllm-0.33", "H100"), ("sglang-0.5", "H200"), ("tensorrt-llm-1.2", "B200")],
+)
+def test_what_was_measured_on_several_gpus_is_said(runtime: str, measured: str) -> None:
+    asked = {"gpu": "b200", "model": "deepseek-r1", "tp": 8, "drafter": "mtp"}
+    told = next(line for line in Scenario(**asked, runtime=runtime).warnings if "own terms" in line)
+    assert ("DeepSeek-R1" in told) == (measured in ("H200", "B200"))
+    assert measured in told
+    assert ("aside" in told) == bool(measured)
 
 
 def test_an_engine_of_ones_own_that_only_inherits_says_that_nobody_measured_it(tmp_path: Path) -> None:
