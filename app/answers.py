@@ -6,6 +6,7 @@ are computed from (`data_version`): a GPU that was measured while the app runs i
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -277,13 +278,27 @@ class LoadQuestion:
         return given + (["--burstiness", str(self.burstiness)] if self.burstiness != 1.0 else [])
 
 
-def load(set_up: SetUp, asked: LoadQuestion) -> LoadAnswer:
-    """`medusa-sim load`, with its number of requests and seeds. Raises UsageError for what makes no sense."""
-    return _load(set_up, asked, data_version())
+def load(set_up: SetUp, asked: LoadQuestion, advance: Callable[[int, int], None] | None = None) -> LoadAnswer:
+    """`medusa-sim load`, with its number of requests and seeds. Raises UsageError for what makes no sense.
+
+    advance: told (requests simulated, requests in all as far as known).
+    """
+    version = data_version()
+    kept = _load(set_up, asked, version)
+    if not kept:
+        kept.append(_loaded(set_up, asked, version, advance))
+    return kept[0]
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
-def _load(set_up: SetUp, asked: LoadQuestion, version: float) -> LoadAnswer:
+def _load(set_up: SetUp, asked: LoadQuestion, version: float) -> list[LoadAnswer]:
+    """Where an answer is kept: a cached function cannot draw its own progress."""
+    return []
+
+
+def _loaded(
+    set_up: SetUp, asked: LoadQuestion, version: float, advance: Callable[[int, int], None] | None
+) -> LoadAnswer:
     test = load_test(
         _scenario(set_up, version),
         policies=("none", asked.policy),
@@ -294,7 +309,7 @@ def _load(set_up: SetUp, asked: LoadQuestion, version: float) -> LoadAnswer:
         max_num_seqs=asked.max_num_seqs,
         burstiness=asked.burstiness,
     )
-    return answered(test)
+    return answered(test, advance=advance)
 
 
 def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:

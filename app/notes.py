@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -73,22 +72,16 @@ def whole_json(answer: Recommendation, told: str) -> str:
     return json.dumps({**head, **recommendation_values(answer)}, indent=1, allow_nan=False) + "\n"
 
 
-def report_file(set_up: SetUp) -> list[tuple[str, str, Callable[[], str]]]:
+def report_file(set_up: SetUp, answer: Recommendation, told: str) -> list[tuple[str, str, Callable[[], str]]]:
     """The report as a download, of a known model."""
     if set_up.config is not None:
         return []
-    return [("html", "text/html", lambda: report_html(set_up))]
+    return [("html", "text/html", lambda: report_html(set_up, answer, told))]
 
 
-def report_html(set_up: SetUp) -> str:
-    """What `sweep --report` writes, in one page."""
-    import answers
-
-    from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
+def report_html(set_up: SetUp, answer: Recommendation, told: str) -> str:
+    """The answer of the page Choose with its schedule, plots and sources, in one page."""
     from medusa_sim.report.document import html_page
-    from medusa_sim.report.sweep_report import report_blocks
-    from medusa_sim.step.grid import Grid
+    from medusa_sim.report.recommend_report import recommend_blocks
 
-    grid = Grid.of((1, 2, 4, 8, 16, 32, 64), (set_up.seq_len,), DEFAULT_CANDIDATES)
-    told = shlex.join(["medusa-sim", "sweep", *set_up.options, "--batch", "1..64", "--report", "out"])
-    return html_page(f"medusa-sim: {set_up.title}", report_blocks([answers.scenario_of(set_up)], grid, told))
+    return html_page(f"medusa-sim: {set_up.title}", recommend_blocks(answer, told))

@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from urllib.parse import urlencode
 import inputs
 import streamlit as st
 
+from medusa_sim.cli.progress import QUIET_S, time_left
 from medusa_sim.errors import MedusaSimError
 
 if TYPE_CHECKING:
@@ -55,6 +57,29 @@ Download = tuple[str, str, Callable[[], bytes | str]]
 """Suffix, MIME type, and what makes the content."""
 VEGA_LITE = "6.1"
 """Of Streamlit's charts: what is downloaded is drawn as on the page."""
+_DRAWN_EVERY_S = 0.2
+"""Of progress: more often would cost more than it tells."""
+
+
+@contextmanager
+def progress(unit: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar with the time left of what takes more than a second; gone with it."""
+    place, start = st.empty(), time.monotonic()
+    drawn = start + QUIET_S - _DRAWN_EVERY_S
+
+    def advance(done: int, total: int) -> None:
+        nonlocal drawn
+        now = time.monotonic()
+        if now - drawn < _DRAWN_EVERY_S:
+            return
+        drawn = now
+        left = time_left(done, total, now - start)
+        place.progress(min(done / max(total, 1), 1.0), f"{done:,} of {total:,} {unit}, {left}")
+
+    try:
+        yield advance
+    finally:
+        place.empty()
 
 
 @contextmanager

@@ -56,7 +56,7 @@ def compare_chart(
         layers.append(
             {
                 "data": {"values": values},
-                "mark": {"type": "rule", "strokeWidth": 1.5, "opacity": 0.5},
+                "mark": {"type": "rule", "strokeWidth": 1.5},
                 "encoding": {**same, "y": quantity(band[0], title), "y2": {"field": band[1]}},
             }
         )

@@ -47,6 +47,8 @@ def base(height: int = 320, **more: Any) -> Spec:
                 "titleColor": TEXT,
             },
             "axisY": {"labelFlush": False},
+            # Vega-Lite fades points to 0.7, below what a dark page needs
+            **{mark: {"opacity": 1.0} for mark in ("point", "circle", "square", "tick")},
             "axisX": {"titleLimit": {"expr": "width + 40"}},
             "text": {"color": TEXT},
             "legend": {

@@ -175,7 +175,7 @@ def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
         [
             ("csv", "text/csv", lambda: show.csv_bytes(notes.schedule(answer))),
             ("json", "application/json", lambda: notes.whole_json(answer, show.command(told))),
-            *notes.report_file(set_up),
+            *notes.report_file(set_up, answer, show.command(told)),
         ],
         show.command(told),
     )

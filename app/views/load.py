@@ -33,8 +33,8 @@ def page(set_up: SetUp) -> None:
     asked = _asked(answers.drafts_at(set_up, 1))
     show.ignored_note()
     with headline:
-        with st.spinner("Serving requests ...", show_time=True):
-            answer = answers.load(set_up, asked)
+        with show.progress("requests") as advance:
+            answer = answers.load(set_up, asked, advance)
         _answer(set_up, answer)
         if told := load_text.only_chains(answer.test):
             st.caption(f"{told}.")
@@ -46,7 +46,8 @@ def page(set_up: SetUp) -> None:
     show.chart(
         rate_chart(rows.to_pylist(), what, shows[what], limit, carried_values(answer)),
         name="load",
-        caption="The same requests for every policy. Grey: the limit; dashed: what each carries.",
+        caption=f"The same requests for every policy, {load_text.runs_text(answer.test)}. Grey: the limit; "
+        "dashed: what each carries.",
         told=f"{told} --format csv",
         rows=rows,
         alt="Lines of the policies over the rate of requests",

@@ -52,6 +52,7 @@ def page(set_up: SetUp) -> None:
     found = answers.tree(set_up, tree, batch)
     with headline:
         _headline(set_up, tree, found, batch)
+        show.beside(scenario.warnings)
     _figures(tree, found)
     show.chart(
         charts.tree_chart(tree, found.probability),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 Advance = Callable[[int, int, float | None], None]
 """Told (done, total, seconds left); None where the time left follows from the pace so far."""
-_QUIET_S = 1.0
+QUIET_S = 1.0
 _LINE_EVERY_S = 30.0
 
 
@@ -39,9 +39,9 @@ def progress(unit: str) -> Iterator[Advance]:
 
     def advance(done: int, total: int, left_s: float | None) -> None:
         elapsed = time.monotonic() - start
-        if elapsed > _QUIET_S:
+        if elapsed > QUIET_S:
             bar.start()
-        bar.update(task, completed=done, total=total, left=_time_left(done, total, elapsed, left_s))
+        bar.update(task, completed=done, total=total, left=time_left(done, total, elapsed, left_s))
 
     try:
         yield advance
@@ -68,13 +68,14 @@ def _line_by_line(unit: str) -> Advance:
         if now - told >= _LINE_EVERY_S:
             told = now
             click.echo(
-                f"{done:,} of {total:,} {unit}, {_time_left(done, total, now - start, left_s)}", err=True
+                f"{done:,} of {total:,} {unit}, {time_left(done, total, now - start, left_s)}", err=True
             )
 
     return advance
 
 
-def _time_left(done: int, total: int, elapsed_s: float, left_s: float | None) -> str:
+def time_left(done: int, total: int, elapsed_s: float, left_s: float | None = None) -> str:
+    """`0:04 left`, at the pace so far where it is not known."""
     if left_s is None:
         left_s = elapsed_s * (total - done) / max(done, 1)
     whole = round(left_s)

@@ -16,7 +16,7 @@ from medusa_sim.load.limits import BLOCK_TOKENS
 from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import Policy
 from medusa_sim.load.requests import check_rate
-from medusa_sim.load.search import BELOW_FULL, Carried, carried, rates_to_try, saturation
+from medusa_sim.load.search import BELOW_FULL, Carried, carried, rates_to_try, saturation, usual_requests
 from medusa_sim.load.simulate import DEFAULT_POLICIES, LoadPoint, LoadTest, Server
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, check_kinds
@@ -43,6 +43,8 @@ _KINDS = {
     "drop_long": FLAG,
     "trace": ("a path", (str, os.PathLike)),
 }
+_USUAL_RATES = 4
+"""Rates of an answer that were not asked for, before it is known which."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -163,23 +165,25 @@ def answered(
     if target_rate is not None:
         check_rate(target_rate, "target rate")
     each = test.seeds * len(test.served) * test.requests(test.any_rate, 0)[0].count
-    done = [0, 0]
+    own = test.source.has_own_rate
+    last = each * (len(rates) if rates is not None else 1 if own else _USUAL_RATES)
+    done = [0, last + (usual_requests(test) if search else 0)]
 
     def more(requests: int) -> None:
         done[0] += requests
         if advance is not None:
-            advance(done[0], max(done[1], done[0]))
+            advance(done[0], max(done[1], done[0] + last))
 
-    done[1] = each * len(rates or (None,))
     found = carried(test, more) if search else ()
     chosen: tuple[float | None, ...]
     if rates is not None:
         chosen = tuple(rates)
-    elif test.source.has_own_rate:
+    elif own:
         chosen = (None,)
     else:
         full = found[0].saturated_per_s if found else saturation(test, test.served[0])[0]
         chosen = rates_to_try(full, found)
+    last = 0
     done[1] = done[0] + each * len(chosen)
     points = test.points(chosen, more)
     return LoadAnswer(test=test, points=points, carried=found, target_rate=target_rate)

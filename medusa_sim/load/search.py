@@ -19,9 +19,14 @@ from medusa_sim.load.simulate import Advance, LoadTest, Served, half_width
 from medusa_sim.load.step_table import StepTable
 
 SEARCH_REQUESTS = 2000
-"""Requests of each trial of a search: the first of a trace."""
+"""Requests of each trial of a search, over its seeds: the first of a trace."""
 _PRECISION = 0.01
+_LEAST_REQUESTS = 500
+"""Of a seed: shorter runs end before their queues have grown."""
 _MOST_TRIALS = 16
+_USUAL_TRIALS = 6
+_USUAL_PAIRS = 2
+"""Of a policy: rates tried for the limits, and runs against plain decoding, in the middle of many loads."""
 BELOW_FULL = 0.97
 """Of saturation: beyond, queues grow for as long as a run lasts."""
 _LEAST_QUEUE_SHARE = 0.1
@@ -137,7 +142,18 @@ def off_from(table: StepTable, policy: Policy, length: float) -> int | None:
 
 def _trial(test: LoadTest, rate_per_s: float | None, seed: int = 0) -> Requests:
     requests, _ = test.requests(rate_per_s, seed)
-    return requests.first(SEARCH_REQUESTS) if requests.count > SEARCH_REQUESTS else requests
+    return requests.first(min(requests.count, max(SEARCH_REQUESTS // test.seeds, _LEAST_REQUESTS)))
+
+
+def search_requests(test: LoadTest) -> int:
+    """Requests of one seed of one trial."""
+    return _trial(test, test.any_rate).count
+
+
+def usual_requests(test: LoadTest) -> int:
+    """Requests that a search usually simulates, to tell how long it will take."""
+    trials = _USUAL_TRIALS * test.seeds if test.goals.given else 0
+    return search_requests(test) * (trials + _USUAL_PAIRS) * len(test.served)
 
 
 def _at(

@@ -12,6 +12,9 @@ from medusa_sim.specs.prices import GIVEN
 from medusa_sim.step.memory import MemoryParts
 from medusa_sim.units import GIGA
 
+_LEAST_GB = 0.01
+"""Below it the size of a part of memory is not told."""
+
 
 class Costs(NamedTuple):
     """What tokens cost in one place, with speculation and without; nan where it is not known."""
@@ -82,4 +85,6 @@ def memory_text(parts: MemoryParts) -> str:
 
 
 def _gigabytes(value: float) -> str:
-    return f"{value / GIGA:,.1f}" if value >= GIGA else significant(value / GIGA, 2)
+    """A tenth from 1 GB on, a hundredth below: figures of a sum, which nobody reads finer."""
+    size = value / GIGA
+    return f"{size:,.1f}" if size >= 1.0 else f"{size:.2f}" if size >= _LEAST_GB else f"< {_LEAST_GB}"

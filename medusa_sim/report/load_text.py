@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
-from medusa_sim.load.search import Carried
+from medusa_sim.load.search import Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.report.numbers import NOTHING, percent, significant, times
 from medusa_sim.report.sweep_text import headline as scenario_line
@@ -35,10 +35,17 @@ def headline(test: LoadTest) -> str:
         f"{requests.prompt_tokens.mean():.0f} prompt and {requests.output_tokens.mean():.0f} output tokens"
     )
     return (
-        f"{scenario_line(test.scenario)}; {requests.count} requests of {lengths} in the mean, at most "
+        f"{scenario_line(test.scenario)}; {runs_text(test)}; {lengths} in the mean, at most "
         f"{limits.max_requests} in a step of at most {limits.token_budget} tokens{_whose(test)}"
         f"{only_chains(test)}"
     )
+
+
+def runs_text(test: LoadTest) -> str:
+    """`3 runs of 1000 requests, searches with 666 each`: what figures are the mean of."""
+    requests, searched = test.requests(test.any_rate, 0)[0].count, search_requests(test)
+    runs = f"{test.seeds} run{'s' if test.seeds > 1 else ''} of {requests} requests"
+    return runs if searched == requests else f"{runs}, searches with the first {searched} of each"
 
 
 def only_chains(test: LoadTest) -> str:

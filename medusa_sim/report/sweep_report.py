@@ -52,7 +52,7 @@ def write_report(
     names.
     """
     blocks = report_blocks(settings, grid, command)
-    title = _title(settings)
+    title = title_of(settings)
     contents = {
         "report.html": html_page(title, blocks).encode("utf-8", "backslashreplace"),
         "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
@@ -63,7 +63,7 @@ def write_report(
 
 def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> list[Block]:
     """Every block of the report, in order."""
-    blocks: list[Block] = [Heading(_title(settings), level=1)]
+    blocks: list[Block] = [Heading(title_of(settings), level=1)]
     answers = [answer(item, grid) for item in settings]
     several = len(settings) > 1
     if several:
@@ -82,7 +82,8 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
     return blocks
 
 
-def _title(settings: Sequence[Scenario]) -> str:
+def title_of(settings: Sequence[Scenario]) -> str:
+    """The question that a report answers."""
     gpus = list(dict.fromkeys(item.cards for item in settings))
     models = list(dict.fromkeys(item.model.name for item in settings))
     return f"How many candidates should {', '.join(models)} verify on {', '.join(gpus)}?"
@@ -125,8 +126,10 @@ def _setting_blocks(item: Scenario, found: Answer, several: bool) -> list[Block]
         Bullets(tuple(verdicts(found))),
     ]
     for seq_len in evenly(grid.seq_len, _MOST_LENGTHS):
-        blocks += _pictures(length_view(item, grid, int(seq_len)), item, level, grid.seq_len.size > 1)
-    blocks.append(Folded("Every row of the sweep", _rows_table(item, grid)))
+        blocks += view_pictures(
+            length_view(item, grid, int(seq_len)), item, level=level, several=grid.seq_len.size > 1
+        )
+    blocks.append(Folded("Every row of the sweep", rows_table(item, grid)))
     return blocks
 
 
@@ -180,7 +183,8 @@ def _pays_up_to(found: BreakEven) -> tuple[str, str]:
     return f"batch {last}", "the largest batch searched" if is_searched else "no larger batch fits in memory"
 
 
-def _pictures(view: LengthView, item: Scenario, level: int, several: bool) -> list[Block]:
+def view_pictures(view: LengthView, item: Scenario, *, level: int, several: bool = False) -> list[Block]:
+    """The three plots of one length, each below its heading; several: whether other lengths follow."""
     at = f"length {view.seq_len}"
     model = _model_name(item)
     stem, title = f"{item.gpu.name}-{model}", f"{model} on {item.gpu.name}, {at}"
@@ -190,26 +194,26 @@ def _pictures(view: LengthView, item: Scenario, level: int, several: bool) -> li
         Picture(
             speedup_figure(view, title),
             f"speedup-{stem}{tail}",
-            "Stars: the best count of the grid. Upright bars: cliffs, after which one more token costs at "
+            f"Stars: {view.marked}. Upright bars: cliffs, after which one more token costs at "
             "least 5 % more. Bands: 80 %.",
         ),
         Heading(f"Where the time of a step goes, {at}", level),
         Picture(
             breakdown_figure(view, title),
             f"breakdown-{stem}{tail}",
-            "Each pair: plain decoding, and the best count of that batch. The height is the overhead; the "
-            "time stands on top.",
+            f"Each pair: plain decoding, and {view.marked}. The height is the overhead; the time stands on "
+            "top.",
         ),
         Heading(f"Batch and candidates, {at}", level),
         Picture(
             heat_figure(view, title),
             f"heat-{stem}{tail}",
-            "Framed: the best count of each batch. Hatched: slower than plain decoding.",
+            f"Framed: {view.marked}. Hatched: slower than plain decoding.",
         ),
     ]
 
 
-def _rows_table(item: Scenario, grid: Grid) -> TextTable:
+def rows_table(item: Scenario, grid: Grid) -> TextTable:
     """The rows of the sweep with the columns that differ, at most _MOST_ROWS of them."""
     table = next(sweep([item], grid)).arrow().select(list(_ROW_COLUMNS))
     cut = table.slice(0, _MOST_ROWS)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -22,8 +23,8 @@ _ROUNDING = 1e-9
 class LengthView:
     """Steps and speedups at one length: arrays (batch, count) for every count described, from 1 up.
 
-    best: index into `counts` of the best count of the grid, per batch. grid_counts: the counts that
-    were asked for. parts_us: slices of the verification step; decode_parts_us: of the plain step.
+    best: index into `counts` of the count that is marked, per batch; marked: what that is. grid_counts: the
+    counts that were asked for. parts_us: slices of the verification step; decode_parts_us: of the plain step.
     cliffs: per batch, counts after which the next one costs clearly more.
     """
 
@@ -39,18 +40,27 @@ class LengthView:
     parts_us: dict[str, FloatArray]
     decode_parts_us: dict[str, FloatArray]
     best: IntArray
+    marked: str
     cliffs: tuple[IntArray, ...]
 
 
-def length_view(scenario: Scenario, grid: Grid, seq_len: int) -> LengthView:
-    """The view of one length; of more than MOST_BATCHES batches an even choice is shown."""
+def length_view(
+    scenario: Scenario, grid: Grid, seq_len: int, recommended: Mapping[int, int] | None = None
+) -> LengthView:
+    """The view of one length; of more than MOST_BATCHES batches an even choice is shown.
+
+    recommended: counts of the grid by batch, marked instead of the best of the grid.
+    """
     batch = evenly(grid.batch, MOST_BATCHES)
     largest = max(int(grid.candidates.max()), 2)
     found = price(scenario, batch, [seq_len], scenario.options(largest)).by_count
     shape = (batch.size, found.counts.size)
     gain = np.broadcast_to(found.speedup, found.fits.shape)[:, 0]
     low, high = (values[:, 0] for values in found.speedup_band(found.speedup))
-    at_grid = np.where(np.isin(found.counts, grid.candidates), gain, -np.inf)
+    if recommended is None:
+        best = np.argmax(np.where(np.isin(found.counts, grid.candidates), gain, -np.inf), axis=1)
+    else:
+        best = np.searchsorted(found.counts, [recommended[int(size)] for size in batch])
     step_us = found.step_us[:, 0]
     parts: dict[str, FloatArray] = {name: part[:, 0] for name, part in found.parts_us.items()}
     parts[BESIDE] = step_us - sum(parts.values(), start=np.zeros(()))
@@ -68,7 +78,8 @@ def length_view(scenario: Scenario, grid: Grid, seq_len: int) -> LengthView:
         decode_us=found.decode_us[:, 0, 0],
         parts_us=drawn,
         decode_parts_us={name: part[:, 0] for name, part in drawn.items()},
-        best=np.argmax(at_grid, axis=1),
+        best=best,
+        marked="the best count of the grid" if recommended is None else "what is recommended",
         cliffs=tuple(cliffs(row) for row in step_us),
     )
 

@@ -35,7 +35,7 @@ def opened(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Opened:
             "with show.errors():\n"
             f"    importlib.import_module('views.{view}').page(sidebar.set_up(st.sidebar))\n"
         )
-        page = AppTest.from_string(script, default_timeout=60)
+        page = AppTest.from_string(script, default_timeout=600)  # ends what hangs, not what is slow
         for name, value in url.items():
             page.query_params[name] = str(value)
         page.run()

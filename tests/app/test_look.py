@@ -10,6 +10,7 @@ import answers
 import numpy as np
 import show
 from charts import choose as charts
+from charts import style as charts_style
 from charts.style import SHADES, TEXT
 from conftest import APP, Opened, tables
 from conftest import charts as drawn
@@ -19,7 +20,7 @@ from medusa_sim.plan.by_count import count_table
 from medusa_sim.report.figures.style import PARTS, contrast, ink_on
 from medusa_sim.step.workload import PARTS as OF_A_STEP
 
-LIGHT, DARK = "#ffffff", "#0e1117"
+LIGHT, DARK = "#ffffff", "#171614"
 """Pages of Streamlit's themes."""
 
 
@@ -37,6 +38,11 @@ def test_colours_stand_out_on_both_themes_and_their_text_reads(colour: str) -> N
     assert contrast(colour, LIGHT) >= 3.0
     assert contrast(colour, DARK) >= 3.0
     assert contrast(ink_on(colour), colour) >= 4.5
+
+
+def test_points_are_not_faded_towards_the_page() -> None:
+    faded = charts_style.base()["config"]
+    assert {faded[mark]["opacity"] for mark in ("point", "circle", "square", "tick")} == {1.0}
 
 
 def test_contrast_is_that_of_the_standard() -> None:

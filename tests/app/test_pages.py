@@ -19,6 +19,7 @@ import show
 import uploads
 from charts import choose, compare, roofline, tree, validation
 from charts.style import Spec
+from chosen import SetUp
 from conftest import Opened, commands, csv_rows, metrics, printed, tables, text_of
 from conftest import charts as chart_specs
 from test_choose import set_up
@@ -29,7 +30,7 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
-from medusa_sim.plan.at_batch import scheduled_at
+from medusa_sim.plan.at_batch import at_batch, scheduled_at, scheduled_counts
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
@@ -287,9 +288,34 @@ def test_downloads_are_the_command_lines_formats() -> None:
 
 
 def test_the_report_is_a_page() -> None:
-    text = notes.report_html(set_up(seq_len=512))
+    text = report_of(set_up(seq_len=512))
     assert text.startswith("<!doctype html>") or "<html" in text[:200]
     assert "a100-80gb-pcie" in text
+
+
+def report_of(shown: SetUp) -> str:
+    return notes.report_html(shown, answers.recommendation(shown, 4), show.command(list(shown.options)))
+
+
+def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schedule shares counts between batches, which a batch's own best does not."""
+    from medusa_sim.report import recommend_report
+
+    views = []
+    drawn = recommend_report.view_pictures
+    monkeypatch.setattr(
+        recommend_report, "view_pictures", lambda *a, **k: views.append(a[0]) or drawn(*a, **k)
+    )
+    shown = set_up()
+    answer = answers.recommendation(shown, 64)
+    text = notes.report_html(shown, answer, "x")
+    scheduled = scheduled_counts(answer, shown.seq_len)
+    (view,) = views
+    marked = dict(zip(view.batch.tolist(), view.counts[view.best].tolist(), strict=True))
+    assert marked == {size: scheduled[size] for size in marked}
+    assert any(at_batch(answer, size, shown.seq_len).candidates != count for size, count in marked.items())
+    assert "what is recommended" in text
+    assert "best count of the grid" not in text
 
 
 @pytest.mark.parametrize("size", ["1m", "3m"])
@@ -369,12 +395,13 @@ def test_trees_that_would_fill_memory_are_refused(opened: Opened, text: str) -> 
 
 
 def test_the_report_is_of_the_set_up_shown() -> None:
-    other = notes.report_html(set_up(acceptance="python-stdlib-medusa-1", heads=3))
+    other = report_of(set_up(acceptance="python-stdlib-medusa-1", heads=3))
     assert "--acceptance python-stdlib-medusa-1" in other
     assert "--heads 3" in other
-    assert other != notes.report_html(set_up())
-    assert notes.report_file(set_up())
-    assert not notes.report_file(set_up(config=b"{}"))
+    assert other != report_of(set_up())
+    answer = answers.recommendation(set_up(), 4)
+    assert notes.report_file(set_up(), answer, "x")
+    assert not notes.report_file(set_up(config=b"{}"), answer, "x")
 
 
 def test_inputs_that_a_page_has_are_not_called_ignored(opened: Opened) -> None:

@@ -22,7 +22,7 @@ def test_a_preset_answers(opened: Opened, name: str) -> None:
 
 def test_the_app_opens_on_the_first_and_keeps_what_a_link_says() -> None:
     def opened(**url: str) -> AppTest:
-        page = AppTest.from_file(str(APP / "main.py"), default_timeout=60)
+        page = AppTest.from_file(str(APP / "main.py"), default_timeout=600)
         for name, value in url.items():
             page.query_params[name] = value
         return page.run()

@@ -135,3 +135,13 @@ def test_the_caption_of_the_tree_says_what_is_drawn(opened: Opened) -> None:
     assert "Numbers" not in caption(size=65)
     assert "independent" in caption()
     assert metrics(opened("tree", size=65, runtime="cuda-graph"))["Candidates"] == "65"
+
+
+def test_what_the_set_up_rests_on_stands_below_the_headline(opened: Opened) -> None:
+    url = {"gpu": "h200-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "engine": "vllm-0.33"}
+    page = opened("tree", **url)
+    lines = answers.scenario_of(set_up(**url)).warnings
+    assert lines
+    shown = [each.value for each in page.markdown]
+    for line in lines:
+        assert any(show.in_words(line[1:]) in each for each in shown)

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ pytest.importorskip("streamlit")
 pytest.importorskip("selenium")
 
 from selenium import webdriver
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver.chrome.service import Service
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
@@ -108,6 +109,13 @@ class Browser:
         return WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02).until(
             lambda d: d.execute_script(script)
         )
+
+    def until_true(self, holds: Callable[[], bool]) -> None:
+        """Until that holds; parts of a page that are replaced while it looks count as not yet."""
+        wait = WebDriverWait(
+            self.driver, WAIT_S, poll_frequency=0.02, ignored_exceptions=[StaleElementReferenceException]
+        )
+        wait.until(lambda _: holds())
 
     def text(self, selector: str) -> list[str]:
         return [each.text for each in self.driver.find_elements("css selector", selector)]

@@ -32,7 +32,7 @@ def test_away_from_a_terminal_a_line_now_and_again(
 
 def test_a_terminal_sees_a_bar_once_it_takes_longer() -> None:
     code = (
-        "import medusa_sim.cli.progress as p\np._QUIET_S = 0.0\n"
+        "import medusa_sim.cli.progress as p\np.QUIET_S = 0.0\n"
         "with p.progress('shapes') as advance:\n    advance(3, 4, 61.0)\n"
     )
     main, other = pty.openpty()

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.load.policies import Adaptive, State, policy_of
 from medusa_sim.load.question import LoadAnswer, answered, load_test
-from medusa_sim.load.search import carried, off_from, rates_to_try, saturation
+from medusa_sim.load.search import (
+    SEARCH_REQUESTS,
+    carried,
+    off_from,
+    rates_to_try,
+    saturation,
+    search_requests,
+)
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report import load_text
 from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
@@ -282,3 +289,19 @@ def test_every_name_of_a_policy_runs() -> None:
                       accepted=None, steps=0)  # fmt: skip
         assert 0 <= served.policy().choose(state) <= 3
     assert policy_of("schedule=1:3,4:1", test.table, 100.0).choose(state) == 3
+
+
+def test_a_search_shares_its_requests_among_the_seeds_and_says_so() -> None:
+    test = load_test(SCENARIO, policies=("none",), requests=1000, seeds=3)
+    assert search_requests(test) == SEARCH_REQUESTS // 3
+    assert f"first {SEARCH_REQUESTS // 3} of each" in load_text.runs_text(test)
+    assert search_requests(load_test(SCENARIO, policies=("none",), requests=1000, seeds=50)) == 500
+    assert "search" not in load_text.runs_text(load_test(SCENARIO, policies=("none",), requests=300))
+
+
+def test_progress_ends_at_its_total_and_never_before() -> None:
+    told: list[tuple[int, int]] = []
+    test = load_test(SCENARIO, policies=("none", "3"), tpot_ms=12.0, **SMALL)  # type: ignore[arg-type]
+    answered(test, advance=lambda done, total: told.append((done, total)))
+    assert told[-1][0] == told[-1][1]
+    assert all(done < total for done, total in told if done < told[-1][0])

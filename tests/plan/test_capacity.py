@@ -112,3 +112,11 @@ def test_a_decision_tells_of_a_slower_format_too(dtype: str | None) -> None:
     found = recommend(scenario, Question(batch_min=1, batch_max=2))
     told = [line for line in warnings(found) if line.startswith("Slower") and "published" in line]
     assert len(told) == (found.surface.slower_format_us is not None)
+
+
+def test_what_never_fits_is_told_in_figures_that_can_be_read() -> None:
+    scenario = Scenario(gpu="l40s", model="llama-3.1-70b", drafter="eagle3")
+    told = " ".join(warnings(recommend(scenario, Question(batch_max=4))))
+    assert "batch 0" not in told
+    assert "no batch fits" in told
+    assert "activations < 0.01 GB" in told

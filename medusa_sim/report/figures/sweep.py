@@ -39,7 +39,7 @@ _CLIFFS_MATTER = 0.95
 
 
 def speedup_figure(view: LengthView, title: str) -> Figure:
-    """One line a batch with its 80 % band; stars mark the best count, small bars the cliffs."""
+    """One line a batch with its 80 % band; stars mark a count of each, small bars the cliffs."""
     chosen = np.flatnonzero(np.isin(view.batch, evenly(view.batch, _MOST_LINES)))
     with drawing(8.2, 4.8) as (figure, axes):
         axis = axes[0]
@@ -101,7 +101,7 @@ def _halo() -> list[AbstractPathEffect]:
 
 
 def breakdown_figure(view: LengthView, title: str) -> Figure:
-    """Plain step and best verification step of each batch, stacked by slice, in plain steps of that batch."""
+    """Plain step and marked verification step of each batch, stacked by slice, in its plain steps."""
     chosen = np.flatnonzero(np.isin(view.batch, evenly(view.batch, _MOST_BARS)))
     parts = [name for name in view.parts_us if _share(view, name, chosen) >= SMALLEST_SHARE]
     with drawing(8.2, 4.6) as (figure, axes):
@@ -127,7 +127,7 @@ def breakdown_figure(view: LengthView, title: str) -> Figure:
         axis.tick_params(axis="x", which="both", length=0)
         axis.grid(visible=False, axis="x")
         axis.set_ylabel("step / plain step of that batch (on top: ms)")
-        axis.set_xlabel("candidates: plain decoding, and the best count of the grid")
+        axis.set_xlabel(f"candidates: plain decoding, and {view.marked}")
         axis.set_title(title)
         handles, texts = axis.get_legend_handles_labels()
         drawn = dict(zip(texts, handles, strict=True))
@@ -174,7 +174,7 @@ def _draw_bar(
 
 
 def heat_figure(view: LengthView, title: str) -> Figure:
-    """Speedup of every batch and count of the grid; the best of each batch is framed, losses are hatched."""
+    """Speedup of every batch and count of the grid; the marked ones are framed, losses are hatched."""
     from matplotlib.patches import Rectangle
 
     columns = np.searchsorted(view.counts, view.grid_counts)
@@ -199,7 +199,7 @@ def heat_figure(view: LengthView, title: str) -> Figure:
                 )
             )
         for row in range(rows):
-            best = int(np.argmax(cells[row]))
+            best = int(np.searchsorted(view.grid_counts, view.counts[view.best[row]]))
             axis.add_patch(
                 Rectangle((best - 0.46, row - 0.46), 0.92, 0.92, fill=False, edgecolor="white", linewidth=2.4)
             )
