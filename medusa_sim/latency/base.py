@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.errors import CoverageError, SpecError
 from medusa_sim.latency.band import residual_band
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit
@@ -123,6 +124,26 @@ def less_certain(
         high_us=np.where(at, centre * np.exp(half), found.high_us),
         source=np.where(at, np.maximum(found.source, np.int8(source)), found.source),
     )
+
+
+def filled(found: OperatorTime, other: OperatorTime, where: BoolArray) -> OperatorTime:
+    """The time, with those of another where `where` holds; the shapes broadcast."""
+    return replace(
+        found,
+        time_us=np.where(where, other.time_us, found.time_us),
+        low_us=np.where(where, other.low_us, found.low_us),
+        high_us=np.where(where, other.high_us, found.high_us),
+        bound=np.where(where, other.bound, found.bound).astype(np.int8),
+        source=np.where(where, other.source, found.source).astype(np.int8),
+    )
+
+
+def known_time(latency: LatencyModel, operator: Operator) -> OperatorTime | None:
+    """Time of one launch; None where the model has no kernel of it."""
+    try:
+        return latency.time(operator)
+    except (SpecError, CoverageError):
+        return None
 
 
 def _same_form(fitted: str, asked: str) -> bool:

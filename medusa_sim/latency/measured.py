@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.errors import CoverageError
-from medusa_sim.latency.base import LatencyModel, OperatorTime, Source
+from medusa_sim.latency.base import LatencyModel, OperatorTime, Source, filled
 from medusa_sim.latency.profile import Profile, Reading, reading
 from medusa_sim.latency.roofline import roofline_bound
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.gpu import Gpu
-
-Flags: TypeAlias = npt.NDArray[np.bool_]
 
 
 class MeasuredLatency:
@@ -53,7 +51,7 @@ class MeasuredLatency:
         )
         if not missing.any() or self.fallback is None:
             return found
-        return _filled(found, self.fallback.time(operator), missing)
+        return filled(found, self.fallback.time(operator), missing)
 
     def _uncovered(self, operator: Operator, values: list[Any]) -> str:
         """What was asked for and where it lies. values: of the key, then of the axes."""
@@ -95,16 +93,3 @@ def _read(profile: Profile, columns: list[npt.NDArray[Any]], keys: int) -> Readi
         time_us[rows], low_us[rows], high_us[rows] = part.time_us, part.low_us, part.high_us
         exact[rows] = part.exact
     return Reading(time_us, low_us, high_us, exact)
-
-
-def _filled(found: OperatorTime, other: OperatorTime, missing: Flags) -> OperatorTime:
-    def fill(measured: npt.NDArray[Any], modelled: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return np.where(missing, modelled, measured)
-
-    return OperatorTime(
-        time_us=fill(found.time_us, other.time_us),
-        low_us=fill(found.low_us, other.low_us),
-        high_us=fill(found.high_us, other.high_us),
-        bound=fill(found.bound, other.bound).astype(np.int8),
-        source=fill(found.source, other.source).astype(np.int8),
-    )

@@ -62,6 +62,7 @@ from medusa_sim.specs.model import UNCHECKED, Model, unpacked_where, with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.prices import Price, given_price, price_of
+from medusa_sim.specs.recurrent import Recurrent
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.step.drafter.base import Parts
@@ -333,8 +334,8 @@ class Scenario:
         if self.latency.name != "calibrated":
             return {}
         found = dense_fits(self.gpu.kernel_set(self.kernels), self.model)
-        alone = self.parallel == ONE and not self.model.blocks(MoE) and not self.model.blocks(Latent)
-        if self.scope == "block" or alone:
+        others = any(self.model.blocks(kind) for kind in (MoE, Latent, Recurrent)) or self.model.streams > 1
+        if self.scope == "block" or (self.parallel == ONE and not others):
             return found
         return {**found, **fits_beside(self.latency, self.shard, self.runtime)}
 
@@ -458,7 +459,8 @@ class Scenario:
                 f"{self.gpu.name} has no {' or '.join(self.unpacked_forms)} arithmetic: such weights are "
                 "unpacked to 16 bits, as vLLM does (Marlin)"
             )
-        if self.scope == "model" and (unfitted := unfitted_kinds(self.model)):
+        unfitted = () if self.scope == "block" else unfitted_kinds(self.latency, self.shard, self.runtime)
+        if unfitted:
             told.append(
                 f"{' and '.join(unfitted)} of {self.model.name}: no kernel is fitted; times follow from "
                 "bytes and FLOPs, with wide bands"

@@ -14,6 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from medusa_sim.operators.hyper import AFTER, BEFORE, HyperConnection
 from medusa_sim.operators.operator import Elementwise, Size
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.mixers import Mixer
@@ -60,7 +61,7 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
         elementwise_launch(model, "embedding", "embedding", "embedding", m, hidden),
         elementwise_launch(model, "norms", "rms_norm", "norm_rope", m, hidden, norms),
         *mixer_launches(model, own, runtime),
-        _residual_launch(model, m),
+        *_residual_launches(model, m),
         *feed_forward_launches(model, workload, runtime),
         elementwise_launch(model, "final_norm", "rms_norm", "norm_rope", m, hidden),
         *exchange_launches(model, workload, own, logit_rows),
@@ -70,31 +71,37 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
     return tuple(launches) if runtime.engine is None else _compiled(launches, runtime.engine)
 
 
-_CONNECTION_WIDTHS = (1.75, 3.5, 7.0)
-"""Hidden widths that one of a site's two kernels reads and writes a token, over two, of four streams.
+_CONNECTION_WIDTHS = {BEFORE: (0.5, 0.5), AFTER: (1.0, 0.5)}
+"""Hidden widths a token, for each stream and beside, that a kernel both reads and writes: half of (J1)."""
+_CONNECTION_ENDS = (0.5, 2.0)
+"""Ends where no kernel is fitted."""
 
-5 h before and 9 h after make 14 h for both, hence 3.5 h for one that reads and writes; ends for its floor.
-"""
 
-
-def _residual_launch(model: Model, m: Size) -> Launch:
+def _residual_launches(model: Model, m: Size) -> list[Launch]:
     """What adds a mixer or feed-forward part to the residual stream, or mixes several streams around it."""
     hidden, sites = model.hidden, model.block_count
     if model.streams == 1:
-        return elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, sites)
-    low, mid, high = (
-        elementwise_launch(
-            model,
-            "hyper_connections",
-            "rope",
-            "norm_rope",
-            m,
-            round(width * hidden * model.streams / 4),
-            2 * sites,
+        return [elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, sites)]
+    launches = []
+    for part, (each, beside) in _CONNECTION_WIDTHS.items():
+        width = (each * model.streams + beside) * hidden
+        mid, *ends = (
+            elementwise_launch(
+                model, "hyper_connections", "rope", "norm_rope", m, round(share * width), sites
+            )
+            for share in (1.0, *_CONNECTION_ENDS)
         )
-        for width in _CONNECTION_WIDTHS
-    )
-    return replace(mid, ends=(low.operator, high.operator))
+        kernel = HyperConnection(
+            name="hyper_connections",
+            tokens=m,
+            hidden=hidden,
+            streams=model.streams,
+            part=part,
+            dtype=model.activation_dtype,
+        )
+        low, high = (end.operator for end in ends)
+        launches.append(replace(mid, operator=kernel, composed=mid.operator, ends=(low, high)))
+    return launches
 
 
 _MERGED = ("norms", "final_norm", "qk_norm", "latent_norm", "rope", "activation", "shared_activation")

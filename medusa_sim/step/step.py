@@ -8,9 +8,18 @@ from functools import cached_property
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source
+from medusa_sim.latency.base import (
+    Bound,
+    CodeArray,
+    LatencyModel,
+    OperatorTime,
+    Source,
+    filled,
+    known_time,
+)
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Attention, Elementwise, Size
+from medusa_sim.operators.recurrent import GENERATION, VERIFY, Recurrent
 from medusa_sim.specs.attention_backends import backend_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
@@ -237,7 +246,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
     """One launch; a serving engine chooses tokens with kernels of its own and merges small ones."""
     operator, engine = launch.operator, runtime.engine
     if engine is None:
-        return _widened(latency, launch, latency.time(operator))
+        return launch_time(latency, launch)
     if isinstance(operator, Elementwise) and operator.kind == "next_token":
         time_us = choice_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))
         band = engine.sampling_bytes_per_logit.band
@@ -249,7 +258,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
             bound=np.asarray(Bound.MEMORY, dtype=np.int8),
             source=np.asarray(known, dtype=np.int8),
         )
-    time = _widened(latency, launch, latency.time(operator))
+    time = launch_time(latency, launch)
     share, beside = launch.share, 0.0
     if isinstance(operator, Experts):
         share *= engine.experts_share.value
@@ -264,6 +273,21 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
         low_us=share * time.low_us + beside,
         high_us=share * time.high_us + beside,
     )
+
+
+def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
+    """The operator's own kernel, else what stands for it; a state of one token is that of a plain step."""
+    operator = launch.operator
+    if launch.composed is None:
+        return _widened(latency, launch, latency.time(operator))
+    found = known_time(latency, operator) or _widened(latency, launch, latency.time(launch.composed))
+    if not isinstance(operator, Recurrent) or operator.phase != VERIFY:
+        return found
+    is_one = np.equal(operator.q_len, 1)
+    if not is_one.any():
+        return found
+    one = replace(launch, operator=replace(operator, phase=GENERATION))
+    return filled(found, launch_time(latency, one), is_one)
 
 
 def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> OperatorTime:

@@ -104,7 +104,8 @@ class Launch:
     """An operator, how many times a step launches it, and which slice of the step it belongs to.
 
     share: of its time as a kernel of its own, where an engine fuses it with others. ends: the same operator
-    at the ends of an 80 % interval of an uncertain input (few, many); their times widen its band.
+    at the ends of an 80 % interval of an uncertain input (few, many); their times widen its band. composed:
+    what stands for the operator where the latency model has no kernel of it; `ends` are then of that.
     """
 
     operator: Operator
@@ -112,6 +113,7 @@ class Launch:
     count: int = 1
     share: float = 1.0
     ends: tuple[Operator, Operator] | None = None
+    composed: Operator | None = None
 
 
 MixerT_co = TypeVar("MixerT_co", bound=Mixer, covariant=True)

@@ -130,7 +130,7 @@ def test_verification_of_a_recurrence_grows_with_its_tokens_and_not_with_length(
         launches = model_launches(model, verify(8, length, queries), runtime)
         return sum(float(each.operator.bytes) for each in launches if each.operator.name == "recurrence")
 
-    assert moved(4, 1000) == pytest.approx(2.5 * moved(1, 1000))
+    assert moved(4, 1000) == pytest.approx(2.5 * moved(1, 1000), rel=0.02)
     assert moved(4, 100_000) == moved(4, 1000)
 
 
