@@ -28,7 +28,7 @@ NAMES = sorted(path.stem for path in SHIPPED.glob("*.toml") if not path.stem.sta
 NUMBERS = ["sms", "l2_bytes", "memory_bytes", "bandwidth_bytes_per_s", "link_bandwidth_bytes_per_s"]
 
 # Typed by hand from the documents that the files name: SMs, L2 in 2^20 bytes, memory in 2^30 bytes,
-# bandwidth in 1e9 bytes/s, then dense fp16, fp8 and int8 in 1e12/s (0: not on the chip).
+# bandwidth in 1e9 bytes/s, then dense fp16, fp8 and int8 in 1e12/s (0: not on the chip, or not in the file).
 DATASHEET = {
     "a100-40gb": (108, 40, 40, 1555, 312, 0, 624),
     "a100-80gb-pcie": (108, 40, 80, 1935, 312, 0, 624),
@@ -45,6 +45,8 @@ DATASHEET = {
     "rtx-4090": (128, 72, 24, 1008, 165.2, 330.3, 660.6),
     "b200": (148, 126, 180, 8000, 2250, 4500, 4500),
     "gb200": (152, 126, 186, 8000, 2500, 5000, 5000),
+    "b300": (148, 126, 288, 8000, 2250, 4500, 0),
+    "gb300": (152, 126, 288, 8000, 2500, 5000, 0),
     "rtx-pro-6000": (188, 128, 96, 1597, 480, 960, 960),
     "rtx-5090": (170, 96, 32, 1792, 209.5, 419, 838),
     "mi300x": (304, 256, 192, 5300, 1307.4, 2614.9, 2614.9),
@@ -71,12 +73,19 @@ def test_datasheet_numbers(name: str) -> None:
     assert (gpu.sms, gpu.l2_bytes, gpu.memory_bytes) == (sms, l2 * 2**20, memory * 2**30)
     assert gpu.bandwidth_bytes_per_s == bandwidth * 1e9
     assert gpu.peak("fp16") == gpu.peak("bf16") == pytest.approx(fp16 * 1e12, rel=1e-12)
-    assert gpu.peak("int8") == pytest.approx(int8 * 1e12, rel=1e-12)
+    assert gpu.peak_flops_per_s.get("int8", 0.0) == pytest.approx(int8 * 1e12, rel=1e-12)
     assert gpu.peak_flops_per_s.get("fp8", 0.0) == pytest.approx(fp8 * 1e12, rel=1e-12)
 
 
 def test_four_bit_peaks_are_of_blackwell_alone_and_block_scales_do_not_change_a_peak() -> None:
-    fp4 = {"b200": 9e15, "gb200": 1e16, "rtx-pro-6000": 1.92e15, "rtx-5090": 1.676e15}
+    fp4 = {
+        "b200": 9e15,
+        "gb200": 1e16,
+        "b300": 1.35e16,
+        "gb300": 1.5e16,
+        "rtx-pro-6000": 1.92e15,
+        "rtx-5090": 1.676e15,
+    }
     assert {name: load_gpu(name).peak_flops_per_s.get("nvfp4") for name in NAMES} == {
         name: fp4.get(name) for name in NAMES
     }
