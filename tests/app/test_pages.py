@@ -335,12 +335,12 @@ def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, 
         assert (cells["predicted_us"] > 0).all()
         spec = next(spec for spec in chart_specs(page) if "step (us)" in json.dumps(spec))
         assert len(spec["layer"][1]["data"]["values"]) == len(cells)
-    tables = {
+    found = {
         latency: [table.to_csv() for table in tables(page) if "quantity" in table]
         for latency, page in pages.items()
     }
-    assert len(tables["measured"]) == 1
-    assert tables["measured"] != tables["calibrated"]
+    assert len(found["measured"]) == 1
+    assert found["measured"] != found["calibrated"]
 
 
 def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
