@@ -8,7 +8,6 @@ import hashlib
 import json
 import os
 import re
-import shutil
 import stat
 import sys
 import tempfile
@@ -246,9 +245,19 @@ def _remove_left_over(target: Path) -> None:
             handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
             try:
                 if _lock(handle, wait=False):
-                    shutil.rmtree(path, ignore_errors=True) if path.is_dir() else path.unlink()
+                    _remove(path)
             finally:
                 os.close(handle)
+
+
+def _remove(path: Path) -> None:
+    """A file, or a folder and the files in it; a folder that holds folders is not what was left, and stays."""
+    if path.is_dir():
+        for file in path.iterdir():
+            file.unlink()
+        path.rmdir()
+    else:
+        path.unlink()
 
 
 def _target(path: Path) -> Path:

@@ -75,8 +75,6 @@ def page(set_up: SetUp) -> None:
     if row.fits_memory:
         _figures(answer, row, whole)
     _reasons(answer)
-    with note:
-        show.ignored_note()
     told = ["recommend", *set_up.options]
     if objective != "latency":
         told += ["--objective", objective]
@@ -85,18 +83,15 @@ def page(set_up: SetUp) -> None:
     searched = [*told, "--batch", f"1..{batch_max}"]
     if any(each.fits_memory for each in answer.schedule):
         _schedule(answer, searched, set_up)
-    if not row.fits_memory:
-        return  # nothing runs there: no curve, no step, no settings
-    counts, recommended = count_table(answer.surface), scheduled_counts(answer, set_up.seq_len)
-    _curves(
-        answer,
-        counts,
-        {each: recommended[each] for each in sorted({batch, *_SHOWN}) if each <= batch_max},
-        searched,
-    )
-    _map(answer, counts, recommended, searched)
-    _breakdown(answer, row, set_up)
-    _launch(set_up, answer, row, searched)
+    if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
+        counts, recommended = count_table(answer.surface), scheduled_counts(answer, set_up.seq_len)
+        marked = {each: recommended[each] for each in sorted({batch, *_SHOWN}) if each <= batch_max}
+        _curves(answer, counts, marked, searched)
+        _map(answer, counts, recommended, searched)
+        _breakdown(answer, row, set_up)
+        _launch(set_up, answer, row, searched)
+    with note:  # every input of the page has read its own by now
+        show.ignored_note()
 
 
 def _request() -> tuple[int, int] | None:

@@ -203,8 +203,8 @@ def test_a_warning_is_said_once(form: str, heads: str) -> None:
         form,
     )
     said = result.stdout if form in ("table", "md") else result.stderr
-    assert said.count("nobody measured this engine") == 1
-    assert form == "json" or result.output.count("nobody measured this engine") == 1
+    assert said.count("nobody measured drafting in this engine") == 1
+    assert form == "json" or result.output.count("nobody measured drafting in this engine") == 1
 
 
 @pytest.mark.parametrize("more", [("--by-count", "--format", "csv"), ()])

@@ -162,7 +162,7 @@ def test_json_and_reports_warn_as_the_table_does(tmp_path: Path) -> None:
     found = json.loads(CliRunner().invoke(cli, [*args, "--format", "json"]).stdout)
     assert CliRunner().invoke(cli, [*args, "--report", str(tmp_path)]).exit_code == 0
     report = next(tmp_path.glob("*.md")).read_text()
-    for words in ("nobody measured this engine", "borrowed from l40s:trtllm:fp8_block"):
+    for words in ("nobody measured drafting in this engine", "borrowed from l40s:trtllm:fp8_block"):
         assert words in shown.stderr
         assert any(words in line for line in found["warnings"])
         assert words in report

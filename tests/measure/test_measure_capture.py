@@ -25,6 +25,9 @@ from medusa_sim.measure.environment import environment, torch_device  # noqa: E4
 from medusa_sim.measure.kernels import CALLS, Pool, calls  # noqa: E402
 from medusa_sim.measure.shapes import Case, cases  # noqa: E402
 from medusa_sim.measure.timing import CudaBench  # noqa: E402
+from medusa_sim.specs.feed_forwards import Mlp  # noqa: E402
+from medusa_sim.specs.mixers import Grouped  # noqa: E402
+from medusa_sim.specs.model import LayerGroup  # noqa: E402
 from medusa_sim.specs.models import load_model  # noqa: E402
 
 TREE = CandidateTree.cartesian([2, 2, 1])
@@ -68,9 +71,8 @@ def test_captured_steps_ask_for_no_value(splits: bool) -> None:
 
 def test_timed_kernels_ask_for_no_value() -> None:
     """Every kind of operator, as `CudaBench` captures it."""
-    model = dataclasses.replace(
-        load_model("llama-7b"), hidden=64, heads=4, kv_heads=2, head_dim=16, intermediate=96, vocab=128
-    )
+    layers = LayerGroup(2, Grouped(heads=4, kv_heads=2, head_dim=16), Mlp(width=96))
+    model = dataclasses.replace(load_model("llama-7b"), hidden=64, groups=(layers,), vocab=128)
     pool = Pool(torch.device("cpu"), 1000, splits_attention=True)
     chosen = {case.operator.kind: case for case in cases([model], ("fp32",)) if case.flops < 1e8}
     assert set(chosen) == set(CALLS)
