@@ -251,7 +251,7 @@ def _remove_left_over(target: Path) -> None:
 
 
 def _remove(path: Path) -> None:
-    """A file, or a folder and the files in it; a folder that holds folders is not what was left, and stays."""
+    """A file, or a folder and the files in it; one that holds folders was not left by a run, and stays."""
     if path.is_dir():
         for file in path.iterdir():
             file.unlink()
