@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from recorded import data_folder
+from recorded import data_folder, present
 
 from medusa_sim.calibrate.rows import FittedKernel, fitted_kernels, write_kernels
 from medusa_sim.latency.stream import stream_time
@@ -37,7 +37,7 @@ PAIRS = (("b200", "gb200"), ("gb200", "b200"), ("h100-sxm", "b200"), ("l40s", "r
 
 def tables(*names: str) -> list[pd.DataFrame]:
     """The checked rows of each file."""
-    folder = data_folder() / "kernels_2026"
+    folder = present(data_folder() / "kernels_2026")
     return [read_rows(folder / f"{name}.parquet", need_time=True) for name in names or FILES]
 
 
@@ -104,8 +104,7 @@ def transfer() -> None:
 
 
 if __name__ == "__main__":
-    action, names = sys.argv[1], sys.argv[2:]
-    if action == "fit":
-        fit(names)
-    else:
-        {"score": score, "transfer": transfer}[action]()
+    actions = {"fit": lambda: fit(sys.argv[2:]), "score": score, "transfer": transfer}
+    if len(sys.argv) < 2 or sys.argv[1] not in actions:
+        sys.exit(f"give one of {', '.join(actions)}: python benchmarks/mixer_kernels.py score")
+    actions[sys.argv[1]]()
