@@ -250,11 +250,11 @@ def _remove_left_over(target: Path) -> None:
                 os.close(handle)
 
 
-def _remove(path: Path) -> None:
-    """A file, or a folder and the files in it; one that holds folders was not left by a run, and stays."""
-    if path.is_dir():
-        for file in path.iterdir():
-            file.unlink()
+def _remove(path: Path, folders: int = 2) -> None:
+    """A file, or a folder and the one in it in which a run puts a whole together; what is deeper stays."""
+    if folders and path.is_dir() and not path.is_symlink():
+        for each in path.iterdir():
+            _remove(each, folders - 1)
         path.rmdir()
     else:
         path.unlink()
