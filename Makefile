@@ -94,7 +94,7 @@ validate-engine: $(VENV)/stamp-test $(ENGINE_VENV)/stamp  ## compare with vLLM o
 measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes a call (PYTHON with a CUDA torch)
 	$(PYTHON) benchmarks/gpu_ground_truth.py out/gpu
 
-docs: $(VENV)/stamp-run  ## write docs/cli.md, docs/validation.md, the outputs in README.md, docs/speedup.png
+docs: $(VENV)/stamp-run  ## write docs/cli.md, sections of docs/validation*.md, the outputs in README.md, docs/speedup.png
 	$(BIN)/python benchmarks/refresh_docs.py
 
 clean:  ## remove out/, caches and .venv

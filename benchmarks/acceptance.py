@@ -1,4 +1,4 @@
-"""Writes docs/validation-acceptance.md: predicted acceptance beside what was counted, by model, pair and prompts.
+"""Writes a section of docs/validation.md: predicted acceptance beside what was counted, by model, pair and prompts.
 
     python benchmarks/acceptance.py                  what the project ships, ten minutes of one core
     python benchmarks/acceptance.py --seeds 21 22    other sets of prompts
@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 import torch
 from decoder import fresh_sets
+from pages import write_section
 from recorded import data_folder, named_rows, present
 
 from medusa_sim.acceptance.draft_model.predict import prediction_band
@@ -29,7 +30,6 @@ from medusa_sim.decoder.training import corpus
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.reproduce.rsd_pairs import own_pair_table, pair_comparison, published_table
-from medusa_sim.writing import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINTS = ("python-stdlib-medusa-1", "python-stdlib-medusa-2")
@@ -39,7 +39,7 @@ TREE = ("SpecTr", "4x3")
 """Observed beside the chains, where one tree is."""
 FIRST_PARTY = {"7b": 2.565, "13b": 2.639, "33b": 2.514}
 """Tokens a step of the public Medusa-1 heads on MT-bench, as their authors evaluated them on an A100."""
-PAGE = """# Validation of acceptance
+PAGE = """# Acceptance
 
 Written by `python benchmarks/acceptance.py --seeds {seeds}`. Errors are predicted / counted - 1 of tokens a step; *in band* is the
 share of counted rates inside the 80 % band that the answer prints.
@@ -215,10 +215,14 @@ def main() -> None:
     """Count, compare, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--seeds", type=int, nargs="+", default=[16, 17, 18, 19])
-    parser.add_argument("--out", type=Path, default=ROOT / "docs" / "validation-acceptance.md")
+    parser.add_argument("--print", action="store_true", help="print the page instead of writing its section")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    write_text(given.out, page(given.seeds))
+    text = page(given.seeds)
+    if given.print:
+        print(text)
+    else:
+        write_section("validation.md", "acceptance", text)
 
 
 if __name__ == "__main__":

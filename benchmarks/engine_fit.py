@@ -1,4 +1,4 @@
-"""Fits the terms of engines to published measurements; writes docs/validation-engines.md with the errors.
+"""Fits the terms of engines to published measurements; writes the errors to docs/validation-engines.md.
 
     python benchmarks/engine_fit.py            # writes the page: errors by source, by model, worst cells, bands
     python benchmarks/engine_fit.py --terms    # the fitted terms beside those in runtimes.toml
@@ -12,11 +12,11 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import pandas as pd
 from engine_rows import Kernels, deepseek_errors, kernels_of, published_rows, speedups
+from pages import write_section
 from recorded import data_folder
 from scipy.optimize import least_squares
 
@@ -24,9 +24,7 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.writing import write_text
 
-ROOT = Path(__file__).resolve().parents[1]
 SERVED = "ML.ENERGY"
 TRANSFERS = (
     ("SGLang eagle", "vllm-0.10"),
@@ -40,7 +38,7 @@ TRANSFERS = (
     ("specdecode-bench eagle3", "vllm-0.14"),
     ("specdecode-bench ngram", "vllm-0.14"),
 )
-PAGE = f"""# Validation against engines
+PAGE = f"""# Published measurements of engines
 
 Written by `python benchmarks/engine_fit.py`: step times, inter-token latencies and speedups of serving engines that others
 published, beside the engine runtimes of `medusa-sim specs`. The measurements are not part of this project. {{rows}} cells fit
@@ -212,7 +210,7 @@ def error_table(rows: Sequence[Kernels], fitted: FloatArray, heldout: FloatArray
 
 
 def page(rows: Sequence[Kernels]) -> str:
-    """docs/validation-engines.md."""
+    """The section `engines` of docs/validation-engines.md."""
     values = fit(rows)
     fit_errors, out = errors(values, rows), heldout_errors(rows)
     models = []
@@ -286,7 +284,7 @@ def main() -> None:
     elif asked.print:
         print(page(rows))
     else:
-        write_text(ROOT / "docs" / "validation-engines.md", page(rows))
+        write_section("validation-engines.md", "engines", page(rows))
 
 
 if __name__ == "__main__":

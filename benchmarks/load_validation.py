@@ -1,4 +1,4 @@
-"""A full server, simulated, beside published measurements: writes docs/validation-load.md.
+"""A full server, simulated, beside published measurements: writes a section of docs/validation-engines.md.
 
     python benchmarks/load_validation.py            # the page
     python benchmarks/load_validation.py --print    # the same to the terminal
@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from engine_fit import engines_of, fit
 from engine_rows import PROMPTS, SERVED_MODELS, kernels_of, published_rows
+from pages import write_section
 from recorded import data_folder, named_rows, present
 
 from medusa_sim.errors import MedusaSimError
@@ -27,9 +27,7 @@ from medusa_sim.load.simulate import LoadTest, Server
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.writing import write_text
 
-ROOT = Path(__file__).resolve().parents[1]
 RUNTIME = "vllm-0.11"
 PROMPT_CV = 0.8
 ROUNDS = 8
@@ -50,7 +48,7 @@ LARGER = {
     "meta-llama/Llama-3.1-70B-Instruct": "llama-3.1-70b",
     "meta-llama/Llama-3.3-70B-Instruct": "llama-3.3-70b",
 }
-PAGE = """# Validation under load
+PAGE = """# A full server
 
 Written by `python benchmarks/load_validation.py`: a server that is always full, simulated with `medusa_sim.load`, beside ML.ENERGY's
 measurements of vLLM 0.11.1 on H100s (leaderboard 3.0, `max_num_seqs` caps the batch, the queue is never empty). The measurements are
@@ -160,7 +158,7 @@ def _percent(value: float) -> str:
 
 
 def page(rows: pd.DataFrame, left: list[str]) -> str:
-    """docs/validation-load.md."""
+    """The section `load` of docs/validation-engines.md."""
     lines = []
     for kind, part in rows.groupby("kind", sort=False):
         cells = [str(kind), str(len(part))]
@@ -201,7 +199,7 @@ def main() -> None:
     if parser.parse_args().print:
         print(text)
     else:
-        write_text(ROOT / "docs" / "validation-load.md", text)
+        write_section("validation-engines.md", "load", text)
 
 
 if __name__ == "__main__":

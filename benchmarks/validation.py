@@ -1,4 +1,6 @@
-"""Writes docs/validation.md: the simulator against a decoder on this project's own machines, and against papers.
+"""Writes two sections of docs/: the simulator against a decoder on this project's own CPUs, and against papers.
+
+validation-decoder.md, `steps`, and validation.md, `published`.
 
 Everything comes from files that are part of the project: profiles/operators and profiles/decoder hold what was
 measured, profiles/published what papers print. `make docs` runs this.
@@ -6,10 +8,10 @@ measured, profiles/published what papers print. `make docs` runs this.
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pandas as pd
+from pages import write_section
 
 from medusa_sim import data
 from medusa_sim.latency.by_name import LatencyName
@@ -26,19 +28,12 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.validate.comparison import ALLOWANCE
 from medusa_sim.validate.generations import validate_runs
 from medusa_sim.validate.steps import DecoderValidation, profile_meta, validate_decoder
-from medusa_sim.writing import write_text
 
 DECODER = "profiles/decoder"
 LATENCIES: tuple[LatencyName, ...] = ("measured", "calibrated")
 REACH = 0.05
 """How far above its floor a speedup, and how far below the best a chosen count, may lie."""
-PAGE = """# Validation
-
-Written by `python benchmarks/validation.py`. [accuracy.md](accuracy.md) has the errors on measured operators; here the
-simulator is compared with whole steps of a real decoder, and with what papers print.
-
-{sections}"""
-CPU = """## Steps and choices against the decoder on a CPU
+CPU = """# Steps and choices against the decoder on a CPU
 
 `make validate` does this anew on your machine, in about ten minutes: it measures operators and steps of the decoder
 with random weights in turns, fits kernels, predicts the steps, and compares. Kept here are runs on {machines},
@@ -66,7 +61,7 @@ often the right answer at larger batches is the smallest tree of the grid. 16 ro
 than 8, since the library changes its kernel between; the fitted model knows that (docs/method.md, S1).
 
 """
-RUNS = """## Tokens per step and wall clock of a trained decoder
+RUNS = """# Tokens per step and wall clock of a trained decoder
 
 The shipped checkpoint python-stdlib-medusa-1 (1.1 M parameters) generates greedily on 16 held-out prompts, batch 1 to
 8; `SIZES=1m benchmarks/cpu_ground_truth.sh OUT` does it anew. Tokens per step are predicted from head accuracies that
@@ -74,25 +69,17 @@ other prompts gave, steps from the operators of this CPU, the speedup from both;
 
 {tables}
 """
-GPU = """## On a GPU
-
-Still to come: no GPU was at hand. [validation-gpu.md](validation-gpu.md) has the plan (`make measure-gpu`, calls of nine
-minutes), and what was mended by reading and tested without one.
-
-"""
 
 
 def main() -> None:
-    """Write the page."""
-    target = (
-        Path(sys.argv[1]) if len(sys.argv) > 1 else Path(__file__).resolve().parents[1] / "docs/validation.md"
-    )
-    write_text(target, page())
+    """Write the sections."""
+    write_section("validation-decoder.md", "steps", decoder_steps())
+    write_section("validation.md", "published", published())
 
 
-def page() -> str:
-    """The whole page."""
-    return PAGE.format(sections=_cpu() + _runs() + GPU + _published()).rstrip("\n") + "\n"
+def decoder_steps() -> str:
+    """Steps and whole runs of the decoder on CPUs."""
+    return _cpu() + _runs()
 
 
 def _cpu() -> str:
@@ -104,7 +91,7 @@ def _cpu() -> str:
     for folder in folders:
         meta = profile_meta(folder.name)
         rows = "" if meta is None else f"{_rows(folder.name):,} measured operators"
-        tables.append(f"### {folder.name}\n\n{rows}\n")
+        tables.append(f"## {folder.name}\n\n{rows}\n")
         for latency in LATENCIES:
             found = _validated(folder, latency)
             summary.append(_summary(folder.name, latency, found))
@@ -186,14 +173,16 @@ def _plain(table: TextTable) -> str:
     return markdown(TextTable(headers=table.headers, rows=table.rows, right=table.right, title="")) + "\n"
 
 
-def _published() -> str:
-    parts = [
-        "## Against the published\n\nErrors are predicted / published - 1.\n\n",
-        _baselines(),
-        _figure7b(),
-        _rsd(),
-    ]
-    return "".join(parts)
+def published() -> str:
+    """Rates that papers print."""
+    return "".join(
+        [
+            "# Against the published\n\nErrors are predicted / published - 1.\n\n",
+            _baselines(),
+            _figure7b(),
+            _rsd(),
+        ]
+    )
 
 
 def _baselines() -> str:
@@ -224,17 +213,16 @@ def _baselines() -> str:
             title="",
         )  # fmt: skip
         tables.append(
-            f"### {target.title}\n\n`medusa-sim reproduce {name}`. host_us_per_launch "
+            f"## {target.title}\n\n`medusa-sim reproduce {name}`. host_us_per_launch "
             f"{target.frame['host_us_per_launch'].iloc[0]:.1f}, {target.caveat}; rows left out: mean "
             f"{percent(left.mean())}, worst {percent(left.max())}.\n\n{markdown(table)}\n"
         )
     return "".join(tables) + (
         "What explains the misses: Vicuna-33B takes longer than the host (launches) and longer than the device (reading "
         "65 GB): both take about as long there, and a plain maximum of the two misses it by 21 % (Table 1) and 10 % "
-        "(Table 4). The smooth maximum in use has one exponent, 3; Table 1 alone would ask for 2.7, Table 4 for 4.8, "
-        "and either predicts the other's rows within 12 %. The rates of Table 1 are read off a plot. The tables "
+        "(Table 4). The smooth maximum in use has one exponent, 3 ([method.md](method.md), Q2). The rates of Table 1 are read off a plot. The tables "
         "disagree with each other by 20 % on the same baselines, which is why nothing is fitted across them. "
-        "Overheads: [method.md](method.md) has the parts that are missing; Table 4's differ from Table 1's by up to "
+        "Overheads: the parts that are missing are in [method.md](method.md); Table 4's differ from Table 1's by up to "
         "0.2 for the same models, so that no one prediction meets both.\n\n"
     )
 
@@ -263,7 +251,7 @@ def _figure7b() -> str:
         title="",
     )
     return (
-        f"### {target.title}\n\n`medusa-sim reproduce figure7b`. {target.caveat}; errors are those of the other "
+        f"## {target.title}\n\n`medusa-sim reproduce figure7b`. {target.caveat}; errors are those of the other "
         f"twelve lengths.\n\n{markdown(table)}\nLong chains are predicted up to 8 % too slow: one acceptance rate "
         "for every position cannot hold both easy and hard stretches of a text, and easy ones carry long chains. "
         "Llama-1B and Vicuna-1B drafts are left out, their sizes are not public.\n\n"
@@ -296,7 +284,7 @@ def _rsd() -> str:
         title="",
     )
     return (
-        f"### {target.title}\n\n`medusa-sim reproduce rsd-token-rates`. {target.caveat}. Target and draft step: "
+        f"## {target.title}\n\n`medusa-sim reproduce rsd-token-rates`. {target.caveat}. Target and draft step: "
         f"{'; '.join(times)}.\n\n{markdown(table)}\n"
         "AR rows are predicted 15 to 20 % too slow: plain decoding does not pay for what the speculative loop does "
         "beside its forward passes (5 to 7 ms a step here), which the fit to chains puts into the target step. RSD-S "

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 import shlex
 from pathlib import Path
 
 import click
+import pages
 import pytest
+import validation
 from click.testing import CliRunner
 
 from medusa_sim.cli import cli
@@ -87,11 +88,19 @@ def test_no_page_names_a_machine_path() -> None:
         assert not re.findall(r"/(?:work|home|root|tmp)/", path.read_text(encoding="utf-8")), path
 
 
-def test_the_validation_page_is_current() -> None:
+def test_sections_of_the_validation_pages_are_current() -> None:
     """What benchmarks/validation.py writes from the files that are part of the project."""
-    spec = importlib.util.spec_from_file_location("validation_page", ROOT / "benchmarks" / "validation.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    assert (ROOT / "docs" / "validation.md").read_text(encoding="utf-8") == module.page(), "run `make docs`"
+    for page, name, text in (
+        ("validation-decoder.md", "steps", validation.decoder_steps()),
+        ("validation.md", "published", validation.published()),
+    ):
+        assert pages.read_section(page, name) == pages.as_section(text), "run `make docs`"
+
+
+@pytest.mark.parametrize("page", sorted(path.name for path in ROOT.glob("docs/validation*.md")))
+def test_sections_that_scripts_write_have_an_end(page: str) -> None:
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    begun = re.findall(r"(?m)^<!-- ([a-z-]+): ", text)
+    assert begun
+    assert begun == re.findall(r"(?m)^<!-- end ([a-z-]+) -->", text)
+    assert all(pages.read_section(page, name).startswith("## ") for name in begun)

@@ -1,6 +1,6 @@
-"""A record of the engine as Markdown.
+"""A record of the engine as Markdown: the section `run` of docs/validation-engines.md.
 
-python benchmarks/engine/page.py profiles/engines/* > docs/validation-engine.md
+python benchmarks/engine/page.py profiles/engines/*
 """
 
 from __future__ import annotations
@@ -150,5 +150,8 @@ def _acceptance(found: EngineValidation) -> list[str]:
 
 if __name__ == "__main__":
     folders = [Path(name) for name in sys.argv[1:]]
-    print("# Validation against a served engine\n")
-    print("\n".join(page(validate_engine(folder)) for folder in folders), end="")
+    sys.path.append(str(Path(__file__).resolve().parents[1]))
+    from pages import write_section
+
+    text = "\n".join(page(validate_engine(folder)) for folder in folders)
+    write_section("validation-engines.md", "run", f"# A served engine on a CPU\n\n{text}")

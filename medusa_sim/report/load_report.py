@@ -38,7 +38,7 @@ from medusa_sim.writing import write_folder
 
 _TRUST = (
     "Steps are those of `sweep` and `recommend` for the same scenario, with their errors "
-    "(docs/validation-engines.md); docs/validation-load.md has the errors under load.",
+    "(docs/validation-engines.md has them, those under load too).",
     "Drafts are accepted by position with the profile's rates; --acceptance-spread says how far requests "
     "differ.",
     "Routing between servers, priorities, and requests that are cancelled are not simulated.",

@@ -1,0 +1,36 @@
+"""Sections of pages under docs/ that scripts write: from `<!-- NAME: COMMAND -->` to `<!-- end NAME -->`."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from medusa_sim.writing import write_text
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+
+
+def read_section(page: str, name: str) -> str:
+    """The text of a section of docs/`page`. Raises ValueError where the page has no such section."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    start, end = _bounds(page, text, name)
+    return text[start:end]
+
+
+def write_section(page: str, name: str, content: str) -> None:
+    """Put `content`, a page with a title of its own, into a section of docs/`page`, one heading level down."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    start, end = _bounds(page, text, name)
+    write_text(DOCS / page, text[:start] + as_section(content) + text[end:])
+
+
+def as_section(content: str) -> str:
+    """A page as a section of another one."""
+    return re.sub(r"(?m)^(#+ )", r"#\1", content).strip("\n") + "\n"
+
+
+def _bounds(page: str, text: str, name: str) -> tuple[int, int]:
+    found = re.search(rf"(?s)<!-- {name}: [^\n]* -->\n\n(.*?)\n<!-- end {name} -->", text)
+    if found is None:
+        raise ValueError(f"docs/{page} has no section `{name}`; write `<!-- {name}: COMMAND -->` and its end")
+    return found.span(1)
