@@ -20,6 +20,7 @@ __all__ = ["cli", "main"]
 
 @click.group(
     cls=LazyGroup,
+    context_settings={"max_content_width": 120},
     epilog=examples(
         "medusa-sim sweep --gpu h100-sxm --model llama-3-8b --batch 1..64",
         "medusa-sim sweep --batch 1..64 --report out",
