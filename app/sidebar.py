@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import inputs
@@ -160,7 +160,7 @@ def model_choice(
     if chosen in options:
         return chosen
     # What is typed is never opened as a file: the app may be open to others.
-    if chosen.count("/") > 1 or Path(chosen).exists():
+    if chosen.count("/") > 1 or os.path.exists(chosen):  # noqa: PTH110  # Path.exists fails on a long name
         raise UsageError(f"Model {chosen[:60]!r}: pick a name, or type a Hugging Face id such as {_AN_ID}")
     return load_model(chosen).name
 
