@@ -15,9 +15,8 @@ def warnings(answer: Recommendation) -> list[str]:
     for row in answer.schedule:
         where = f"batch {span(row.batch_min, row.batch_max)}, length {row.seq_len}"
         if not row.fits_memory:
-            most = row.max_batch_without
-            at_most = f"at most batch {most} fits" if most else "no batch fits at this length"
-            told.append(f"{where}: does not fit even without speculation; {at_most}")
+            if most := row.max_batch_without:  # where nothing fits, what is missing says so
+                told.append(f"{where}: does not fit even without speculation; at most batch {most} fits")
         elif row.candidates == 1 and row.speculative_speedup <= 1.0:
             told.append(
                 f"{where}: speculation LOSES here ({times(row.speculative_speedup)} at best); switch it off"

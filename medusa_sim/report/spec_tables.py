@@ -37,6 +37,10 @@ def shown_value(row: SpecRow) -> str:
     return with_prefix(float(row.value), _PREFIXED[row.unit], digits=4)
 
 
+_LONG_VALUE = 24
+"""Characters from which a value is words and may run over several lines."""
+
+
 def detail_table(entry: SpecEntry) -> TextTable:
     """One line for each fact: value, source, remark. A source that repeats is written once."""
     rows = []
@@ -48,7 +52,7 @@ def detail_table(entry: SpecEntry) -> TextTable:
     return TextTable(
         headers=("key", "value", "source"),
         rows=tuple(rows),
-        right=(False, True, False),
+        right=(False, all(len(value) <= _LONG_VALUE for _, value, _ in rows), False),
         title=f"{entry.kind} {entry.name}",
     )
 

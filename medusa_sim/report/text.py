@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 _LONG_TEXT = 40
 """A column of words wider than this may run over several lines at a terminal."""
+_NARROWEST = 18
+"""Characters that such a column keeps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +121,7 @@ def on_terminal(table: TextTable, width: int) -> str | None:
 
     table = table.within(width - 2, between=3)
     shortest = [
-        size if right or size <= _LONG_TEXT else _LONG_TEXT
+        size if right or size <= _LONG_TEXT else _NARROWEST
         for size, right in zip(table.widths, table.right, strict=True)
     ]
     if _rich_width(shortest) > width:
@@ -128,7 +130,11 @@ def on_terminal(table: TextTable, width: int) -> str | None:
     for header, right, size in zip(table.headers, table.right, table.widths, strict=True):
         fixed = right or size <= _LONG_TEXT
         drawn.add_column(
-            header, justify="right" if right else "left", no_wrap=fixed, min_width=size if fixed else None
+            header,
+            justify="right" if right else "left",
+            no_wrap=fixed,
+            min_width=size if fixed else None,
+            overflow="ellipsis" if fixed else "fold",  # an address keeps its end
         )
     for row in table.rows:
         drawn.add_row(*row)
