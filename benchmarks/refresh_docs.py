@@ -1,8 +1,8 @@
 """Writes what the documentation shows of the program: `make docs`.
 
-docs/cli.md from the help pages, sections of docs/validation*.md, docs/speedup.png from the default report, the
-outputs of docs/medusa_sim.ipynb, the house of README.md, and in README.md, docs/guide.md, docs/load.md and
-docs/engine-loop.md every ```text block behind a ```sh block.
+docs/cli.md from the help pages, sections of docs/validation*.md, docs/speedup.png from the default report,
+the outputs of docs/medusa_sim.ipynb, the house of README.md, and in README.md, docs/guide.md, docs/load.md
+and docs/engine-loop.md every ```text block behind a ```sh block.
 """
 
 from __future__ import annotations
