@@ -109,6 +109,11 @@ HOUSE = (
             "question",
         ),
     ),
+    Room(
+        ("setups",),
+        "which set-up: all that model, card and engine allow, the frontier, the one for a target",
+        ("question", "setup", "frontier", "comparison"),
+    ),
     Room(("export",), "launch settings of engines"),
     Room(("decoder",), "a real Medusa decoder (torch), what one reads in an hour; training/ beside it"),
     Room(("measure",), "microbenchmarks of this device"),

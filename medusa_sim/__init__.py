@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from medusa_sim.api import Answer as Answer
     from medusa_sim.api import Scenario as Scenario
     from medusa_sim.api import SingleStep as SingleStep
+    from medusa_sim.api import compare as compare
     from medusa_sim.api import recommend as recommend
     from medusa_sim.api import simulate as simulate
     from medusa_sim.api import sweep as sweep
     from medusa_sim.api import time_rows as time_rows
     from medusa_sim.errors import MedusaSimError as MedusaSimError
+    from medusa_sim.report.compare_text import Compared as Compared
     from medusa_sim.report.load_frames import Simulation as Simulation
     from medusa_sim.specs.gpu import load_gpu as load_gpu
     from medusa_sim.specs.models import load_model as load_model
@@ -31,10 +33,12 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Answer": "medusa_sim.api",
+    "Compared": "medusa_sim.report.compare_text",
     "MedusaSimError": "medusa_sim.errors",
     "Scenario": "medusa_sim.api",
     "Simulation": "medusa_sim.report.load_frames",
     "SingleStep": "medusa_sim.api",
+    "compare": "medusa_sim.api",
     "load_acceptance": "medusa_sim.acceptance.profile",
     "load_gpu": "medusa_sim.specs.gpu",
     "load_model": "medusa_sim.specs.models",
@@ -46,10 +50,12 @@ _HOMES = {
 
 __all__ = [
     "Answer",
+    "Compared",
     "MedusaSimError",
     "Scenario",
     "Simulation",
     "SingleStep",
+    "compare",
     "load_acceptance",
     "load_gpu",
     "load_model",

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import os
 import shlex
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from numbers import Real
@@ -53,6 +53,7 @@ if TYPE_CHECKING:
     from medusa_sim.load.policies import Policy
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.report.check_text import Checked
+    from medusa_sim.report.compare_text import Compared
     from medusa_sim.report.load_frames import Simulation
 
 Sizes = int | Iterable[int]
@@ -534,6 +535,43 @@ def simulate(
     known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
     ours = {name: given.pop(name) for name in list(given) if name in known and name not in _OF_A_LOAD}
     return _scenario(ours).simulate(policies, rates, **given)
+
+
+def compare(
+    model: str | Path | Model = DEFAULT_MODEL,
+    *,
+    price: float | Mapping[str, float] | None = None,
+    advance: Callable[[int, int], None] | None = None,
+    **given: Any,
+) -> Compared:
+    """Which set-up, as `medusa-sim compare`: sentence, chosen, frontier, table, runners_up, refused.
+
+    price: dollars per GPU-hour of every card, or by card. advance: told (set-ups priced, of so many). given:
+    fields of `medusa_sim.setups.question.Question` (tokens_per_s_per_user, rate, ...) and of
+    `medusa_sim.setups.setup.Choices` (gpus: cards; counts, engines, drafters, ...), one value or several;
+    every other is an argument of each scenario (acceptance, latency, data_dir, ...). Raises UsageError for an
+    unknown name, for a question that makes no sense, and where every set-up is refused.
+    """
+    from medusa_sim.report.compare_text import Compared
+    from medusa_sim.setups.comparison import compare as compared
+    from medusa_sim.setups.question import Question as Asked
+    from medusa_sim.setups.setup import Choices
+
+    known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
+    asked, choices = (
+        {name: given.pop(name) for name in kind.__dataclass_fields__ if name in given}
+        for kind in (Asked, Choices)
+    )
+    for name in given:
+        if name not in known:
+            raise UsageError(unknown_name("argument of a comparison", name, {*known, *asked, *choices}))
+    for part, names in ((choices, _LISTS_OF_CHOICES), (asked, ("batches", "drafts"))):
+        part.update({name: tuple(_several(part[name])) for name in names if part.get(name) is not None})
+    found = compared(model, Asked(**asked), Choices(**choices), prices=price, advance=advance, **given)
+    return Compared(comparison=found)
+
+
+_LISTS_OF_CHOICES = ("gpus", "counts", "weight_dtypes", "kv_dtypes", "engines", "drafters", "eps")
 
 
 def time_rows(

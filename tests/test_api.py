@@ -19,8 +19,8 @@ from medusa_sim.errors import UsageError
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 PUBLIC = (
-    "Answer", "MedusaSimError", "Scenario", "Simulation", "SingleStep", "load_acceptance", "load_gpu",
-    "load_model", "recommend", "simulate", "sweep", "time_rows",
+    "Answer", "Compared", "MedusaSimError", "Scenario", "Simulation", "SingleStep", "compare",
+    "load_acceptance", "load_gpu", "load_model", "recommend", "simulate", "sweep", "time_rows",
 )  # fmt: skip
 
 

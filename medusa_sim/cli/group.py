@@ -23,6 +23,7 @@ COMMANDS = (
     "sweep",
     "recommend",
     "load",
+    "compare",
     "check",
     "roofline",
     "time",

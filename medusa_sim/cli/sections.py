@@ -13,13 +13,13 @@ MOST_FIRST = 6
 SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     (
         "Engine and GPUs",
-        ("--runtime", "--tp", "--ep", "--dp-attention", "--overlap", "--kernels", "--latency", "--fallback",
-         "--cache", "--device", "--threads"),
+        ("--runtime", "--engine", "--tp", "--ep", "--dp-attention", "--overlap", "--kernels", "--latency",
+         "--fallback", "--cache", "--device", "--threads"),
     ),
     (
         "Drafts and acceptance",
-        ("--candidates", "--candidates-max", "--max-drafts", "--chain-only", "--heads", "--draft-model",
-         "--draft-runtime", "--draft-vocab", "--match-rate", "--workload", "--lossless"),
+        ("--candidates", "--candidates-max", "--drafts", "--max-drafts", "--chain-only", "--heads",
+         "--draft-model", "--draft-runtime", "--draft-vocab", "--match-rate", "--workload", "--lossless"),
     ),
     ("Number formats", ("--dtype", "--weight-dtype", "--kv-dtype")),
     (
@@ -33,7 +33,8 @@ SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
     ),
     (
         "What is asked for",
-        ("--objective", "--max-latency-ms", "--ttft-ms", "--tpot-ms", "--e2e-ms", "--share", "--target-rate",
+        ("--objective", "--max-latency-ms", "--tokens-per-s-per-user", "--ttft-ms", "--tpot-ms", "--e2e-ms",
+         "--share", "--target-rate", "--measure",
          "--free-within", "--switch-gain", "--baseline", "--scope", "--search", "--price"),
     ),
     ("Launch settings", ("--export", "--engine-version", "--draft-path", "--ab")),

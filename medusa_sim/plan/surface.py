@@ -191,6 +191,16 @@ class Surface:
         )
         return low, high
 
+    @cached_property
+    def tpot_band_us(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) 80 % of `served.tpot_us`: bands of the step and of its tokens, in quadrature."""
+        found, time_us = self.in_flight, self.served.tpot_us
+        own_us, tokens = found.step_us / found.tokens_per_step, found.tokens_per_step
+        few, many = found.tokens_band
+        faster = np.exp(-np.hypot(np.log(found.step_us / found.low_us), np.log(many / tokens)))
+        slower = np.exp(np.hypot(np.log(found.high_us / found.step_us), np.log(tokens / few)))
+        return time_us + own_us * (faster - 1.0), time_us + own_us * (slower - 1.0)
+
     @property
     def tokens_per_s(self) -> FloatArray:
         """(B, S, 1 + C) tokens per second of the whole batch: of decode steps, with traffic of the server."""

@@ -7,6 +7,7 @@
     (N9)  itl      = step + filter + g carried,  g = f^2 / (f^2 + (1 - f)^2)
     (N10) tpot     = (step + filter + f carried) / tau
     (N11) tokens/s = b / tpot
+    (N12) ttft     = server + 3/2 step + linear(m + P) - linear(m) + attention(P)
 
 P and N are the mean tokens of a prompt and of an output: in a server that stays full every finished request
 brings a prompt, which a decode step carries. (N9) is the median gap: it sees carried prompts where most steps
@@ -103,6 +104,21 @@ def carried_prompts(
     attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
     apart = setting.parallel.tp if setting.parallel.dp_attention else 1  # each GPU attends to its own prompts
     return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us / apart)
+
+
+def first_token_us(
+    setting: Setting, step_us: FloatArray, batch: Size, candidates: Size, traffic: Traffic
+) -> FloatArray:
+    """(N12) mean time to the first token in a server that is full but keeps no queue, microseconds.
+
+    A request waits for half the running step, then its whole prompt rides on the next one.
+    """
+    engine = setting.runtime.engine
+    rows = np.asarray(batch, dtype=np.float64) * processed_tokens(setting, candidates)
+    linear = linear_us(setting, rows + traffic.prompt_tokens) - linear_us(setting, rows)
+    attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
+    server_us = 0.0 if engine is None else engine.server_us.value
+    return np.asarray(1.5 * step_us + np.maximum(linear, 0.0) + attention_us + server_us)
 
 
 def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatArray:

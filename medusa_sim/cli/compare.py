@@ -1,0 +1,216 @@
+"""`medusa-sim compare`: which GPUs, how many, split how, in which precision, with which drafter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from medusa_sim.cli.grids import BATCH, TP, Axis, GridType
+from medusa_sim.cli.group import examples
+from medusa_sim.cli.names import ACCEPTANCE, GPUS, MODEL, NameType
+from medusa_sim.cli.options import Command, PositiveFloat, latency_options, output_options
+from medusa_sim.cli.output import Output
+from medusa_sim.cli.sections import Sectioned
+from medusa_sim.errors import UsageError, shown
+from medusa_sim.plan.defaults import DEFAULT_MODEL, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
+
+if TYPE_CHECKING:
+    from medusa_sim.setups.comparison import Comparison
+
+_DRAFTS = Axis("drafts", powers_of_two=False, largest=64)
+
+
+def _formats(data_dir: str | None) -> tuple[str, ...]:
+    del data_dir
+    from medusa_sim.specs.formats import FORMATS
+
+    return tuple(FORMATS)
+
+
+def _engines(data_dir: str | None) -> tuple[str, ...]:
+    del data_dir
+    from medusa_sim.specs.runtime import runtime_aliases
+
+    return tuple(runtime_aliases())
+
+
+def _drafters(data_dir: str | None) -> tuple[str, ...]:
+    del data_dir
+    from medusa_sim.setups.setup import PLAIN
+    from medusa_sim.step.drafter.registry import drafter_names
+
+    return (PLAIN, *drafter_names())
+
+
+def _limit(name: str, what: str) -> Callable[[Command], Command]:
+    return click.option(name, type=PositiveFloat(), default=None, help=f"{what} [no limit].")
+
+
+@click.command(
+    cls=Sectioned,
+    short_help="Which GPUs, split, precision, engine, drafter and drafts for a target.",
+    epilog=examples(
+        "medusa-sim compare --model llama-3.1-8b --tokens-per-s-per-user 50",
+        "medusa-sim compare --gpu h200-sxm,b200 --model deepseek-r1 --gpus 4,8 --drafter none,mtp "
+        "--prompt-tokens 1000 --output-tokens 1000 --tokens-per-s-per-user 50 --format csv",
+        "medusa-sim compare --model llama-3.1-8b --rate 40 --tpot-ms 15 --price h100-sxm=2.5,b200=5",
+    ),
+)
+@click.option("--gpu", "gpus", type=GPUS, default=None, help="Cards [all of data centres].")
+@click.option(
+    "--model",
+    type=MODEL,
+    default=DEFAULT_MODEL,
+    show_default=True,
+    help="Model, or the path of a Hugging Face config.json.",
+)
+@click.option("--gpus", "counts", type=GridType(TP), default=None, help="GPUs of one copy [1,2,4,8].")
+@click.option(
+    "--drafter",
+    "drafters",
+    type=NameType("drafters", _drafters, many=True),
+    default=None,
+    help="What proposes drafts, `none` among them [none and those whose acceptance on this model is known].",
+)
+@click.option(
+    "--batch",
+    "batches",
+    type=GridType(BATCH),
+    default=None,
+    help="Requests of one copy that are tried [1 to 512].",
+)
+@click.option(
+    "--tokens-per-s-per-user", type=PositiveFloat(), default=None, help="Slowest stream [no limit]."
+)
+@_limit("--ttft-ms", "Longest time to the first token")
+@_limit("--tpot-ms", "Longest time per further token")
+@_limit("--e2e-ms", "Longest time of a whole request")
+@click.option("--rate", type=PositiveFloat(), default=None, help="Requests a second, of all copies together.")
+@click.option("--users", type=click.IntRange(1), default=None, help="Requests at once, of all copies.")
+@click.option(
+    "--prompt-tokens",
+    type=PositiveFloat(),
+    default=LOAD_PROMPT_TOKENS,
+    show_default=True,
+    help="Mean prompt of a request.",
+)
+@click.option(
+    "--output-tokens",
+    type=PositiveFloat(),
+    default=LOAD_OUTPUT_TOKENS,
+    show_default=True,
+    help="Mean output of a request.",
+)
+@click.option(
+    "--measure",
+    type=click.Choice(("cost", "throughput", "energy")),
+    default=None,
+    help="What the best set-up saves [cost; throughput a GPU where a card has no price].",
+)
+@click.option(
+    "--price", "prices", default=None, help="Dollars per GPU-hour: 2.5, or by card h100-sxm=2.5,b200=5."
+)
+@click.option(
+    "--engine",
+    "engines",
+    type=NameType("engines", _engines, many=True),
+    default=None,
+    help="Engines [vllm, sglang and tensorrt-llm].",
+)
+@click.option("--ep", "eps", type=GridType(TP), default=None, help="Groups of experts [1 and all GPUs].")
+@click.option(
+    "--dp-attention/--no-dp-attention",
+    default=None,
+    help="Attention of other sequences on every GPU [both, where latent attention allows it].",
+)
+@click.option(
+    "--weight-dtype",
+    "weight_dtypes",
+    type=NameType("formats", _formats, many=True),
+    default=None,
+    help="Precision of the weights [as published, fp8 and nvfp4].",
+)
+@click.option(
+    "--kv-dtype",
+    "kv_dtypes",
+    type=NameType("formats", _formats, many=True),
+    default=None,
+    help="Precision of the KV cache [as published].",
+)
+@click.option("--drafts", type=GridType(_DRAFTS), default=None, help="Draft lengths [1 to 5, and 7].")
+@click.option(
+    "--acceptance", type=ACCEPTANCE, default=None, help="Of every drafter [each drafter's own on this model]."
+)
+@click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model and pard.")
+@latency_options
+@output_options
+def compare(output: Output, prices: str | None, model: str, **names: Any) -> None:
+    """Which set-up: every one that the model, the cards and the engines allow, priced at steady batches.
+
+    The table says first which set-up meets the limits at the least cost, then what nothing beats, the
+    runners-up within the interval, and what was refused; --format csv and json carry every row.
+    """
+    from dataclasses import fields
+
+    from medusa_sim.cli.progress import progress
+    from medusa_sim.report.compare_text import compare_values, told_of_prices
+    from medusa_sim.setups.comparison import compare as compared
+    from medusa_sim.setups.question import Question
+    from medusa_sim.setups.setup import Choices
+
+    asked, choices = (
+        {entry.name: given for entry in fields(kind) if (given := names.pop(entry.name, None)) is not None}
+        for kind in (Question, Choices)
+    )
+    with progress("set-ups") as advance:
+        answer = compared(
+            model,
+            Question(**asked),
+            Choices(**choices),
+            prices=_prices(prices),
+            advance=lambda done, total: advance(done, total, None),
+            **names,
+        )
+    if output.form == "table":
+        output.text(page(output, answer))
+        return
+    for line in (*answer.warnings, *told_of_prices(answer)):
+        click.echo(line, err=True)
+    output.rows(answer.table, "compare", **compare_values(answer))
+
+
+def page(output: Output, answer: Comparison) -> str:
+    """The answer for people."""
+    from medusa_sim.report.compare_text import (
+        MOST_ROWS,
+        frontier_table,
+        refused_lines,
+        rows_table,
+        sentence,
+        told_of_prices,
+    )
+
+    parts = [sentence(answer), "", output.drawn(frontier_table(answer)).strip("\n"), ""]
+    if len(others := answer.runners_up.head(MOST_ROWS)):
+        title = f"Not told apart from it ({len(answer.runners_up)} set-ups within the interval):"
+        parts += [output.drawn(rows_table(others, title)).strip("\n"), ""]
+    parts += [f"refused: {line}" for line in refused_lines(answer)]
+    parts += [f"warning: {line}" for line in (*answer.warnings, *told_of_prices(answer))]
+    return "\n".join(parts) + "\n"
+
+
+def _prices(given: str | None) -> float | dict[str, float] | None:
+    """`2.5`, or `h100-sxm=2.5,b200=5`. Raises UsageError for anything else."""
+    if given is None:
+        return None
+    try:
+        if "=" not in given:
+            return float(given)
+        pairs = [part.split("=") for part in given.split(",")]
+        return {gpu.strip(): float(usd) for gpu, usd in pairs}
+    except ValueError:
+        raise UsageError(
+            f"--price {shown(given)}: dollars per GPU-hour, 2.5, or by card, h100-sxm=2.5,b200=5"
+        ) from None

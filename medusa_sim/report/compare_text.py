@@ -1,0 +1,212 @@
+"""A comparison of set-ups for people: the answer in a sentence, the frontier, the runners-up, the refused."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from medusa_sim.report.cost_text import price_lines
+from medusa_sim.report.numbers import NOTHING, significant
+from medusa_sim.report.text import TextTable
+from medusa_sim.setups.comparison import SET_UP, Comparison
+from medusa_sim.setups.setup import PLAIN
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST_ROWS = 12
+"""Rows of a table for people; the whole table is the CSV."""
+UNITS = {
+    "usd_per_million_tokens": "${} a million tokens",
+    "tokens_per_s_per_gpu": "{} tokens/s a GPU",
+    "joule_per_token": "{} J a token",
+}
+"""How the measures are told."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Compared:
+    """What `ms.compare` returns: the answer as a sentence, frames and, in a notebook, a page."""
+
+    comparison: Comparison
+
+    @property
+    def sentence(self) -> str:
+        """The set-up for the target and what it costs, beside the best that does not speculate."""
+        return sentence(self.comparison)
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """Every set-up at every batch, columns `medusa_sim.setups.comparison.COLUMNS`."""
+        return self.comparison.table
+
+    @property
+    def frontier(self) -> pd.DataFrame:
+        """Rows that nothing beats, the fastest stream first."""
+        return self.comparison.frontier
+
+    @property
+    def chosen(self) -> dict[str, Any] | None:
+        """The row for the target; None where no set-up keeps the limits."""
+        return self.comparison.chosen
+
+    @property
+    def runners_up(self) -> pd.DataFrame:
+        """The best row of every other set-up whose interval reaches the chosen one's."""
+        return self.comparison.runners_up
+
+    @property
+    def refused(self) -> list[dict[str, str]]:
+        """Set-ups that cannot run, each with the reason."""
+        return [{"setup": item.setup, "reason": item.reason} for item in self.comparison.refused]
+
+    @property
+    def warnings(self) -> list[str]:
+        """What must not be overlooked, a line each."""
+        return [*self.comparison.warnings, *told_of_prices(self.comparison)]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything but the rows, as `--format json` writes it before them."""
+        return compare_values(self.comparison)
+
+    def __repr__(self) -> str:
+        """The sentence."""
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        """Sentence and frontier for notebooks."""
+        from html import escape
+
+        shown = frontier_table(self.comparison)
+        head = "".join(f"<th>{escape(name)}</th>" for name in shown.headers)
+        body = "".join(
+            "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in shown.rows
+        )
+        return f"<p>{escape(self.sentence)}</p><table><tr>{head}</tr>{body}</table>"
+
+
+def sentence(answer: Comparison) -> str:
+    """`2 x h200-sxm, TP 2, fp8, vllm, eagle3 with 2 drafts at 48 requests: $0.21 a million tokens, ...`."""
+    chosen, plain = answer.chosen, answer.chosen_plain
+    if chosen is None:
+        fastest = answer.table.tokens_per_s_per_user.max()
+        return (
+            f"No set-up of {answer.model.name} keeps the limits: the fastest stream of any is "
+            f"{significant(float(fastest), 3)} tokens/s."
+        )
+    told = f"{setup_text(chosen)}, {drafting_text(answer, chosen)}: {_worth(answer, chosen)}"
+    told += f", {significant(chosen['tokens_per_s_per_user'], 3)} tokens/s a user"
+    if chosen["drafter"] == PLAIN:
+        return f"{told}; no drafter does better."
+    if plain is None:
+        return f"{told}; without speculation no set-up keeps the limits."
+    same = all(plain[name] == chosen[name] for name in SET_UP if name != "drafter")
+    where = f"{plain['gpus']} x {plain['gpu']}" if same else setup_text(plain)
+    return (
+        f"{told}; {'the same' if same else 'the best'} without speculation: {where}, {_worth(answer, plain)}."
+    )
+
+
+def setup_text(row: Mapping[Any, Any]) -> str:
+    """`8 x h200-sxm, TP 4, EP 4, fp8_block, sglang`: all GPUs first."""
+    told = [f"{row['gpus']} x {row['gpu']}"]
+    told += [f"TP {row['tp']}"] if row["tp"] > 1 else []
+    told += [f"EP {row['ep']}"] if row["ep"] > 1 else []
+    told += ["data-parallel attention"] if row["dp_attention"] else []
+    return ", ".join([*told, row["precision"], row["engine"]])
+
+
+def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
+    """`eagle3 with 3 drafts to 8 requests, 2 to 48`, up to the batch of the row; `plain, 64 requests`."""
+    requests = f"{row['batch']} requests" + (" a copy" if row["replicas"] > 1 else "")
+    if row["drafter"] == PLAIN:
+        return f"no speculation, {requests}"
+    table = answer.table
+    own = table[(table[list(SET_UP)] == [row[name] for name in SET_UP]).all(axis=1)]
+    own = own[own.batch <= row["batch"]].sort_values("batch")
+    first, last = int(own.drafts.iloc[0]), int(row["drafts"])
+    few = f" ({first} where few run)" if first != last else ""
+    return f"{row['drafter']} with {last} draft{'s' if last > 1 else ''} at {requests}{few}"
+
+
+def _worth(answer: Comparison, row: Mapping[str, Any]) -> str:
+    return UNITS[answer.column].format(significant(float(row[answer.column]), 3))
+
+
+def frontier_table(answer: Comparison) -> TextTable:
+    """Rows of the frontier, thinned to MOST_ROWS."""
+    rows = answer.frontier
+    every = max(1, -(-len(rows) // MOST_ROWS))
+    kept = (rows.index % every == 0) | rows.chosen | (rows.index == len(rows) - 1)
+    return rows_table(rows[kept], "Nothing is both faster for the user and better:")
+
+
+def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
+    """Set-ups as rows of text."""
+    headers = (
+        "", "set-up", "drafter", "drafts", "batch", "tokens/s/user", "80 %", "tokens/s/GPU", "$/M tokens",
+        "J/token",
+    )  # fmt: skip
+    cells = []
+    for row in rows.to_dict("records"):
+        low, high = row["tokens_per_s_per_user_low"], row["tokens_per_s_per_user_high"]
+        numbers = (row["tokens_per_s_per_gpu"], row["usd_per_million_tokens"], row["joule_per_token"])
+        cells.append(
+            (
+                "*" if row["chosen"] else "", setup_text(row), row["drafter"], str(row["drafts"] or NOTHING),
+                str(row["batch"]), significant(row["tokens_per_s_per_user"], 3),
+                f"{significant(low, 3)}-{significant(high, 3)}",
+                *(significant(float(value), 3) for value in numbers),
+            )
+        )  # fmt: skip
+    right = (False, False, False, *[True] * (len(headers) - 3))
+    return TextTable(headers, tuple(cells), right, title, expendable=("J/token", "80 %"))
+
+
+def refused_lines(answer: Comparison) -> list[str]:
+    """A line a reason, with the first set-up that it refuses and how many more."""
+    by_reason: dict[str, list[str]] = {}
+    for item in answer.refused:
+        by_reason.setdefault(item.reason, []).append(item.setup)
+    return [
+        f"{setups[0]}{f' and {len(setups) - 1} more' if len(setups) > 1 else ''}: {reason}"
+        for reason, setups in by_reason.items()
+    ]
+
+
+def told_of_prices(answer: Comparison) -> list[str]:
+    """What prices the answer rests on, and what it saves where a card has none."""
+    lines = price_lines(list(answer.scenarios.values()))
+    missing = sorted({item.gpu.name for item in answer.scenarios.values() if item.price is None})
+    if missing:
+        lines.append(
+            f"no price is listed for {', '.join(missing)}: give --price {missing[0]}=USD; set-ups are "
+            f"compared by {answer.measure}"
+        )
+    return lines
+
+
+def compare_values(answer: Comparison) -> dict[str, Any]:
+    """What JSON says beside the rows."""
+    return {
+        "answer": sentence(answer),
+        "measure": answer.measure,
+        "chosen": _plain_values(answer.chosen),
+        "chosen_without_speculation": _plain_values(answer.chosen_plain),
+        "runners_up": [_plain_values(row) for row in answer.runners_up.to_dict("records")],
+        "refused": [{"setup": item.setup, "reason": item.reason} for item in answer.refused],
+        "warnings": [*answer.warnings, *told_of_prices(answer)],
+    }
+
+
+def _plain_values(row: Mapping[Any, Any] | None) -> dict[str, Any] | None:
+    """A row of Python's own numbers; what is not known is null."""
+    if row is None:
+        return None
+    values = {str(name): getattr(value, "item", lambda value=value: value)() for name, value in row.items()}
+    return {
+        name: None if isinstance(value, float) and math.isnan(value) else value
+        for name, value in values.items()
+    }

@@ -1,0 +1,86 @@
+"""What set-ups are compared for: lengths, limits, a rate or a number of users, and what is to be saved."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import numpy as np
+
+from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.plan.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
+from medusa_sim.units import KILO
+
+Measure = Literal["cost", "throughput", "energy"]
+MEASURES: tuple[Measure, ...] = get_args(Measure)
+COLUMN: dict[Measure, str] = {
+    "cost": "usd_per_million_tokens",
+    "throughput": "tokens_per_s_per_gpu",
+    "energy": "joule_per_token",
+}
+"""What a measure reads."""
+LOWER_IS_BETTER: tuple[Measure, ...] = ("cost", "energy")
+BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+"""Requests in one copy of the model that are tried."""
+DRAFTS = (1, 2, 3, 4, 5, 7)
+"""Draft lengths that are tried: those that recipes of engines use."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked.
+
+    prompt_tokens, output_tokens: means of a request. ttft_ms, tpot_ms, e2e_ms: longest time to the first
+    token, per further token and of a whole request; tokens_per_s_per_user: slowest stream; None: no limit.
+    rate: requests a second, or users: requests at once, of all copies together (neither: one full copy).
+    measure: what is to be saved; None: cost where every card has a price, else throughput. batches: requests
+    of one copy; drafts: draft lengths. Raises UsageError for what makes no sense.
+    """
+
+    prompt_tokens: float = LOAD_PROMPT_TOKENS
+    output_tokens: float = LOAD_OUTPUT_TOKENS
+    ttft_ms: float | None = None
+    tpot_ms: float | None = None
+    e2e_ms: float | None = None
+    tokens_per_s_per_user: float | None = None
+    rate: float | None = None
+    users: int | None = None
+    measure: Measure | None = None
+    batches: tuple[int, ...] = BATCHES
+    drafts: tuple[int, ...] = DRAFTS
+
+    def __post_init__(self) -> None:
+        for name in ("prompt_tokens", "output_tokens"):
+            if not 1.0 <= getattr(self, name) < np.inf:
+                raise UsageError(f"{name} {getattr(self, name):g}: a finite number from 1 is needed")
+        for name in ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_per_user", "rate", "users"):
+            given = getattr(self, name)
+            if given is not None and not 0.0 < given < np.inf:
+                raise UsageError(f"{name} {given:g}: a finite number above 0 is needed")
+        if self.rate is not None and self.users is not None:
+            raise UsageError("a rate and a number of users each fix the traffic: give one of them")
+        if self.measure is not None and self.measure not in MEASURES:
+            raise UsageError(unknown_name("measure", self.measure, MEASURES))
+        for name in ("batches", "drafts"):
+            given = getattr(self, name)
+            if not given or min(given) < 1:
+                raise UsageError(f"{name} {given}: at least one whole number from 1 is needed")
+
+    @property
+    def seq_len(self) -> int:
+        """Committed tokens of a request half way through its output."""
+        return round(self.prompt_tokens + self.output_tokens / 2.0)
+
+    @property
+    def slowest_tpot_us(self) -> float:
+        """The stricter of the two limits on the time per token; infinite without one."""
+        by_time = np.inf if self.tpot_ms is None else self.tpot_ms * KILO
+        by_rate = np.inf if self.tokens_per_s_per_user is None else 1e6 / self.tokens_per_s_per_user
+        return float(min(by_time, by_rate))
+
+    @property
+    def has_limit(self) -> bool:
+        """Whether any latency was limited."""
+        return any(
+            x is not None for x in (self.ttft_ms, self.tpot_ms, self.e2e_ms, self.tokens_per_s_per_user)
+        )

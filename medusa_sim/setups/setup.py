@@ -1,0 +1,139 @@
+"""Set-ups: what a model, a card and an engine allow together, and why they refuse the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from medusa_sim.data import DataDir
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.arguments import ModelName
+from medusa_sim.specs.feed_forwards import MoE
+from medusa_sim.specs.formats import FORMATS, HALVES, format_of
+from medusa_sim.specs.gpu import gpu_names
+from medusa_sim.specs.mixers import Latent
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.models import load_model
+
+PLAIN = "none"
+"""The drafter of a set-up that does not speculate."""
+GPUS = (1, 2, 4, 8)
+"""GPUs of one copy of the model that are tried."""
+ENGINES = ("vllm", "sglang", "tensorrt-llm")
+_OTHERS = ("cpu-", "rtx-")
+
+
+def data_centre_gpus(data_dir: DataDir = None) -> tuple[str, ...]:
+    """Cards of data centres: neither a workstation's nor a processor measured here."""
+    return tuple(name for name in gpu_names(data_dir) if not name.startswith(_OTHERS))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SetUp:
+    """One copy of the model on `tp` cards. precision: of the weights, a name of `specs.formats.FORMATS`.
+
+    kv_precision: None as the model is published. drafters: those to try on the same cards, `none` among them.
+    """
+
+    gpu: str
+    tp: int
+    ep: int
+    dp_attention: bool
+    precision: str
+    kv_precision: str | None
+    engine: str
+    drafters: tuple[str, ...]
+
+    def arguments(self, model: Model) -> dict[str, Any]:
+        """As `plan.scenario.Scenario` takes it, without model and drafter."""
+        given: dict[str, Any] = {
+            "gpu": self.gpu,
+            "runtime": self.engine,
+            "tp": self.tp,
+            "ep": self.ep,
+            "dp_attention": self.dp_attention,
+            "kv_dtype": self.kv_precision,
+        }
+        if self.precision != model.form:
+            form = FORMATS[self.precision]
+            weight_only = form.dtype in HALVES and form.weight_dtype != form.dtype
+            given["dtype"] = model.activation_dtype if weight_only else form.dtype
+            given["weight_dtype"] = form.weight_dtype
+        return given
+
+    @property
+    def told(self) -> str:
+        """`8 x h200-sxm, TP 8, EP 8, fp8_block, sglang`."""
+        ways = [f"TP {self.tp}"] if self.tp > 1 else []
+        ways += [f"EP {self.ep}"] if self.ep > 1 else []
+        ways += ["data-parallel attention"] if self.dp_attention else []
+        kv = [f"KV in {self.kv_precision}"] if self.kv_precision else []
+        return ", ".join([f"{self.tp} x {self.gpu}", *ways, self.precision, *kv, self.engine])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choices:
+    """What may be chosen; None: what the model, the cards and the engines allow.
+
+    gpus: cards; counts: GPUs of one copy; weight_dtypes, kv_dtypes, engines, drafters: names. ep: of each
+    copy, 1 or its GPUs; dp_attention: whether attention is data-parallel.
+    """
+
+    gpus: tuple[str, ...] | None = None
+    counts: tuple[int, ...] | None = None
+    weight_dtypes: tuple[str, ...] | None = None
+    kv_dtypes: tuple[str, ...] | None = None
+    engines: tuple[str, ...] | None = None
+    drafters: tuple[str, ...] | None = None
+    eps: tuple[int, ...] | None = None
+    dp_attention: bool | None = None
+
+
+def model_of(model: ModelName) -> Model:
+    """A loaded model. Raises SpecError for an unknown name."""
+    return model if isinstance(model, Model) else load_model(model)
+
+
+def precisions(model: Model, given: Sequence[str] | None) -> tuple[str, ...]:
+    """Names of formats: those given, else the model's own, fp8 and nvfp4.
+
+    Raises UsageError for an unknown name.
+    """
+    own = (model.form, *(("fp8",) if model.form in HALVES else ()), "nvfp4")
+    return tuple(dict.fromkeys(own if given is None else (_named(model, name) for name in given)))
+
+
+def _named(model: Model, name: str) -> str:
+    try:
+        form = format_of(name).key
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return model.form if {form, model.form} <= set(HALVES) else form
+
+
+def setups(
+    model: Model, choices: Choices, drafters: Sequence[str], data_dir: DataDir = None
+) -> Iterator[SetUp]:
+    """Every set-up worth pricing, cards outermost; what cannot be is for the scenario to refuse.
+
+    Experts are spread over the GPUs or not, and attention is data-parallel with them, only in mixtures of
+    experts.
+    """
+    has_experts, latent = bool(model.blocks(MoE)), bool(model.blocks(Latent))
+    for gpu, tp, precision, kv, engine in product(
+        choices.gpus or data_centre_gpus(data_dir),
+        choices.counts or GPUS,
+        precisions(model, choices.weight_dtypes),
+        choices.kv_dtypes or (None,),
+        choices.engines or ENGINES,
+    ):
+        eps = choices.eps or ((1, tp) if has_experts and tp > 1 else (1,))
+        for ep in dict.fromkeys(eps):
+            own = (False, True) if latent and ep == tp > 1 else (False,)
+            for dp in own if choices.dp_attention is None else (choices.dp_attention and tp > 1,):
+                yield SetUp(
+                    gpu=gpu, tp=tp, ep=ep, dp_attention=dp, precision=precision, kv_precision=kv,
+                    engine=engine, drafters=tuple(drafters),
+                )  # fmt: skip

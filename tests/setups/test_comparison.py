@@ -1,0 +1,153 @@
+"""Set-ups compared: the rows are those of `sweep`, the frontier is one, limits and copies hold."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import medusa_sim as ms
+from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.setups.frontier import on_frontier
+
+DENSE = {
+    "model": "llama-3.1-8b",
+    "gpus": ("h100-sxm", "a100-80gb-sxm"),
+    "counts": (1, 2),
+    "engines": ("vllm", "sglang"),
+    "drafters": ("none", "eagle3"),
+    "prompt_tokens": 600,
+    "output_tokens": 300,
+}
+
+
+@pytest.fixture(scope="module")
+def dense() -> ms.Compared:
+    return ms.compare(**DENSE, tokens_per_s_per_user=60)
+
+
+@pytest.fixture(scope="module")
+def experts() -> ms.Compared:
+    return ms.compare(
+        "deepseek-r1", gpus=("h200-sxm", "b200"), counts=8, engines="sglang", drafters=("none", "mtp"),
+        weight_dtypes=("fp8_block", "nvfp4"), batches=(4, 64), prompt_tokens=900, output_tokens=900,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["dense", "experts"])
+def test_a_row_is_the_row_of_a_sweep(name: str, request: pytest.FixtureRequest) -> None:
+    found: ms.Compared = request.getfixturevalue(name)
+    question = found.comparison.question
+    for row in found.table.sample(20, random_state=1).to_dict("records"):
+        scenario = found.comparison.scenario(row)
+        again = ms.Scenario(**scenario.given).sweep(row["batch"], question.seq_len, row["drafts"] + 1)
+        swept = again.iloc[0]
+        assert row["drafts"] == swept.drafts
+        assert bool(swept.fits_memory)
+        for ours, theirs, scale in (
+            ("tpot_ms", "tpot_us", 1e-3),
+            ("tokens_per_s_per_user", "tokens_per_s_per_user", 1.0),
+            ("tokens_per_s_per_gpu", "tokens_per_s", 1.0 / row["tp"]),
+            ("usd_per_million_tokens", "usd_per_million_tokens", 1.0),
+            ("joule_per_token", "joule_per_token", 1.0),
+        ):
+            assert row[ours] == pytest.approx(swept[theirs] * scale, rel=1e-12)
+
+
+@pytest.mark.parametrize("name", ["dense", "experts"])
+def test_nothing_beats_the_frontier_and_all_else_is_beaten(name: str, request: pytest.FixtureRequest) -> None:
+    found: ms.Compared = request.getfixturevalue(name)
+    table = found.table
+    speed, worth = table.tokens_per_s_per_user.to_numpy(), -table.usd_per_million_tokens.to_numpy()
+    for own_speed, own_worth, is_on in zip(speed, worth, table.on_frontier, strict=True):
+        beaten = (
+            (speed >= own_speed) & (worth >= own_worth) & ((speed > own_speed) | (worth > own_worth))
+        ).any()
+        assert is_on != beaten
+
+
+def test_of_equal_rows_one_is_on_the_frontier() -> None:
+    speed, worth = np.array([1.0, 2.0, 2.0, 3.0, np.nan]), np.array([5.0, 4.0, 4.0, 1.0, 9.0])
+    assert on_frontier(speed, worth).tolist() == [True, True, False, True, False]
+
+
+def test_the_chosen_keeps_the_limits_and_costs_least(dense: ms.Compared) -> None:
+    chosen, table = dense.chosen, dense.table
+    assert chosen is not None
+    assert chosen["tokens_per_s_per_user"] >= 60
+    within = table[table.tokens_per_s_per_user >= 60]
+    assert (within.index == table.index[table.meets_limits]).all()
+    assert chosen["usd_per_million_tokens"] == within.usd_per_million_tokens.min()
+    assert table.chosen.sum() == 1
+
+
+def test_a_limit_takes_away_and_adds_nothing(dense: ms.Compared) -> None:
+    loose = ms.compare(**DENSE)
+    strict = ms.compare(**DENSE, tokens_per_s_per_user=60, ttft_ms=60, e2e_ms=3000)
+    kept = [found.table.meets_limits.to_numpy() for found in (loose, dense, strict)]
+    assert kept[0].all()
+    assert (kept[1] >= kept[2]).all()
+    assert kept[1].sum() > kept[2].sum()
+    for column in ("tokens_per_s_per_gpu", "usd_per_million_tokens"):
+        assert (loose.table[column] == strict.table[column]).all()
+    assert strict.chosen is None or strict.chosen["e2e_ms"] <= 3000
+
+
+def test_copies_carry_the_rate_and_its_cost_is_theirs() -> None:
+    one, many = ms.compare(**DENSE), ms.compare(**DENSE, rate=40.0)
+    carried = many.table.tokens_per_s_per_gpu * many.table.gpus
+    assert (carried >= 40.0 * 300 * (1 - 1e-12)).all()
+    assert (carried * (1 - 1 / many.table.replicas) < 40.0 * 300).all()
+    assert (many.table.usd_per_million_tokens >= one.table.usd_per_million_tokens * (1 - 1e-12)).all()
+    assert (many.table.gpus == many.table.tp * many.table.replicas).all()
+
+
+def test_users_are_held_by_copies() -> None:
+    found = ms.compare(**DENSE, users=100)
+    assert (found.table.replicas * found.table.batch >= 100).all()
+    assert ((found.table.replicas - 1) * found.table.batch < 100).all()
+
+
+def test_bands_hold_their_values_and_speculation_is_less_sure(dense: ms.Compared) -> None:
+    table = dense.table
+    for name in ("tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens"):
+        assert (table[f"{name}_low"] < table[name]).all()
+        assert (table[name] < table[f"{name}_high"]).all()
+    width = table.tokens_per_s_per_user_high / table.tokens_per_s_per_user_low
+    assert width[table.drafter == "eagle3"].mean() > width[table.drafter == "none"].mean()
+
+
+def test_what_a_card_or_an_engine_cannot_run_is_refused_with_its_reason(experts: ms.Compared) -> None:
+    assert {row["gpu"] for row in experts.table[experts.table.precision == "nvfp4"].to_dict("records")} == {
+        "b200"
+    }
+    reasons = [item["reason"] for item in experts.refused if "h200" in item["setup"]]
+    assert reasons
+    assert all("nvfp4" in reason for reason in reasons)
+    other = ms.compare(
+        "llama-3.1-8b", gpus="h100-sxm", counts=(1, 3), engines=("vllm", "tensorrt-llm"),
+        drafters=("none", "suffix"), batches=4,
+    )  # fmt: skip
+    told = " ".join(f"{item['setup']}: {item['reason']}" for item in other.refused)
+    assert "runs no suffix drafter" in told
+    assert "cannot be split over tp 3" in told
+    with pytest.raises(UsageError, match="none of 3 set-ups"):
+        ms.compare("llama-3.1-8b", gpus="h100-sxm", counts=3, engines="vllm", drafters="none")
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"gpus": "h1000"}, SpecError),
+        ({"engines": "vlm"}, SpecError),
+        ({"drafters": "eagel"}, UsageError),
+        ({"weight_dtypes": "fp5"}, UsageError),
+        ({"model": "lama"}, SpecError),
+        ({"rate": 1.0, "users": 1}, UsageError),
+        ({"tokens_per_s_per_user": -1.0}, UsageError),
+        ({"speed": 1.0}, UsageError),
+        ({"counts": 0}, UsageError),
+    ],
+)
+def test_what_makes_no_sense_is_one_error(given: dict[str, object], error: type[Exception]) -> None:
+    with pytest.raises(error):
+        ms.compare(**{"model": "llama-3.1-8b", "gpus": "h100-sxm", **given})  # type: ignore[arg-type]
