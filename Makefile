@@ -70,7 +70,7 @@ bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help
 	$(BIN)/python benchmarks/sweep_rows.py --models qwen3-30b-a3b
 	$(BIN)/python benchmarks/start_up.py
 
-accuracy: $(VENV)/stamp-run  ## write docs/accuracy.md from measured rows (MEDUSA_SIM_DATA, else ../shared/data)
+accuracy: $(VENV)/stamp-run  ## write the rows of docs/accuracy.md from what was measured (MEDUSA_SIM_DATA, else ../shared/data)
 	$(BIN)/python benchmarks/accuracy.py
 
 validate: $(VENV)/stamp-test  ## measure this CPU, fit, predict and compare with the decoder, ten minutes, to out/validate

@@ -1,4 +1,4 @@
-"""Writes docs/accuracy.md: predicted against every measured file, with the roofline beside it.
+"""Writes the rows of docs/accuracy.md: predicted against every measured file, with the roofline beside it.
 
 The rows are not part of this project (CONTRIBUTING.md); their folder is the argument, $MEDUSA_SIM_DATA, or
 ../shared/data. `make accuracy` runs this.
@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from pages import write_section
 from recorded import data_folder, present
 
 from medusa_sim.acceptance.profile import load_acceptance
@@ -24,13 +25,12 @@ from medusa_sim.reproduce import scores as paper_scores
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.validate.operators import Score, compared_rows, regrets, scores
-from medusa_sim.writing import write_text
 
 SCORE_HEADERS = (
     "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row | ratio"
     " | in band"
 )
-PAGE = """# Accuracy
+PAGE = """# Rows of operators
 
 Written by `make accuracy`. Every figure is a mean absolute percentage error of time unless it says
 otherwise. *fit* is the error on the rows that the parameters were fitted to, *held out* the error
@@ -60,7 +60,6 @@ those rows are errors of a fit.
 
 {papers}"""
 
-ROOT = Path(__file__).resolve().parents[1]
 GPU_OF_FILE = {
     "a100": "a100-80gb-pcie",
     "a100sxm": "a100-80gb-sxm",
@@ -179,7 +178,7 @@ def _error(record: Mapping[Hashable, object], key: str) -> str:
 def main() -> None:
     """Write the page."""
     folder = present(data_folder(*sys.argv[1:2]) / "measured")
-    write_text(ROOT / "docs" / "accuracy.md", page(folder))
+    write_section("accuracy.md", "rows", page(folder))
 
 
 if __name__ == "__main__":

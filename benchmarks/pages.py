@@ -18,7 +18,7 @@ def read_section(page: str, name: str) -> str:
 
 
 def write_section(page: str, name: str, content: str) -> None:
-    """Put `content`, a page with a title of its own, into a section of docs/`page`, a heading level down."""
+    """Put `content`, a page with a title of its own, into a section of docs/`page`, a level down."""
     text = (DOCS / page).read_text(encoding="utf-8")
     start, end = _bounds(page, text, name)
     write_text(DOCS / page, text[:start] + as_section(content) + text[end:])

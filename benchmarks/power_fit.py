@@ -1,4 +1,4 @@
-"""Fits the watts of a card (docs/method.md, W2 and W3); prints the errors on models that were left out.
+"""Fits the watts of a card (docs/method-engines.md, W2, W3); prints the errors on models that were left out.
 
 Rows: `engines/power_mlenergy.csv` with the tokens/s of the same runs in `plain_decode_mlenergy.csv` (vLLM
 0.11 behind its server, H100). They are not part of this project (CONTRIBUTING.md): the folder is

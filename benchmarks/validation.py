@@ -58,7 +58,7 @@ away less. What falls short comes first; steps are judged by their floor and {al
 {tables}
 Speculation pays little on one thread in fp32: its cost grows with every candidate, so that the best count is a handful, and
 often the right answer at larger batches is the smallest tree of the grid. 16 rows of a large linear layer can cost less
-than 8, since the library changes its kernel between; the fitted model knows that (docs/method.md, S1).
+than 8, since the library changes its kernel between; the fitted model knows that (docs/method-kernels.md, S1).
 
 """
 RUNS = """# Tokens per step and wall clock of a trained decoder
@@ -222,7 +222,7 @@ def _baselines() -> str:
         "65 GB): both take about as long there, and a plain maximum of the two misses it by 21 % (Table 1) and 10 % "
         "(Table 4). The smooth maximum in use has one exponent, 3 ([method.md](method.md), Q2). The rates of Table 1 are read off a plot. The tables "
         "disagree with each other by 20 % on the same baselines, which is why nothing is fitted across them. "
-        "Overheads: the parts that are missing are in [method.md](method.md); Table 4's differ from Table 1's by up to "
+        "Overheads: the parts that are missing are in [accuracy.md](accuracy.md#published-decoding); Table 4's differ from Table 1's by up to "
         "0.2 for the same models, so that no one prediction meets both.\n\n"
     )
 

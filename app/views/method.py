@@ -1,4 +1,4 @@
-"""Method and sources: docs/method.md, and every number in use with where it comes from."""
+"""Method and sources: docs/method*.md, and every number in use with where it comes from."""
 
 from __future__ import annotations
 
@@ -21,6 +21,12 @@ from medusa_sim.report.spec_tables import spec_rows
 _PREFIXED = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s"}
 _PHONE = ("number", "value", "source")
 _VIEWS = ("numbers in use", "method")
+DOCUMENTS = {
+    "from a question to an answer": "method.md",
+    "kernels": "method-kernels.md",
+    "engines": "method-engines.md",
+    "acceptance": "method-acceptance.md",
+}
 _CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?://|#)[^()]*\)")
 
 
@@ -106,7 +112,15 @@ def found_file(kind: str, name: str) -> Path:
 
 
 def _method() -> None:
-    text = method_text()
+    document = inputs.choice(
+        st,
+        "document",
+        "Document",
+        tuple(DOCUMENTS),
+        next(iter(DOCUMENTS)),
+        "The way, or what is behind it.",
+    )
+    text = method_text(DOCUMENTS[document])
     parts = re.split(r"(?m)^## ", without_relative_links(text))
     titles = [part.partition("\n")[0] for part in parts[1:]]
     chosen = inputs.choice(
@@ -123,9 +137,9 @@ def without_relative_links(text: str) -> str:
     return _CODE_OR_RELATIVE_LINK.sub(lambda found: found[2] or found[0], text)
 
 
-def method_text() -> str:
-    """docs/method.md of the checkout or the wheel. Raises SpecError where it is missing."""
-    path = data.shipped_dir() / "docs" / "method.md"
+def method_text(name: str = "method.md") -> str:
+    """A page of docs/, of the checkout or the wheel, without comments. Raises SpecError if it is missing."""
+    path = data.shipped_dir() / "docs" / name
     if not path.is_file():
-        raise SpecError("docs/method.md is missing: the installation is incomplete; install medusa-sim again")
-    return Path(path).read_text(encoding="utf-8")
+        raise SpecError(f"docs/{name} is missing: the installation is incomplete; install medusa-sim again")
+    return re.sub(r"<!--.*?-->\n*", "", path.read_text(encoding="utf-8"))

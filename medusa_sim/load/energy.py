@@ -1,4 +1,4 @@
-"""Watts of a run: what its steps, prompts and pauses draw (docs/method.md, cost).
+"""Watts of a run: what its steps, prompts and pauses draw (docs/method-engines.md, watts).
 
 Decoding and verification steps draw by (W2) at the middle length, with the filter of their logits; prompts
 by the FLOPs of their tokens, since they share a step's weights; a server without work its idle watts. The

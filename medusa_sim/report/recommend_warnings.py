@@ -56,7 +56,7 @@ def _model_warnings(answer: Recommendation) -> list[str]:
         told.append(
             f"runtime {answer.setting.runtime.name} is bound by its host, which hides what more "
             "candidates cost the device; code that waits for the device while accepting hides "
-            "less (docs/method.md, Table 1)"
+            "less (docs/accuracy.md, Table 1)"
         )
     longest = max(answer.question.seq_len)
     if longest > answer.setting.model.max_seq_len:

@@ -117,7 +117,7 @@ def table1(data_dir: DataDir = None) -> Reproduction:
         name="table1",
         title="Medusa Table 1: overhead of 64 candidates, five heads, batch 1",
         source=cited("medusa_table1"),
-        caveat="hf-eager is fitted to the baseline rates alone; docs/method.md says what is missing",
+        caveat="hf-eager is fitted to the baseline rates alone; docs/accuracy.md says what is missing",
         frame=pd.DataFrame(rows),
     )
 

@@ -1,4 +1,4 @@
-"""What a serving engine adds to the kernels of a step (docs/method.md, engines).
+"""What a serving engine adds to the kernels of a step (docs/method-engines.md).
 
     (N1)  host     = max(0, a + b' h - hidden)            every step of b requests, b' = min(b, 256)
     (N2)  drafting = e + b' h_s (+ tree)                  a step that drafts by forward passes
@@ -90,7 +90,7 @@ HOST_OVERLAP = 3.0
 """Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
 
 From the plain steps of the Medusa paper (arXiv 2401.10774): Table 1 alone asks for 2.7, Table 4 for 4.8
-(`medusa-sim reproduce table1-rates`, docs/method.md, runtime).
+(`medusa-sim reproduce table1-rates`, docs/method.md, host and device).
 """
 MEASURED_REQUESTS = 256.0
 """Up to which what an engine charges per request was measured; more are charged as much as these."""

@@ -1,4 +1,4 @@
-"""What the GPUs of one model send each other in a step (docs/method.md, chapter 15).
+"""What the GPUs of one model send each other in a step (docs/method-engines.md, Z1 to Z4).
 
 (Z1)  all-reduce        1 a mixer or MLP and 1 of the embedding, m h elements   tensor parallelism
 (Z2)  all-gather        the logits, once                                        vocabulary in parts

@@ -1,4 +1,4 @@
-"""Watts of a step and what they cost a token (docs/method.md, cost).
+"""Watts of a step and what they cost a token (docs/method-engines.md, watts).
 
     (W2)  load  = idle + (J_byte bytes + J_flop flops + sampling t_filter) / t
     (W3)  watts = load (1 + (load / limit)^4)^(-1/4)

@@ -5,7 +5,7 @@ a beam adds depends on the distributions behind it, so this module makes some: f
 of contexts whose draft and target differ as two language models do, and the exact calculators of
 `medusa_sim.acceptance.draft_model` run on every one of them.
 
-Distributions (docs/method.md, draft-model methods). The target's logits at ease x are `e^x E_(i)` with E_(i)
+Distributions (docs/method-acceptance.md, D8 to D12). The target's logits at ease x are `e^x E_(i)` with E_(i)
 the falling order statistics of `vocabulary` exponentials: gaps of E/i, so that probabilities fall as a
 power of the rank. The draft's logits are the target's plus `noise` times a standard normal. Where the
 target is sure of itself (x large) both agree; where it is not they part. Besides, with probability
