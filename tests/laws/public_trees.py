@@ -32,10 +32,10 @@ ACCURACY_SOURCE = (
     "teacher-forced on training text; here as fitted per head: rank 0, then a power law of the rank. "
 )
 INDEPENDENCE_SOURCE = (
-    "correlation: none, since measured trees are met under independence (docs/method-acceptance.md, T5); a "
-    "value fitted to speedup times overhead of the Medusa paper (0.174) overshoots what these heads accepted "
-    "on MT-bench by 5 to 13 %. model_error: 6 % (80 %) for accuracies on training text used for generated text, "
-    "as far as evaluated rates lie away"
+    "correlation: none, since measured trees are met under independence (docs/method-acceptance.md, "
+    "T5); a value fitted to speedup times overhead of the Medusa paper (0.174) overshoots what these "
+    "heads accepted on MT-bench by 5 to 13 %. model_error: 6 % (80 %) for accuracies on training text "
+    "used for generated text, as far as evaluated rates lie away"
 )
 MODEL_ERROR = 0.06
 
