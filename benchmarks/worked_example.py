@@ -29,6 +29,8 @@ GPU, MODEL = "h100-sxm", "llama-3.1-8b"
 BATCH, LENGTH, CANDIDATES = 8, 1024, 4
 LAYER = ("gate_up_proj", 28672, 4096)
 """The layer that the text takes apart: its launch, n and k."""
+WRITTEN_MS = 0.25
+"""A part at least so wide carries its figure in the picture."""
 PAGE = """# A worked example
 
 Llama-3.1-8B in bf16 on an H100 serves {batch} requests of {length:,} tokens in vLLM. EAGLE-3 proposes {drafts} drafts, so that a
@@ -147,7 +149,10 @@ def section() -> str:
         - engine.hidden_us_per_step.value
     )
     verify = _norm(verify_kernels, engine.hidden_us_per_step.value) + host
-    rates = plain.scenario.profile.model.heads.accuracy[: CANDIDATES - 1, 0]
+    heads, tau = plain.scenario.profile.heads, drafted.tokens_per_step
+    assert heads is not None
+    assert tau is not None
+    rates = heads.accuracy[: CANDIDATES - 1, 0]
     chances = np.cumprod(rates)
     row = plain.scenario.sweep(batch=[BATCH], seq_len=[LENGTH], candidates=[CANDIDATES]).iloc[0]
     own = pass_kernels_us(drafted)
@@ -194,10 +199,10 @@ def section() -> str:
         overhead=drafted.overhead,
         rates=", ".join(f"{rate:.4f}" for rate in rates),
         sum=" + ".join(["1", *(f"{chance:.4f}" for chance in chances)]),
-        tau=drafted.tokens_per_step,
+        tau=tau,
         speedup=drafted.speedup,
         spent_ms=drafted.time_us / US_PER_MS,
-        rate=BATCH * drafted.tokens_per_step / drafted.time_us * US_PER_S,
+        rate=BATCH * tau / drafted.time_us * US_PER_S,
         low=row["speedup_low"],
         high=row["speedup_high"],
     )  # fmt: skip
@@ -218,15 +223,16 @@ def step_figure() -> Figure:
             ms = np.array([part.get(name, 0.0) for part in shares]) / US_PER_MS
             if ms.any():
                 axis.barh([0, 1], ms, left=left, color=look.colour, edgecolor="white", label=look.title)
-            for place in np.flatnonzero(ms > 0.25):
-                middle = left[place] + ms[place] / 2
-                axis.text(
-                    middle, place, f"{ms[place]:.2f}", ha="center", va="center", fontsize=7, color="white"
-                )
+            for place, time in enumerate(ms.tolist()):
+                if time > WRITTEN_MS:
+                    middle = float(left[place]) + time / 2
+                    axis.text(
+                        middle, place, f"{time:.2f}", ha="center", va="center", fontsize=7, color="white"
+                    )
             left += ms
         for place, step in enumerate((drafted, plain)):
             label = f" {left[place]:.2f} ms, {step.tokens_per_step:.2f} tokens a request"
-            axis.text(left[place], place, label, va="center", fontsize=8, color=INK)
+            axis.text(float(left[place]), place, label, va="center", fontsize=8, color=INK)
         axis.legend(fontsize=7, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
         axis.set_yticks([0, 1], ["drafts and verifies", "plain"])
         axis.set_xlim(0, 1.35 * left.max())
