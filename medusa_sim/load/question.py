@@ -16,7 +16,15 @@ from medusa_sim.load.limits import BLOCK_TOKENS
 from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import Policy
 from medusa_sim.load.requests import check_rate
-from medusa_sim.load.search import BELOW_FULL, Carried, carried, rates_to_try, saturation, usual_requests
+from medusa_sim.load.search import (
+    BELOW_FULL,
+    SURELY_STEADY,
+    Carried,
+    carried,
+    rates_to_try,
+    saturation,
+    usual_requests,
+)
 from medusa_sim.load.simulate import DEFAULT_POLICIES, LoadPoint, LoadTest, Server
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, check_kinds
@@ -70,7 +78,11 @@ class LoadAnswer:
     def is_steady(self, point: LoadPoint) -> bool:
         """Whether a run's times and shares do not tell its length: its queue does not grow, and need not."""
         full = self.full_per_s.get(point.policy, np.inf)
-        return point.is_steady and not (np.isfinite(point.rate) and point.rate > BELOW_FULL * full)
+        if not np.isfinite(full) or not np.isfinite(point.rate):
+            return point.is_steady
+        if point.rate <= SURELY_STEADY * full:
+            return True
+        return point.is_steady and point.rate <= BELOW_FULL * full
 
     @property
     def last(self) -> tuple[LoadPoint, ...]:

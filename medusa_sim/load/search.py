@@ -29,6 +29,8 @@ _USUAL_PAIRS = 2
 """Of a policy: rates tried for the limits, and runs against plain decoding, in the middle of many loads."""
 BELOW_FULL = 0.97
 """Of saturation: beyond, queues grow for as long as a run lasts."""
+SURELY_STEADY = 0.9
+"""Of saturation: up to it queues end, and what still grows in a run is a server that fills."""
 _LEAST_QUEUE_SHARE = 0.1
 """Of rho': below, the time per token hardly follows the rate, and the rate can be any."""
 _OF_95 = 0.65

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
-from medusa_sim.load.search import Carried, search_requests
+from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.report.numbers import NOTHING, percent, significant, times
 from medusa_sim.report.sweep_text import headline as scenario_line
@@ -22,7 +22,6 @@ _HEADERS = (
 _EXPENDABLE = (
     "W", "KV", "time vs first", "ITL p99", "J/token", "tokens/step", "$/M tokens", "in flight", "done/s",
 )  # fmt: skip
-_SHORT = 0.9
 _UNSTEADY = "not steady"
 _MOST_EATEN = 0.5
 
@@ -344,7 +343,7 @@ def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) ->
             first, last = (percent(mean[f"goodput_share_{part}"], 0) for part in ("first", "last"))
             growth += f", {first} of the first third keep the limits and {last} of the last"
         growth += ": "
-    would_do = "" if full_per_s is None else f"; up to {_rate(_SHORT * full_per_s)} would do"
+    would_do = "" if full_per_s is None else f"; up to {_rate(SURELY_STEADY * full_per_s)} would do"
     return (
         f"{point.policy}{_at(point)} is not steady: {growth}queues grow as long as it lasts, and times and "
         f"shares tell the length of the run{would_do}"

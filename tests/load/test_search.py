@@ -207,7 +207,7 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> N
     for count in (400, 1600):
         test = load_test(SCENARIO, policies=("none",), requests=count, seeds=2, max_num_seqs=8, ttft_ms=9000)
         full = saturation(test, test.served[0])[0]
-        for factor in (0.7, 1.05, 1.5):
+        for factor in (0.7, 0.89, 1.05, 1.5):
             answer = answered(test, [factor * full], search=False)
             point = answer.points[0]
             found[count, factor] = point.mean["goodput_share"]
