@@ -16,7 +16,6 @@ import numpy as np
 import pandas as pd
 from recorded import named_rows, present
 
-import medusa_sim as ms
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
 from medusa_sim.specs.engine import Engine
@@ -426,32 +425,3 @@ def _eagle3_paper(table: pd.DataFrame) -> Iterator[Row]:
             tokens_per_step=1.0 + sum(rates[:drafts]),
             weight=0.5,
         )
-
-
-DEEPSEEK_GPUS = {"b200": "b200", "h200": "h200-sxm"}
-"""GPUs of the served DeepSeek-R1 that have kernels here."""
-
-
-def deepseek_errors(folder: Path) -> pd.DataFrame:
-    """Plain decoding of DeepSeek-R1 on four and eight GPUs: time per token as served, and as predicted.
-
-    The newest run of every set-up. Lengths are nine tenths of those stated, as random ones around them are.
-    """
-    table = pd.read_csv(present(folder / "engines" / "inferencex_deepseek_r1.csv"))
-    table = table[(table.speculation == "none") & table.gpu.isin(list(DEEPSEEK_GPUS))]
-    setup = ["gpu", "engine", "weights", "tp", "ep", "dp_attention", "prompt_tokens", "output_tokens"]
-    newest = table.sort_values("date").groupby([*setup, "concurrency"], as_index=False).last()
-    parts = []
-    for _, part in newest.groupby(setup):
-        line = part.iloc[0]
-        prompt, output = 0.9 * line.prompt_tokens, 0.9 * line.output_tokens
-        scenario = ms.Scenario(
-            gpu=DEEPSEEK_GPUS[line.gpu], model="deepseek-r1", runtime=line.engine, drafter="mtp",
-            acceptance="0.8", tp=int(line.tp), ep=int(line.ep), dp_attention=bool(line.dp_attention),
-            weight_dtype="nvfp4" if line.weights == "fp4" else None, prompt_tokens=prompt,
-            output_tokens=output,
-        )  # fmt: skip
-        found = scenario.sweep(part.concurrency.tolist(), round(prompt + output / 2), [1])
-        error = found.tpot_us.to_numpy() / (1e3 * part.median_tpot_ms.to_numpy()) - 1.0
-        parts.append(part.assign(error=error))
-    return pd.concat(parts)

@@ -17,13 +17,15 @@ class Backend(NamedTuple):
 
     name: as answers print it. splits: whether the keys of a sequence are spread over several blocks.
     full_graph: whether a graph of the whole step holds it; else the step runs in pieces, and its host work
-    before every pass is in the open (`Engine.plan_us_per_pass`). source: where that is said.
+    before every pass is in the open (`Engine.plan_us_per_pass`). draft_graph: the same of the drafter's pass
+    over the tokens that were just accepted. source: where that is said.
     """
 
     name: str
     splits: bool
     full_graph: bool
     source: str
+    draft_graph: bool = True
 
 
 FA2 = Backend(
@@ -71,6 +73,11 @@ FLASHMLA = Backend(
     "FlashMLA", splits=True, full_graph=True, source="FlashMLA issue 30: tiles of 64 rows of queries x heads"
 )
 FA3_MLA = Backend("FlashAttention-3 MLA", splits=True, full_graph=True, source="vLLM pull request 27363")
+FA3_MLA_SGLANG = FA3_MLA._replace(
+    draft_graph=False,
+    source="SGLang 0.5.12, eagle_worker_v2.py: the drafter's extend pass is captured for Triton and for "
+    "trtllm-gen MLA alone",
+)
 TRITON_MLA = Backend(
     "Triton MLA", splits=True, full_graph=True, source="vLLM, platforms/cuda.py: order of MLA backends"
 )
@@ -100,7 +107,7 @@ _BEFORE_HOPPER = ("ampere", "ada", "rtxblackwell")
 FACTS: tuple[_Fact, ...] = (
     _Fact(("vllm",), ("hopper",), FLASHMLA, latent=True, bytes_of_kv=1.0),
     _Fact(("vllm",), ("hopper",), FA3_MLA, latent=True),
-    _Fact(("sglang",), ("hopper",), FA3_MLA, latent=True),
+    _Fact(("sglang",), ("hopper",), FA3_MLA_SGLANG, latent=True),
     _Fact(("trtllm",), ("hopper",), FLASHMLA, latent=True),
     _Fact(("vllm", "sglang", "trtllm"), ("blackwell",), TRTLLM_MLA, latent=True),
     _Fact(("vllm", "sglang"), _BEFORE_HOPPER, TRITON_MLA, latent=True),

@@ -56,6 +56,11 @@ class Parallel:
         return self.tp // self.ep
 
     @property
+    def schedulers(self) -> int:
+        """Hosts that schedule, draft and sample for a share of the requests each."""
+        return self.tp if self.dp_attention else 1
+
+    @property
     def exchanges_experts(self) -> bool:
         """Whether tokens are sent to the GPUs of their experts (else every GPU has all tokens)."""
         return self.dp_attention and self.ep > 1

@@ -72,13 +72,14 @@ def served(
     requests = np.asarray(batch, dtype=np.float64)
     width = processed_tokens(setting, candidates)
     rows = requests * width
+    own = np.ceil(requests / setting.parallel.schedulers)
     waiting = np.asarray(step_us)
     engine = setting.runtime.engine
     if engine is not None and setting.scope == "model":
         model = setting.model
-        gpu = setting.latency.gpu
-        waiting = waiting + filter_us(engine, gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
-        waiting = waiting + engine.host_us_per_token.value * requests * tokens_per_step
+        gpu, logits = setting.latency.gpu, own * width
+        waiting = waiting + filter_us(engine, gpu, logits, model.filtered_vocab, top_k=model.samples_top_k)
+        waiting = waiting + engine.host_us_per_token.value * own * tokens_per_step
     if traffic is None or setting.scope == "block":
         return Served(itl_us=waiting, tpot_us=waiting / tokens_per_step)
     share, carried_us = carried_prompts(setting, requests, rows, tokens_per_step, traffic)
@@ -102,8 +103,8 @@ def carried_prompts(
     prompts = finished / share
     linear = linear_us(setting, tokens + prompts * traffic.prompt_tokens) - linear_us(setting, tokens)
     attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
-    apart = setting.parallel.tp if setting.parallel.dp_attention else 1  # each GPU attends to its own prompts
-    return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us / apart)
+    # each GPU attends to its own prompts
+    return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us / setting.parallel.schedulers)
 
 
 def first_token_us(

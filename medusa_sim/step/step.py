@@ -18,6 +18,7 @@ from medusa_sim.latency.base import (
     known_time,
 )
 from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Elementwise, Size
 from medusa_sim.operators.recurrent import GENERATION, VERIFY, Recurrent
 from medusa_sim.specs.attention_backends import backend_of
@@ -194,7 +195,7 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
         work.runtime,
         kernels,
         work.of,
-        shape.batch,
+        np.ceil(np.asarray(shape.batch) / work.schedulers),
         shape.query_tokens,
         work.layers,
         device_us,
@@ -229,16 +230,19 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
     """Whether the engine's graph of this pass holds its attention too (`specs.attention_backends`)."""
     if work.runtime.engine is None or work.of == "continued" or work.workload.phase == "prefill":
         return True
+    reads_accepted = work.of == "draft" and bool(np.any(np.asarray(work.workload.query_tokens) > 1))
     for operator in (launch.operator for launch in work.launches):
-        if isinstance(operator, Attention) and operator.is_fused:
-            backend = backend_of(
-                work.runtime.library,
-                latency.gpu.architecture,
-                latent=False,
-                bytes_of_kv=BYTES_PER_ELEMENT[operator.stored_dtype],
-                head_dim=float(np.max(operator.head_dim)),
-            )
-            return backend.full_graph
+        is_latent = isinstance(operator, LatentAttention)
+        if not is_latent and not (isinstance(operator, Attention) and operator.is_fused):
+            continue
+        backend = backend_of(
+            work.runtime.library,
+            latency.gpu.architecture,
+            latent=is_latent,
+            bytes_of_kv=BYTES_PER_ELEMENT[operator.stored_dtype],
+            head_dim=float(np.max(operator.head_dim)) if isinstance(operator, Attention) else 0.0,
+        )
+        return backend.full_graph and (backend.draft_graph or not reads_accepted)
     return True
 
 
@@ -371,6 +375,7 @@ def _target_work(setting: Setting, workload: Workload, more: tuple[Launch, ...] 
         workload=workload,
         of="target",
         layers=setting.model.layers,
+        schedulers=setting.parallel.schedulers,
     )
 
 
@@ -391,7 +396,8 @@ def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Siz
     timed = tuple(work_time(setting.latency, work) for work in passes)
     own_passes = sum(work.of == "draft" for work in passes)
     drafter = setting.drafter
-    added = drafting_cost(setting.runtime, drafter.name, own_passes, batch, drafter.nodes_per_level)
+    own_requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)
+    added = drafting_cost(setting.runtime, drafter.name, own_passes, own_requests, drafter.nodes_per_level)
     return timed if added is None else (*timed, _no_kernels(added))
 
 

@@ -27,7 +27,8 @@ class PassWork:
     """Kernels launched one after another, the runtime that launches them, and what they are for.
 
     of: a forward pass of the target or of a drafter, or heads that continue the pass before them. workload:
-    the tokens that pass through, by which engines charge. layers: of the network that passes.
+    the tokens that pass through, by which engines charge. layers: of the network that passes. schedulers:
+    hosts that share its requests.
     """
 
     launches: tuple[Launch, ...]
@@ -35,6 +36,7 @@ class PassWork:
     workload: Workload
     of: Pass
     layers: int = 0
+    schedulers: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,305 @@
+r"""DeepSeek-R1 as served on four and eight GPUs (InferenceX), plain and with MTP: terms, errors, held out.
+
+    python benchmarks/deepseek_rows.py            # errors, each engine, card and format held out
+    python benchmarks/deepseek_rows.py --rows     # every row as well
+
+Rows of `engines/inferencex_deepseek_r1.csv` ($MEDUSA_SIM_DATA), which are not part of this project; the
+newest run of every set-up. Lengths are nine tenths of those stated, as random ones around them are.
+
+How many tokens a round emits is no column, but follows from two: TensorRT-LLM streams every ten steps (its
+plain rows show 9.9 times the time per token), so that ten rounds lie between two chunks. SGLang 0.5.12 sends
+a chunk when the count of tokens is 1 modulo 10; of rounds of one to three tokens eight lie in the median
+between two chunks wherever 2.0 to 2.5 tokens are emitted (drawn), and 99 in 100 chunks come within 80
+tokens, as measured. Drafts are those of the recipes (benchmarks/single_node of
+github.com/SemiAnalysisAI/InferenceX): TensorRT-LLM 3, with data-parallel attention 1; SGLang 2.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from recorded import data_folder, named_rows, present
+from scipy.optimize import brentq, least_squares
+
+import medusa_sim as ms
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.specs.engine import Term
+from medusa_sim.specs.runtime import Runtime, load_runtime
+
+GPUS = {"b200": "b200", "h200": "h200-sxm"}
+"""GPUs of the rows that have kernels here."""
+SETUP = [
+    "gpu",
+    "engine",
+    "weights",
+    "speculation",
+    "tp",
+    "ep",
+    "dp_attention",
+    "prompt_tokens",
+    "output_tokens",
+]
+ROUNDS_A_CHUNK = {"tensorrt-llm": 10.0, "sglang": 8.0}
+STATED_SHARE = 0.9
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """A term that these rows determine: its engines, name, prior mean and standard deviation.
+
+    grid: values between which times are interpolated. of_rounds: changes nothing of plain decoding.
+    """
+
+    engines: tuple[str, ...]
+    term: str
+    prior: float
+    spread: float
+    grid: tuple[float, ...]
+    of_rounds: bool = False
+
+
+TERMS = (
+    Fitted(("sglang", "tensorrt-llm"), "experts_share", 1.0, 0.2, (0.5, 1.0)),
+    Fitted(("tensorrt-llm",), "expert_parallel_us_per_layer", 50.0, 50.0, (0.0, 100.0)),
+    Fitted(
+        ("tensorrt-llm",),
+        "draft_us_per_pass",
+        349.0,
+        200.0,
+        (0.0, 300.0, 600.0, 900.0, 1500.0),
+        of_rounds=True,
+    ),
+    Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), of_rounds=True),
+)
+PRIOR = np.array([term.prior for term in TERMS])
+SPREAD = np.array([term.spread for term in TERMS])
+SIGMA = 0.08
+LARGEST_WEIGHT = 8.0
+"""Cells that a group counts as at most."""
+VERSION_SINCE = {"tensorrt-llm": "2026-01-29", "sglang": ""}
+"""Runs of the runtimes' versions: images of TensorRT-LLM are 1.1 to 2026-01-14, 1.2 and 1.3 later."""
+
+
+def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
+    """The engines with these values of TERMS."""
+    found = {}
+    for name in ROUNDS_A_CHUNK:
+        runtime = load_runtime(name)
+        assert runtime.engine is not None
+        terms = {
+            fitted.term: Term(value=float(value), source="being fitted")
+            for fitted, value in zip(TERMS, values, strict=True)
+            if name in fitted.engines
+        }
+        found[name] = replace(runtime, engine=runtime.engine.with_terms(terms))
+    return found
+
+
+def stored_values() -> FloatArray:
+    """What runtimes.toml holds for TERMS, of the last engine where several share one."""
+    values = []
+    for fitted in TERMS:
+        engine = load_runtime(fitted.engines[-1]).engine
+        assert engine is not None
+        values.append(engine.terms[fitted.term].value)
+    return np.array(values)
+
+
+def newest(folder: Path) -> pd.DataFrame:
+    """The newest run of every set-up and concurrency, with its group."""
+    table = pd.read_csv(present(folder / "engines" / "inferencex_deepseek_r1.csv"))
+    table = table[table.gpu.isin(list(GPUS))]
+    rows = table.sort_values("date").groupby([*SETUP, "concurrency"], as_index=False).last()
+    rows["shared"] = np.where(rows.dp_attention, "ep, dp attention", np.where(rows.ep > 1, "ep", "tp"))
+    rows["group"] = rows.engine + ", " + rows.gpu + ", " + rows.weights + ", " + rows.shared
+    return rows
+
+
+def drafts_of(engine: str, dp_attention: bool) -> int:
+    """Drafts of a round by the recipes."""
+    if engine == "sglang":
+        return 2
+    return 1 if dp_attention else 3
+
+
+@cache
+def rate_of(tokens: float, drafts: int) -> float:
+    """The share of accepted drafts, the same at every position, with which a round emits so many tokens."""
+
+    def beyond(rate: float) -> float:
+        return float(sum(rate**position for position in range(drafts + 1))) - tokens
+
+    return float(brentq(beyond, 1e-6, 1.0 - 1e-9)) if tokens < drafts + 1 else 1.0 - 1e-9
+
+
+def tokens_per_round(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray:
+    """Tokens that a round of every row emits; 1 without drafts. Carried prompts lengthen a token's time."""
+    found = np.ones(len(rows))
+    for place, line in enumerate(named_rows(rows)):
+        if line.speculation == "none":
+            continue
+        chunk = line.median_itl_ms / line.median_tpot_ms / ROUNDS_A_CHUNK[str(line.engine)]
+        one = _swept(line, [line.concurrency], runtimes, chunk)
+        bare = _swept(line, [line.concurrency], runtimes, chunk, carries=False)
+        found[place] = chunk * float(one[0] / bare[0])
+    return found
+
+
+def _swept(
+    line: Any, requests: list[int], runtimes: Mapping[str, Runtime], tokens: float, *, carries: bool = True
+) -> FloatArray:
+    """Milliseconds per token of a set-up at numbers of requests (`medusa-sim sweep`'s tpot_us)."""
+    prompt, output = STATED_SHARE * line.prompt_tokens, STATED_SHARE * line.output_tokens
+    drafts = 0 if line.speculation == "none" else drafts_of(line.engine, bool(line.dp_attention))
+    scenario = ms.Scenario(
+        gpu=GPUS[line.gpu], model="deepseek-r1", runtime=runtimes[line.engine], drafter="mtp",
+        acceptance=f"{rate_of(tokens, drafts):.9f}" if drafts else "0.8", tp=int(line.tp), ep=int(line.ep),
+        dp_attention=bool(line.dp_attention), weight_dtype="nvfp4" if line.weights == "fp4" else None,
+        prompt_tokens=prompt if carries else None, output_tokens=output if carries else None,
+    )  # fmt: skip
+    found = scenario.sweep([int(count) for count in requests], round(prompt + output / 2), [drafts + 1])
+    return np.asarray(found.tpot_us.to_numpy() / 1e3)
+
+
+def predicted(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray:
+    """Milliseconds per token of every row."""
+    found = pd.Series(index=rows.index, dtype=np.float64)
+    for _, part in rows.groupby([*SETUP, "tokens"]):
+        line: Any = part.iloc[0]
+        found[part.index] = _swept(line, part.concurrency.tolist(), runtimes, float(line.tokens))
+    return found.to_numpy()
+
+
+class Priced:
+    """Times of rows as sums of what each term adds, tabulated once so that many fits are cheap."""
+
+    def __init__(self, rows: pd.DataFrame) -> None:
+        """Tabulate every term over its GRID, the others as stored."""
+        self.rows = rows
+        stored = stored_values()
+        self._base = predicted(rows, runtimes_of(stored))
+        self._added = []
+        for place, fitted in enumerate(TERMS):
+            own = rows.engine.isin(fitted.engines).to_numpy()
+            if fitted.of_rounds:
+                own = own & (rows.speculation == "mtp").to_numpy()
+            times = np.zeros((len(fitted.grid), len(rows)))
+            for point, value in enumerate(fitted.grid):
+                values = stored.copy()
+                values[place] = value
+                times[point, own] = predicted(rows[own], runtimes_of(values)) - self._base[own]
+            self._added.append(times)
+
+    def times(self, values: FloatArray) -> FloatArray:
+        """Milliseconds per token of every row at these values of TERMS."""
+        time = self._base.copy()
+        for fitted, value, added in zip(TERMS, values, self._added, strict=True):
+            grid = np.asarray(fitted.grid)
+            place = int(np.clip(np.searchsorted(grid, value) - 1, 0, grid.size - 2))
+            weight = (value - grid[place]) / (grid[place + 1] - grid[place])
+            time += (1.0 - weight) * added[place] + weight * added[place + 1]
+        return time
+
+    def errors(self, values: FloatArray) -> FloatArray:
+        """Relative errors of the time per token."""
+        return np.asarray(self.times(values) / self.rows.median_tpot_ms.to_numpy() - 1.0)
+
+    def fit(self, given: BoolArray) -> FloatArray:
+        """Values of TERMS by these rows: least squares of log errors with priors; large groups weigh less."""
+        groups = self.rows.group[given]
+        size = np.maximum(groups.map(groups.value_counts()).to_numpy(), LARGEST_WEIGHT) / LARGEST_WEIGHT
+
+        def residuals(values: FloatArray) -> FloatArray:
+            logs = np.log1p(self.errors(values)[given])
+            return np.concatenate([logs / np.sqrt(size) / SIGMA, (values - PRIOR) / SPREAD])
+
+        return np.asarray(least_squares(residuals, PRIOR, x_scale=SPREAD, bounds=(0.0, np.inf)).x)
+
+
+def compared(folder: Path) -> tuple[pd.DataFrame, FloatArray]:
+    """(rows with errors by the stored terms, by priors, by a fit without their group; TERMS by all rows)."""
+    rows = newest(folder)
+    rows["tokens"] = np.round(tokens_per_round(rows, runtimes_of(stored_values())), 6)
+    priced = Priced(rows)
+    shipped = {name: load_runtime(name) for name in ROUNDS_A_CHUNK}
+    rows["error"] = predicted(rows, shipped) / rows.median_tpot_ms - 1.0
+    rows["priors"] = priced.errors(PRIOR)
+    for group in dict.fromkeys(rows.group):
+        own = (rows.group == group).to_numpy()
+        rows.loc[own, "left_out"] = priced.errors(priced.fit(~own))[own]
+    return rows, priced.fit(np.ones(len(rows), dtype=bool))
+
+
+def table(found: pd.DataFrame) -> TextTable:
+    """Errors by group, plain and with MTP."""
+    lines = []
+    for (group, speculation), part in found.groupby(["group", "speculation"], sort=False):
+        cells = [str(group), "MTP" if speculation == "mtp" else "plain", str(len(part))]
+        for name in ("error", "left_out", "priors"):
+            percent = 100.0 * part[name]
+            worst = percent.iloc[int(np.argmax(np.abs(percent)))]
+            cells.append(f"{percent.abs().mean():.1f} ({percent.mean():+.1f}; {worst:+.1f})")
+        lines.append(tuple(cells))
+    return TextTable(
+        headers=(
+            "engine, card, weights, shared by",
+            "rounds",
+            "cells",
+            "shipped %",
+            "left out %",
+            "priors %",
+        ),
+        rows=tuple(lines),
+        right=(False, False, True, True, True, True),
+    )
+
+
+def summary(found: pd.DataFrame) -> str:
+    """Means of plain cells and of those with MTP, runs of the runtimes' own versions and older ones apart."""
+    lines = []
+    of_version = found.date >= found.engine.map(VERSION_SINCE)
+    for (speculation, kept), part in found.groupby(["speculation", of_version], sort=False):
+        runs = "of the runtime's version" if kept else "of TensorRT-LLM 1.1"
+        names = {"error": "shipped", "left_out": "left out", "priors": "priors"}
+        means = ", ".join(f"{word} {100 * part[name].abs().mean():.1f} %" for name, word in names.items())
+        lines.append(f"- {'MTP' if speculation == 'mtp' else 'plain'}, {len(part)} cells {runs}: {means}")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print errors, terms and, where asked, every row."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rows", action="store_true", help="print every row")
+    asked = parser.parse_args()
+    found, fitted = compared(data_folder())
+    print(markdown(table(found)))
+    print(summary(found))
+    for term, value, stored in zip(TERMS, fitted, stored_values(), strict=True):
+        print(f"{', '.join(term.engines):24s} {term.term:30s} {value:10.3f}  stored {stored:10.3f}")
+    if asked.rows:
+        names = [
+            "group",
+            "speculation",
+            "tokens",
+            "tp",
+            "prompt_tokens",
+            "output_tokens",
+            "concurrency",
+            "date",
+        ]
+        percent = (100 * found[["error", "left_out"]]).round(1)
+        print(pd.concat([found[names], percent], axis=1).to_string())
+
+
+if __name__ == "__main__":
+    main()
