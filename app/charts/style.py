@@ -5,21 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-SHADES = (
-    "#2f6fde",
-    "#d77804",
-    "#007264",
-    "#a4359f",
-    "#00a64c",
-    "#c1291a",
-    "#0098e0",
-    "#985302",
-    "#7e46c6",
-    "#839a0f",
-    "#f05a93",
-    "#5d6d7e",
-)
-"""Of lines and points: each at least 3:1 on a white and on a black page."""
+from medusa_sim.report.figures.style import SHADES
+
 DASHES = ([1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 3], [10, 2, 2, 2], [6, 6])
 NEUTRAL = "#8a8a8a"
 TEXT = "#4b4e58"

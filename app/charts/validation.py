@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from charts.style import NEUTRAL, SHADES, Spec, base, category, columns, quantity, series, shades
+from charts.style import NEUTRAL, Spec, base, category, columns, quantity, series, shades
+from medusa_sim.report.figures.style import SHADES
 
 if TYPE_CHECKING:
     import pandas as pd

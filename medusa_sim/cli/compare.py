@@ -10,8 +10,8 @@ import click
 from medusa_sim.cli.grids import BATCH, TP, Axis, GridType
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import ACCEPTANCE, GPUS, MODEL, NameType
-from medusa_sim.cli.options import Command, PositiveFloat, latency_options, output_options
-from medusa_sim.cli.output import Output
+from medusa_sim.cli.options import Command, PositiveFloat, latency_options, output_options, report_option
+from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.plan.defaults import DEFAULT_MODEL, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
@@ -145,8 +145,9 @@ def _limit(name: str, what: str) -> Callable[[Command], Command]:
 )
 @click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model and pard.")
 @latency_options
+@report_option
 @output_options
-def compare(output: Output, prices: str | None, model: str, **names: Any) -> None:
+def compare(output: Output, report: ReportPlace, prices: str | None, model: str, **names: Any) -> None:
     """Which set-up: every one that the model, the cards and the engines allow, priced at steady batches.
 
     The table says first which set-up meets the limits at the least cost, then what nothing beats, the
@@ -173,6 +174,10 @@ def compare(output: Output, prices: str | None, model: str, **names: Any) -> Non
             advance=lambda done, total: advance(done, total, None),
             **names,
         )
+    if report.folder is not None:
+        from medusa_sim.report.compare_report import write_compare_report
+
+        report.write(write_compare_report, answer, command=command_line())
     if output.form == "table":
         output.text(page(output, answer))
         return

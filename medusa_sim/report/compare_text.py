@@ -16,6 +16,8 @@ from medusa_sim.setups.setup import PLAIN
 if TYPE_CHECKING:
     import pandas as pd
 
+    from medusa_sim.report.compare_chart import Chart
+
 MOST_ROWS = 12
 """Rows of a table for people; the whole table is the CSV."""
 UNITS = {
@@ -67,6 +69,12 @@ class Compared:
         """What must not be overlooked, a line each."""
         return [*self.comparison.warnings, *told_of_prices(self.comparison)]
 
+    def chart(self, column: str | None = None) -> Chart:
+        """What the chart shows; column: of `report.compare_chart.Y_TITLES` (None: what is saved)."""
+        from medusa_sim.report.compare_chart import chart_of
+
+        return chart_of(self.comparison, column)
+
     def to_dict(self) -> dict[str, Any]:
         """Everything but the rows, as `--format json` writes it before them."""
         return compare_values(self.comparison)
@@ -76,15 +84,20 @@ class Compared:
         return self.sentence
 
     def _repr_html_(self) -> str:
-        """Sentence and frontier for notebooks."""
+        """Sentence, chart and frontier for notebooks."""
         from html import escape
 
+        from medusa_sim.report.figures import render
+        from medusa_sim.report.figures.compare import compare_figure
+
+        drawn = render(compare_figure(self.chart()), ".svg").decode("utf-8")
         shown = frontier_table(self.comparison)
         head = "".join(f"<th>{escape(name)}</th>" for name in shown.headers)
         body = "".join(
             "<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in shown.rows
         )
-        return f"<p>{escape(self.sentence)}</p><table><tr>{head}</tr>{body}</table>"
+        picture = drawn[drawn.index("<svg") :]
+        return f"<p>{escape(self.sentence)}</p>{picture}<table><tr>{head}</tr>{body}</table>"
 
 
 def sentence(answer: Comparison) -> str:
@@ -193,18 +206,16 @@ def compare_values(answer: Comparison) -> dict[str, Any]:
     return {
         "answer": sentence(answer),
         "measure": answer.measure,
-        "chosen": _plain_values(answer.chosen),
-        "chosen_without_speculation": _plain_values(answer.chosen_plain),
-        "runners_up": [_plain_values(row) for row in answer.runners_up.to_dict("records")],
+        "chosen": answer.chosen and plain_values(answer.chosen),
+        "chosen_without_speculation": answer.chosen_plain and plain_values(answer.chosen_plain),
+        "runners_up": [plain_values(row) for row in answer.runners_up.to_dict("records")],
         "refused": [{"setup": item.setup, "reason": item.reason} for item in answer.refused],
         "warnings": [*answer.warnings, *told_of_prices(answer)],
     }
 
 
-def _plain_values(row: Mapping[Any, Any] | None) -> dict[str, Any] | None:
+def plain_values(row: Mapping[Any, Any]) -> dict[str, Any]:
     """A row of Python's own numbers; what is not known is null."""
-    if row is None:
-        return None
     values = {str(name): getattr(value, "item", lambda value=value: value)() for name, value in row.items()}
     return {
         name: None if isinstance(value, float) and math.isnan(value) else value

@@ -11,13 +11,13 @@ import numpy as np
 import show
 from charts import choose as charts
 from charts import style as charts_style
-from charts.style import SHADES, TEXT
+from charts.style import TEXT
 from conftest import APP, Opened, tables
 from conftest import charts as drawn
 from test_choose import set_up
 
 from medusa_sim.plan.by_count import count_table
-from medusa_sim.report.figures.style import PARTS, contrast, ink_on
+from medusa_sim.report.figures.style import PARTS, SHADES, contrast, ink_on
 from medusa_sim.step.workload import PARTS as OF_A_STEP
 
 LIGHT, DARK = "#ffffff", "#171614"

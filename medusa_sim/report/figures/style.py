@@ -14,6 +14,21 @@ if TYPE_CHECKING:
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "<", ">")
 LINES = ("-", "--", "-.", ":")
 HATCHES = ("", "//", "..", "\\\\", "xx", "--", "++", "oo", "||", "**")
+SHADES = (
+    "#2f6fde",
+    "#d77804",
+    "#007264",
+    "#a4359f",
+    "#00a64c",
+    "#c1291a",
+    "#0098e0",
+    "#985302",
+    "#7e46c6",
+    "#839a0f",
+    "#f05a93",
+    "#5d6d7e",
+)
+"""Of lines and points: each at least 3:1 on a white and on a black page."""
 INK = "#1b1b1b"
 FAINT = "#8a8a8a"
 GOOD = "#00429d"

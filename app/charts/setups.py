@@ -1,0 +1,100 @@
+"""The chart of set-ups: what a GPU gives against what a user gets, a curve a card."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from charts.style import TEXT, Spec, base, category, quantity
+from medusa_sim.report.compare_chart import X_TITLE, Chart
+
+_SHAPES = {
+    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
+    "X": "M-1,-1L1,1M-1,1L1,-1", "*": "wedge", "<": "triangle-left", ">": "triangle-right",
+}  # fmt: skip
+"""Markers of reports as Vega names them."""
+_LEGEND = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5}
+
+
+def setups_chart(chart: Chart) -> Spec:
+    """Plain dotted, speculative solid, bands, points named by requests and drafts, the target as a line."""
+    names = [curve.name for curve in chart.curves]
+    x = quantity("x", X_TITLE, scale={"type": "log", "nice": False, "padding": 20})
+    y = quantity("y", chart.y_title, scale={"type": "log", "nice": False, "padding": 12})
+    colour = category(
+        "curve", None, sort=names, legend=_LEGEND,
+        scale={"domain": names, "range": [curve.colour for curve in chart.curves]},
+    )  # fmt: skip
+    dash = category(
+        "curve", None, sort=names, legend=_LEGEND,
+        scale={"domain": names, "range": [[1, 0] if curve.speculative else [2, 3] for curve in chart.curves]},
+    )  # fmt: skip
+    cards = list(dict.fromkeys(curve.gpu for curve in chart.curves))
+    markers = {curve.gpu: _SHAPES[curve.marker] for curve in chart.curves}
+    shape = category(
+        "gpu", None, legend=None, scale={"domain": cards, "range": [markers[gpu] for gpu in cards]}
+    )
+    no_legend = {**colour, "legend": None}
+    points = [_point(curve.name, point.x, point.y, point.label, point.row) for curve in chart.curves
+              for point in curve.points]  # fmt: skip
+    bands = [{"curve": curve.name, "x": px, "y": py, "order": order} for curve in chart.curves
+             if len(curve.points) > 1 for order, (px, py) in enumerate(curve.outline)]  # fmt: skip
+    layers: list[Spec] = [
+        {
+            "data": {"values": bands},
+            "mark": {"type": "line", "filled": True, "strokeWidth": 0, "opacity": 0.1, "fillOpacity": 0.1},
+            "encoding": {
+                "x": x, "y": y, "order": {"field": "order", "type": "quantitative"},
+                "fill": no_legend, "detail": {"field": "curve"},
+            },
+        },
+        {
+            "data": {"values": points},
+            "mark": {"type": "line", "strokeWidth": 2.2},
+            "encoding": {"x": x, "y": y, "color": colour, "strokeDash": dash},
+        },
+        {
+            "data": {"values": points},
+            "mark": {"type": "point", "filled": True, "size": 60},
+            "encoding": {"x": x, "y": y, "color": no_legend, "shape": shape, "tooltip": _TIPS},
+        },
+        {
+            "data": {"values": [point for point in points if point["drafts"]]},
+            "mark": {"type": "text", "align": "left", "dx": 6, "dy": -6, "fontSize": 10},
+            "encoding": {"x": x, "y": y, "text": {"field": "label"}},
+        },
+    ]  # fmt: skip
+    if chart.target is not None:
+        layers.append(
+            {
+                "data": {"values": [{"x": chart.target}]},
+                "mark": {"type": "rule", "color": TEXT, "strokeDash": [6, 3]},
+                "encoding": {"x": x},
+            }
+        )
+    if chart.chosen is not None:
+        one = chart.chosen
+        layers.append(
+            {
+                "data": {"values": [{"x": one.x, "y": one.y}]},
+                "mark": {"type": "point", "filled": False, "size": 260, "strokeWidth": 2, "color": TEXT},
+                "encoding": {"x": x, "y": y},
+            }
+        )
+    return base(380, layer=layers)
+
+
+_TIPS = [
+    category("set_up", "set-up"),
+    quantity("batch", "requests a copy"),
+    quantity("drafts", "drafts"),
+    quantity("tokens_per_s_per_user", "tokens/s a user", format=".3s"),
+    quantity("tokens_per_s_per_gpu", "tokens/s a GPU", format=".3s"),
+    quantity("usd_per_million_tokens", "$ a million tokens", format=".3s"),
+    quantity("joule_per_token", "J a token", format=".3s"),
+]
+
+
+def _point(curve: str, x: float, y: float, label: str, row: Any) -> dict[str, Any]:
+    from medusa_sim.report.compare_text import plain_values, setup_text
+
+    return {**plain_values(row), "curve": curve, "x": x, "y": y, "label": label, "set_up": setup_text(row)}

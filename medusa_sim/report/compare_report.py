@@ -1,0 +1,134 @@
+"""The report of a comparison: a page to print with answer, chart and costs; the details below it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from medusa_sim import __version__
+from medusa_sim.report.compare_chart import Y_TITLES, chart_of
+from medusa_sim.report.compare_text import (
+    MOST_ROWS,
+    frontier_table,
+    refused_lines,
+    rows_table,
+    sentence,
+    told_of_prices,
+)
+from medusa_sim.report.document import (
+    Block,
+    Bullets,
+    Cards,
+    Folded,
+    Heading,
+    Picture,
+    Text,
+    html_page,
+    markdown_page,
+    pictures,
+)
+from medusa_sim.report.figures import render
+from medusa_sim.report.figures.compare import compare_figure
+from medusa_sim.report.numbers import significant
+from medusa_sim.report.sweep_report import source_tables
+from medusa_sim.report.text import TextTable
+from medusa_sim.setups.comparison import Comparison
+from medusa_sim.writing import write_folder
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+    from medusa_sim.plan.scenario import Scenario
+
+_TRUST = (
+    "Steps are those of `sweep` for the same scenario; DeepSeek-R1 as served errs by 7 to 20 % in time per "
+    "token (docs/validation-engines.md), and a set-up is chosen with that error.",
+    "Every copy is taken as full and steady: bursts and queues are what `medusa-sim load` simulates.",
+    "Other precisions are other weights: whether they answer as well as the published ones is not priced.",
+)
+
+
+def write_compare_report(
+    folder: Path, answer: Comparison, *, command: str, overwrite: bool = False
+) -> tuple[Path, ...]:
+    """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
+
+    Raises OutputError where the folder cannot be written, or without `overwrite` holds other files of these
+    names.
+    """
+    blocks = compare_blocks(answer, command)
+    contents = {
+        "report.html": html_page(_title(answer), blocks).encode("utf-8", "backslashreplace"),
+        "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
+        **{name: render(figure, ".png") for name, figure in pictures(blocks).items()},
+    }
+    return write_folder(folder, contents, overwrite=overwrite)
+
+
+def compare_blocks(answer: Comparison, command: str) -> list[Block]:
+    """Every block of the report, in order."""
+    blocks: list[Block] = [
+        Heading(_title(answer), level=1),
+        Text(sentence(answer), lead=True),
+        *([Cards(_cards(answer))] if answer.chosen else []),
+        _picture(answer, answer.column),
+        frontier_table(answer),
+        Bullets(_TRUST),
+    ]
+    if len(others := answer.runners_up.head(MOST_ROWS)):
+        blocks += [Heading("Not told apart from it"), rows_table(others, "")]
+    blocks += [Heading("The same set-ups by what else counts")]
+    blocks += [
+        _picture(answer, column)
+        for column in Y_TITLES
+        if column != answer.column and answer.table[column].notna().any()
+    ]
+    refused = refused_lines(answer)
+    blocks += [Heading("Refused"), Bullets(tuple(refused))] if refused else []
+    blocks += [
+        Heading("Warnings"),
+        Bullets((*answer.warnings, *told_of_prices(answer))),
+        Folded("Every set-up and batch", TextTable.of(_arrow(answer))),
+        Heading("Sources"),
+        *source_tables(_used(answer)),
+        Text(f"medusa-sim {__version__}, `{command}`", lead=True),
+    ]
+    return blocks
+
+
+def _used(answer: Comparison) -> list[Scenario]:
+    rows = [row for row in (answer.chosen, answer.chosen_plain) if row is not None]
+    return [answer.scenario(row) for row in rows] or list(answer.scenarios.values())[:1]
+
+
+def _arrow(answer: Comparison) -> pa.Table:
+    import pyarrow as pa
+
+    return pa.Table.from_pandas(answer.best, preserve_index=False)
+
+
+def _title(answer: Comparison) -> str:
+    return f"Which set-up for {Path(answer.model.name).name}?"
+
+
+def _cards(answer: Comparison) -> tuple[tuple[str, str, str], ...]:
+    chosen, plain = answer.chosen, answer.chosen_plain
+    assert chosen is not None  # noqa: S101  # asked where there is one
+    found = []
+    for column, label in (
+        ("usd_per_million_tokens", "$ a million tokens"),
+        ("tokens_per_s_per_gpu", "tokens/s a GPU"),
+        ("tokens_per_s_per_user", "tokens/s a user"),
+        ("joule_per_token", "J a token"),
+    ):
+        without = "" if plain is None else f"{significant(float(plain[column]), 3)} without speculation"
+        found.append((label, significant(float(chosen[column]), 3), without))
+    return tuple(found)
+
+
+def _picture(answer: Comparison, column: str) -> Picture:
+    caption = (
+        f"{Y_TITLES[column]} against tokens/s a user: what nothing beats of each card, solid with "
+        "speculation, dotted without; 80 % bands, points named by requests / drafts, the chosen one ringed."
+    )
+    return Picture(compare_figure(chart_of(answer, column)), column, caption)
