@@ -3,27 +3,32 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
+from typing import TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
-from medusa_sim.latency.base import LatencyModel, OperatorTime
+from medusa_sim.arrays import FloatArray, IntArray, as_float
+from medusa_sim.latency.base import CodeArray, LatencyModel, OperatorTime
 from medusa_sim.operators.operator import Operator, Size
 from medusa_sim.specs.gpu import Gpu
 
-_FEW = 64
-"""Shapes below this many are computed as they are; above it, repeated token counts are computed once."""
+T = TypeVar("T", np.float64, np.int8)
 
 
 class CachedLatency:
     """Answers of another latency model, kept for as long as this object lives.
 
-    The depths of a drafter share their first passes, and Medusa heads differ in their number alone.
-    A linear layer is computed once for each distinct m: batch x candidates repeats on a grid.
+    The depths of a drafter share their first passes, and Medusa heads differ in their number alone. An
+    operator with one axis (a linear layer by its m, a norm by its rows) is computed once for each size along
+    it, in whatever grid it comes: batch x candidates repeats, and an engine fills both up to few sizes.
     """
 
     def __init__(self, latency: LatencyModel) -> None:
         self._latency = latency
         self._known: dict[Hashable, OperatorTime] = {}
+        self._lines: dict[Hashable, _Line] = {}
+        self._distinct: dict[Hashable, tuple[FloatArray, IntArray]] = {}
 
     @property
     def name(self) -> str:
@@ -37,27 +42,69 @@ class CachedLatency:
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, as the model that is asked gives it."""
-        key = tuple(_hashable(entry) for entry in (*operator.key, *operator.axes))
-        if key not in self._known:
-            self._known[key] = self._fresh(operator)
-        return self._known[key]
+        sizes = operator.key
+        key, place = tuple(map(_hashable, sizes)), tuple(map(_hashable, operator.axes))
+        found = self._known.get((key, place))
+        if found is None:
+            is_line = len(place) == 1 and not any(np.ndim(size) for size in sizes)
+            found = self._along(operator, key, place) if is_line else self._latency.time(operator)
+            self._known[key, place] = found
+        return found
 
-    def _fresh(self, operator: Operator) -> OperatorTime:
-        """Many token counts of one weight matrix: each distinct one once."""
-        tokens = np.asarray(operator.axes[0])
-        if operator.kind != "gemm" or tokens.size <= _FEW or any(np.size(size) > 1 for size in operator.key):
-            return self._latency.time(operator)
-        distinct, index = np.unique(tokens, return_inverse=True)
-        index = index.reshape(tokens.shape)
-        once = self._latency.time(operator.with_columns(m=distinct))
+    def _along(self, operator: Operator, key: Hashable, place: Hashable) -> OperatorTime:
+        """An operator with one axis, from what is known along it; only new sizes are computed."""
+        (axis,) = operator.axes
+        if place not in self._distinct:
+            sizes, index = np.unique(as_float(axis), return_inverse=True)
+            self._distinct[place] = sizes, index.reshape(np.shape(axis))
+        sizes, index = self._distinct[place]
+        line = self._lines.setdefault(key, _Line())
+        new = line.missing(sizes)
+        if new.size:
+            line.add(new, self._latency.time(operator.with_columns(**{operator.AXES[0]: new})))
+        return line.at(sizes, index)
+
+
+class _Line:
+    """Times of an operator along its only axis: (N,) rising sizes, (3, N) times and (2, N) codes."""
+
+    def __init__(self) -> None:
+        self._sizes: FloatArray = np.empty(0)
+        self._times: FloatArray = np.empty((3, 0))
+        self._codes: CodeArray = np.empty((2, 0), dtype=np.int8)
+        self._kernels = ""
+
+    def missing(self, sizes: FloatArray) -> FloatArray:
+        """Those of rising sizes that are not known."""
+        if not self._sizes.size:
+            return sizes
+        place = np.minimum(np.searchsorted(self._sizes, sizes), self._sizes.size - 1)
+        new: FloatArray = sizes[self._sizes[place] != sizes]
+        return new
+
+    def add(self, sizes: FloatArray, found: OperatorTime) -> None:
+        """What was computed at sizes that were missing."""
+        every = np.concatenate([self._sizes, sizes])
+        order = np.argsort(every)
+        self._sizes = every[order]
+        self._times = _joined(self._times, sizes.shape, found.time_us, found.low_us, found.high_us)[:, order]
+        self._codes = _joined(self._codes, sizes.shape, found.bound, found.source)[:, order]
+        self._kernels = found.kernels
+
+    def at(self, sizes: FloatArray, index: IntArray) -> OperatorTime:
+        """Times at known sizes, laid out by an index into them."""
+        place = np.searchsorted(self._sizes, sizes)[index]
+        time_us, low_us, high_us = self._times[:, place]
+        bound, source = self._codes[:, place]
         return OperatorTime(
-            time_us=once.time_us[index],
-            low_us=once.low_us[index],
-            high_us=once.high_us[index],
-            bound=np.broadcast_to(once.bound, distinct.shape)[index],
-            source=np.broadcast_to(once.source, distinct.shape)[index],
-            kernels=once.kernels,
+            time_us=time_us, low_us=low_us, high_us=high_us, bound=bound, source=source, kernels=self._kernels
         )
+
+
+def _joined(held: npt.NDArray[T], shape: tuple[int, ...], *rows: npt.NDArray[T]) -> npt.NDArray[T]:
+    return np.concatenate(
+        [held, [np.broadcast_to(np.ravel(row), shape) for row in rows]], axis=1, dtype=held.dtype
+    )
 
 
 def cached(latency: LatencyModel) -> CachedLatency:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,7 @@ class Candidates:
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
+@lru_cache(maxsize=256)
 def candidates_of(kernel: GemmKernel) -> Candidates:
     """Tiles in the order of `kernel.tiles`, each with every split: arrays of one axis."""
     rows = [

@@ -9,14 +9,12 @@ tokens alone.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.plan.surface import Surface
-from medusa_sim.step.power import served_joules, watts, work_joules
-from medusa_sim.step.step import decode_step, processed_tokens, verify_step
+from medusa_sim.step.power import served_joules, watts
+from medusa_sim.step.step import processed_tokens
 
 _S_PER_HOUR = 3600.0
 _MILLION = 1e6
@@ -63,13 +61,7 @@ def watts_at(surface: Surface, at: int, s: int, configuration: int) -> float | N
     power = surface.scenario.gpu.power
     if power is None or surface.scenario.scope == "block":
         return None
-    batch, seq_len = int(surface.batch[at]), int(surface.seq_len[s])
-    option = surface.option_of(configuration)
-    if option is None:
-        step = decode_step(surface.setting, batch, seq_len)
-    else:
-        setting = replace(surface.setting, drafter=option.drafter)
-        step = verify_step(setting, batch, seq_len, int(surface.candidates[configuration]))
-    joules = work_joules(surface.scenario.gpu, power, step.works)
-    one = watts(power, joules, surface.step_us[at, s, configuration])
+    one = watts(
+        power, np.asarray(surface.joules_at(at, s, configuration)), surface.step_us[at, s, configuration]
+    )
     return surface.scenario.gpus * float(one)

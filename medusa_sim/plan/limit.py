@@ -8,17 +8,15 @@ merges them is up to 12 % quicker at batch 1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.plan.defaults import RUNS_CHAINS, RUNS_TREES
-from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.step import Setting, decode_step, verify_step
 
 LIMIT = RUNS_TREES
 """The runtime of kernels without an engine."""
@@ -64,14 +62,3 @@ def limit_of(scenario: Scenario) -> Scenario | None:
     if scenario.runtime.engine is None:
         return None
     return scenario.but(runtime=scenario.runtime.kernels_alone, chain_only=scenario.chain_only)
-
-
-def kernels_speedup(
-    setting: Setting, option: DraftOption, batch: int, seq_len: int, candidates: int, tokens_per_step: float
-) -> float | None:
-    """Speedup of one configuration with kernels alone; None where the runtime is no engine."""
-    if setting.runtime.engine is None:
-        return None
-    alone = replace(setting, runtime=setting.runtime.kernels_alone, drafter=option.drafter)
-    plain: FloatArray = decode_step(alone, batch, seq_len).time_us
-    return float(tokens_per_step * plain / verify_step(alone, batch, seq_len, candidates).time_us)

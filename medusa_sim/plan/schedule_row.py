@@ -19,7 +19,6 @@ from medusa_sim.plan.configuration import (
 )
 from medusa_sim.plan.cost import joule_per_token, usd_per_million_tokens, watts_at
 from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best
-from medusa_sim.plan.limit import kernels_speedup
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.speedup import tokens_per_s
@@ -172,7 +171,7 @@ def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Q
         batch_lowest=int(surface.batch[every[np.argmin(gains)]]),
         speedup_low=float(low.min()),
         speedup_high=float(high.max()),
-        kernels_speedup=_with_kernels_alone(surface, batch, seq_len, spoken),
+        kernels_speedup=_with_kernels_alone(surface, at, s, spoken),
         itl_us=float(waits.itl_us),
         tpot_us=float(waits.tpot_us),
         max_batch_without=int(surface.max_batch[s, PLAIN]),
@@ -260,11 +259,11 @@ def _with_accepted_rows(surface: Surface, at: int, s: int, j: int) -> float | No
     return float(surface.tokens_per_step[j] * surface.decode_us[at, s] / step.time_us)
 
 
-def _with_kernels_alone(surface: Surface, batch: int, seq_len: int, j: int) -> float | None:
-    option = surface.option_of(j)
-    assert option is not None  # noqa: S101  # callers pass configurations that speculate
-    tokens = float(surface.tokens_per_step[j])
-    return kernels_speedup(surface.setting, option, batch, seq_len, int(surface.candidates[j]), tokens)
+def _with_kernels_alone(surface: Surface, at: int, s: int, j: int) -> float | None:
+    alone = surface.alone
+    if alone is None:
+        return None
+    return float(surface.tokens_per_step[j] * alone.decode_us[at, s] / alone.cost_at(at, s, j).time_us)
 
 
 def free_candidates(surface: Surface, within: float) -> IntArray:

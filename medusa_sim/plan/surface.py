@@ -22,9 +22,10 @@ from medusa_sim.plan.best_by_count import ByCount, best_by_count
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import band, tokens_per_s
-from medusa_sim.step.compose import Cost, overhead_halves
+from medusa_sim.step.compose import Cost, along, overhead_halves
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.power import work_joules
 from medusa_sim.step.server import Served, served, served_length
 from medusa_sim.step.step import Setting, StepTime, decode_step, drafting_steps, verification_step
 
@@ -41,9 +42,7 @@ class Surface:
     """Every configuration at every batch and length: B batches, S lengths, C counts, J configurations.
 
     counts: (C,) different counts from 2 up. options: ways of drafting; option, candidates, tokens_per_step:
-    (J,), option[j] indexes `options` (-1 for plain decoding, j = 0), candidates[j] is the count. decode: the
-    plain step, (B, S, 1). verify: verification of each count, (B, S, C). drafting: of each option, broadcasts
-    with (B, S, its counts); None where the drafter costs nothing.
+    (J,), option[j] indexes `options` (-1 for plain decoding, j = 0), candidates[j] is the count.
     """
 
     scenario: Scenario
@@ -55,9 +54,47 @@ class Surface:
     option: IntArray
     candidates: IntArray
     tokens_per_step: FloatArray
-    decode: StepTime
-    verify: StepTime
-    drafting: tuple[StepTime | None, ...]
+
+    @cached_property
+    def decode(self) -> StepTime:
+        """The plain step, (B, S, 1)."""
+        return decode_step(self.setting, *self._places)
+
+    @cached_property
+    def verify(self) -> StepTime:
+        """Verification of each count, (B, S, C)."""
+        return verification_step(self.setting, *self._places, self.counts[None, None, :])
+
+    @cached_property
+    def drafting(self) -> tuple[StepTime | None, ...]:
+        """Of each option, broadcasts with (B, S, its counts); None where the drafter costs nothing."""
+        return tuple(self.drafting_of(index) for index in range(len(self.options)))
+
+    def drafting_of(self, index: int) -> StepTime | None:
+        """The drafting of one option, priced once."""
+        if index not in self._drafted:
+            option = self.options[index]
+            steps = drafting_steps(
+                replace(self.setting, drafter=option.drafter), *self._places, option.candidates[None, None, :]
+            )
+            self._drafted[index] = _together(steps)
+        return self._drafted[index]
+
+    @cached_property
+    def _drafted(self) -> dict[int, StepTime | None]:
+        return {}
+
+    @property
+    def _places(self) -> tuple[IntArray, IntArray]:
+        return self.batch[:, None, None], self.seq_len[None, :, None]
+
+    @cached_property
+    def alone(self) -> Surface | None:
+        """The same with the engine's kernels alone (`plan.limit`); None where the runtime is no engine."""
+        runtime = self.setting.runtime
+        if runtime.engine is None:
+            return None
+        return replace(self, setting=replace(self.setting, runtime=runtime.kernels_alone))
 
     @cached_property
     def decode_us(self) -> FloatArray:
@@ -85,7 +122,7 @@ class Surface:
 
     def time_of(self, index: int) -> FloatArray:
         """(B, S, its counts) the whole step with one option."""
-        verify, drafting = self.verify.cost.at(self.places(index)), self.drafting[index]
+        verify, drafting = self.verify.cost.at(self.places(index)), self.drafting_of(index)
         return verify.time_us if drafting is None else verify.time_with(drafting.cost)
 
     @cached_property
@@ -237,13 +274,41 @@ class Surface:
 
     def cost_at(self, at: int | IntArray, s: int, configuration: int) -> Cost:
         """The cost of one configuration at one batch (or several) and a length, with its band."""
-        index = int(self.option[configuration])
+        index, column = int(self.option[configuration]), self._column(configuration)
         if index < 0:
             return _cell(self.decode.cost, at, s, 0)
-        column = int(np.searchsorted(self.options[index].candidates, self.candidates[configuration]))
         cost = _cell(self.verify.cost, at, s, self.places(index).start + column)
-        drafting = self.drafting[index]
+        drafting = self.drafting_of(index)
         return cost if drafting is None else cost + _cell(drafting.cost, at, s, column)
+
+    def _column(self, configuration: int) -> int:
+        """Where a count stands among those of its option."""
+        index = int(self.option[configuration])
+        if index < 0:
+            return 0
+        return int(np.searchsorted(self.options[index].candidates, self.candidates[configuration]))
+
+    def joules_at(self, at: int, s: int, configuration: int) -> float:
+        """Joules above idle of one GPU in a step of one configuration; nan where its power is not known."""
+        index = int(self.option[configuration])
+        if index not in self._joules:
+            self._joules[index] = self._option_joules(index)
+        return float(_entry(self._joules[index], at, s, self._column(configuration)))
+
+    @cached_property
+    def _joules(self) -> dict[int, FloatArray]:
+        return {}
+
+    def _option_joules(self, index: int) -> FloatArray:
+        """Of an option at its counts, or of the plain step (-1)."""
+        gpu = self.scenario.gpu
+        if gpu.power is None:
+            return np.full((), np.nan)
+        if index < 0:
+            return work_joules(gpu, gpu.power, self.decode.works)
+        verified = along(work_joules(gpu, gpu.power, self.verify.works), self.places(index))
+        drafting = self.drafting_of(index)
+        return verified if drafting is None else verified + work_joules(gpu, gpu.power, drafting.works)
 
     def band_at(self, at: int, s: int, configuration: int) -> tuple[float, float]:
         """80 % interval of the speedup of one configuration."""
@@ -264,14 +329,16 @@ class Surface:
 
 
 def _cell(cost: Cost, at: int | IntArray, s: int, column: int) -> Cost:
-    def one(values: FloatArray) -> FloatArray:
-        index = tuple(
-            place if size > 1 else 0
-            for place, size in zip((at, s, column)[3 - values.ndim :], values.shape, strict=True)
-        )
-        return np.asarray(values[index])
+    return cost.each(lambda values: _entry(values, at, s, column))
 
-    return cost.each(one)
+
+def _entry(values: FloatArray, at: int | IntArray, s: int, column: int) -> FloatArray:
+    """Of an array that broadcasts with (B, S, columns)."""
+    index = tuple(
+        place if size > 1 else 0
+        for place, size in zip((at, s, column)[3 - values.ndim :], values.shape, strict=True)
+    )
+    return np.asarray(values[index])
 
 
 def price(
@@ -294,17 +361,9 @@ def price(
             "many; search fewer lengths, a smaller range of batches or fewer candidates"
         )
     counts = np.unique(np.concatenate([np.empty(0, np.int64), *(option.candidates for option in chosen)]))
-    known = replace(scenario.setting, latency=cached(scenario.latency))
-    rows, columns = batches[:, None, None], lengths[None, :, None]
-    drafting = []
-    for option in chosen:
-        steps = drafting_steps(
-            replace(known, drafter=option.drafter), rows, columns, option.candidates[None, None, :]
-        )
-        drafting.append(_together(steps))
-    return Surface(
+    surface = Surface(
         scenario=scenario,
-        setting=known,
+        setting=replace(scenario.setting, latency=cached(scenario.latency)),
         batch=batches,
         seq_len=lengths,
         counts=counts,
@@ -312,10 +371,9 @@ def price(
         option=np.concatenate([[-1], *(np.full(o.candidates.size, i) for i, o in enumerate(chosen))]),
         candidates=np.concatenate([[1], *(option.candidates for option in chosen)]).astype(np.int64),
         tokens_per_step=np.concatenate([[1.0], *(option.tokens_per_step for option in chosen)]),
-        decode=decode_step(known, rows, columns),
-        verify=verification_step(known, rows, columns, counts[None, None, :]),
-        drafting=tuple(drafting),
     )
+    _ = surface.decode, surface.verify, surface.drafting  # what cannot be priced is refused here
+    return surface
 
 
 def at_counts(options: Sequence[DraftOption], candidates: IntArray) -> tuple[DraftOption, ...]:

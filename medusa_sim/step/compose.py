@@ -136,10 +136,11 @@ class Cost:
 
     def at(self, index: IntArray | slice) -> Cost:
         """The entries `index` of the last axis; what does not vary along it stays as it is."""
-        return self.each(lambda values: _along(values, index))
+        return self.each(lambda values: along(values, index))
 
 
-def _along(values: FloatArray, index: IntArray | slice) -> FloatArray:
+def along(values: FloatArray, index: IntArray | slice) -> FloatArray:
+    """The entries `index` of the last axis; what does not vary along it stays as it is."""
     if values.ndim == 0 or values.shape[-1] == 1:
         return values
     return np.asarray(values[..., index])

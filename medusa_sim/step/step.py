@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -67,18 +68,18 @@ class Setting:
 class StepTime:
     """Time of one step for every shape of a grid, microseconds. Steps add with `+`.
 
-    cost: device, host and engine (`compose.Cost`), which give the time and its 80 % band. parts_us: kernel
-    time by slice, each in the smallest shape that holds it. waits_us: device time by what bounds it.
-    source: worst `Source` code among the kernels. works: the passes that were timed, for what
-    else follows from their kernels (`step/power.py`).
+    cost: device, host and engine (`compose.Cost`), which give the time and its 80 % band. passes: those that
+    were timed, each with the times of its launches, for what else follows from its kernels; what nobody asks
+    for is not added up.
     """
 
     cost: Cost
-    parts_us: dict[Part, FloatArray]
-    launch_us: float
-    waits_us: dict[Bound, FloatArray]
-    source: CodeArray
-    works: tuple[PassWork, ...] = ()
+    passes: tuple[tuple[PassWork, tuple[OperatorTime, ...]], ...] = ()
+
+    @property
+    def works(self) -> tuple[PassWork, ...]:
+        """The passes without their times (`step/power.py`)."""
+        return tuple(work for work, _ in self.passes)
 
     @property
     def device_us(self) -> FloatArray:
@@ -106,28 +107,53 @@ class StepTime:
         return self.cost.high_us
 
     @property
+    def launch_us(self) -> float:
+        """Gaps between kernels."""
+        return sum(work.kernels * work.runtime.launch_us for work in self.works)
+
+    @property
     def beside_us(self) -> FloatArray:
         """What is no kernel: gaps between them, and what of host and engine is not hidden behind them."""
         return self.time_us - sum(self.parts_us.values(), start=np.zeros(()))
+
+    @cached_property
+    def parts_us(self) -> dict[Part, FloatArray]:
+        """Kernel time by slice, each in the smallest shape that holds it."""
+        parts: dict[Part, _Sum] = {}
+        for launch, time in self._timed():
+            parts.setdefault(launch.part, _Sum()).add(launch.count * time.time_us)
+        return {part: held.total() for part, held in parts.items()}
+
+    @cached_property
+    def waits_us(self) -> dict[Bound, FloatArray]:
+        """Device time by what bounds it."""
+        waits = {code: _Sum() for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)}
+        waits[Bound.LATENCY].add(np.asarray(self.launch_us))
+        for launch, time in self._timed():
+            for code, waited in waits.items():
+                waited.add(np.where(time.bound == code, launch.count * time.time_us, 0.0))
+        return {code: waited.total() for code, waited in waits.items()}
+
+    @cached_property
+    def source(self) -> CodeArray:
+        """Worst `Source` code among the kernels."""
+        worst: CodeArray = np.zeros((), dtype=np.int8)
+        for _, time in self._timed():
+            worst = np.maximum(worst, time.source)
+        return worst
 
     @cached_property
     def bound(self) -> CodeArray:
         """`Bound` codes: what takes the largest share; the host where the device waits for it."""
         return bound_codes(self.waits_us, self.cost)
 
+    def _timed(self) -> Iterator[tuple[Launch, OperatorTime]]:
+        for work, times in self.passes:
+            yield from zip(work.launches, times, strict=True)
+
     def __add__(self, other: StepTime) -> StepTime:
         """Both one after the other."""
-        parts = dict(self.parts_us)
-        for part, value in other.parts_us.items():
-            parts[part] = parts[part] + value if part in parts else value
-        return StepTime(
-            cost=self.cost + other.cost,
-            parts_us=parts,
-            launch_us=self.launch_us + other.launch_us,
-            waits_us={code: self.waits_us[code] + other.waits_us[code] for code in self.waits_us},
-            source=np.maximum(self.source, other.source),
-            works=self.works + other.works,
-        )
+        return StepTime(cost=self.cost + other.cost, passes=self.passes + other.passes)
 
 
 def bound_codes(waits_us: dict[Bound, FloatArray], cost: Cost) -> CodeArray:
@@ -164,17 +190,11 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     kernel in every layer linearly, and so those of kernels that nobody measured on this GPU: they share the
     error of what was borrowed.
     """
-    kernels = sum(launch.count for launch in work.launches)
-    launch_us = kernels * work.runtime.launch_us
-    parts: dict[Part, FloatArray] = {}
-    below, above, shared_below, shared_above = (_Sum() for _ in range(4))
-    waits = {code: _Sum() for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)}
-    waits[Bound.LATENCY].add(np.asarray(launch_us))
-    source: CodeArray = np.zeros((), dtype=np.int8)
-    for launch in work.launches:
-        time = kernel_time(latency, work.runtime, launch)
-        kernel_us = launch.count * time.time_us
-        parts[launch.part] = parts[launch.part] + kernel_us if launch.part in parts else kernel_us
+    times = tuple(kernel_time(latency, work.runtime, launch) for launch in work.launches)
+    device, below, above, shared_below, shared_above = (_Sum() for _ in range(5))
+    device.add(np.asarray(work.kernels * work.runtime.launch_us))
+    for launch, time in zip(work.launches, times, strict=True):
+        device.add(launch.count * time.time_us)
         half_below = launch.count * (time.time_us - time.low_us)
         half_above = launch.count * (time.high_us - time.time_us)
         if time.source.size and np.min(time.source) >= Source.BORROWED:
@@ -183,17 +203,11 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
         else:
             below.add(half_below**2)
             above.add(half_above**2)
-        for code, waited in waits.items():
-            waited.add(np.where(time.bound == code, kernel_us, 0.0))
-        source = np.maximum(source, time.source)
-    device = _Sum()
-    for part_us in parts.values():
-        device.add(part_us)
-    device_us = device.total() + launch_us
+    device_us = device.total()
     shape = work.workload
     beside = beside_kernels(
         work.runtime,
-        kernels,
+        work.kernels,
         work.of,
         np.ceil(np.asarray(shape.batch) / work.schedulers),
         shape.query_tokens,
@@ -201,19 +215,13 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
         device_us,
         whole_graph=has_whole_graph(latency, work),
     )
-    return StepTime(
-        cost=Cost(
-            device_us=device_us,
-            below_us=np.hypot(np.sqrt(below.total()), shared_below.total()),
-            above_us=np.hypot(np.sqrt(above.total()), shared_above.total()),
-            **beside._asdict(),
-        ),
-        parts_us=parts,
-        launch_us=launch_us,
-        waits_us={code: waited.total() for code, waited in waits.items()},
-        source=source,
-        works=(work,),
+    cost = Cost(
+        device_us=device_us,
+        below_us=np.hypot(np.sqrt(below.total()), shared_below.total()),
+        above_us=np.hypot(np.sqrt(above.total()), shared_above.total()),
+        **beside._asdict(),
     )
+    return StepTime(cost=cost, passes=((work, times),))
 
 
 def step_kernels(gpu: Gpu, runtime: Runtime, dtype: str) -> str:
@@ -306,17 +314,6 @@ def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> Opera
     )
 
 
-def _no_kernels(cost: Cost) -> StepTime:
-    nothing = np.zeros(())
-    return StepTime(
-        cost=cost,
-        parts_us={},
-        launch_us=0.0,
-        waits_us=dict.fromkeys((Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY), nothing),
-        source=np.zeros((), dtype=np.int8),
-    )
-
-
 def decode_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     """One plain decoding step: no drafter, no tree. Arrays of batch and seq_len broadcast."""
     return work_time(setting.latency, _target_work(setting, decode(batch, seq_len)))
@@ -398,7 +395,7 @@ def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Siz
     drafter = setting.drafter
     own_requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)
     added = drafting_cost(setting.runtime, drafter.name, own_passes, own_requests, drafter.nodes_per_level)
-    return timed if added is None else (*timed, _no_kernels(added))
+    return timed if added is None else (*timed, StepTime(cost=added))
 
 
 def verify_step(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> StepTime:

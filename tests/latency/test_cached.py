@@ -7,6 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 
+from medusa_sim.latency.base import OperatorTime
 from medusa_sim.latency.cached import CachedLatency, cached
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.kinds import OPERATORS, operator_of
@@ -61,3 +62,22 @@ def test_a_grid_of_token_counts_is_the_same_as_each_alone() -> None:
     whole, alone = cached(LATENCY).time(base), LATENCY.time(base)
     for name in ("time_us", "low_us", "high_us", "bound", "source"):
         assert np.array_equal(getattr(whole, name), getattr(alone, name))
+
+
+@pytest.mark.parametrize("kind", ["gemm", "rms_norm"])
+def test_grids_that_overlap_are_the_same_as_each_alone_and_no_size_is_computed_twice(kind: str) -> None:
+    computed: list[float] = []
+
+    class Counting(CalibratedLatency):
+        def time(self, operator: Operator) -> OperatorTime:
+            computed.extend(np.ravel(operator.axes[0]).tolist())
+            return super().time(operator)
+
+    latency = CachedLatency(Counting(load_gpu("a100-80gb-pcie"), "torch"))
+    grids = [np.array([64, 3, 17]), np.arange(1, 30)[:, None] * np.array([1, 2, 3.5]), np.asarray(3.0)]
+    for m in grids:
+        base = operator(kind).with_columns(m=m)
+        whole, alone = latency.time(base), LATENCY.time(base)
+        for name in ("time_us", "low_us", "high_us", "bound", "source"):
+            assert np.array_equal(getattr(whole, name), np.broadcast_to(getattr(alone, name), m.shape)), name
+    assert sorted(computed) == np.unique(np.concatenate([m.ravel() for m in grids])).tolist()

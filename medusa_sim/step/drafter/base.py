@@ -38,6 +38,11 @@ class PassWork:
     layers: int = 0
     schedulers: int = 1
 
+    @property
+    def kernels(self) -> int:
+        """How many are launched."""
+        return sum(launch.count for launch in self.launches)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
