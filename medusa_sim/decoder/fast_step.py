@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -24,9 +24,6 @@ from medusa_sim.decoder.rotary import Rotations
 from medusa_sim.decoder.step import CachedStep, Forward, Step, placed, slots_mask
 from medusa_sim.decoder.tree_attention import aligned, attend, mask_bias
 from medusa_sim.errors import UsageError
-
-if TYPE_CHECKING:
-    from medusa_sim.decoder.model import Llama
 
 _Window: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
 """Of one layer: where new keys and values go, (1, q, kv_heads, head_dim), and those to look at."""
@@ -226,6 +223,21 @@ def scanned_slots(needed: int, capacity: int) -> int:
     return min(max(SLOTS_MIN, 1 << (needed - 1).bit_length()), capacity)
 
 
+class Model(Protocol):
+    """What is verified: `decoder.model.Llama`."""
+
+    config: DecoderConfig
+    rotations: Rotations
+    splits_attention: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Of the weights."""
+
+    def __call__(self, tokens: Tensor, *, step: Step) -> Any:
+        """Hidden states of a step."""
+
+
 class FixedForward:
     """Verification that is made ready for each (slots, batch, nodes) when it is first needed.
 
@@ -233,7 +245,7 @@ class FixedForward:
     step that follows writes again.
     """
 
-    def __init__(self, model: Llama, cache: KVCache, make: _Make) -> None:
+    def __init__(self, model: Model, cache: KVCache, make: _Make) -> None:
         self.model, self.cache, self.setup_s = model, cache, 0.0
         self._make = make
         self._ready: dict[tuple[int, bool, torch.Size, torch.Size, torch.Size], Forward] = {}
@@ -263,7 +275,7 @@ class FixedForward:
 
 
 def verify_slots(
-    model: Llama,
+    model: Model,
     cache: KVCache,
     slots: int,
     tokens: Tensor,
@@ -286,12 +298,12 @@ def verify_slots(
     return hidden
 
 
-def static_forward(model: Llama, cache: KVCache) -> FixedForward:
+def static_forward(model: Model, cache: KVCache) -> FixedForward:
     """The steps of fixed shapes as they are: what is compiled or captured, in the open."""
     return FixedForward(model, cache, lambda forward, _: forward)
 
 
-def compiled_forward(model: Llama, cache: KVCache) -> FixedForward:
+def compiled_forward(model: Model, cache: KVCache) -> FixedForward:
     """`static_forward` through torch.compile (needs a C++ compiler on the CPU)."""
     return FixedForward(model, cache, _compiled)
 
@@ -308,7 +320,7 @@ def _compiled(forward: Forward, inputs: tuple[Tensor, Tensor, Tensor]) -> Forwar
     return made
 
 
-def graphed_forward(model: Llama, cache: KVCache) -> FixedForward:
+def graphed_forward(model: Model, cache: KVCache) -> FixedForward:
     """`static_forward` as one CUDA graph a shape, all in one memory pool.
 
     Inputs are copied into the graph's own buffers; the output is a view that the next replay
