@@ -6,25 +6,28 @@ are computed from (`data_version`): a GPU that was measured while the app runs i
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 import uploads
 from chosen import SetUp
 
 from medusa_sim import data
+from medusa_sim.errors import MedusaSimError
 from medusa_sim.export import engine_settings
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
-from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.question import LoadAnswer, answered, load_test
 from medusa_sim.measure.cells import STEPS
 from medusa_sim.operators.kinds import KINDS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.plan import tree_speedup
-from medusa_sim.plan.at_batch import scheduled_at
+from medusa_sim.plan.at_batch import scheduled_at, steps_at
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
@@ -36,6 +39,7 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.step.breakdown import breakdown
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.roofline import roofline_points
 from medusa_sim.units import US_PER_MS, US_PER_S
@@ -90,9 +94,23 @@ def _published_model(set_up: SetUp) -> Model:
 def _scenario(set_up: SetUp, version: float) -> Scenario:
     runtime = load_runtime(set_up.runtime)
     kernels = runtime.kernel_set(model_of(set_up).dtype)
-    latency = _latency(set_up.gpu, kernels, version, runtime.library)
-    loaded = {"model": _published_model(set_up), "latency": latency, "kernels": kernels}
-    return Scenario(**{**set_up.arguments, **loaded})
+    return Scenario(
+        gpu=set_up.gpu,
+        model=_published_model(set_up),
+        runtime=set_up.runtime,
+        drafter=set_up.drafter,
+        acceptance=set_up.acceptance,
+        heads=set_up.heads,
+        draft_model=set_up.draft_model,
+        chain_only=set_up.chain_only,
+        latency=_latency(set_up.gpu, kernels, version, runtime.library),
+        kernels=kernels,
+        dtype=set_up.dtype,
+        weight_dtype=set_up.weight_dtype,
+        kv_dtype=set_up.kv_dtype,
+        tp=set_up.tp,
+        ep=set_up.ep,
+    )
 
 
 @st.cache_resource(max_entries=16, show_spinner=False, ttl=900)
@@ -156,18 +174,97 @@ def _launch_settings(
     return engine_settings(answer, set_up.export, draft_path=draft_path)
 
 
-def roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...]) -> pa.Table:
-    """`medusa-sim roofline` for one GPU, batch and length."""
-    return _roofline(set_up, gpu, batch, candidates, data_version())
+def roofline(set_up: SetUp, batch: int, candidates: int) -> pa.Table:
+    """`medusa-sim roofline` for one batch, count and the set-up's length."""
+    return _roofline(set_up, batch, candidates, data_version())
 
 
-@st.cache_data(max_entries=128, show_spinner=False)
-def _roofline(set_up: SetUp, gpu: str, batch: int, candidates: tuple[int, ...], version: float) -> pa.Table:
+@st.cache_data(max_entries=64, show_spinner=False)
+def _roofline(set_up: SetUp, batch: int, candidates: int, version: float) -> pa.Table:
     runtime = load_runtime(set_up.runtime)
     sizes = on_one_gpu(model_of(set_up), Parallel(tp=set_up.tp, ep=set_up.ep))
-    latency = _latency(gpu, runtime.kernel_set(sizes.dtype), version, runtime.library)
-    grid = Grid.of((batch,), (set_up.seq_len,), candidates)
-    return roofline_points(latency, load_gpu(gpu), sizes, runtime, grid)
+    latency = _latency(set_up.gpu, runtime.kernel_set(sizes.dtype), version, runtime.library)
+    grid = Grid.of((batch,), (set_up.seq_len,), (candidates,))
+    return roofline_points(latency, load_gpu(set_up.gpu), sizes, runtime, grid)
+
+
+_BOTH = {"decode_attention": "attention", "verify_attention": "attention"}
+"""What plain and speculative steps call otherwise."""
+
+
+def operators(set_up: SetUp, answer: Recommendation, batch: int) -> tuple[int, list[dict[str, Any]]]:
+    """Candidates of the scheduled step at a batch, and the operators of it and of a plain one by name.
+
+    Rows: op, launches, plain_us, speculative_us (all launches of a step), bound, source; the longest first.
+    Drafting passes are one row an operator.
+    """
+    both = steps_at(answer, batch, set_up.seq_len, scheduled=True)
+    frames = [breakdown(both.setting, batch, set_up.seq_len, each) for each in (1, both.candidates)]
+    found: dict[str, dict[str, Any]] = {}
+    for frame, column in zip(frames, ("plain_us", "speculative_us"), strict=True):
+        for row in (dict(zip(frame.columns, values, strict=True)) for values in frame.to_numpy().tolist()):
+            is_draft = str(row["pass"]).startswith("draft")
+            name = f"drafting: {row['op']}" if is_draft else _BOTH.get(row["op"], row["op"])
+            held = found.setdefault(name, {"op": name, "launches": 0, "plain_us": 0.0, "speculative_us": 0.0})
+            held |= {"bound": row["bound"], "source": row["source"]}
+            held["launches"] = row["launches"] + (held["launches"] if is_draft else 0)
+            held[column] += row["time_us"]
+    return both.candidates, sorted(found.values(), key=lambda row: -row["speculative_us"])
+
+
+_CHANGED = 0.1
+_OTHER_ENGINES = ("vllm", "sglang", "tensorrt-llm")
+
+
+def changes(set_up: SetUp, batch: int) -> list[dict[str, float | int | str]]:
+    """What the answer at a batch would be with one thing changed: what, change, speedup, drafts.
+
+    The same search each time; what cannot be (no room, no such kernel) is left out.
+    """
+    return _changes(set_up, batch, data_version())
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def _changes(set_up: SetUp, batch: int, version: float) -> list[dict[str, float | int | str]]:
+    row = _single(set_up, batch, version)
+    found: list[dict[str, float | int | str]] = [
+        {"what": "acceptance", "change": f"{share:+.0%}", "speedup": speedup, "drafts": row.drafts}
+        for share, speedup in (
+            (-_CHANGED, row.speedup_acceptance_minus_10_percent),
+            (_CHANGED, row.speedup_acceptance_plus_10_percent),
+        )
+    ]
+    seq_len, library = set_up.seq_len, load_runtime(set_up.runtime).library
+    asked = [
+        ("context", f"{length:,}", dataclasses.replace(set_up, seq_len=length), batch)
+        for length in (max(seq_len // 2, 1), 2 * seq_len)
+    ]
+    asked += [("batch", f"{size}", set_up, size) for size in (max(batch // 2, 1), 2 * batch) if size != batch]
+    asked += [
+        ("engine", name, dataclasses.replace(set_up, engine=load_runtime(name).name), batch)
+        for name in _OTHER_ENGINES
+        if load_runtime(name).library != library
+    ]
+    asked += [
+        ("precision", name, other, batch)
+        for name, other in (
+            ("weights int4", dataclasses.replace(set_up, weight_dtype="int4")),
+            ("fp8", dataclasses.replace(set_up, dtype="fp8")),
+            ("KV fp8", dataclasses.replace(set_up, kv_dtype="fp8")),
+        )
+        if other != set_up
+    ]
+    for what, change, other, size in asked:
+        with contextlib.suppress(MedusaSimError):
+            new = _single(other, size, version)
+            if new.fits_memory:
+                found.append({"what": what, "change": change, "speedup": new.speedup, "drafts": new.drafts})
+    return found
+
+
+def _single(set_up: SetUp, batch: int, version: float) -> ScheduleRow:
+    answer = _recommendation(set_up, batch, batch, "latency", None, version)
+    return scheduled_at(answer, batch, set_up.seq_len)
 
 
 def model_of(set_up: SetUp) -> Model:
@@ -237,9 +334,34 @@ def _by_batch(
     ]
 
 
-def load(
-    set_up: SetUp, asked: LoadArguments, advance: Callable[[int, int], None] | None = None
-) -> LoadAnswer:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LoadQuestion:
+    """What the page Under load asks beside the set-up."""
+
+    policy: str
+    prompt_tokens: int
+    output_tokens: int
+    tpot_ms: int
+    ttft_ms: int | None
+    max_num_seqs: int | None
+    burstiness: float
+
+    @property
+    def options(self) -> list[str]:
+        """The same as options of `medusa-sim load`."""
+        given = [
+            "--policy", f"none,{self.policy}",
+            "--prompt-tokens", str(self.prompt_tokens), "--output-tokens", str(self.output_tokens),
+            "--tpot-ms", str(self.tpot_ms),
+        ]  # fmt: skip
+        if self.max_num_seqs is not None:
+            given += ["--max-num-seqs", str(self.max_num_seqs)]
+        if self.ttft_ms is not None:
+            given += ["--ttft-ms", str(self.ttft_ms)]
+        return given + (["--burstiness", str(self.burstiness)] if self.burstiness != 1.0 else [])
+
+
+def load(set_up: SetUp, asked: LoadQuestion, advance: Callable[[int, int], None] | None = None) -> LoadAnswer:
     """`medusa-sim load`, with its number of requests and seeds. Raises UsageError for what makes no sense.
 
     advance: told (requests simulated, requests in all as far as known).
@@ -252,15 +374,24 @@ def load(
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
-def _load(set_up: SetUp, asked: LoadArguments, version: float) -> list[LoadAnswer]:
+def _load(set_up: SetUp, asked: LoadQuestion, version: float) -> list[LoadAnswer]:
     """Where an answer is kept: a cached function cannot draw its own progress."""
     return []
 
 
 def _loaded(
-    set_up: SetUp, asked: LoadArguments, version: float, advance: Callable[[int, int], None] | None
+    set_up: SetUp, asked: LoadQuestion, version: float, advance: Callable[[int, int], None] | None
 ) -> LoadAnswer:
-    test = load_test(_scenario(set_up, version), **asked.values)
+    test = load_test(
+        _scenario(set_up, version),
+        policies=("none", asked.policy),
+        prompt_tokens=float(asked.prompt_tokens),
+        output_tokens=float(asked.output_tokens),
+        tpot_ms=float(asked.tpot_ms),
+        ttft_ms=None if asked.ttft_ms is None else float(asked.ttft_ms),
+        max_num_seqs=asked.max_num_seqs,
+        burstiness=asked.burstiness,
+    )
     return answered(test, advance=advance)
 
 

@@ -172,6 +172,15 @@ def choice(
     return chosen
 
 
+def one_of(where: Any, name: str, label: str, options: Sequence[str], default: str) -> str:
+    """One of a few, all of them seen."""
+    _checked(name, lambda given: given in options, lambda given: _nearest(given, options))
+    chosen = where.segmented_control(
+        label, options, default=default, key=name, bind="query-params", required=True
+    )
+    return str(chosen or default)
+
+
 def whole(where: Any, name: str, label: str, low: int, high: int, default: int, help_: str) -> int:
     """A whole number on a slider; the only one where there is no other."""
     if low == high:

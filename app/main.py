@@ -9,16 +9,21 @@ from pathlib import Path
 import streamlit as st
 
 PAGES = (
-    ("choose", "Choose", ":material/target:"),
+    ("answer", "Answer", ":material/target:"),
     ("load", "Under load", ":material/speed:"),
-    ("roofline", "Roofline", ":material/show_chart:"),
-    ("tree", "Tree", ":material/account_tree:"),
-    ("compare", "Compare", ":material/compare_arrows:"),
-    ("validation", "Validation", ":material/fact_check:"),
-    ("method", "Method and sources", ":material/menu_book:"),
+    ("compare", "Which GPU?", ":material/memory:"),
+    ("evidence", "Evidence", ":material/fact_check:"),
 )
-
-
+# Comments and no strings: Streamlit writes bare strings of its main file on the page.
+# Where the engine runs trees.
+TREE = ("tree", "Tree", ":material/account_tree:")
+# Addresses of earlier links: the page that has it now, and what it shows there.
+MOVED: dict[str, tuple[str, dict[str, str]]] = {
+    "choose": ("answer", {}),
+    "roofline": ("answer", {"look": "roofline"}),
+    "validation": ("evidence", {}),
+    "method": ("evidence", {"view": "numbers in use"}),
+}
 _LOOK = Path(__file__).with_name("look.css")
 
 
@@ -41,17 +46,13 @@ def main() -> None:
         initial_sidebar_state="auto",
     )
     st.html(_LOOK)
-    pages = [
-        st.Page(_page(name), title=title, icon=icon, url_path=name, default=name == "choose")
-        for name, title, icon in PAGES
-    ]
-    page = st.navigation(pages)
     import inputs
     import show
     import sidebar
     from chosen import PRESETS
 
     inputs.renamed()
+    page = _navigated(trees=sidebar.runs_trees())
     inputs.open_with(next(iter(PRESETS.values())))
     with show.errors():
         # Here and not in the pages: what is drawn by this file keeps its values from page to page.
@@ -66,6 +67,27 @@ def main() -> None:
                         name, key=f"preset_{name}", type="tertiary", on_click=sidebar.take, args=(preset,)
                     )
         page.run()
+
+
+def _navigated(*, trees: bool) -> st.Page:
+    """The page asked for; earlier addresses lead to the one that has it now."""
+    pages = {
+        name: st.Page(
+            _page(name),
+            title=title,
+            icon=icon,
+            url_path=name,
+            default=name == PAGES[0][0],
+            visibility="visible" if trees or name != TREE[0] else "hidden",
+        )
+        for name, title, icon in (*PAGES, TREE)
+    }
+    moved = [st.Page(_page(name), title=name, url_path=name, visibility="hidden") for name in MOVED]
+    page = st.navigation([*pages.values(), *moved])
+    if page.url_path in MOVED:
+        now, more = MOVED[page.url_path]
+        st.switch_page(pages[now], query_params={**more, **st.query_params.to_dict()})
+    return page
 
 
 main()

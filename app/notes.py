@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from chosen import SetUp
 
@@ -72,6 +72,13 @@ def whole_json(answer: Recommendation, told: str) -> str:
     return json.dumps({**head, **recommendation_values(answer)}, indent=1, allow_nan=False) + "\n"
 
 
+def table_of(rows: Sequence[Mapping[str, Any]]) -> pa.Table:
+    """Rows with the same columns, to be handed out."""
+    import pyarrow as pa
+
+    return pa.Table.from_pylist([dict(row) for row in rows])
+
+
 def report_file(set_up: SetUp, answer: Recommendation, told: str) -> list[tuple[str, str, Callable[[], str]]]:
     """The report as a download, of a known model."""
     if set_up.config is not None:
@@ -80,7 +87,7 @@ def report_file(set_up: SetUp, answer: Recommendation, told: str) -> list[tuple[
 
 
 def report_html(set_up: SetUp, answer: Recommendation, told: str) -> str:
-    """The answer of the page Choose with its schedule, plots and sources, in one page."""
+    """The answer with its schedule, plots and sources, in one page."""
     from medusa_sim.report.document import html_page
     from medusa_sim.report.recommend_report import recommend_blocks
 

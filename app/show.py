@@ -6,6 +6,7 @@ import json
 import logging
 import re
 import shlex
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -46,6 +47,8 @@ _OPTION = re.compile(r"--([a-z][a-z-]*)(?: [A-Z][A-Z_]*\b)?")
 """`--acceptance FILE`."""
 _MARKUP = re.compile(r"[$*_~<\[\]`]")
 """What Markdown would take for more than text: two prices in dollars for a formula."""
+FILES = "files_"
+"""Before the name of what a popover hands out: its key."""
 FAULT = ":material/bug_report:"
 """Stands before a line that no input should have caused."""
 _LINE = 64
@@ -235,7 +238,7 @@ def chart(
     rows: pa.Table | None = None,
     alt: str = "",
 ) -> None:
-    """A chart, its caption, the command `told` that gives its numbers, and one row of downloads."""
+    """A chart, its caption, the command `told` that gives its numbers, and its downloads."""
     st.vega_lite_chart(spec, width="stretch", key=f"chart_{name}", alt=alt or caption)
     st.caption(caption)
     downloads: list[Download] = [
@@ -251,24 +254,42 @@ def chart(
 
 
 def hand_out(name: str, files: Sequence[Download], told: str | None = None) -> None:
-    """The command to copy and files to save, in one row; a file is made when it is asked for."""
-    with st.container(horizontal=True, gap="small", vertical_alignment="center"):
+    """The command to copy and files to save, behind one button.
+
+    The files' buttons are drawn when it is opened, a file is made when it is asked for: a page that moves
+    with a slider carries neither.
+    """
+    label = "Files" if told is None else "Command, files"
+    with st.popover(
+        label, key=f"{FILES}{name}", on_change="rerun", type="tertiary", icon=":material/download:"
+    ) as opened:
         if told is not None:
-            with st.popover("Command", type="tertiary", icon=":material/terminal:"):
-                st.caption("The same in a terminal.")
-                st.code(wrapped(told), language="sh")
-        for suffix, mime, made in files:
-            st.download_button(
-                suffix.upper(),
-                data=made,
-                file_name=f"medusa-sim-{name}.{suffix}",
-                mime=mime,
-                key=f"download_{name}_{suffix}",
-                on_click="ignore",
-                type="tertiary",
-                icon=":material/download:",
-                help=f"This as {suffix.upper()}",
-            )
+            st.code(wrapped(told), language="sh")
+        if not opened.open:
+            return
+        if any(suffix in ("png", "svg") for suffix, _, _ in files):
+            warm_up()
+        with st.container(horizontal=True, gap="small"):
+            for suffix, mime, made in files:
+                st.download_button(
+                    suffix.upper(),
+                    data=made,
+                    file_name=f"medusa-sim-{name}.{suffix}",
+                    mime=mime,
+                    key=f"download_{name}_{suffix}",
+                    on_click="ignore",
+                    type="tertiary",
+                    icon=":material/download:",
+                    help=f"This as {suffix.upper()}",
+                )
+
+
+@st.cache_resource(show_spinner=False)
+def warm_up() -> None:
+    """Start what draws pictures, which takes a second or two, while the user reads which files there are."""
+    threading.Thread(
+        target=picture, args=({"mark": "point", "data": {"values": []}}, "svg"), daemon=True
+    ).start()
 
 
 def picture(spec: dict[str, Any], form: str) -> bytes | str:

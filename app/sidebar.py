@@ -36,7 +36,7 @@ _TYPED = (
 _AN_ID = "meta-llama/Llama-3.1-8B-Instruct"
 _RATES = re.compile(r"[0-9.,@ ]+")
 RUNTIMES = tuple(name for name in runtime_names() if name not in ("paper", "kernel"))
-"""`paper` has no kernels for a whole step; its figures are on the page Validation."""
+"""`paper` has no kernels for a whole step; its figures are on the page Evidence."""
 RUNS_ON = (*RUNTIMES, "kernel", *UNTIMED)
 DTYPES = (PUBLISHED, "fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4")
 WEIGHTS = (SAME, "int4")
@@ -103,6 +103,15 @@ def set_up(where: Any) -> SetUp:
         tp=tp,
         ep=tp if whole_experts else 1,
     )
+
+
+def runs_trees() -> bool:
+    """Whether the engine that is chosen verifies trees, before it is drawn."""
+    drafter, engine = st.session_state.get("drafter"), st.session_state.get("runtime")
+    drafter, engine = drafter or st.query_params.get("drafter"), engine or st.query_params.get("runtime")
+    if engine not in RUNS_ON:
+        engine = default_engine(drafter if drafter in drafter_names() else DEFAULT_DRAFTER)
+    return not SetUp(engine=engine).chain_only
 
 
 def take(preset: Mapping[str, str | int]) -> None:

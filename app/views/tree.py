@@ -53,6 +53,7 @@ def page(set_up: SetUp) -> None:
     with headline:
         _headline(set_up, tree, found, batch)
         show.beside(scenario.warnings)
+    show.warn(*notes.warnings(answers.recommendation(set_up, _BATCH_MAX))[1])
     _figures(tree, found)
     show.chart(
         charts.tree_chart(tree, found.probability),

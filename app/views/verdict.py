@@ -1,4 +1,4 @@
-"""The answer of the page Choose in one sentence, and what must be known beside it."""
+"""The answer in one sentence, and what must be known beside it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ def verdict_of(
     else:
         whole = "" if request is None else _end_to_end(answer, row, request)
         st.success(
-            f"**{where}: {_with(answer, row)}, {times(row.speedup)}.** It emits "
+            f"**{where}: {_with(answer, row)}, {times(row.speedup)}** "
+            f"(80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}). It emits "
             f"{row.tokens_per_step:.2f} tokens per step, and a step takes {times(row.overhead)} as long. "
             f"{_flat(answer, row)} {whole}".strip(),
             icon=":material/check_circle:",

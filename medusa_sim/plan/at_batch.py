@@ -13,7 +13,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.schedule_row import ScheduleRow, schedule_row
 from medusa_sim.plan.surface import PLAIN
-from medusa_sim.step.step import StepTime, decode_step, verify_step
+from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 
 
 def at_batch(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
@@ -56,10 +56,38 @@ def scheduled_counts(answer: Recommendation, seq_len: int) -> dict[int, int]:
     }
 
 
+def gains_by_batch(answer: Recommendation, seq_len: int) -> list[dict[str, float | int | bool]]:
+    """What the schedule gains at every batch searched, a row each.
+
+    batch, candidates, drafts (0: none), speedup, speedup_low, speedup_high (80 %), fits_memory.
+    """
+    surface = answer.surface
+    _, j = _place(answer, int(surface.batch[0]), seq_len)
+    rows: list[dict[str, float | int | bool]] = []
+    for found in batch_ranges(surface, j, answer.question):
+        every, chosen = np.arange(found.first, found.last + 1), found.configuration
+        low, high = surface.bands_at(every, j, chosen)
+        option, count = surface.option_of(chosen), int(surface.candidates[chosen])
+        rows += [
+            {
+                "batch": int(surface.batch[at]),
+                "candidates": count,
+                "drafts": 0 if option is None else option.drafts(count),
+                "speedup": float(surface.speedup[at, j, chosen]),
+                "speedup_low": float(low[i]),
+                "speedup_high": float(high[i]),
+                "fits_memory": bool(surface.fits[at, j, chosen]),
+            }
+            for i, at in enumerate(every)
+        ]
+    return rows
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TwoSteps:
-    """A plain step and a speculative one at a batch and length, part by part."""
+    """A plain step and a speculative one at a batch and length, part by part; setting: of the latter."""
 
+    setting: Setting
     candidates: int
     plain: StepTime
     speculative: StepTime
@@ -78,6 +106,7 @@ def steps_at(answer: Recommendation, batch: int, seq_len: int, *, scheduled: boo
     setting = replace(answer.setting, drafter=option.drafter)
     count = int(surface.candidates[best])
     return TwoSteps(
+        setting=setting,
         candidates=count,
         plain=decode_step(setting, batch, seq_len),
         speculative=verify_step(setting, batch, seq_len, count),

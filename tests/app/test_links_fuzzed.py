@@ -16,7 +16,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
 
 from mutations import NUMBERS, WORDS
 
-PAGES = ("choose", "load", "roofline", "tree", "compare")
+PAGES = ("answer", "load", "tree", "compare", "evidence")
 NAMES = (
     "gpu", "model", "runtime", "seq", "drafter", "heads", "draft_model", "acceptance", "dtype",
     "weight_dtype", "kv_dtype", "tp", "ep", "batch", "batch_max", "objective", "max_latency_ms", "policy",

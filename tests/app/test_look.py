@@ -9,12 +9,12 @@ pytest.importorskip("streamlit")
 import answers
 import numpy as np
 import show
-from charts import choose as charts
+from charts import answer as charts
 from charts import style as charts_style
 from charts.style import TEXT
 from conftest import APP, Opened, tables
 from conftest import charts as drawn
-from test_choose import set_up
+from test_answer import set_up
 
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.report.figures.style import PARTS, SHADES, contrast, ink_on
@@ -69,7 +69,7 @@ def test_text_of_charts_follows_the_page() -> None:
     "url", [{}, {"model": "qwen3-30b-a3b", "drafter": "eagle3", "tp": 2, "gpu": "h100-sxm"}]
 )
 def test_the_breakdown_wears_the_parts_colours(opened: Opened, url: dict[str, object]) -> None:
-    spec = next(each for each in drawn(opened("choose", batch_max=8, **url)) if "'part'" in str(each))
+    spec = next(each for each in drawn(opened("answer", batch_max=8, **url)) if "'part'" in str(each))
     scale = spec["layer"][0]["encoding"]["color"]["scale"]
     known = {look.title: look.colour for look in PARTS.values()}
     assert dict(zip(scale["domain"], scale["range"], strict=True)).items() <= known.items()
@@ -77,9 +77,9 @@ def test_the_breakdown_wears_the_parts_colours(opened: Opened, url: dict[str, ob
 
 
 def test_tables_keep_their_text_and_name_what_a_phone_shows(opened: Opened) -> None:
-    table = tables(opened("validation", gpu="a100-80gb-pcie"))[0]
+    table = tables(opened("evidence", gpu="a100-80gb-pcie"))[0]
     assert "10,360" in set(table["rows"])
-    page = opened("choose", batch_max=8)
+    page = opened("answer", batch_max=8)
     body = next(each.proto.body for each in page.get("html") if "<table>" in each.proto.body)
     assert '<th class="number">speedup</th>' in body
     assert "wide" in body

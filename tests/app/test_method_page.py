@@ -11,7 +11,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from conftest import Opened, commands, csv_rows, printed, tables
-from views import method
+from views import sources as method
 
 from medusa_sim import data
 from medusa_sim.errors import SpecError
@@ -27,7 +27,7 @@ from medusa_sim.errors import SpecError
     ],
 )
 def test_the_command_lists_what_the_page_shows(opened: Opened, url: dict[str, Any]) -> None:
-    page = opened("method", **url)
+    page = opened("evidence", view="numbers in use", **url)
     told = next(told for told in commands(page) if "medusa-sim specs" in told)
     rows = csv_rows(printed(f"{told} --format csv"))
     table = tables(page)[0]
@@ -48,7 +48,7 @@ def test_a_missing_file_is_one_line(opened: Opened, monkeypatch: pytest.MonkeyPa
     assert "choose" in told
     assert method.found_file("hardware", "a40.toml").name == "a40.toml"
     monkeypatch.setattr(method, "data", SimpleNamespace(find=lambda *_: None, stems=data.stems))
-    page = opened("method")
+    page = opened("evidence", view="numbers in use")
     assert [error.value for error in page.error if "hardware/a100-80gb-pcie.toml" in error.value]
     assert tables(page), "the numbers are shown before the line"
 
@@ -74,7 +74,7 @@ def test_relative_links_become_text(given: str, shown: str) -> None:
 
 def test_no_link_of_the_page_leads_nowhere(opened: Opened) -> None:
     assert "(log.md)" in method.method_text()
-    shown = "".join(part.value for part in opened("method", view="method").markdown)
+    shown = "".join(part.value for part in opened("evidence", view="method").markdown)
     outside_code = re.sub(r"(`+).*?\1", "", shown, flags=re.DOTALL)
     targets = re.findall(r"\]\(([^)]*)\)", outside_code)
     assert all(target.startswith(("http://", "https://", "#")) for target in targets)

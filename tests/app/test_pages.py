@@ -1,7 +1,8 @@
-"""Roofline, Tree, Compare, Validation, Method: no exception, the package's values, changes followed."""
+"""Every page: no exception, the package's values, changes followed."""
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import shlex
@@ -17,12 +18,12 @@ import pandas as pd
 import pyarrow as pa
 import show
 import uploads
-from charts import choose, compare, roofline, tree, validation
+from charts import answer, compare, roofline, tornado, tree, validation
 from charts.style import Spec
 from chosen import SetUp
 from conftest import Opened, commands, csv_rows, metrics, printed, tables, text_of
 from conftest import charts as chart_specs
-from test_choose import set_up
+from test_answer import set_up
 
 from medusa_sim import data
 from medusa_sim.acceptance.heads import node_probabilities
@@ -30,14 +31,14 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
-from medusa_sim.plan.at_batch import at_batch, scheduled_at, scheduled_counts
+from medusa_sim.plan.at_batch import at_batch, gains_by_batch, scheduled_at, scheduled_counts, steps_at
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.step.roofline import phase_speeds
 
-VIEWS = ("choose", "load", "roofline", "tree", "compare", "validation", "method")
+VIEWS = ("answer", "load", "tree", "compare", "evidence")
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -48,15 +49,38 @@ def test_every_page_opens_for_every_kind_of_gpu(opened: Opened, view: str, gpu: 
     assert all("\n" not in error.value for error in page.error)
 
 
-def test_roofline_points_are_the_commands(opened: Opened) -> None:
-    page = opened("roofline", batch=8, candidates=48, gpu="a40", against="l40s")
-    for line in commands(page):
-        rows = csv_rows(printed(line))
-        gpu = rows[0]["gpu"]
-        table = answers.roofline(set_up(gpu="a40"), gpu, 8, (48,))
-        assert [float(row["time_us"]) for row in rows] == pytest.approx(table.column("time_us").to_pylist())
-    page.slider(key="candidates").set_value(200).run()
-    assert metrics(page) != metrics(opened("roofline", batch=8, candidates=48, gpu="a40"))
+def test_the_named_operators_add_up_to_both_steps(opened: Opened) -> None:
+    answer = answers.recommendation(set_up(), 64)
+    count, found = answers.operators(set_up(), answer, 8)
+    both = steps_at(answer, 8, 1024, scheduled=True)
+    assert count == both.candidates
+    for name, step in (("plain_us", both.plain), ("speculative_us", both.speculative)):
+        assert sum(row[name] for row in found) == pytest.approx(float(step.time_us))
+    shown = tables(opened("answer", batch=8, look="operators"))[0]
+    assert list(shown["operator"]) == [row["op"] for row in found]
+    assert {"qkv_proj", "attention", "gate_up_proj"} <= set(shown["operator"])
+
+
+def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> None:
+    chosen = set_up(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
+    changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8)}
+    assert {"acceptance -10%", "acceptance +10%", "context 2,048", "batch 16", "engine sglang"} <= set(
+        changes
+    )
+    for name, other, batch in (
+        ("context 2,048", dataclasses.replace(chosen, seq_len=2048), 8),
+        ("batch 16", chosen, 16),
+        ("engine sglang", dataclasses.replace(chosen, engine="sglang-0.5"), 8),
+    ):
+        row = scheduled_at(
+            answers._recommendation(other, batch, batch, "latency", None, 0.0), batch, other.seq_len
+        )
+        assert changes[name] == pytest.approx(row.speedup), name
+    assert changes["acceptance -10%"] < changes["acceptance +10%"]
+    url = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "batch": 8}
+    page = opened("answer", look="what would change it", **url)
+    bars = chart_specs(page)[-1]["layer"][0]["data"]["values"]
+    assert {bar["name"]: bar["speedup"] for bar in bars} == changes
 
 
 @pytest.mark.parametrize(
@@ -70,13 +94,11 @@ def test_roofline_points_are_the_commands(opened: Opened) -> None:
     ],
 )
 def test_roofline_follows_the_whole_set_up(opened: Opened, url: dict[str, Any]) -> None:
-    url = {"gpu": "h100-sxm", "model": "qwen3-30b-a3b", "which": "all", "batch": 16, **url}
-    page = opened("roofline", **url)
-    rows = csv_rows(printed(commands(page)[0]))
-    shown = next(spec for spec in chart_specs(page))["layer"][-1]["data"]["values"]
+    url = {"gpu": "h100-sxm", "model": "qwen3-30b-a3b", "drafter": "eagle3", "acceptance": "0.6", **url}
+    page = opened("answer", look="roofline", batch=16, **url)
+    rows = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim roofline"))))
+    shown = chart_specs(page)[-1]["layer"][-1]["data"]["values"]
     assert [float(row["time_us"]) for row in rows] == pytest.approx([row["time_us"] for row in shown])
-    alone = opened("roofline", **{name: value for name, value in url.items() if name in ("gpu", "model")})
-    assert metrics(page) != metrics(alone)
 
 
 def test_what_a_phase_waits_for_is_weighed_by_time() -> None:
@@ -98,7 +120,7 @@ def test_what_a_phase_waits_for_is_weighed_by_time() -> None:
 def test_every_fitted_kernel_of_a_set_is_listed(opened: Opened, gpu: str, kernels: str) -> None:
     known = fitted_kernels(load_gpu(gpu).kernels[kernels])
     assert len(answers.fits_of(gpu, kernels)) == len(known)
-    shown = tables(opened("validation", gpu=gpu, kernels=kernels))[0]
+    shown = tables(opened("evidence", gpu=gpu, kernels=kernels))[0]
     assert len(shown) == len(known)
 
 
@@ -110,13 +132,7 @@ def test_links_may_use_other_names(opened: Opened) -> None:
     assert not any("Ignored" in warning.value for warning in page.warning)
     other = opened("load", **eagle, policy="schedule by batch", runtime="sglang-0.5")
     assert metrics(page) == metrics(other)
-    assert "h100-sxm" in next(each.value for each in opened("choose", gpu="h100").warning)
-
-
-def test_roofline_can_show_attention_alone(opened: Opened) -> None:
-    whole, attention = opened("roofline"), opened("roofline", which="attention")
-    assert metrics(whole) != metrics(attention)
-    assert set(metrics(attention)) == {"Prefill", "Decode", "Parallel decode"}
+    assert "h100-sxm" in next(each.value for each in opened("answer", gpu="h100").warning)
 
 
 def test_tree_figures_are_the_packages(opened: Opened) -> None:
@@ -190,7 +206,7 @@ def test_compare_charts_every_quantity(opened: Opened, what: str) -> None:
 
 
 def test_validation_scores_are_the_commands(opened: Opened) -> None:
-    page = opened("validation", kernels="paper", rows="medusa_table8.csv")
+    page = opened("evidence", kernels="paper", rows="medusa_table8.csv")
     command = next(line for line in commands(page) if "validate" in line)
     rows = csv_rows(printed(f"{command} --format csv"))
     whole = [row for row in rows if row["size"] == "all"]
@@ -200,7 +216,7 @@ def test_validation_scores_are_the_commands(opened: Opened) -> None:
 
 @pytest.mark.parametrize("target", [*TARGETS])
 def test_every_target_of_the_papers_is_shown(opened: Opened, target: str) -> None:
-    page = opened("validation", target=target, kernels="paper")
+    page = opened("evidence", target=target, kernels="paper")
     assert not page.error
 
 
@@ -215,30 +231,30 @@ def test_baselines_differ(opened: Opened) -> None:
 
 
 def test_borrowed_kernels_are_told(opened: Opened) -> None:
-    page = opened("validation", gpu="rtx-4090")
+    page = opened("evidence", gpu="rtx-4090")
     assert any("borrowed" in warning.value for warning in page.warning)
     scenario = answers.scenario_of(set_up(gpu="rtx-4090"))
     assert "was not measured" in notes.accuracy(scenario.gpu, scenario.kernels, scenario.model)
 
 
 def test_method_shows_numbers_with_sources(opened: Opened) -> None:
-    page = opened("method")
+    page = opened("evidence", view="numbers in use")
     table = tables(page)[0]
     assert (table["source"].str.len() > 0).all()
     assert {"gpu a100-80gb-pcie", "model vicuna-7b", "runtime cuda-graph"} <= set(table["what"])
-    fewer = tables(opened("method", find="bandwidth"))[0]
+    fewer = tables(opened("evidence", view="numbers in use", find="bandwidth"))[0]
     assert 0 < len(fewer) < len(table)
-    assert len(tables(opened("method", fitted="false"))[0]) < len(table)
+    assert len(tables(opened("evidence", view="numbers in use", fitted="false"))[0]) < len(table)
 
 
 def test_method_is_the_document(opened: Opened) -> None:
-    from views.method import method_text
+    from views.sources import method_text
 
-    page = opened("method", view="method")
+    page = opened("evidence", view="method")
     shown = "".join(part.value for part in page.markdown)
     assert len(shown) > 0.9 * len(method_text())
-    section = opened("method", view="method", section="Symbols")
-    assert len(section.markdown) == 1
+    section = opened("evidence", view="method", section="Symbols")
+    assert len(section.markdown) == 2, "how far off the card is, and the section"
 
 
 def test_uploads_are_read_as_data() -> None:
@@ -260,9 +276,10 @@ def drawn(spec: Spec) -> bytes:
 
 @pytest.mark.filterwarnings("ignore")
 def test_charts_are_valid_specifications() -> None:
-    gpus = [load_gpu("a40"), load_gpu("l40s")]
-    points = pa.concat_tables([answers.roofline(set_up(), gpu.name, 4, (16,)) for gpu in gpus])
-    drawn(roofline.roofline_chart(points, gpus, "fp16"))
+    drawn(roofline.roofline_chart(answers.roofline(set_up(gpu="a40"), 4, 16), load_gpu("a40"), "fp16"))
+    drawn(tornado.tornado_chart(answers.changes(set_up(), 4), 2.0))
+    rows = gains_by_batch(answers.recommendation(set_up(), 8), 1024)
+    drawn(answer.batch_chart(rows, 4, chains=False))
     heads = load_acceptance("medusa1-vicuna-7b").heads
     assert heads is not None
     for size in (2, 64, 256):
@@ -270,8 +287,8 @@ def test_charts_are_valid_specifications() -> None:
         drawn(tree.tree_chart(best, node_probabilities(best, heads)))
     drawn(tree.mask_chart(CandidateTree.chain(5)))
     table = count_table(answers.recommendation(set_up(), 8).surface)
-    drawn(choose.speedup_map(table, {1: 2, 8: 2}, chains=False))
-    drawn(choose.speedup_chart(table, {1: 2, 8: 1}, chains=True))
+    drawn(answer.speedup_map(table, {1: 2, 8: 2}, chains=False))
+    drawn(answer.speedup_chart(table, {1: 2, 8: 1}, chains=True))
     drawn(tree.budget_chart(answers.tree_curve(set_up(), 1, 16), (2, 1.5, 1.4)))
     drawn(validation.band_chart(answers.fits_of("h100-sxm", "sglang")))
     frame = pd.DataFrame({"time_us": [1.0, 2.0], "predicted_us": [1.1, 1.9], "op": ["a", "b"]})
@@ -321,9 +338,7 @@ def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.parametrize("size", ["1m", "3m"])
 def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, size: str) -> None:
     gpu = f"cpu-emerald-rapids-{size}"
-    pages = {
-        latency: opened("validation", gpu=gpu, latency=latency) for latency in ("measured", "calibrated")
-    }
+    pages = {latency: opened("evidence", gpu=gpu, latency=latency) for latency in ("measured", "calibrated")}
     for latency, page in pages.items():
         assert not page.exception
         told = next(line for line in commands(page) if "--decoder" in line)
@@ -345,7 +360,7 @@ def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, 
 
 def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
     gpu = "cpu-emerald-rapids-50m"
-    page = opened("choose", gpu=gpu, model="llama-68m", runtime="kernel", batch_max=8)
+    page = opened("answer", gpu=gpu, model="llama-68m", runtime="kernel", batch_max=8)
     assert not page.exception
     assert not any("dtype" in error.value for error in page.error)
     command = next(line for line in commands(page) if "--by-count" in line)
@@ -357,9 +372,6 @@ def test_one_set_up_without_an_answer_leaves_the_others(opened: Opened) -> None:
     page = opened("compare", setups=2, dtype2="fp32", gpu2="h100-sxm")
     assert page.error[0].value.startswith("2: h100-sxm")
     assert chart_specs(page)
-    alone = opened("roofline", against="cpu-emerald-rapids-50m")
-    assert any("cpu-emerald-rapids-50m" in warning.value for warning in alone.warning)
-    assert chart_specs(alone)
 
 
 def test_compare_prints_commands_with_its_numbers(opened: Opened) -> None:
@@ -374,9 +386,9 @@ def test_compare_prints_commands_with_its_numbers(opened: Opened) -> None:
 
 def test_acceptance_of_another_model_is_told(opened: Opened) -> None:
     line = "cceptance medusa1-vicuna-7b was measured on another model"
-    assert line in text_of(opened("choose", model="qwen3-8b"))
+    assert line in text_of(opened("answer", model="qwen3-8b"))
     assert line in text_of(opened("compare", model2="qwen3-8b"))
-    assert line not in text_of(opened("choose"))
+    assert line not in text_of(opened("answer"))
 
 
 def test_chain_profiles_draw_a_smaller_tree(opened: Opened) -> None:
@@ -406,15 +418,15 @@ def test_the_report_is_of_the_set_up_shown() -> None:
 
 def test_inputs_that_a_page_has_are_not_called_ignored(opened: Opened) -> None:
     for page in (
-        opened("choose", runtime="sglang-0.5", drafter="eagle", draft_path="x"),
-        opened("method", view="method", section="Symbols"),
+        opened("answer", runtime="sglang-0.5", drafter="eagle", draft_path="x"),
+        opened("evidence", view="method", section="Symbols"),
     ):
         assert not any("Ignored" in warning.value for warning in page.warning)
 
 
 def test_drafts_of_another_vocabulary_are_told(opened: Opened) -> None:
     url = {"model": "qwen3-8b", "drafter": "draft-model", "draft_model": "llama-68m"}
-    assert "cannot speculate" in opened("choose", **url, acceptance="0.7").error[0].value
+    assert "cannot speculate" in opened("answer", **url, acceptance="0.7").error[0].value
 
 
 @pytest.mark.parametrize("view", VIEWS)
@@ -447,13 +459,13 @@ def test_every_command_is_one_that_the_command_line_takes(
         command.make_context(name, words, parent=context)
 
 
-@pytest.mark.parametrize("view", ["choose", "roofline", "method"])
+@pytest.mark.parametrize("view", ["answer", "evidence"])
 def test_models_that_were_measured_on_a_device_are_offered_with_it(opened: Opened, view: str) -> None:
     url = {"gpu": "cpu-emerald-rapids-3m", "model": "llama-3m", "runtime": "kernel", "seq": 512}
-    page = opened(view, **url)
+    page = opened(view, **url, **({"view": "numbers in use"} if view == "evidence" else {}))
     assert not page.error
     assert not any("Ignored" in warning.value for warning in page.warning)
     told = next(line for line in commands(page) if "llama-3m" in line)
     assert "llama-3m/config.json" in told
     assert printed(told)
-    assert "llama-3m" not in opened("method").selectbox(key="model").options
+    assert "llama-3m" not in opened("evidence", view="numbers in use").selectbox(key="model").options

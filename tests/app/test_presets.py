@@ -14,7 +14,7 @@ from streamlit.testing.v1 import AppTest
 @pytest.mark.parametrize("name", [name for name, preset in PRESETS.items() if "json" not in str(preset)])
 def test_a_preset_answers(opened: Opened, name: str) -> None:
     preset = PRESETS[name]
-    page = opened("choose", **preset)
+    page = opened("answer", **preset)
     assert page.success
     assert not any("Ignored" in warning.value for warning in page.warning)
     assert f"--model {preset.get('model', 'vicuna-7b')}" in commands(page)[0]

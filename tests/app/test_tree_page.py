@@ -16,7 +16,7 @@ from charts import tree as charts
 from conftest import Opened, commands, csv_rows, metrics, printed
 from conftest import charts as drawn
 from streamlit.testing.v1 import AppTest
-from test_choose import set_up
+from test_answer import set_up
 
 from medusa_sim.acceptance.tree import CandidateTree
 
@@ -104,6 +104,8 @@ def test_large_masks_are_a_line_and_a_file(opened: Opened, size: int, is_drawn: 
         assert f"{size} candidates" in lines[0]
         assert "CSV" in lines[0]
         assert "\n" not in lines[0]
+    page.session_state[f"{show.FILES}mask"] = page.session_state[f"{show.FILES}mask-rows"] = True
+    page.run()
     labels = [each.proto.label for each in page.get("download_button") if "mask" in each.proto.id]
     assert labels == (["PNG", "SVG", "CSV"] if is_drawn else ["CSV"])
 

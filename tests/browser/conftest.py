@@ -105,6 +105,18 @@ class Browser:
         wait = WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02)
         return wait.until(lambda d: next(iter(d.find_elements("css selector", selector)), None))
 
+    def press(self, selector: str, told: str) -> None:
+        """The first such button that says this."""
+
+        def found() -> WebElement | None:
+            buttons = self.driver.find_elements("css selector", selector)
+            return next((each for each in buttons if told in each.text), None)
+
+        self.until_true(lambda: found() is not None)
+        self.driver.execute_script(
+            "arguments[0].scrollIntoView({block: 'center'}); arguments[0].click()", found()
+        )
+
     def until(self, script: str) -> Any:
         return WebDriverWait(self.driver, WAIT_S, poll_frequency=0.02).until(
             lambda d: d.execute_script(script)

@@ -14,7 +14,8 @@ from conftest import Browser
 from selenium.webdriver.common.keys import Keys
 
 pytestmark = [pytest.mark.browser, pytest.mark.filterwarnings("ignore")]
-PAGES = ("", "load", "roofline", "tree", "compare", "validation", "method")
+PAGES = ("", "load", "tree", "compare", "evidence")
+EARLIER = ("choose", "roofline", "validation", "method")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -27,15 +28,26 @@ def test_page_opens_and_fits(browser: Browser, page: str, width: int, dark: bool
     assert browser.errors() == []
     overflow = "return document.querySelector('[data-testid=stMain]').scrollWidth - window.innerWidth"
     assert browser.driver.execute_script(overflow) <= 0
-    if page != "method":
-        browser.until("return document.querySelectorAll('[data-testid=stVegaLiteChart] svg').length > 0")
+    browser.until("return document.querySelectorAll('[data-testid=stVegaLiteChart] svg').length > 0")
+
+
+@pytest.mark.parametrize("page", EARLIER)
+def test_addresses_of_earlier_links_lead_to_the_page_that_has_it_now(browser: Browser, page: str) -> None:
+    browser.open(f"/{page}?gpu=l40s&model=vicuna-7b")
+    title = "How far to trust it" if page in ("validation", "method") else "Does speculation pay?"
+    browser.until_true(lambda: browser.text("h1") == [title])
+    browser.until("return document.querySelector('[data-testid=stSidebar]').innerHTML.includes('l40s')")
+    assert not [line for line in browser.text("[data-testid=stAlert]") if "Ignored" in line]
+    browser.until("return location.search.includes('gpu=l40s')")
+    if page in ("roofline", "method"):
+        browser.until("return /look=roofline|view=numbers/.test(location.search)")
 
 
 @pytest.mark.parametrize("dark", [False, True])
 def test_a_phone_shows_the_whole_answer(browser: Browser, dark: bool) -> None:
     """The headline names GPU and model; charts end within the screen; figures of the map do not overlap."""
     browser.size(390, 900, dark=dark)
-    browser.open("/?batch=4&runtime=cuda-graph")  # trees, so that the map is full
+    browser.open("/?batch=4&runtime=cuda-graph&look=map")  # trees, so that the map is full
     browser.answer()
     headline = browser.text("[data-testid=stAlert]")[0]
     assert "vicuna-7b on a100-80gb-pcie" in headline
@@ -60,7 +72,7 @@ def test_a_phone_shows_the_whole_answer(browser: Browser, dark: bool) -> None:
 @pytest.mark.parametrize("width", [1280, 390])
 def test_tables_are_not_cut(browser: Browser, width: int) -> None:
     browser.size(width, 900)
-    for page in ("", "load", "compare", "validation", "method"):
+    for page in ("", "load", "compare", "evidence", "evidence?view=numbers+in+use"):
         browser.open(f"/{page}")
         browser.until(
             "const tables = [...document.querySelectorAll('.numbers')]\n"
@@ -85,7 +97,7 @@ def test_slider_moves_the_answer_and_the_link(browser: Browser) -> None:
 
 def test_shared_inputs_stay_from_page_to_page(browser: Browser) -> None:
     browser.open("/?gpu=l40s&seq_len=2048")
-    for name in ("Roofline", "Compare", "Choose"):
+    for name in ("Under load", "Evidence", "Answer"):
         links = browser.driver.find_elements("css selector", "[data-testid=stSidebarNavLink]")
         next(each for each in links if name in each.text).click()
         browser.until(f"return document.querySelector('[aria-current=page]')?.innerText.includes('{name}')")
@@ -115,6 +127,8 @@ def _downloaded(browser: Browser, suffix: str) -> Path:
 def test_downloads(browser: Browser) -> None:
     browser.open("/?batch_max=8")
     browser.answer()
+    browser.press("[data-testid=stPopover] button", "Command, files")
+    browser.until("return document.querySelectorAll('[data-testid=stDownloadButton] button').length >= 3")
     for suffix in ("CSV", "PNG", "SVG"):
         buttons = browser.driver.find_elements("css selector", "[data-testid=stDownloadButton] button")
         button = next(each for each in buttons if each.text.strip().endswith(suffix))
@@ -124,8 +138,7 @@ def test_downloads(browser: Browser) -> None:
         path = _downloaded(browser, suffix.lower())
         if suffix == "CSV":
             rows = list(csv.DictReader(path.read_text().splitlines()))
-            assert int(rows[0]["batch_min"]) == 1
-            assert int(rows[-1]["batch_max"]) == 8
+            assert [int(row["batch"]) for row in rows] == list(range(1, 9))
         elif suffix == "PNG":
             assert path.read_bytes().startswith(b"\x89PNG")
         else:

@@ -1,4 +1,4 @@
-"""Method and sources: docs/method*.md, and every number in use with where it comes from."""
+"""Of the page Evidence: docs/method*.md, and every number in use with where it comes from."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from medusa_sim.report.spec_tables import spec_rows
 
 _PREFIXED = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s"}
 _PHONE = ("number", "value", "source")
-_VIEWS = ("numbers in use", "method")
 DOCUMENTS = {
     "from a question to an answer": "method.md",
     "kernels": "method-kernels.md",
@@ -30,22 +29,8 @@ DOCUMENTS = {
 _CODE_OR_RELATIVE_LINK = re.compile(r"(?s)(`+).*?\1|!?\[([^\[\]]+)\]\((?!https?://|#)[^()]*\)")
 
 
-def page(set_up: SetUp) -> None:
-    """Numbers of the set-up in the sidebar, or the method."""
-    st.title("Method and sources", anchor=False)
-    note = st.container()
-    view = inputs.choice(
-        st, "view", "Show", _VIEWS, _VIEWS[0], "The numbers behind the answer, or the equations."
-    )
-    if view == _VIEWS[0]:
-        _numbers(set_up)
-    else:
-        _method()
-    with note:
-        show.ignored_note()
-
-
-def _numbers(set_up: SetUp) -> None:
+def numbers(set_up: SetUp) -> None:
+    """Every number in use with its unit and source."""
     left, right = st.columns([3, 1])
     wanted = inputs.text(left, "find", "Find", "", "Only rows that hold this text.").lower()
     kernels = inputs.on_off(right, "fitted", "Fitted parameters", True, "With those of the GPU's kernels.")
@@ -111,7 +96,8 @@ def found_file(kind: str, name: str) -> Path:
     return path
 
 
-def _method() -> None:
+def method() -> None:
+    """A document of docs/method*.md, whole or a section."""
     document = inputs.choice(
         st,
         "document",

@@ -1,4 +1,4 @@
-"""Validation: predicted against measured for a GPU, and against what the papers print."""
+"""Evidence: predicted against measured and published, every number with its source, the method."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import answers
 import inputs
+import notes
 import show
 import streamlit as st
 import uploads
@@ -21,7 +22,9 @@ from medusa_sim.report.numbers import percent
 from medusa_sim.report.score_tables import score_table
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.validate.operators import scores
+from views import sources
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
     from medusa_sim.specs.fitted import Fit
     from medusa_sim.validate.comparison import Choice
 
+_VIEWS = ("accuracy", "numbers in use", "method")
 _UPLOAD = "my rows (CSV)"
 _BASELINES = ("fixed", "same")
 _LATENCIES = ("measured", "calibrated")
@@ -62,17 +66,31 @@ _SCORE_PHONE = ("operator", "size", "rows", "mean", "worst")
 
 
 def page(set_up: SetUp) -> None:
-    """What the fits are worth first, then rows, then the papers."""
-    st.title("How right are the predictions?", anchor=False)
+    """How far off predictions of this card are, first; then one of three looks."""
+    st.title("How far to trust it", anchor=False)
     note = st.container()
-    sets = tuple(load_gpu(set_up.gpu).kernels) or ("none",)
-    kernels = inputs.choice(st, "kernels", "Kernels", sets, sets[0], "The fitted kernel set that is judged.")
-    _fits(set_up.gpu, kernels)
-    _measured(set_up.gpu, kernels)
-    _decoder(set_up.gpu)
-    _published()
+    sizes = answers.model_of(set_up)
+    kernels = load_runtime(set_up.runtime).kernel_set(sizes.dtype)
+    st.markdown(show.in_words(notes.accuracy(load_gpu(set_up.gpu), kernels, sizes)))
+    view = inputs.one_of(st, "view", "Show", _VIEWS, _VIEWS[0])
+    if view == _VIEWS[0]:
+        _accuracy(set_up.gpu)
+    elif view == _VIEWS[1]:
+        sources.numbers(set_up)
+    else:
+        sources.method()
     with note:
         show.ignored_note()
+
+
+def _accuracy(gpu: str) -> None:
+    """What the fits are worth first, then rows, then the papers."""
+    sets = tuple(load_gpu(gpu).kernels) or ("none",)
+    kernels = inputs.choice(st, "kernels", "Kernels", sets, sets[0], "The fitted kernel set that is judged.")
+    _fits(gpu, kernels)
+    _measured(gpu, kernels)
+    _decoder(gpu)
+    _published()
 
 
 def _fits(gpu: str, kernels: str) -> None:

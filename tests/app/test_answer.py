@@ -16,7 +16,7 @@ pytest.importorskip("streamlit")
 import answers
 import show
 import uploads
-from charts import choose as charts
+from charts import answer as charts
 from chosen import SetUp
 from conftest import Opened, commands, csv_rows, metrics, printed, tables, text_of
 from conftest import charts as drawn
@@ -34,7 +34,7 @@ def set_up(**changes: object) -> SetUp:
 
 
 def test_the_answer_is_the_packages(opened: Opened) -> None:
-    page = opened("choose", batch=4)
+    page = opened("answer", batch=4)
     row = scheduled_at(answers.recommendation(set_up(), 64), 4, 1024)
     shown = metrics(page)
     assert shown["Candidates"] == str(row.candidates)
@@ -50,7 +50,7 @@ def test_the_answer_is_the_packages(opened: Opened) -> None:
 
 
 def test_the_command_gives_the_same_numbers(opened: Opened) -> None:
-    page = opened("choose", batch=4, batch_max=8, gpu="h100-sxm", seq=2000)
+    page = opened("answer", batch=4, batch_max=8, gpu="h100-sxm", seq=2000)
     command = next(line for line in commands(page) if "--by-count" in line)
     rows = csv_rows(printed(command))
     mine = [row for row in rows if row["batch"] == "4"]
@@ -62,7 +62,7 @@ def test_the_command_gives_the_same_numbers(opened: Opened) -> None:
 
 def test_a_mixture_of_experts_on_two_gpus(opened: Opened) -> None:
     page = opened(
-        "choose", gpu="h100-sxm", model="qwen3-30b-a3b", tp=2, drafter="eagle3", acceptance="0.6", batch=4,
+        "answer", gpu="h100-sxm", model="qwen3-30b-a3b", tp=2, drafter="eagle3", acceptance="0.6", batch=4,
         batch_max=8,
     )  # fmt: skip
     assert "**qwen3-30b-a3b on 2 x h100-sxm under" in page.success[0].value
@@ -81,12 +81,12 @@ def test_a_mixture_of_experts_on_two_gpus(opened: Opened) -> None:
     [("gpu", "l40s"), ("model", "llama-3-8b"), ("seq", 16000), ("batch", 32), ("heads", 1), ("tp", 2)],
 )
 def test_every_input_changes_the_answer(opened: Opened, name: str, value: object) -> None:
-    before, after = opened("choose"), opened("choose", **{name: value})
+    before, after = opened("answer"), opened("answer", **{name: value})
     assert metrics(before) != metrics(after)
 
 
 def test_a_slider_that_moves_is_followed(opened: Opened) -> None:
-    page = opened("choose")
+    page = opened("answer")
     first = metrics(page)
     page.slider(key="batch").set_value(48).run()
     assert not page.exception
@@ -96,7 +96,7 @@ def test_a_slider_that_moves_is_followed(opened: Opened) -> None:
 
 
 def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
-    page = opened("choose", drafter="draft-model", draft_model="llama-2-7b", acceptance="0.3", batch=8)
+    page = opened("answer", drafter="draft-model", draft_model="llama-2-7b", acceptance="0.3", batch=8)
     assert "batch 8: do not enable speculation" in page.error[0].value
     assert metrics(page)["Drafts"] == "off"
 
@@ -113,7 +113,7 @@ def test_do_not_enable_is_said_plainly(opened: Opened) -> None:
     ],
 )
 def test_launch_settings_are_those_of_the_command(opened: Opened, runtime: str, drafter: str) -> None:
-    page = opened("choose", runtime=runtime, drafter=drafter, batch_max=16)
+    page = opened("answer", runtime=runtime, drafter=drafter, batch_max=16)
     told = next(line for line in commands(page) if "--export" in line)
     assert printed(told).strip() in [code.value.strip() for code in page.code]
 
@@ -127,7 +127,7 @@ def test_an_engine_without_trees_gets_no_trees_number(opened: Opened, runtime: s
     for row in answers.recommendation(chosen, 8).schedule:
         assert row.chain
         assert row.candidates == row.drafts + 1
-    page = opened("choose", **url)
+    page = opened("answer", **url)
     assert re.search(r"run \d+ drafts? a step", page.success[0].value)
     assert "candidates" not in page.success[0].value
     assert all("--chain-only" in told for told in commands(page))
@@ -142,7 +142,7 @@ def test_an_engine_without_trees_gets_no_trees_number(opened: Opened, runtime: s
 def test_headline_schedule_tree_and_settings_name_one_answer(
     opened: Opened, runtime: str, batch: int
 ) -> None:
-    page = opened("choose", runtime=runtime, batch=batch)
+    page = opened("answer", runtime=runtime, batch=batch)
     row = scheduled_at(answers.recommendation(set_up(engine=runtime), 64), batch, 1024)
     cells = tables(page)[0]
     ranges = cells["batch"].str.split("..", regex=False)
@@ -166,17 +166,17 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
 
 def test_a_typed_rate_answers(opened: Opened) -> None:
     for given in ("0.7", "0.78,0.60,0.42", "2.1@3"):
-        page = opened("choose", drafter="ngram", acceptance=given, batch_max=8)
+        page = opened("answer", drafter="ngram", acceptance=given, batch_max=8)
         assert page.success
         told = next(line for line in commands(page) if "--by-count" in line)
         assert shlex.split(told)[shlex.split(told).index("--acceptance") + 1] == given
         assert printed(told)
-    page = opened("choose", acceptance="/etc/passwd")
+    page = opened("answer", acceptance="/etc/passwd")
     assert page.error[0].value.startswith("Acceptance '/etc/passwd': give a measured profile")
 
 
 def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
-    page = opened("choose", prompt=2000, output_tokens=300, batch=2, batch_max=8)
+    page = opened("answer", prompt=2000, output_tokens=300, batch=2, batch_max=8)
     told = answers.request(set_up(), 2, 2000, 300)
     assert f"A request of 2,000 + 300 tokens: {told.speedup:.2f}x end to end" in page.success[0].value
     assert metrics(page)["End to end"] == f"{told.speedup:.2f}x"
@@ -184,7 +184,7 @@ def test_a_request_stands_beside_the_decoding_gain(opened: Opened) -> None:
 
 
 def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
-    page = opened("choose", model="vicuna-33b", batch=64)
+    page = opened("answer", model="vicuna-33b", batch=64)
     fits = answers.recommendation(set_up(model="vicuna-33b"), 64).where_it_fits[0]
     assert (
         f"Batch {fits.batch_max} is the largest that fits with it: {fits.speedup:.2f}x" in page.error[0].value
@@ -194,7 +194,7 @@ def test_a_batch_without_room_says_what_fits_and_gains(opened: Opened) -> None:
 
 
 def test_no_curve_follows_does_not_fit(opened: Opened) -> None:
-    page = opened("choose", gpu="l40s", model="llama-3.1-70b", drafter="eagle3", batch=8)
+    page = opened("answer", gpu="l40s", model="llama-3.1-70b", drafter="eagle3", batch=8)
     assert "GB" in page.error[0].value
     assert "“GPUs” 4" in text_of(page)
     assert not drawn(page)
@@ -202,11 +202,11 @@ def test_no_curve_follows_does_not_fit(opened: Opened) -> None:
 
 
 def test_what_was_not_measured_stands_beside_the_headline(opened: Opened) -> None:
-    page = opened("choose", gpu="rtx-4090", weight_dtype="int4", kv_dtype="fp8", batch_max=8)
+    page = opened("answer", gpu="rtx-4090", weight_dtype="int4", kv_dtype="fp8", batch_max=8)
     assert "borrowed from l40s" in text_of(page)
     assert "unpacking of a KV cache in fp8" in text_of(page)
     assert "--weight-dtype int4" in next(line for line in commands(page) if "--by-count" in line)
-    assert "borrowed" not in text_of(opened("choose", batch_max=8))
+    assert "borrowed" not in text_of(opened("answer", batch_max=8))
 
 
 @pytest.mark.parametrize(
@@ -224,7 +224,7 @@ def test_what_was_not_measured_stands_beside_the_headline(opened: Opened) -> Non
 def test_every_warning_of_the_command_stands_on_the_page(opened: Opened, chosen: dict[str, Any]) -> None:
     answer = answers.recommendation(set_up(**chosen), 64)
     names = {"engine": "runtime", "seq_len": "seq"}
-    page = text_of(opened("choose", **{names.get(name, name): value for name, value in chosen.items()}))
+    page = text_of(opened("answer", **{names.get(name, name): value for name, value in chosen.items()}))
     lines = recommend_warnings.warnings(answer)
     assert lines
     for line in lines:
@@ -238,13 +238,13 @@ def test_a_fault_is_one_line_with_a_link(opened: Opened, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(answers, "recommendation", broken)
     with pytest.raises(AssertionError, match=r"ZeroDivisionError.*\?gpu=l40s") as caught:
-        opened("choose", gpu="l40s")
+        opened("answer", gpu="l40s")
     assert "where.py" not in str(caught.value)
     assert "Traceback" not in str(caught.value)
 
 
 def test_contexts_beyond_the_model_are_told(opened: Opened) -> None:
-    page = opened("choose", seq=4000, batch_max=8)
+    page = opened("answer", seq=4000, batch_max=8)
     assert any("beyond the 2048 positions" in warning.value for warning in page.warning)
 
 
@@ -258,7 +258,7 @@ def test_contexts_beyond_the_model_are_told(opened: Opened) -> None:
         {"gpu": "rtx-4090"},
     ],
 )
-@pytest.mark.parametrize("view", ["choose", "tree"])
+@pytest.mark.parametrize("view", ["answer", "tree"])
 def test_lines_speak_of_inputs_not_of_options(opened: Opened, view: str, url: dict[str, str]) -> None:
     page = opened(view, batch=2, **url)
     for line in [*page.error, *page.warning, *page.info, *page.success]:
@@ -267,31 +267,31 @@ def test_lines_speak_of_inputs_not_of_options(opened: Opened, view: str, url: di
 
 def test_links_may_call_inputs_as_options(opened: Opened) -> None:
     url = {"seq-len": 2000, "weight-dtype": "int4", "batch-max": 8}
-    page = opened("choose", **url)
+    page = opened("answer", **url)
     assert page.number_input(key="seq").value == 2000
     assert page.selectbox(key="weight_dtype").value == "int4"
     assert not any("Ignored" in warning.value for warning in page.warning)
-    assert metrics(page) == metrics(opened("choose", seq=2000, weight_dtype="int4", batch_max=8))
-    assert metrics(page) == metrics(opened("choose", seq_len=2000, weight_dtype="int4", batch_max=8))
+    assert metrics(page) == metrics(opened("answer", seq=2000, weight_dtype="int4", batch_max=8))
+    assert metrics(page) == metrics(opened("answer", seq_len=2000, weight_dtype="int4", batch_max=8))
 
 
 def test_bad_values_in_the_link_are_ignored_with_a_note(opened: Opened) -> None:
-    page = opened("choose", gpu="no-such", batch="x", seq=-5, nonsense=1)
+    page = opened("answer", gpu="no-such", batch="x", seq=-5, nonsense=1)
     note = page.warning[0].value
     assert all(name in note for name in ("gpu=no-such", "batch=x", "seq=-5", "nonsense"))
     assert "\n" not in note
-    assert metrics(page) == metrics(opened("choose"))
+    assert metrics(page) == metrics(opened("answer"))
 
 
 def test_a_good_link_leaves_no_note(opened: Opened) -> None:
-    page = opened("choose", gpu="a40", batch=2, drafter="medusa", objective="throughput")
+    page = opened("answer", gpu="a40", batch=2, drafter="medusa", objective="throughput")
     assert not any("Ignored" in warning.value for warning in page.warning)
     assert page.selectbox(key="gpu").value == "a40"
     assert page.selectbox(key="objective").value == "throughput"
 
 
 def test_what_the_package_refuses_is_one_line(opened: Opened) -> None:
-    page = opened("choose", gpu="rtx-a6000", model="llama-3-8b", dtype="fp8")
+    page = opened("answer", gpu="rtx-a6000", model="llama-3-8b", dtype="fp8")
     assert page.error
     for error in page.error:
         assert "\n" not in error.value
@@ -346,7 +346,7 @@ def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> Non
 
 
 def test_the_breakdown_is_the_commands(opened: Opened) -> None:
-    page = opened("choose", batch=4)
+    page = opened("answer", batch=4)
     told = csv_rows(printed(next(line for line in commands(page) if line.startswith("medusa-sim sweep"))))[0]
     both = steps_at(answers.recommendation(set_up(), 64), 4, 1024, scheduled=True)
     assert told["candidates"] == str(both.candidates) == metrics(page)["Candidates"]
@@ -405,7 +405,7 @@ def test_commands_break_between_options_only() -> None:
 
 
 def test_a_schedule_shows_both_plain_rates(opened: Opened) -> None:
-    page = opened("choose")
+    page = opened("answer")
     answer = answers.recommendation(set_up(), 64)
     shown = tables(page)[0].iloc[0]
     row = answer.schedule[0]

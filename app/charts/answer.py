@@ -1,4 +1,4 @@
-"""Charts of the page Choose: the curve, the map, and where the time of a step goes."""
+"""Charts of the page Answer: by batch, by count, the map, and where the time of a step goes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from charts.style import NEUTRAL, Spec, base, category, columns, on_phone, quantity, series
 from medusa_sim.plan.curve import cliffs
-from medusa_sim.report.figures.style import BESIDE, OTHER, PARTS, SMALLEST_SHARE, ink_on
+from medusa_sim.report.figures.style import BESIDE, OTHER, PARTS, SHADES, SMALLEST_SHARE, ink_on
 from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.step.step import StepTime
 
+Rows = Sequence[Mapping[str, Any]]
 _FEW_TICKS = 18
 _FEW = 5
 """Too few counts to call a step a cliff."""
@@ -34,6 +35,70 @@ _CROSSING = "#c2185b"
 _MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 TICKS = [1, 2, 4, 8, 16, 32, 64, 128, 256]
 _MAP_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 96, 128)
+
+
+def batch_chart(rows: Rows, batch: int, *, chains: bool) -> Spec:
+    """Speedup of the schedule against the batch with its interval; a ring where one looks.
+
+    rows: of `gains_by_batch`; batches without room are left out. Counts are written where they change.
+    """
+    fitting = [row for row in rows if row["fits_memory"]]
+    named, last = [], None
+    for row in fitting:
+        count = row["drafts"] if chains else row["candidates"]
+        if count != last:
+            text = "off" if row["candidates"] == 1 else f"{count} {counted(chains)}"
+            named.append({**row, "text": text.removesuffix("s") if count == 1 else text})
+        last = count
+    kept: list[Spec] = []  # names far enough from each other, on a log scale
+    for row in named:
+        if not kept or row["batch"] >= 1.6 * kept[-1]["batch"]:
+            kept.append(row)
+    title = "speedup over plain decoding"
+    x = quantity(
+        "batch",
+        "batch",
+        scale={"type": "log", "base": 2, "nice": False, "padding": 10},
+        axis={"values": TICKS, "format": "d"},
+    )
+    y = quantity("speedup", title, scale={"zero": False})
+    tips = [
+        quantity("batch", "batch"),
+        quantity("drafts", "drafts") if chains else quantity("candidates", "candidates"),
+        quantity("speedup", "speedup", format=".2f"),
+        quantity("speedup_low", "80 %, low", format=".2f"),
+        quantity("speedup_high", "80 %, high", format=".2f"),
+    ]
+    here = [row for row in fitting if row["batch"] == batch]
+    return base(
+        260,
+        data={"values": fitting},
+        layer=[
+            {
+                "mark": {"type": "area", "opacity": 0.18, "color": SHADES[0]},
+                "encoding": {"x": x, "y": {**y, "field": "speedup_low"}, "y2": {"field": "speedup_high"}},
+            },
+            {
+                "data": {"values": [{"one": 1.0}]},
+                "mark": {"type": "rule", "color": NEUTRAL, "strokeDash": [4, 3]},
+                "encoding": {"y": quantity("one", title)},
+            },
+            {
+                "mark": {"type": "line", "strokeWidth": 2.4, "color": SHADES[0], "point": {"size": 22}},
+                "encoding": {"x": x, "y": y, "tooltip": tips},
+            },
+            {
+                "data": {"values": kept},
+                "mark": {"type": "text", "dy": -14, "align": "left", "fontSize": 11.5, "fontWeight": "bold"},
+                "encoding": {"x": x, "y": {**y, "field": "speedup_high"}, "text": {"field": "text"}},
+            },
+            {
+                "data": {"values": here},
+                "mark": {"type": "point", "size": 130, "strokeWidth": 2.5, "color": SHADES[1]},
+                "encoding": {"x": x, "y": y, "tooltip": tips},
+            },
+        ],
+    )
 
 
 def speedup_chart(counts: pa.Table, recommended: Mapping[int, int], *, chains: bool) -> Spec:

@@ -1,0 +1,64 @@
+"""What one change at a time does to the speedup."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from charts.style import NEUTRAL, Spec, base, category, quantity
+from medusa_sim.report.figures.style import SHADES
+from medusa_sim.report.numbers import times
+
+
+def tornado_chart(changes: Sequence[Mapping[str, Any]], speedup: float) -> Spec:
+    """A bar a change from the speedup as it is, those that matter most above; `what` by colour."""
+    title = "speedup over plain decoding"
+    ordered = sorted(changes, key=lambda row: -abs(row["speedup"] - speedup))
+    values = [
+        {
+            "name": f"{row['what']} {row['change']}",
+            "what": row["what"],
+            "speedup": row["speedup"],
+            "drafts": row["drafts"],
+            "now": speedup,
+            "text": times(row["speedup"]),
+            "above": row["speedup"] >= speedup,
+        }
+        for row in ordered
+    ]
+    ends = [speedup, *(row["speedup"] for row in values)]
+    room = 0.12 * (max(ends) - min(ends) + 0.05)
+    scale = {"domain": [min(ends) - room, max(ends) + room], "nice": False}
+    y = category("name", None, sort=None, axis={"labelLimit": 200, "labelOverlap": False})
+    x = quantity("speedup", title, scale=scale)
+    data = {"values": values}
+    bar = {
+        "data": data,
+        "mark": {"type": "bar", "height": {"band": 0.62}, "cornerRadius": 2},
+        "encoding": {
+            "y": y,
+            "x": quantity("now", title, scale=scale),
+            "x2": {"field": "speedup"},
+            "color": {"condition": {"test": "datum.above", "value": SHADES[0]}, "value": SHADES[1]},
+            "tooltip": [
+                category("name", "changed"),
+                quantity("speedup", "speedup", format=".2f"),
+                quantity("drafts", "drafts"),
+            ],
+        },
+    }
+    texts = [
+        {
+            "data": data,
+            "transform": [{"filter": f"{'' if above else '!'}datum.above"}],
+            "mark": {"type": "text", "align": "left" if above else "right", "dx": 4 if above else -4},
+            "encoding": {"y": y, "x": x, "text": {"field": "text"}},
+        }
+        for above in (True, False)
+    ]
+    rule = {
+        "data": {"values": [{"now": speedup}]},
+        "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1.5},
+        "encoding": {"x": quantity("now", title, scale=scale)},
+    }
+    return base(24 * len(values), layer=[bar, *texts, rule])

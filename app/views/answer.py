@@ -1,0 +1,383 @@
+"""Answer: whether speculation pays, with how many drafts, what it gains and costs, and why."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import answers
+import inputs
+import notes
+import show
+import streamlit as st
+from charts import answer as charts
+from charts.roofline import roofline_chart
+from charts.tornado import tornado_chart
+from chosen import SetUp
+
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.at_batch import gains_by_batch, scheduled_at, scheduled_counts, steps_at
+from medusa_sim.plan.by_count import count_table
+from medusa_sim.report.numbers import duration, significant, times, with_prefix
+from medusa_sim.report.recommend_reason import counted, reason
+from medusa_sim.report.recommend_text import findings, schedule_table
+from views.verdict import verdict_of
+
+if TYPE_CHECKING:
+    from medusa_sim.plan.recommendation import Recommendation
+    from medusa_sim.plan.request import RequestLatency
+    from medusa_sim.plan.schedule_row import ScheduleRow
+    from medusa_sim.step.step import StepTime
+
+_COLUMNS = (
+    "batch", "candidates", "drafts", "heads", "tokens/step", "speedup", "80 %", "step", "tokens/s per user",
+    "plain per user", "tokens/s", "plain tokens/s",
+)  # fmt: skip
+_PHONE = ("batch", "candidates", "drafts", "speedup", "80 %")
+_SHOWN = (1, 4, 16, 64)
+"""Batches that have a line, beside the one looked at."""
+_BATCHES = (8, 16, 32, 64, 128, 256)
+_LONGEST = 131_072
+_LOOKS = ("by count", "map", "operators", "roofline", "what would change it")
+_OPERATOR_PHONE = ("operator", "speculative", "share")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """What is planned for beside the set-up; request: prompt and output tokens where both are given."""
+
+    batch_max: int
+    objective: str
+    request: tuple[int, int] | None
+
+    @property
+    def options(self) -> list[str]:
+        """The same as options of `medusa-sim recommend`."""
+        given = ["--objective", self.objective] if self.objective != "latency" else []
+        if self.request is not None:
+            given += ["--prompt-tokens", str(self.request[0]), "--output-tokens", str(self.request[1])]
+        return [*given, "--batch", f"1..{self.batch_max}"]
+
+
+def page(set_up: SetUp) -> None:
+    """The answer first, what it rests on below; what a batch changes is a part that runs alone."""
+    st.title("Does speculation pay?", anchor=False)
+    note, place, launch, below = (st.container() for _ in range(4))
+    with below:
+        st.subheader("Schedule by batch", anchor=False)
+        asked = _asked()
+    answer = answers.recommendation(set_up, asked.batch_max, asked.objective)
+    told = ["recommend", *set_up.options, *asked.options]
+    with place:
+        _at_a_batch(set_up, asked, told)
+    if answer.fits:
+        with launch:
+            _launch(set_up, answer, told)
+        with below:
+            _schedule(answer, told, set_up)
+    with note:  # every input of the page has read its own by now
+        show.ignored_note()
+
+
+def _asked() -> _Asked:
+    """What is planned for beside the set-up."""
+    first, second, third, last = st.columns(4)
+    batch_max = inputs.step_of(
+        first, "batch_max", "Batches to plan for, 1 to", _BATCHES, 64, "Every batch to this is searched."
+    )
+    told = "latency: the best at every batch. throughput: the most tokens/s of any batch that fits."
+    objective = inputs.choice(second, "objective", "Objective", ("latency", "throughput"), "latency", told)
+    told = "Of one request; speculation does not shorten the reading. With both: the gain end to end."
+    prompt = inputs.perhaps(third, "prompt", "Prompt tokens", 1, _LONGEST, told)
+    output = inputs.perhaps(last, "output_tokens", "Output tokens", 1, _LONGEST, "Tokens to write.")
+    request = None if prompt is None or output is None else (prompt, output)
+    return _Asked(batch_max=batch_max, objective=objective, request=request)
+
+
+@st.fragment
+def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
+    """The answer at the batch looked at: moving it runs this part alone."""
+    with show.errors():
+        headline = st.container()  # the answer stands above its inputs, and is filled once they are known
+        batch = inputs.whole(
+            st,
+            "batch",
+            "Batch to look at",
+            1,
+            asked.batch_max,
+            1,
+            "Sequences that one step decodes together.",
+        )
+        answer = answers.recommendation(set_up, asked.batch_max, asked.objective)
+        row = scheduled_at(answer, batch, set_up.seq_len)
+        whole = None if asked.request is None else answers.request(set_up, batch, *asked.request)
+        with headline:
+            verdict_of(set_up, answer, row, whole)
+            if row.fits_memory:
+                _as_launched(set_up, answer, row)
+                _figures(answer, row, whole)
+        show.warn(*notes.warnings(answer)[1])
+        if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
+            _gains(answer, row, told)
+            _breakdown(answer, row, set_up)
+            _detail(answer, row, set_up, told)
+
+
+def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:
+    """The numbers of the answer."""
+    plain, loses = row.candidates == 1, answer.break_even_batch
+    whole = (
+        show.Figure(
+            "End to end",
+            times(request.speedup),
+            f"{duration(request.total_us)}, plain {duration(request.plain_total_us)}",
+            "A whole request: reading the prompt and writing the output, at this batch.",
+        )
+        if request is not None
+        else None
+    )
+    shown = [
+        show.Figure(
+            "Drafts" if answer.chains else "Candidates",
+            "off" if plain else str(row.drafts if answer.chains else row.candidates),
+            None if plain or answer.chains else notes.drafts(row),
+            "Draft tokens in a row: num_speculative_tokens of engines."
+            if answer.chains
+            else "Tokens that one verification step processes for each sequence, the root included.",
+        ),
+        show.Figure(
+            "Speedup",
+            times(row.speedup) if row.fits_memory else "-",
+            None if plain else f"80 %: {row.speedup_low:.2f} to {row.speedup_high:.2f}",
+            "Tokens/s over plain decoding at the same batch and length, with an 80 % interval.",
+        ),
+        whole,
+        show.Figure(
+            "Loses from batch",
+            "-" if not answer.enable else str(loses) if loses is not None else "none",
+            None,
+            "The smallest batch from which no count pays any more, memory apart; none: it always pays.",
+        ),
+        None
+        if row.usd_per_million_tokens is None or row.plain_usd_per_million_tokens is None
+        else show.Figure(
+            "A million tokens",
+            f"${significant(row.usd_per_million_tokens, 3)}",
+            f"${significant(row.plain_usd_per_million_tokens, 3)} without",
+            f"At {answer.scenario.price.told() if answer.scenario.price else ''}, this batch always full.",
+        ),
+        show.Figure(
+            "Free drafts" if answer.chains else "Free candidates",
+            str(row.free_candidates - answer.chains),
+            None,
+            "Every number up to it costs at most 10 % more than a plain step, drafting included.",
+        ),
+        show.Figure(
+            "Largest batch",
+            str(row.max_batch_with),
+            f"{row.max_batch_without} without",
+            f"What fits in memory at this length; this batch needs {with_prefix(row.memory_bytes, 'B')}.",
+        ),
+    ]
+    show.figures(*(figure for figure in shown if figure is not None), width=132)
+
+
+def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
+    st.markdown(show.in_words(reason(answer)))
+    show.text_table(schedule_table(answer), _COLUMNS, _PHONE)
+    st.caption("A schedule shares one count between neighbouring batches where that costs less than 3 %.")
+    show.hand_out(
+        "schedule",
+        [
+            ("csv", "text/csv", lambda: show.csv_bytes(notes.schedule(answer))),
+            ("json", "application/json", lambda: notes.whole_json(answer, show.command(told))),
+            *notes.report_file(set_up, answer, show.command(told)),
+        ],
+        show.command(told),
+    )
+    with st.expander("What follows from it"):
+        st.markdown("\n".join(f"- {show.in_words(line)}" for line in findings(answer)))
+
+
+def _gains(answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
+    rows = gains_by_batch(answer, row.seq_len)
+    show.chart(
+        charts.batch_chart(rows, row.batch_max, chains=answer.chains),
+        name="batches",
+        caption=f"Speedup of the schedule over plain decoding, with its 80 % interval; "
+        f"{charts.counted(answer.chains)} named where they change. "
+        + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
+        told=show.command([*told, "--by-count", "--format", "csv"]),
+        rows=notes.table_of(rows),
+        alt="Speedup against the batch with its interval",
+    )
+
+
+def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, told: list[str]) -> None:
+    """One of the closer looks: only what is looked at is computed and sent."""
+    look = inputs.one_of(st, "look", "A closer look", _LOOKS, _LOOKS[0])
+    if look == "operators":
+        _operators(answer, row, set_up)
+    elif look == "roofline":
+        _roofline(answer, row, set_up)
+    elif look == "what would change it":
+        _tornado(answer, row, set_up)
+    else:
+        _counts(answer, row, told, is_map=look == "map")
+
+
+def _counts(answer: Recommendation, row: ScheduleRow, told: list[str], *, is_map: bool) -> None:
+    counts, recommended = count_table(answer.surface), scheduled_counts(answer, row.seq_len)
+    word, command = charts.counted(answer.chains), show.command([*told, "--by-count", "--format", "csv"])
+    if is_map:
+        show.chart(
+            charts.speedup_map(counts, recommended, chains=answer.chains),
+            name="map",
+            caption="Speedup over plain decoding at the same batch. Framed: what is recommended. Red line: "
+            "beyond it speculation loses. A dash: no room in memory.",
+            told=command,
+            rows=counts,
+            alt=f"A map of speedups over batch and number of {word}",
+        )
+        return
+    batches = sorted({row.batch_max, *_SHOWN} & recommended.keys())
+    show.chart(
+        charts.speedup_chart(counts, {each: recommended[each] for each in batches}, chains=answer.chains),
+        name="speedup",
+        caption="Rings: what is recommended. Ticks: the step jumps behind this count.",
+        told=command,
+        rows=counts,
+        alt=f"Lines of speedup against the number of {word}, one for each batch",
+    )
+
+
+def _operators(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
+    """Every operator of both steps by name."""
+    count, found = answers.operators(set_up, answer, row.batch_max)
+    whole = sum(each["speculative_us"] for each in found)
+    show.table(
+        [
+            {
+                "operator": each["op"],
+                "launches": each["launches"],
+                "plain": duration(each["plain_us"]) if each["plain_us"] else "-",
+                "speculative": duration(each["speculative_us"]) if each["speculative_us"] else "-",
+                "share": f"{each['speculative_us'] / whole:.1%}",
+                "bound by": each["bound"],
+                "source": each["source"] or "-",
+            }
+            for each in found
+        ],
+        _OPERATOR_PHONE,
+    )
+    st.caption(f"Batch {row.batch_max}, all launches of a step together; {counted(answer, count)}.")
+    rows = notes.table_of(found)
+    show.hand_out("operators", [("csv", "text/csv", lambda: show.csv_bytes(rows))])
+
+
+def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
+    batch, count = row.batch_max, row.speculative_candidates if row.candidates == 1 else row.candidates
+    points, model = answers.roofline(set_up, batch, count), answers.model_of(set_up)
+    words = [*set_up.kernel_options, "--batch", str(batch), "--candidates", str(count)]
+    show.chart(
+        roofline_chart(points, answer.gpu, model.dtype),
+        name="roofline",
+        caption=f"Line: what the datasheet allows ({model.dtype}, dense). Points: predicted, one layer at "
+        f"batch {batch}; the gap below the roof is what tiles, waves and launches of real kernels cost.",
+        told=show.command(["roofline", "--gpu", set_up.gpu, *words, "--format", "csv"]),
+        rows=points,
+        alt="Operators by operational intensity and speed under the roof of the GPU",
+    )
+
+
+def _tornado(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
+    """What the answer rests on: one thing changed, all else as it is."""
+    changes = answers.changes(set_up, row.batch_max)
+    show.chart(
+        tornado_chart(changes, row.speedup),
+        name="tornado",
+        caption=f"Speedup at batch {row.batch_max} with one thing changed and the drafts chosen anew; "
+        f"line: {times(row.speedup)} as it is. Below 1.0x speculation loses.",
+        rows=notes.table_of(changes),
+        alt="Bars of the speedup with one input changed at a time",
+    )
+
+
+def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
+    st.subheader("Where the time of a step goes", anchor=False)
+    both = steps_at(answer, row.batch_max, set_up.seq_len, scheduled=True)
+    plain, speculative, count = both.plain, both.speculative, both.candidates
+    rows = charts.breakdown_rows(plain, speculative)
+    words = ["sweep", *set_up.options, "--batch", str(row.batch_max), "--candidates", str(count)]
+    waits = [f"{name} {_waits(step)}" for name, step in (("plain", plain), ("speculative", speculative))]
+    show.chart(
+        charts.breakdown_chart(rows),
+        name="breakdown",
+        caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
+        f"{duration(float(speculative.time_us))} with {counted(answer, count)}. "
+        f"Waiting for: {'; '.join(waits)}.",
+        told=show.command([*words, "--format", "csv"]),
+        rows=rows,
+        alt="Stacked bars of the parts of a plain and a speculative step",
+    )
+
+
+def _waits(step: StepTime) -> str:
+    """Shares of the step by what bounds it, those above 5 %."""
+    whole = float(step.time_us)
+    shares = {code.name.lower(): float(us) / whole for code, us in step.waits_us.items()}
+    return ", ".join(f"{share:.0%} {name}" for name, share in shares.items() if share > 0.05)
+
+
+def _as_launched(set_up: SetUp, answer: Recommendation, row: ScheduleRow) -> None:
+    """Where the engine's settings cannot say what is recommended at this batch."""
+    asked = answer.question
+    try:
+        plan = answers.launch_settings(set_up, asked.batch_max, asked.objective, "x").plan
+    except UsageError:  # said where the settings would stand
+        return
+    if plan is not None and row.candidates > 1 and plan.drafts_at(row.batch_max) != row.candidates - 1:
+        drafts = plan.drafts_at(row.batch_max)
+        st.markdown(
+            f"The settings run **{drafts} drafts at batch {row.batch_max}, "
+            f"{times(plan.grid.speedup(row.batch_max, drafts))}**, since the engine "
+            f"{'switches at captured sizes only' if plan.dynamic else 'runs one number for every batch'}."
+        )
+
+
+def _launch(set_up: SetUp, answer: Recommendation, told: list[str]) -> None:
+    st.subheader("Launch settings", anchor=False)
+    if set_up.own_code:
+        st.caption(
+            "Choose an engine in the sidebar: what it can run is recommended, and its settings are here."
+        )
+    needed = notes.needs_checkpoint(set_up)
+    draft_path = (
+        inputs.text(
+            st,
+            "draft_path",
+            "Draft checkpoint",
+            "PATH_OF_THE_DRAFT",
+            "Folder or id, to be named in the settings.",
+        )
+        if needed
+        else ""
+    )
+    try:
+        settings = answers.launch_settings(
+            set_up, answer.question.batch_max, answer.question.objective, draft_path or None
+        )
+    except UsageError as error:  # what an engine cannot do is an answer here, and the rest of the page stands
+        st.info(show.in_words(str(error)))
+        return
+    if set_up.own_code:
+        with st.expander("The schedule with its trees, for code of your own"):
+            st.code(settings.text, language="json", wrap_lines=True)
+    else:
+        language = "yaml" if set_up.export == "tensorrt-llm" else "sh"
+        st.code(settings.text, language=language, wrap_lines=True)
+    for note in settings.notes:
+        if note:
+            st.caption(f"{settings.engine} {settings.version}: {show.in_words(note)}")
+    words = [*told, "--export", set_up.export, *(["--draft-path", draft_path] if draft_path else [])]
+    show.hand_out("launch", [("txt", "text/plain", lambda: settings.text)], show.command(words))
