@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +21,7 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.export import engine_settings
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.latency.cached import cached
+from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.question import LoadAnswer, answered, load_test
 from medusa_sim.measure.cells import STEPS
 from medusa_sim.operators.kinds import KINDS
@@ -94,23 +94,9 @@ def _published_model(set_up: SetUp) -> Model:
 def _scenario(set_up: SetUp, version: float) -> Scenario:
     runtime = load_runtime(set_up.runtime)
     kernels = runtime.kernel_set(model_of(set_up).dtype)
-    return Scenario(
-        gpu=set_up.gpu,
-        model=_published_model(set_up),
-        runtime=set_up.runtime,
-        drafter=set_up.drafter,
-        acceptance=set_up.acceptance,
-        heads=set_up.heads,
-        draft_model=set_up.draft_model,
-        chain_only=set_up.chain_only,
-        latency=_latency(set_up.gpu, kernels, version, runtime.library),
-        kernels=kernels,
-        dtype=set_up.dtype,
-        weight_dtype=set_up.weight_dtype,
-        kv_dtype=set_up.kv_dtype,
-        tp=set_up.tp,
-        ep=set_up.ep,
-    )
+    latency = _latency(set_up.gpu, kernels, version, runtime.library)
+    loaded = {"model": _published_model(set_up), "latency": latency, "kernels": kernels}
+    return Scenario(**{**set_up.arguments, **loaded})
 
 
 @st.cache_resource(max_entries=16, show_spinner=False, ttl=900)
@@ -334,34 +320,9 @@ def _by_batch(
     ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LoadQuestion:
-    """What the page Under load asks beside the set-up."""
-
-    policy: str
-    prompt_tokens: int
-    output_tokens: int
-    tpot_ms: int
-    ttft_ms: int | None
-    max_num_seqs: int | None
-    burstiness: float
-
-    @property
-    def options(self) -> list[str]:
-        """The same as options of `medusa-sim load`."""
-        given = [
-            "--policy", f"none,{self.policy}",
-            "--prompt-tokens", str(self.prompt_tokens), "--output-tokens", str(self.output_tokens),
-            "--tpot-ms", str(self.tpot_ms),
-        ]  # fmt: skip
-        if self.max_num_seqs is not None:
-            given += ["--max-num-seqs", str(self.max_num_seqs)]
-        if self.ttft_ms is not None:
-            given += ["--ttft-ms", str(self.ttft_ms)]
-        return given + (["--burstiness", str(self.burstiness)] if self.burstiness != 1.0 else [])
-
-
-def load(set_up: SetUp, asked: LoadQuestion, advance: Callable[[int, int], None] | None = None) -> LoadAnswer:
+def load(
+    set_up: SetUp, asked: LoadArguments, advance: Callable[[int, int], None] | None = None
+) -> LoadAnswer:
     """`medusa-sim load`, with its number of requests and seeds. Raises UsageError for what makes no sense.
 
     advance: told (requests simulated, requests in all as far as known).
@@ -374,24 +335,15 @@ def load(set_up: SetUp, asked: LoadQuestion, advance: Callable[[int, int], None]
 
 
 @st.cache_resource(max_entries=32, show_spinner=False)
-def _load(set_up: SetUp, asked: LoadQuestion, version: float) -> list[LoadAnswer]:
+def _load(set_up: SetUp, asked: LoadArguments, version: float) -> list[LoadAnswer]:
     """Where an answer is kept: a cached function cannot draw its own progress."""
     return []
 
 
 def _loaded(
-    set_up: SetUp, asked: LoadQuestion, version: float, advance: Callable[[int, int], None] | None
+    set_up: SetUp, asked: LoadArguments, version: float, advance: Callable[[int, int], None] | None
 ) -> LoadAnswer:
-    test = load_test(
-        _scenario(set_up, version),
-        policies=("none", asked.policy),
-        prompt_tokens=float(asked.prompt_tokens),
-        output_tokens=float(asked.output_tokens),
-        tpot_ms=float(asked.tpot_ms),
-        ttft_ms=None if asked.ttft_ms is None else float(asked.ttft_ms),
-        max_num_seqs=asked.max_num_seqs,
-        burstiness=asked.burstiness,
-    )
+    test = load_test(_scenario(set_up, version), **asked.values)
     return answered(test, advance=advance)
 
 

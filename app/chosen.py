@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.export import ENGINES
+from medusa_sim.plan.arguments import ARGUMENTS, words_of
 from medusa_sim.plan.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,
@@ -19,6 +21,8 @@ from medusa_sim.plan.limit import LIMIT
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.registry import drafter_kind
 
+_KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
+"""Arguments beside GPU, model and engine that decide the kernels of a step."""
 OWN_MODEL = "my config.json"
 NO_ENGINE = "json"
 """What settings for code of one's own are written as."""
@@ -75,36 +79,49 @@ class SetUp:
         return next((name for name in ENGINES if self.engine.startswith(name)), NO_ENGINE)
 
     @property
+    def arguments(self) -> dict[str, Any]:
+        """The arguments of the scenario; the engine always, since commands differ in it."""
+        chosen = {
+            "gpu": self.gpu,
+            "model": self.model_given,
+            "runtime": self.runtime,
+            "drafter": self.drafter,
+            "chain_only": self.chain_only,
+        }
+        same = ("heads", "draft_model", "acceptance", "dtype", "weight_dtype", "kv_dtype", "tp", "ep")
+        return chosen | {name: getattr(self, name) for name in same}
+
+    @property
     def options(self) -> list[str]:
         """The same set-up as options of `medusa-sim recommend`."""
-        given = ["--gpu", self.gpu, *self.kernel_options]
-        if self.drafter != DEFAULT_DRAFTER:
-            given += ["--drafter", self.drafter]
-        if self.heads is not None:
-            given += ["--heads", str(self.heads)]
-        if self.draft_model is not None:
-            given += ["--draft-model", self.draft_model]
-        if self.acceptance is not None:
-            given += ["--acceptance", self.acceptance]
-        return given + (["--chain-only"] if self.chain_only else [])
+        return [*self._options(), "--seq", str(self.seq_len)]
+
+    @property
+    def kernel_options(self) -> list[str]:
+        """What decides the kernels of a step, GPU apart, and the length."""
+        return [*self._options("model", "runtime", *_KERNELS), "--seq", str(self.seq_len)]
+
+    @property
+    def load_options(self) -> list[str]:
+        """The same set-up as options of `medusa-sim load`, which has no one length and no trees."""
+        return self._options(*(name for name in self.arguments if name != "chain_only"))
+
+    def _options(self, *names: str) -> list[str]:
+        """Arguments as options: those that are not the defaults, of these names (none: of all)."""
+        of = {name: value for name, value in self.arguments.items() if not names or name in names}
+        told = ("gpu", "model", "runtime")
+        return words_of(
+            {
+                name: value
+                for name, value in of.items()
+                if name in told or value not in (None, False, ARGUMENTS[name].default)
+            }
+        )
 
     @property
     def model_given(self) -> str:
         """The model's name, or the file of one that was measured on this device."""
         return measured_models(self.gpu).get(self.model, self.model)
-
-    @property
-    def kernel_options(self) -> list[str]:
-        """What decides the kernels of a step, GPU apart; the engine always, since commands differ in it."""
-        given = ["--model", self.model_given, "--seq", str(self.seq_len), "--runtime", self.runtime]
-        chosen = {
-            "--tp": None if self.tp == 1 else str(self.tp),
-            "--ep": None if self.ep == 1 else str(self.ep),
-            "--dtype": self.dtype,
-            "--weight-dtype": self.weight_dtype,
-            "--kv-dtype": self.kv_dtype,
-        }
-        return given + [word for name, value in chosen.items() if value is not None for word in (name, value)]
 
     @property
     def line(self) -> str:

@@ -22,9 +22,9 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.export import engine_settings
 from medusa_sim.export.settings import EngineSettings
-from medusa_sim.load.simulate import DEFAULT_POLICIES
+from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan import scenario as plan_scenario
-from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, WORD, check_kinds
+from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, RUNTIME, WORD, check, check_types, words_of
 from medusa_sim.plan.by_count import count_table
 from medusa_sim.plan.defaults import (
     DEFAULT_BATCHES,
@@ -33,7 +33,7 @@ from medusa_sim.plan.defaults import (
     DEFAULT_MODEL,
     DEFAULT_SEQ_LEN,
 )
-from medusa_sim.plan.question import Question
+from medusa_sim.plan.question import QUESTION, Question
 from medusa_sim.plan.recommend import recommend as recommended
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.surface import at_counts, price
@@ -59,39 +59,8 @@ if TYPE_CHECKING:
 Sizes = int | Iterable[int]
 """One whole number from 1, or several."""
 
-_OF_A_LOAD = ("prompt_tokens", "output_tokens")
-"""Arguments that a scenario has too, as traffic on its steps; a load has the requests themselves."""
-_FLAGS = {
-    ("chain_only", True): "--chain-only",
-    ("chain_only", False): "--trees",
-    ("dp_attention", True): "--dp-attention",
-    ("lossless", True): "--lossless",
-}
-"""Options without a value, by the argument's."""
-
-_QUESTION = {
-    name: field.default
-    for name, field in Question.__dataclass_fields__.items()
-    if name not in ("batch_min", "batch_max", "seq_len")
-}
-"""What is asked beside batches and lengths, with its default."""
-_QUESTION_KINDS = {
-    "candidates_max": WHOLE,
-    "objective": WORD,
-    **dict.fromkeys(("max_latency_ms", "free_within", "switching_gain"), NUMBER),
-}
-
-
 _LARGEST = 2**53
 """Sizes are counted in double precision."""
-
-
-_ROW_KINDS = {
-    "gpu": ("a name or a loaded GPU", (str, Gpu)),
-    "runtime": ("a name or a loaded runtime", (str, Runtime)),
-    **dict.fromkeys(("latency", "kernels", "fallback"), WORD),
-    "cold": FLAG,
-}
 
 
 def _several(given: object) -> list[Any]:
@@ -151,29 +120,33 @@ class Scenario(plan_scenario.Scenario):
         return frame
 
     def recommend(
-        self, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes = DEFAULT_SEQ_LEN, **question: Any
+        self,
+        batch: Sizes = DEFAULT_BATCHES,
+        seq_len: Sizes = DEFAULT_SEQ_LEN,
+        *,
+        request: tuple[int, int] | None = None,
+        **question: Any,
     ) -> Answer:
         """What `medusa-sim recommend` answers for every batch from the smallest to the largest given.
 
-        question: further fields of `medusa_sim.plan.question.Question` (objective, max_latency_ms,
-        candidates_max, request, ...). Raises UsageError for a question that makes no sense.
+        request: (prompt, output) tokens. question: further fields of `medusa_sim.plan.question.Question`
+        (objective, max_latency_ms, candidates_max, ...). Raises UsageError for a question that makes no
+        sense.
         """
         batches = _listed("batch", batch)
-        for name in question:
-            if name not in _QUESTION:
-                raise UsageError(unknown_name("part of the question", name, _QUESTION))
-        check_kinds(question, _QUESTION, _QUESTION_KINDS)
-        if question.get("request") is not None:
-            request = _listed("request", question["request"])
-            if len(request) != 2 or min(request) < 1:
-                raise UsageError(f"request {shown(question['request'])}: (prompt, output) tokens are needed")
-            question["request"] = tuple(request)
+        check(question, QUESTION, "part of the question")
+        if request is not None:
+            prompt_output = _listed("request", request)
+            if len(prompt_output) != 2 or min(prompt_output) < 1:
+                raise UsageError(f"request {shown(request)}: (prompt, output) tokens are needed")
+            request = (prompt_output[0], prompt_output[1])
         if not batches:
             raise UsageError("batch is empty: give at least one whole number from 1")
         asked = Question(
             batch_min=min(batches),
             batch_max=max(batches),
             seq_len=tuple(_listed("seq_len", seq_len)),
+            request=request,
             **question,
         )
         return Answer(recommendation=recommended(self, asked))
@@ -192,21 +165,18 @@ class Scenario(plan_scenario.Scenario):
         policies: names, numbers of drafts, or objects with `name` and `choose(state) -> drafts`
         (`medusa_sim.load.policies.Policy`). rates: requests a second (None: the trace's own, else shares of
         what is carried). search: find what each policy carries. load: arguments of
-        `medusa_sim.load.question.load_test`: trace, users, requests, prompt_tokens, output_tokens, tpot_ms,
-        seeds, ... Raises UsageError or DataError for what makes no sense.
+        `medusa_sim.load.arguments.LoadArguments`: trace, users, requests, prompt_tokens, tpot_ms, seeds, ...
+        Raises UsageError or DataError for what makes no sense.
         """
         from medusa_sim.load.question import answered, load_test
         from medusa_sim.report.load_frames import Simulation
 
         several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
         named = [str(each) if isinstance(each, int) else each for each in several]
-        known = inspect.signature(load_test).parameters
-        for name in load:
-            if name not in known or name in ("scenario", "policies"):
-                raise UsageError(unknown_name("argument of a load", name, known))
         asked = None if rates is None else _numbers("rates", rates)
-        given = {"search": search, "target_rate": target_rate}
-        check_kinds(given, {"target_rate": None}, {"search": FLAG, "target_rate": NUMBER})
+        check_kind("search", search, FLAG.wanted, FLAG.allowed)
+        if target_rate is not None:
+            check_kind("target_rate", target_rate, NUMBER.wanted, NUMBER.allowed)
         test = load_test(self, policies=named, **load)
         return Simulation(answer=answered(test, asked, search=search, target_rate=target_rate))
 
@@ -286,13 +256,7 @@ class Scenario(plan_scenario.Scenario):
     def command(self, name: str = "recommend") -> str:
         """The scenario as a line of the shell. Raises UsageError for an object that no option can name."""
         check_kind("name", name, "a command", (str,))
-        words = ["medusa-sim", name]
-        for key, value in self.changed.items():
-            if isinstance(value, bool):
-                words.append(_FLAGS[key, value])
-            else:
-                words += [f"--{key.replace('_', '-')}", _told(key, value)]
-        return shlex.join(words)
+        return shlex.join(["medusa-sim", name, *words_of(self.changed)])
 
     @classmethod
     def from_command(cls, line: str) -> Scenario:
@@ -304,8 +268,9 @@ class Scenario(plan_scenario.Scenario):
 
         check_kind("line", line, "a command line", (str,))
         names = parsed(line)
-        known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
-        return cls(**{name: value for name, value in names.items() if name in known and value is not None})
+        return cls(
+            **{name: value for name, value in names.items() if name in ARGUMENTS and value is not None}
+        )
 
     def _repr_html_(self) -> str:
         """A table of the arguments that are not the defaults, for notebooks."""
@@ -314,20 +279,6 @@ class Scenario(plan_scenario.Scenario):
         told = {name: str(value) for name, value in self.changed.items()}
         told.setdefault("acceptance", self.profile.name)
         return str(pd.Series(told, name="scenario").to_frame().to_html())
-
-
-def _told(name: str, value: Any) -> str:
-    """An argument as the text of its option."""
-    if isinstance(value, str | int | float):
-        return str(value)
-    if isinstance(value, os.PathLike):
-        return str(os.fspath(value))
-    if isinstance(value, Gpu | Model | Runtime):
-        name_of: str = value.name
-        return name_of
-    if name == "acceptance" and isinstance(value, Sequence):
-        return ",".join(repr(float(rate)) for rate in value)
-    raise UsageError(f"{name} was given as an object of Python; a command can only name it: give its name")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -461,7 +412,9 @@ class Answer:
         and for what the engine cannot do.
         """
         given = {"engine": engine, "version": version, "draft_path": draft_path}
-        check_kinds(given, {"version": None, "draft_path": None}, dict.fromkeys(given, WORD))
+        for name, value in given.items():
+            if value is not None or name == "engine":
+                check_kind(name, value, WORD.wanted, WORD.allowed)
         return engine_settings(self.recommendation, engine, version=version, draft_path=draft_path)
 
     def __repr__(self) -> str:
@@ -497,7 +450,7 @@ def sweep(
         if not given:
             raise UsageError(f"{name} is empty: give at least one")
     frames = [
-        _scenario({"gpu": card, "model": target, "tp": gpus, **scenario}).sweep(batch, seq_len, candidates)
+        Scenario(**{"gpu": card, "model": target, "tp": gpus, **scenario}).sweep(batch, seq_len, candidates)
         for card in cards
         for target in targets
         for gpus in ways
@@ -511,19 +464,10 @@ def sweep(
     return whole
 
 
-def _scenario(given: dict[str, Any]) -> Scenario:
-    """A scenario of arguments by name. Raises UsageError for an unknown name."""
-    known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
-    for name in given:
-        if name not in known:
-            raise UsageError(unknown_name("scenario argument", name, known))
-    return Scenario(**given)
-
-
 def recommend(*, batch: Sizes = DEFAULT_BATCHES, seq_len: Sizes = DEFAULT_SEQ_LEN, **scenario: Any) -> Answer:
     """`Scenario(...).recommend(...)`: parts of the question by their names, every other is the scenario's."""
-    asked = {name: scenario.pop(name) for name in list(scenario) if name in _QUESTION}
-    return _scenario(scenario).recommend(batch, seq_len, **asked)
+    asked = {name: scenario.pop(name) for name in (*QUESTION, "request") if name in scenario}
+    return Scenario(**scenario).recommend(batch, seq_len, **asked)
 
 
 def simulate(
@@ -532,9 +476,8 @@ def simulate(
     **given: Any,
 ) -> Simulation:
     """`Scenario(...).simulate(...)`: arguments of the load by their names, every other is the scenario's."""
-    known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
-    ours = {name: given.pop(name) for name in list(given) if name in known and name not in _OF_A_LOAD}
-    return _scenario(ours).simulate(policies, rates, **given)
+    ours = {name: given.pop(name) for name in ARGUMENTS if name in given and name not in LOAD}
+    return Scenario(**ours).simulate(policies, rates, **given)
 
 
 def compare(
@@ -557,14 +500,13 @@ def compare(
     from medusa_sim.setups.question import Question as Asked
     from medusa_sim.setups.setup import Choices
 
-    known = plan_scenario.Scenario.__init__.__kwdefaults__ or {}
     asked, choices = (
         {name: given.pop(name) for name in kind.__dataclass_fields__ if name in given}
         for kind in (Asked, Choices)
     )
     for name in given:
-        if name not in known:
-            raise UsageError(unknown_name("argument of a comparison", name, {*known, *asked, *choices}))
+        if name not in ARGUMENTS:
+            raise UsageError(unknown_name("argument of a comparison", name, {*ARGUMENTS, *asked, *choices}))
     for part, names in ((choices, _LISTS_OF_CHOICES), (asked, ("batches", "drafts"))):
         part.update({name: tuple(_several(part[name])) for name in names if part.get(name) is not None})
     found = compared(model, Asked(**asked), Choices(**choices), prices=price, advance=advance, **given)
@@ -594,7 +536,9 @@ def time_rows(
     from medusa_sim.operators.table import read_rows
     from medusa_sim.operators.table_check import check_rows
 
-    check_kinds(locals(), {"kernels": None, "data_dir": None}, _ROW_KINDS)
+    given = {"gpu": gpu, "latency": latency, "kernels": kernels, "fallback": fallback}
+    check(given, ARGUMENTS)
+    check_types({"runtime": runtime, "cold": cold}, {"runtime": RUNTIME, "cold": FLAG})
     check_kind("rows", rows, "a frame or the path of a file", (pd.DataFrame, str, os.PathLike))
     frame = check_rows(rows, "rows") if isinstance(rows, pd.DataFrame) else read_rows(Path(rows))
     return predicted_rows(

@@ -11,8 +11,10 @@ import streamlit as st
 from charts.load import rate_chart, time_chart
 from chosen import SetUp
 
+from medusa_sim.load.arguments import LOAD, PLAIN, LoadArguments
 from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
+from medusa_sim.plan.arguments import words_of
 from medusa_sim.report import load_text
 from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
 from medusa_sim.report.numbers import significant
@@ -38,7 +40,7 @@ def page(set_up: SetUp) -> None:
         _answer(set_up, answer)
         if told := load_text.only_chains(answer.test):
             st.caption(f"{told}.")
-    told = show.command(["load", *_options(set_up), *asked.options])
+    told = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
     rows = load_arrow(answer)
     shows, overs = inputs.WORDS["shows"], inputs.WORDS["over"]
     what = inputs.choice(st, "shows", "Show", tuple(shows), "tpot_at_share_s", "Against the rate.")
@@ -65,7 +67,7 @@ def page(set_up: SetUp) -> None:
     show.text_table(load_text.carried_table(answer), _COLUMNS, _PHONE)
 
 
-def _asked(recommended: int) -> answers.LoadQuestion:
+def _asked(recommended: int) -> LoadArguments:
     """What the page asks beside the set-up; recommended: drafts where none are typed."""
     left, middle, right, last = st.columns(4)
     prompt = inputs.number(left, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, "Mean; lengths scatter.")
@@ -93,23 +95,15 @@ def _asked(recommended: int) -> answers.LoadQuestion:
     bursts = inputs.step_of(
         last, "bursts", "Bursts", (1, 2, 4, 8), 1, "1: Poisson; larger: in bursts (burstiness 1 / that)."
     )
-    return answers.LoadQuestion(
-        policy=str(drafts) if policy == _FIXED else policy,
-        prompt_tokens=prompt,
-        output_tokens=output,
-        tpot_ms=tpot,
-        ttft_ms=ttft,
+    return LoadArguments(
+        policies=(PLAIN, str(drafts) if policy == _FIXED else policy),
+        prompt_tokens=float(prompt),
+        output_tokens=float(output),
+        tpot_ms=float(tpot),
+        ttft_ms=None if ttft is None else float(ttft),
         max_num_seqs=most,
         burstiness=1.0 / bursts,
     )
-
-
-def _options(set_up: SetUp) -> list[str]:
-    """The set-up as options of `medusa-sim load`, which has no one length and no trees."""
-    words = list(set_up.options)
-    place = words.index("--seq")
-    del words[place : place + 2]
-    return [word for word in words if word != "--chain-only"]
 
 
 def _answer(set_up: SetUp, answer: LoadAnswer) -> None:

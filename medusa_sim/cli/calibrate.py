@@ -10,10 +10,11 @@ import click
 from medusa_sim.cli.calibrate_engine import calibrate_engine
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import DRAFTER, MODEL, RUNTIME
-from medusa_sim.cli.options import DTYPE, PositiveFloat, gpu_option, output_options, overwrite_option
+from medusa_sim.cli.options import PositiveFloat, options, output_options, overwrite_option
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import DataError, UsageError
+from medusa_sim.plan.arguments import ARGUMENTS
 
 
 @click.command(
@@ -26,7 +27,7 @@ from medusa_sim.errors import DataError, UsageError
         "plain_b8.json plain_b64.json",
     ),
 )
-@gpu_option
+@options(ARGUMENTS, "gpu", "draft_model", "draft_vocab", "dtype")
 @click.option(
     "--kernels",
     default=None,
@@ -63,11 +64,6 @@ from medusa_sim.errors import DataError, UsageError
     default=None,
     help="What drafted in the runs that speculated.",
 )
-@click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model.")
-@click.option(
-    "--draft-vocab", type=click.IntRange(1), default=None, help="Output tokens of an EAGLE layer's own head."
-)
-@click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the model [its own].")
 @click.option(
     "--concurrency", type=PositiveFloat(), default=None, help="Requests in flight, where a result lacks them."
 )

@@ -9,19 +9,15 @@ import click
 
 from medusa_sim.cli.grids import BATCH
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import MODEL
 from medusa_sim.cli.options import (
-    SCENARIO_NAMES,
     PositiveFloat,
-    gpu_option,
     output_options,
     scenario_options,
-    tp_option,
+    scenarios,
 )
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import ThresholdError, UsageError
-from medusa_sim.plan.defaults import DEFAULT_MODEL
 
 _MEASURED = {
     "batch": "batch",
@@ -64,15 +60,7 @@ class Shares(click.ParamType[tuple[float, ...]]):
     ),
 )
 @click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@gpu_option
-@click.option(
-    "--model",
-    type=MODEL,
-    default=DEFAULT_MODEL,
-    show_default=True,
-    help="Model, or the path of a Hugging Face config.json.",
-)
-@tp_option
+@scenario_options("scope", "baseline")
 @click.option(
     "--bench",
     "files",
@@ -130,11 +118,6 @@ class Shares(click.ParamType[tuple[float, ...]]):
     default=None,
     help="Mean acceptance length, the target's own token included.",
 )
-@click.option(
-    "--prompt-tokens", type=PositiveFloat(), default=None, help="Mean prompt of the requests [the file's]."
-)
-@click.option("--output-tokens", type=PositiveFloat(), default=None, help="Mean output of these requests.")
-@scenario_options
 @output_options
 def check(
     more: tuple[Path, ...],
@@ -155,7 +138,6 @@ def check(
     from medusa_sim.calibrate.engine_run import engine_run
     from medusa_sim.cli.acceptance import engine_counts
     from medusa_sim.plan.check import check as checked
-    from medusa_sim.plan.scenario import Scenario
     from medusa_sim.report.check_text import Checked
 
     if more and not files:
@@ -165,12 +147,7 @@ def check(
     counts = None
     if counters is not None:
         counts = combined(engine_counts(counters, before, wait_s=wait_s, timeout_s=5.0))
-    scenario = Scenario(
-        **{
-            key: names[key]
-            for key in ("gpu", "model", "tp", "prompt_tokens", "output_tokens", *SCENARIO_NAMES)
-        }
-    )
+    (scenario,) = scenarios(names)
     asked = {ours: names[option] for option, ours in _MEASURED.items()}
     answer = Checked(check=checked(*engine_run(scenario, (*files, *more), counts, **asked)))
     for line in answer.check.scenario.warnings:

@@ -10,10 +10,11 @@ import click
 from medusa_sim.cli.grids import BATCH, TP, Axis, GridType
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import ACCEPTANCE, GPUS, MODEL, NameType
-from medusa_sim.cli.options import Command, PositiveFloat, latency_options, output_options, report_option
+from medusa_sim.cli.options import Command, PositiveFloat, options, output_options, report_option
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.plan.defaults import DEFAULT_MODEL, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 
 if TYPE_CHECKING:
@@ -144,7 +145,7 @@ def _limit(name: str, what: str) -> Callable[[Command], Command]:
     "--acceptance", type=ACCEPTANCE, default=None, help="Of every drafter [each drafter's own on this model]."
 )
 @click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model and pard.")
-@latency_options
+@options(ARGUMENTS, "latency", "fallback", "kernels")
 @report_option
 @output_options
 def compare(output: Output, report: ReportPlace, prices: str | None, model: str, **names: Any) -> None:

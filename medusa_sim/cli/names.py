@@ -75,18 +75,6 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
             return []
 
 
-class Listed(click.Option):
-    """An option whose help names all that its type knows, in place of `{names}`; read when help is shown."""
-
-    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
-        """Option and help."""
-        record = super().get_help_record(ctx)
-        if record is None or not isinstance(self.type, NameType):
-            return record
-        *names, last = self.type.known(None)
-        return record[0], record[1].replace("{names}", f"{', '.join(names)} or {last}")
-
-
 class EngineType(click.ParamType[str]):
     """A choice among the engines that settings are written for, which are read when they are needed."""
 
@@ -113,12 +101,19 @@ class EngineType(click.ParamType[str]):
         return self._choice.shell_complete(ctx, param, incomplete)
 
 
-GPU = NameType("gpu", _gpus, many=False)
+NAMES = {
+    name: NameType(name, known, many=False)
+    for name, known in (
+        ("gpu", _gpus),
+        ("model", _models),
+        ("runtime", _runtimes),
+        ("drafter", _drafters),
+        ("profile", _profiles),
+    )
+}
+"""Types of one name, by what it names (`plan.arguments.Argument.names`)."""
+GPU, MODEL, RUNTIME, DRAFTER, ACCEPTANCE = NAMES.values()
 GPUS = NameType("gpus", _gpus, many=True)
-MODEL = NameType("model", _models, many=False)
 MODELS = NameType("models", _models, many=True)
-RUNTIME = NameType("runtime", _runtimes, many=False)
-DRAFTER = NameType("drafter", _drafters, many=False)
 DRAFTERS = NameType("drafters", _drafters, many=True)
-ACCEPTANCE = NameType("profile", _profiles, many=False)
 ENGINE = EngineType()

@@ -5,22 +5,20 @@ from __future__ import annotations
 import functools
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.names import ACCEPTANCE, DRAFTER, GPU, MODEL, RUNTIME, Listed
+from medusa_sim.cli.names import NAMES, RUNTIME, NameType
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import (
-    DEFAULT_DRAFTER,
-    DEFAULT_GPU,
-    MAX_DRAFTS,
-    RUNS_CHAINS,
-    RUNS_TREES,
-)
+from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, PATH, WHOLE, Argument
+
+if TYPE_CHECKING:
+    from medusa_sim.plan.scenario import Scenario
 
 Command = Callable[..., Any]
 
@@ -53,10 +51,6 @@ class Threads(click.IntRange):
         if threads > (most := max(64, 4 * cores)):
             self.fail(f"{threads} {self.what} on {cores} cores; at most {most} here", param, ctx)
         return threads
-
-
-DTYPE = click.Choice(("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4"))
-"""Of a model's linear layers."""
 
 
 def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -102,8 +96,7 @@ def output_options(command: Command) -> Command:
         type=click.Path(path_type=Path, file_okay=False),
         default=None,
         callback=_data_dir,
-        help="Your own specs and profiles, searched before the shipped ones "
-        "[default: $MEDUSA_SIM_DATA_DIR, else the platform's user data folder].",
+        help=ARGUMENTS["data_dir"].help,
     )
     @functools.wraps(command)
     def wrapped(
@@ -114,104 +107,82 @@ def output_options(command: Command) -> Command:
     return wrapped
 
 
-DRAFTER_HELP = "What proposes the candidates: {names}."
+class ArgumentOption(click.Option):
+    """The option of a declared argument; `{names}` in its help is what its type knows, read when shown."""
+
+    def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
+        """Option and help."""
+        record = super().get_help_record(ctx)
+        if record is None or not isinstance(self.type, NameType) or "{names}" not in record[1]:
+            return record
+        *names, last = self.type.known(None)
+        return record[0], record[1].replace("{names}", f"{', '.join(names)} or {last}")
 
 
-def drafter_option(command: Command) -> Command:
-    """--drafter for commands that are about one drafter; the command gets `drafter`."""
+def _type(argument: Argument) -> Any:
+    """What click reads an argument as."""
+    if argument.names or argument.choices:
+        return NAMES[argument.names] if argument.names else click.Choice(argument.choices)
+    if argument.type is WHOLE:
+        least, most = (None if end is None else int(end) for end in (argument.least, argument.most))
+        return click.IntRange(least, most)
+    if argument.type is NUMBER and (argument.above, argument.most) == (0, None):
+        return PositiveFloat()
+    if argument.type is NUMBER:
+        low = argument.least if argument.above is None else argument.above
+        return click.FloatRange(low, argument.most, min_open=argument.above is not None)
+    return click.Path(path_type=Path) if argument.type is PATH else str
+
+
+def option(argument: Argument, **changes: Any) -> Callable[[Command], Command]:
+    """The option of an argument, which the command gets by the argument's name; changes: as of click."""
+    flag = argument.type is FLAG
+    told = argument.default is not None and not flag
+    typed: dict[str, Any] = (
+        {"is_flag": True, "default": argument.default}
+        if flag
+        else {"type": _type(argument), "default": argument.default, "show_default": told}
+    )
     return click.option(
-        "--drafter", cls=Listed, type=DRAFTER, default=DEFAULT_DRAFTER, show_default=True, help=DRAFTER_HELP
-    )(command)
+        argument.option, argument.name, cls=ArgumentOption,
+        **{"help": argument.help, **typed, **changes},
+    )  # fmt: skip
 
 
-def scenario_options(command: Command, drafter: Callable[[Command], Command] = drafter_option) -> Command:
-    """What `plan.scenario.Scenario` takes beside GPU and model, under its names; `drafter` adds --drafter."""
-    for option in reversed((_RUNTIME, drafter, *_SCENARIO_OPTIONS)):
-        command = option(command)
-    return latency_options(parallel_options(command))
+def options(
+    known: Mapping[str, Argument], *names: str, changes: Mapping[str, dict[str, Any]] | None = None
+) -> Callable[[Command], Command]:
+    """Options of declared arguments (all, or those named), in their order; changes: by argument."""
+
+    def decorate(command: Command) -> Command:
+        for each in reversed(list(known.values())):
+            if not names or each.name in names:
+                command = option(each, **(changes or {}).get(each.name, {}))(command)
+        return command
+
+    return decorate
 
 
-_RUNTIME = click.option(
-    "--runtime",
-    type=RUNTIME,
-    default=None,
-    help=f"The engine, or how kernels launch [by the drafter: medusa {RUNS_TREES}, others {RUNS_CHAINS}].",
-)
-_DTYPES = (
-    click.option("--dtype", type=DTYPE, default=None, help="Arithmetic of the linear layers [the model's]."),
-    click.option(
-        "--weight-dtype",
-        type=click.Choice(("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4", "int4", "mxfp4")),
-        default=None,
-        help="Stored weights [as --dtype]; int4, mxfp4, and int8 under 16 bits, are weight-only.",
-    ),
-    click.option(
-        "--kv-dtype", type=click.Choice(("fp16", "bf16", "fp32", "fp8")), default=None, help="KV cache."
-    ),
-)
-_SCENARIO_OPTIONS = (
-    click.option(
-        "--acceptance",
-        type=ACCEPTANCE,
-        default=None,
-        help="A profile's name, a TOML or CSV file, one rate for every draft (0.7), rates by position "
-        "(0.78,0.60,0.42), or a mean length with its drafts (2.8@3) [medusa, eagle: the model's own profile, "
-        "else a borrowed one].",
-    ),
-    click.option(
-        "--heads",
-        type=click.IntRange(1, 64),
-        default=None,
-        help="Trained Medusa heads; as many run as a tree is deep [all of the profile; a curve has 5].",
-    ),
-    click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model and pard."),
-    click.option(
-        "--draft-runtime", type=RUNTIME, default=None, help="How the draft model launches [as --runtime]."
-    ),
-    click.option(
-        "--draft-vocab",
-        type=click.IntRange(1),
-        default=None,
-        help="Output tokens of an EAGLE layer's own head.",
-    ),
-    click.option(
-        "--max-drafts",
-        type=click.IntRange(1, 64),
-        default=MAX_DRAFTS,
-        show_default=True,
-        help="Longest draft that is searched (num_speculative_tokens).",
-    ),
-    click.option(
-        "--chain-only/--trees",
-        default=None,
-        help="Search chains only, or trees too [chains where the runtime has no tree attention].",
-    ),
-    click.option(
-        "--match-rate",
-        type=PositiveFloat(),
-        default=None,
-        help="Of --drafter ngram and suffix: share of the steps that find drafts [the profile's, else its "
-        "first rate / 0.53].",
-    ),
-    click.option(
-        "--workload",
-        default=None,
-        help="Category of MT-bench whose acceptance to take instead of the mean (writing, coding, ...).",
-    ),
-    click.option(
-        "--lossless",
-        is_flag=True,
-        help="Only tokens that the model itself would emit: greedy instead of typical acceptance.",
-    ),
-    *_DTYPES,
-    click.option(
-        "--price",
-        type=PositiveFloat(),
-        default=None,
-        help="Dollars per GPU-hour [the dated list price of `medusa-sim specs prices`, where there is one].",
-    ),
-)
-"""What both `sweep` and `recommend` take."""
+def scenario_options(
+    *without: str, lists: Mapping[str, Any] | None = None, lists_say: str = " Or a list a,b."
+) -> Callable[[Command], Command]:
+    """What a scenario takes, beside --data-dir and what is left out; lists: types of those that take many."""
+    names = [name for name in ARGUMENTS if name not in (*without, "data_dir")]
+    changes = {
+        name: {"type": of, "help": f"{ARGUMENTS[name].help}{lists_say}"} for name, of in (lists or {}).items()
+    }
+    added = options(ARGUMENTS, *names, changes=changes)
+    return lambda command: added(_PIPELINE(command))
+
+
+def scenarios(names: dict[str, Any], *without: str) -> tuple[Scenario, ...]:
+    """Takes the arguments of scenarios out of a command's options; lists are crossed, the first outermost."""
+    from medusa_sim.plan.scenario import Scenario
+
+    given = {name: names.pop(name) for name in ARGUMENTS if name in names and name not in without}
+    many = [name for name, value in given.items() if isinstance(value, tuple)]
+    crossed = product(*(given[name] for name in many))
+    return tuple(Scenario(**{**given, **dict(zip(many, each, strict=True))}) for each in crossed)
 
 
 def _no_pipeline(ctx: click.Context, param: click.Parameter, value: int) -> None:
@@ -223,23 +194,9 @@ def _no_pipeline(ctx: click.Context, param: click.Parameter, value: int) -> None
         )
 
 
-def parallel_options(command: Command) -> Command:
-    """--ep, --dp-attention and a refusal of --pp; `--tp` is a list in some commands (`tp_option`)."""
-    for option in reversed(_PARALLEL_OPTIONS):
-        command = option(command)
-    return command
-
-
-def dtype_options(command: Command) -> Command:
-    """--dtype, --weight-dtype and --kv-dtype; the command gets these."""
-    for option in reversed(_DTYPES):
-        command = option(command)
-    return command
-
-
-def tp_option(command: Command) -> Command:
-    """--tp for commands that are about one scenario; the command gets `tp`."""
-    return click.option("--tp", type=click.IntRange(1), default=1, show_default=True, help=TP_HELP)(command)
+_PIPELINE = click.option(
+    "--pp", type=click.IntRange(1), default=1, callback=_no_pipeline, expose_value=False, hidden=True
+)
 
 
 def report_option(command: Command) -> Command:
@@ -267,75 +224,6 @@ def overwrite_option(command: Command) -> Command:
     )(command)
 
 
-ep_option = click.option(
-    "--ep",
-    type=click.IntRange(1),
-    default=1,
-    show_default=True,
-    help="Groups of these GPUs among which whole experts are split; 1 splits every expert over all.",
-)
-"""--ep; the command gets `ep`."""
-TP_HELP = "GPUs that share the model (tensor parallelism)."
-_PARALLEL_OPTIONS = (
-    ep_option,
-    click.option(
-        "--dp-attention",
-        is_flag=True,
-        help="Attention of other sequences on every GPU, as SGLang's --enable-dp-attention.",
-    ),
-    click.option(
-        "--overlap",
-        type=click.Choice(("chain", "tree", "independent", "disjoint")),
-        default=None,
-        help="How far candidates of one sequence share experts [chain, or tree where trees are run].",
-    ),
-    click.option(
-        "--pp",
-        type=click.IntRange(1),
-        default=1,
-        callback=_no_pipeline,
-        expose_value=False,
-        hidden=True,
-    ),
-)
-SCENARIO_NAMES = (
-    "runtime", "drafter", "acceptance", "heads", "draft_model", "draft_runtime", "draft_vocab", "max_drafts",
-    "chain_only", "match_rate", "workload", "lossless", "dtype", "weight_dtype", "kv_dtype", "latency",
-    "kernels", "fallback", "price", "ep", "dp_attention", "overlap", "data_dir",
-)  # fmt: skip
-"""Arguments of a scenario that both `sweep` and `recommend` take as options."""
-
-
-def gpu_option(command: Command) -> Command:
-    """--gpu for commands that are about one GPU; the command gets `gpu`."""
-    return click.option(
-        "--gpu", type=GPU, default=DEFAULT_GPU, show_default=True, help="GPU (`medusa-sim specs` lists them)."
-    )(command)
-
-
-def latency_options(command: Command) -> Command:
-    """--latency, --fallback and --kernels; the command gets `latency`, `fallback` and `kernels`."""
-    command = click.option(
-        "--kernels",
-        default=None,
-        help="Kernel set [default: torch for fp16, sglang for bf16 and fp8, paper with --runtime paper].",
-    )(command)
-    command = click.option(
-        "--fallback",
-        type=click.Choice(("refuse", "calibrated")),
-        default="refuse",
-        show_default=True,
-        help="With --latency measured, for shapes that were not measured: refuse, or predict as calibrated.",
-    )(command)
-    return click.option(
-        "--latency",
-        type=click.Choice(("calibrated", "roofline", "measured")),
-        default="calibrated",
-        show_default=True,
-        help="roofline: the datasheet's limits. calibrated: fitted kernels. measured: a profile's rows.",
-    )(command)
-
-
 def row_options(command: Command) -> Command:
     """--gpu, --runtime, --latency and its companions, --cache: how rows of operators are predicted."""
     command = click.option(
@@ -345,7 +233,6 @@ def row_options(command: Command) -> Command:
         show_default=True,
         help="cold: operands come from HBM, as in a step. as-measured: they may lie in L2.",
     )(command)
-    command = latency_options(command)
     command = click.option(
         "--runtime",
         type=RUNTIME,
@@ -353,4 +240,4 @@ def row_options(command: Command) -> Command:
         show_default=True,
         help="Launch-overhead model (kernel: none).",
     )(command)
-    return gpu_option(command)
+    return options(ARGUMENTS, "gpu", "latency", "fallback", "kernels")(command)

@@ -9,10 +9,10 @@ import click
 
 from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
+from medusa_sim.plan.arguments import ARGUMENTS
 
 COMMANDS = ("recommend", "sweep")
 """Commands whose options describe a scenario."""
-_LISTS = {"gpus": "gpu", "models": "model"}
 
 
 def parsed(line: str) -> dict[str, Any]:
@@ -37,10 +37,9 @@ def parsed(line: str) -> dict[str, Any]:
         names = dict(command.make_context(words[0], words[1:], parent=group).params)
     except click.ClickException as error:
         raise UsageError(error.format_message()) from error
-    for many, one in _LISTS.items():
-        if many in names:
-            values = names.pop(many)
-            if len(values) > 1:
-                raise UsageError(f"command names {len(values)} of {one}; a scenario has one")
-            names[one] = values[0]
+    for name, value in names.items():
+        if name in ARGUMENTS and isinstance(value, tuple):
+            if len(value) > 1:
+                raise UsageError(f"command names {len(value)} of {name}; a scenario has one")
+            names[name] = value[0]
     return names

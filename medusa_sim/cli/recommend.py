@@ -10,21 +10,15 @@ import click
 
 from medusa_sim.cli.grids import BATCH, SEQ_LEN, Axis, GridType
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import ENGINE, GPU, MODEL
-from medusa_sim.cli.options import SCENARIO_NAMES, is_given, output_options, scenario_options, tp_option
+from medusa_sim.cli.names import ENGINE
+from medusa_sim.cli.options import is_given, options, output_options, scenario_options, scenarios
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import (
-    CANDIDATES_MAX,
-    DEFAULT_BATCHES,
-    DEFAULT_GPU,
-    DEFAULT_MODEL,
-    DEFAULT_SEQ_LEN,
-)
+from medusa_sim.plan.defaults import DEFAULT_BATCHES, DEFAULT_SEQ_LEN
+from medusa_sim.plan.question import QUESTION, Question
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.question import Question
     from medusa_sim.plan.recommendation import Recommendation
 
 _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
@@ -39,17 +33,7 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
         "medusa-sim recommend --acceptance heads.csv --format json -o answer.json",
     ),
 )
-@click.option(
-    "--gpu", type=GPU, default=DEFAULT_GPU, show_default=True, help="`medusa-sim specs` lists them."
-)
-@click.option(
-    "--model",
-    type=MODEL,
-    default=DEFAULT_MODEL,
-    show_default=True,
-    help="Model, or the path of a Hugging Face config.json.",
-)
-@tp_option
+@scenario_options("scope", "baseline", "prompt_tokens", "output_tokens")
 @click.option(
     "--batch",
     type=GridType(_EVERY_BATCH),
@@ -65,21 +49,7 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     show_default=True,
     help="Committed tokens.",
 )
-@click.option(
-    "--candidates-max",
-    type=click.IntRange(2, 1024),
-    default=CANDIDATES_MAX,
-    show_default=True,
-    help="Largest tree searched.",
-)
-@click.option(
-    "--objective",
-    type=click.Choice(("latency", "throughput")),
-    default="latency",
-    show_default=True,
-    help="latency: at each batch. throughput: the most tokens/s of any batch that fits.",
-)
-@click.option("--max-latency-ms", type=float, default=None, help="Longest time per output token of one user.")
+@options(QUESTION)
 @click.option(
     "--prompt-tokens",
     type=click.IntRange(1),
@@ -87,20 +57,6 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     help="Prompt tokens of a request (with --output-tokens).",
 )
 @click.option("--output-tokens", type=click.IntRange(1), default=None, help="Output tokens of that request.")
-@click.option(
-    "--free-within",
-    type=float,
-    default=1.10,
-    show_default=True,
-    help="Overhead up to which candidates are free (of --wide).",
-)
-@click.option(
-    "--switch-gain",
-    type=float,
-    default=0.03,
-    show_default=True,
-    help="Gain below which neighbouring batches share a row.",
-)
 @click.option("--export", "engine", type=ENGINE, default=None, help="Write an engine's launch settings.")
 @click.option(
     "--engine-version", default=None, help="Version of that engine [the one that the export names]."
@@ -116,7 +72,6 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     help="A row for every batch and count instead: the curves behind the answer.",
 )
 @click.option("--draft-path", default=None, help="Draft checkpoint to name in the engine's settings.")
-@scenario_options
 @output_options
 def recommend(
     output: Output,
@@ -134,7 +89,6 @@ def recommend(
     carries everything, --format csv the schedule. --export writes launch settings instead.
     """
     from medusa_sim.plan.recommend import recommend as answered
-    from medusa_sim.plan.scenario import Scenario
     from medusa_sim.report.recommend_text import searched
 
     if ab and engine is None:
@@ -142,9 +96,7 @@ def recommend(
     question = question_of(names)
     if engine is not None and not is_given("runtime"):
         names["runtime"] = runtime_of(engine, names["drafter"])
-    scenario = Scenario(
-        gpu=names["gpu"], model=names["model"], tp=names["tp"], **{key: names[key] for key in SCENARIO_NAMES}
-    )
+    (scenario,) = scenarios(names)
     answer = answered(scenario, question)
     if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
         for line in scenario.warnings:
@@ -181,22 +133,16 @@ def runtime_of(engine: str, drafter: str) -> str | None:
 
 
 def question_of(names: dict[str, Any]) -> Question:
-    """What is asked, from the options. Raises UsageError for what does not fit together."""
-    from medusa_sim.plan.question import Question
-
-    prompt, tokens = names["prompt_tokens"], names["output_tokens"]
+    """What is asked, taken out of the options. Raises UsageError for what does not fit together."""
+    prompt, tokens = names.pop("prompt_tokens"), names.pop("output_tokens")
     if (prompt is None) != (tokens is None):
         raise UsageError("--prompt-tokens and --output-tokens describe one request: give both or neither")
     return Question(
         batch_min=min(names["batch"]),
         batch_max=max(names["batch"]),
         seq_len=names["seq_len"],
-        objective=names["objective"],
-        max_latency_ms=names["max_latency_ms"],
-        candidates_max=names["candidates_max"],
-        free_within=names["free_within"],
-        switching_gain=names["switch_gain"],
         request=None if prompt is None else (prompt, tokens),
+        **{name: names[name] for name in QUESTION},
     )
 
 

@@ -9,18 +9,11 @@ import click
 
 from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType, echo_grid
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import MODEL, RUNTIME
-from medusa_sim.cli.options import (
-    dtype_options,
-    ep_option,
-    gpu_option,
-    latency_options,
-    output_options,
-    tp_option,
-)
+from medusa_sim.cli.names import RUNTIME
+from medusa_sim.cli.options import options, output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.sections import Sectioned
-from medusa_sim.plan.defaults import DEFAULT_MODEL
+from medusa_sim.plan.arguments import ARGUMENTS
 
 if TYPE_CHECKING:
     from medusa_sim.latency.by_name import Fallback, LatencyName
@@ -34,10 +27,19 @@ if TYPE_CHECKING:
         "medusa-sim roofline --gpu h100-sxm --model llama-3-8b --batch 1..64 --format csv",
     ),
 )
-@gpu_option
-@click.option("--model", type=MODEL, default=DEFAULT_MODEL, show_default=True, help="Model or config.json.")
-@tp_option
-@ep_option
+@options(
+    ARGUMENTS,
+    "gpu",
+    "model",
+    "tp",
+    "ep",
+    "dtype",
+    "weight_dtype",
+    "kv_dtype",
+    "latency",
+    "fallback",
+    "kernels",
+)
 @click.option("--batch", type=GridType(BATCH), default="1,16", show_default=True)
 @click.option("--seq", "seq_len", type=GridType(SEQ_LEN), default="1024", show_default=True)
 @click.option("--candidates", type=GridType(CANDIDATES), default="1,16..112:16", show_default=True)
@@ -48,8 +50,6 @@ if TYPE_CHECKING:
     show_default=True,
     help="What is fused; paper has the separate operators of the Medusa paper's Table 5.",
 )
-@dtype_options
-@latency_options
 @click.option(
     "--plot", type=click.Path(path_type=Path), default=None, help="Also draw it: FILE.png, .svg or .pdf."
 )

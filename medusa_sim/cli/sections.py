@@ -4,47 +4,43 @@ from __future__ import annotations
 
 import click
 
+from medusa_sim.load.arguments import LOAD
+from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.plan.question import QUESTION
+
 FIRST = (
     "--gpu", "--model", "--drafter", "--acceptance", "--batch", "--rate", "--seq", "--policy", "--prompt",
     "--checkpoint", "--measured", "--rows", "--method", "--save",
 )  # fmt: skip
 """What most questions begin with; the first six that a command has lead its page."""
 MOST_FIRST = 6
-SECTIONS: tuple[tuple[str, tuple[str, ...]], ...] = (
-    (
-        "Engine and GPUs",
-        ("--runtime", "--engine", "--tp", "--ep", "--dp-attention", "--overlap", "--kernels", "--latency",
-         "--fallback", "--cache", "--device", "--threads"),
+_BESIDE: dict[str, tuple[str, ...]] = {
+    "Engine and GPUs": ("--engine", "--cache", "--device", "--threads"),
+    "Drafts and acceptance": ("--candidates", "--drafts"),
+    "Number formats": (),
+    "Requests": (),
+    "The server": (),
+    "What is asked for": ("--tokens-per-s-per-user", "--target-rate", "--measure", "--search"),
+    "Launch settings": ("--export", "--engine-version", "--draft-path", "--ab"),
+    "Grids of any size": ("--out", "--shard", "--workers", "--scheduler"),
+    "Output": (
+        "--format", "--output", "--wide", "--all-rows", "--by-count", "--timeline", "--report", "--plot",
+        "--overwrite", "--data-dir", "--help",
     ),
-    (
-        "Drafts and acceptance",
-        ("--candidates", "--candidates-max", "--drafts", "--max-drafts", "--chain-only", "--heads",
-         "--draft-model", "--draft-runtime", "--draft-vocab", "--match-rate", "--workload", "--lossless"),
-    ),
-    ("Number formats", ("--dtype", "--weight-dtype", "--kv-dtype")),
-    (
-        "Requests",
-        ("--prompt-tokens", "--output-tokens", "--length-cv", "--trace", "--users", "--think-s", "--requests",
-         "--burstiness", "--ramp", "--seeds", "--prefix", "--prefix-hit-rate", "--drop-long"),
-    ),
-    (
-        "The server",
-        ("--max-num-seqs", "--max-num-batched-tokens", "--block-size"),
-    ),
-    (
-        "What is asked for",
-        ("--objective", "--max-latency-ms", "--tokens-per-s-per-user", "--ttft-ms", "--tpot-ms", "--e2e-ms",
-         "--share", "--target-rate", "--measure",
-         "--free-within", "--switch-gain", "--baseline", "--scope", "--search", "--price"),
-    ),
-    ("Launch settings", ("--export", "--engine-version", "--draft-path", "--ab")),
-    ("Grids of any size", ("--out", "--shard", "--workers", "--scheduler")),
-    (
-        "Output",
-        ("--format", "--output", "--wide", "--all-rows", "--by-count", "--timeline", "--report", "--plot",
-         "--overwrite", "--data-dir"),
-    ),
-)  # fmt: skip
+}  # fmt: skip
+"""Sections in their order, with options that are no declared arguments."""
+_DECLARED = {
+    each.option.partition("/")[0]: each.section
+    for known in (ARGUMENTS, QUESTION, LOAD)
+    for each in known.values()
+}
+SECTIONS = {
+    title: (
+        *(name for name, section in _DECLARED.items() if section == title and name not in beside),
+        *beside,
+    )
+    for title, beside in _BESIDE.items()
+}
 """Sections and their options, in the order in which they are listed; a command lists those that it has."""
 FEWEST = 15
 """Options from which a page has sections."""
@@ -61,11 +57,10 @@ class Sectioned(click.Command):
             super().format_options(ctx, formatter)
             return
         first = [name for name in FIRST if name in listed][:MOST_FIRST]
-        known = {name for _, names in SECTIONS for name in names}
-        own = [name for name in listed if name not in (*first, *known, "--help")]
-        rest = [(title, [name for name in names if name in listed]) for title, names in SECTIONS]
-        rest[-1][1].append("--help")
-        for title, names in (("First", first), ("Of this command", own), *rest):
-            if shown := [listed[name] for name in names if name not in first or title == "First"]:
+        known = {name for names in SECTIONS.values() for name in names}
+        own = [name for name in listed if name not in (*first, *known)]
+        for title, names in {"First": first, "Of this command": own, **SECTIONS}.items():
+            here = [name for name in names if name in listed and (name not in first or title == "First")]
+            if here:
                 with formatter.section(title):
-                    formatter.write_dl(shown)
+                    formatter.write_dl([listed[name] for name in here])

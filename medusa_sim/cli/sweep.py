@@ -12,18 +12,17 @@ from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, TP, GridType, echo_
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.names import GPUS, MODELS
 from medusa_sim.cli.options import (
-    TP_HELP,
-    PositiveFloat,
     is_given,
     output_options,
     report_option,
     scenario_options,
+    scenarios,
 )
 from medusa_sim.cli.output import Output, ReportPlace
 from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_GPU, DEFAULT_MODEL, DEFAULT_SEQ_LEN
+from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_SEQ_LEN
 
 if TYPE_CHECKING:
     from medusa_sim.plan.scenario import Scenario
@@ -43,16 +42,7 @@ _MOST_CASES_SHOWN = 2_000
         "medusa-sim sweep --batch 1..1024:1 --seq 128..131072:128 --out grid --shard 3/8",
     ),
 )
-@click.option("--gpu", "gpus", type=GPUS, default=DEFAULT_GPU, show_default=True, help="GPU, or a list a,b.")
-@click.option(
-    "--model",
-    "models",
-    type=MODELS,
-    default=DEFAULT_MODEL,
-    show_default=True,
-    help="Model, a list a,b, or the path of a Hugging Face config.json.",
-)
-@click.option("--tp", "tps", type=GridType(TP), default="1", show_default=True, help=TP_HELP)
+@scenario_options(lists={"gpu": GPUS, "model": MODELS, "tp": GridType(TP)})
 @click.option("--batch", type=GridType(BATCH), default="1", show_default=True, help="Sequences in a batch.")
 @click.option(
     "--seq",
@@ -70,43 +60,12 @@ _MOST_CASES_SHOWN = 2_000
     help="Tokens that one verification step processes per sequence, root included.",
 )
 @click.option(
-    "--scope",
-    type=click.Choice(("model", "block")),
-    default="model",
-    show_default=True,
-    help="model: all that an engine runs. block: the Medusa paper's simplified block.",
-)
-@click.option(
-    "--baseline",
-    type=click.Choice(("same", "fixed")),
-    default="same",
-    show_default=True,
-    help="Divide by plain decoding at the same batch and length, or (as the paper's plots) at batch 1, 1024.",
-)
-@click.option(
-    "--prompt-tokens",
-    type=PositiveFloat(),
-    default=None,
-    help="Mean prompt of a server's requests, which ride on decode steps: itl_us, tpot_us, tokens_per_s "
-    "[none ride].",
-)
-@click.option(
-    "--output-tokens",
-    type=PositiveFloat(),
-    default=None,
-    help="Mean output of these requests (with --prompt-tokens).",
-)
-@scenario_options
-@click.option(
     "--all-rows", is_flag=True, help="In a table and with --out: every row, not the best of each batch."
 )
 @report_option
 @parts_options
 @output_options
 def sweep(
-    gpus: tuple[str, ...],
-    models: tuple[str, ...],
-    tps: tuple[int, ...],
     batch: tuple[int, ...],
     seq_len: tuple[int, ...],
     candidates: tuple[int, ...],
@@ -122,28 +81,25 @@ def sweep(
     every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
     number of processes.
     """
-    from medusa_sim.plan.scenario import Scenario
     from medusa_sim.step.grid import Grid
 
     parts.check(output)
     grid = Grid.of(batch, seq_len, candidates)
-    scenarios = tuple(
-        Scenario(gpu=gpu, model=model, tp=tp, **names) for gpu in gpus for model in models for tp in tps
-    )
+    several = scenarios(names)
     typed = is_given("candidates")
     told = dict.fromkeys(
-        line for item in scenarios for line in (*item.warnings, *(left_out(item, grid) if typed else []))
+        line for item in several for line in (*item.warnings, *(left_out(item, grid) if typed else []))
     )
     if parts.folder is not None:
-        _write_parts(parts, scenarios, grid, told, all_rows=all_rows)
+        _write_parts(parts, several, grid, told, all_rows=all_rows)
     elif output.form == "table" and not all_rows:
-        _show_best(output, scenarios, grid, told)
+        _show_best(output, several, grid, told)
     else:
-        _write_rows(output, scenarios, grid, told)
+        _write_rows(output, several, grid, told)
     if report.folder is not None:
         from medusa_sim.report.sweep_report import write_report
 
-        report.write(write_report, scenarios, grid, command=_command())
+        report.write(write_report, several, grid, command=_command())
 
 
 def left_out(scenario: Scenario, grid: Grid) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeAlias
+from copy import copy
 
 import torch
 from torch import Tensor
@@ -11,16 +11,12 @@ from torch import Tensor
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.errors import UsageError
 
-Window: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
-"""Of one layer: new keys, new values (batch, rows, kv_heads, head_dim); keys, values (batch, kv_heads, slots,
-head_dim)."""
-
 
 class KVCache:
     """Keys and values of every layer, allocated once.
 
     `keys`, `values`: (layers, batch, kv_heads, capacity, head_dim). Rows at and after a sequence's length
-    are scratch: a verification step writes its tree there, and `compact` or `keep` keeps the accepted rows.
+    are scratch: a verification step writes its tree there, and `keep` keeps the accepted rows.
     Lengths are known on the host too as long as it decides them (`keep`, `grow`): nothing waits for a device.
     """
 
@@ -84,37 +80,29 @@ class KVCache:
         self.keys[layer][rows, :, slots] = keys
         self.values[layer][rows, :, slots] = values
 
-    def windows(self, start: int, rows: int, slots: int) -> list[Window]:
-        """Of each layer: where `rows` new keys and values go from slot `start` on, and the first `slots`."""
-        stores = (self.keys, self.values)
-        own = [store.narrow(3, start, rows).transpose(2, 3).unbind(0) for store in stores]
-        return list(zip(*own, *(store.narrow(3, 0, slots).unbind(0) for store in stores), strict=True))
-
     def first(self, layer: int, slots: int) -> tuple[Tensor, Tensor]:
         """Keys and values of a layer's first slots, each (batch, kv_heads, slots, head_dim)."""
         return self.keys[layer].narrow(2, 0, slots), self.values[layer].narrow(2, 0, slots)
 
-    def compact(self, nodes: Tensor, counts: Tensor) -> None:
-        """Keeps the accepted rows of the last tree and grows each length by `counts`.
-
-        nodes: (batch, d) tree nodes to keep in order, entries at and after `counts` are ignored;
-        counts: (batch,), 0 leaves a sequence as it was. Keys were rotated for position
-        committed + depth, so moving rows is right exactly because a kept path fills those positions.
-        """
-        self._move(nodes, counts)
-        self.lengths += counts
-
     def keep(self, paths: Sequence[Sequence[int]]) -> None:
-        """`compact` to the nodes of each sequence's path; rows move only where a path is not 0, 1, 2, ..."""
-        counts = [len(path) for path in paths]
-        if [path for path in paths if path and path[-1] >= len(path)]:
-            if len(paths) == 1:
-                self._move_alone(paths[0])
-            else:
-                width, device = max(counts), self._lengths.device
-                padded = [[*path, *([0] * (width - len(path)))] for path in paths]
-                self._move(torch.tensor(padded, device=device), torch.tensor(counts, device=device))
-        self.grow(counts)
+        """Keeps the rows of each sequence's path through the last tree, and grows its length by as many.
+
+        Nodes count from the root, 0; an empty path leaves a sequence as it was. Keys were rotated for
+        position committed + depth, so moving rows is right exactly because a kept path fills those positions.
+        """
+        lengths = self.lengths_on_host
+        moved = [
+            (b, length + place, length + node)
+            for b, (length, path) in enumerate(zip(lengths, paths, strict=True))
+            for place, node in enumerate(path)
+            if node != place
+        ]
+        if moved:
+            rows, targets, sources = torch.tensor(moved, device=self._lengths.device).unbind(1)
+            for store in (self.keys, self.values):
+                # Indexing copies before the assignment writes: sources and targets overlap.
+                store[:, rows, :, targets] = store[:, rows, :, sources]
+        self.grow([len(path) for path in paths])
 
     def grow(self, counts: Sequence[int]) -> None:
         """Commits so many scratch rows of each sequence as they lie."""
@@ -123,25 +111,12 @@ class KVCache:
             lengths[i] += count
         self._lengths += counts[0] if len(counts) == 1 else torch.tensor(counts, device=self._lengths.device)
 
-    def _move(self, nodes: Tensor, counts: Tensor) -> None:
-        width = nodes.shape[1]
-        if width:
-            order = torch.arange(width, device=nodes.device)
-            kept = order < counts[:, None]
-            # Ignored entries copy a slot onto itself. No slot overflows: the tree itself was that wide.
-            target = self._lengths[:, None] + order
-            source = torch.where(kept, self._lengths[:, None] + nodes, target)
-            rows = torch.arange(self.batch, device=nodes.device)[:, None]
-            for store in (self.keys, self.values):
-                # Indexing copies before the assignment writes: source and target ranges overlap.
-                store[:, rows, :, target] = store[:, rows, :, source]
-
-    def _move_alone(self, path: Sequence[int]) -> None:
-        """`_move` for a batch of one: copies of whole rows instead of an index per row and head."""
-        (length,) = self.lengths_on_host
-        source = torch.tensor([length + node for node in path], device=self._lengths.device)
-        for store in (self.keys, self.values):
-            store.narrow(3, length, len(path)).copy_(store.index_select(3, source))
+    def narrowed(self, capacity: int) -> KVCache:
+        """The same rows up to a capacity, with lengths of its own."""
+        other = copy(self)
+        other.keys, other.values = (store.narrow(3, 0, capacity) for store in (self.keys, self.values))
+        other.lengths = self._lengths.clone()
+        return other
 
     def rows(self, sequence: int) -> tuple[Tensor, Tensor]:
         """Committed keys and values of one sequence, each (layers, kv_heads, length, head_dim)."""

@@ -1,26 +1,32 @@
-"""Verification forwards of fixed shapes: compiled by torch, or replayed as a CUDA graph.
+"""The tricks for speed, behind one seam: steps that give what `step.cached_step` gives, sooner.
 
-Attention scans the first slots of the cache under its mask: the fewest that hold text and tree, of a ladder
-that doubles. So a shape serves many steps, a long cache costs nothing before its text is long, and there are
-at most as many shapes as doublings. Pass one of `FORWARDS` as `make_forward` to `generate`.
+A small model's step is mostly bookkeeping, so one sequence writes its rows side by side, without indices, and
+masks the tree alone (`Shortcuts`). A long prefix is read without a mask (`prefix_and_tree`). And a step of
+fixed shapes can be compiled by torch or replayed as a CUDA graph (`FORWARDS`, for `generate`): it scans the
+fewest slots of a ladder that doubles, so that a shape serves many steps, a long cache costs nothing before
+its text is long, and there are at most as many shapes as doublings.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeAlias, cast
+from typing import Any, Protocol, TypeAlias, cast
 
 import torch
 from torch import Tensor
 
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.capture import capture
-from medusa_sim.decoder.generate import Forward
-from medusa_sim.decoder.model import Llama
+from medusa_sim.decoder.config import DecoderConfig
+from medusa_sim.decoder.rotary import Rotations
+from medusa_sim.decoder.step import CachedStep, Forward, Step, placed, slots_mask
+from medusa_sim.decoder.tree_attention import aligned, attend, mask_bias
 from medusa_sim.errors import UsageError
 
+_Window: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
+"""Of one layer: where new keys and values go, (1, q, kv_heads, head_dim), and those to look at."""
 SLOTS_MIN = 256
 """The lowest rung: fewer slots are scanned as quickly, and a shape for them would have to be made too."""
 _FIRST_RUNS = 2
@@ -31,9 +37,205 @@ _Make: TypeAlias = Callable[[Forward, tuple[Tensor, Tensor, Tensor]], Forward]
 """(a forward of fixed shapes, inputs of that shape) -> the same, ready to be run."""
 
 
+class SideBySide(Step):
+    """One sequence, whose new rows lie side by side: they are copied into the cache without indices."""
+
+    __slots__ = ("prefix", "windows")
+
+    def __init__(
+        self, cos: Tensor, sin: Tensor, mask: Tensor | None, windows: Sequence[_Window], prefix: int
+    ) -> None:
+        super().__init__(1, cos, sin, mask)
+        self.windows, self.prefix = windows, prefix
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """As `CachedStep.write`."""
+        own_keys, own_values, keys, values = self.windows[layer]
+        own_keys.copy_(k)
+        own_values.copy_(v)
+        return keys, values
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """As `CachedStep.attend`; with a prefix, `mask` is over the keys behind it."""
+        if self.prefix and self.mask is not None:
+            return prefix_and_tree(q, keys, values, self.prefix, self.mask)
+        return attend(q, keys, values, self.mask)
+
+
+class TwoParts(CachedStep):
+    """Texts of one length: the committed keys are read without a mask, `mask` is over those of the tree."""
+
+    __slots__ = ()
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """As `CachedStep.attend`."""
+        assert self.mask is not None  # noqa: S101  # it is made of a tree
+        return prefix_and_tree(q, keys, values, self.kv_len - self.mask.shape[-1], self.mask)
+
+
+class Shortcuts:
+    """Steps of one model that need no indices, or no mask over the committed tokens."""
+
+    def __init__(self, config: DecoderConfig, rotations: Rotations) -> None:
+        self.config, self.rotations = config, rotations
+        self._last_bias: tuple[Tensor, Tensor] | None = None
+
+    def step(
+        self,
+        cache: KVCache,
+        query_tokens: int,
+        tree_mask: Tensor | None,
+        depths: Tensor | None,
+        offset: int,
+        *,
+        splits_attention: bool,
+    ) -> Step | None:
+        """The step of `cached_step`, or None where only the plain way is right."""
+        if self.config.sliding_window is not None:
+            return None
+        if cache.batch == 1:
+            return self._alone(cache, query_tokens, tree_mask, depths, offset, splits_attention)
+        scratch_tokens = offset + query_tokens
+        longest = cache.require_room(scratch_tokens)
+        if min(cache.lengths_on_host) < longest or (scratch_tokens > 1 and not splits_attention):
+            return None
+        return fixed_step(
+            self.config,
+            self.rotations,
+            cache,
+            longest + scratch_tokens,
+            (query_tokens, tree_mask, depths, offset),
+            filled=True,
+            splits_attention=splits_attention,
+        )
+
+    def _alone(
+        self,
+        cache: KVCache,
+        query_tokens: int,
+        tree_mask: Tensor | None,
+        depths: Tensor | None,
+        offset: int,
+        splits_attention: bool,
+    ) -> Step:
+        """Of one sequence: rows side by side, and a mask only where a token must not see another."""
+        scratch_tokens = offset + query_tokens
+        length = cache.require_room(scratch_tokens)
+        start, kv_len = length + offset, length + scratch_tokens
+        cos, sin = self.rotations.tables(kv_len, cache.lengths.device, cache.keys.dtype)
+        if depths is None or scratch_tokens == 1:
+            cos, sin = cos.narrow(0, start, query_tokens), sin.narrow(0, start, query_tokens)
+        else:
+            depths = depths.view(-1)[offset:] if offset else depths.view(-1)
+            tables = (each.narrow(0, length, scratch_tokens) for each in (cos, sin))
+            cos, sin = (each.index_select(0, depths) for each in tables)
+        bias, prefix = None, 0
+        if query_tokens > 1 or (tree_mask is not None and offset):
+            if tree_mask is None:
+                order = torch.arange(scratch_tokens, device=cos.device)
+                tree_mask = order[offset:, None] >= order
+            small = self._tree_bias(tree_mask, cache.keys.dtype)
+            if splits_attention and length:
+                bias, prefix = small, length
+            else:
+                bias = aligned((1, 1, small.shape[0], kv_len), small.dtype, small.device, fill=0.0)
+                bias[..., length:] = small
+        stores = (cache.keys, cache.values)
+        own = [store.narrow(3, start, query_tokens).transpose(2, 3).unbind(0) for store in stores]
+        seen = [store.narrow(3, 0, kv_len).unbind(0) for store in stores]
+        windows = list(zip(*own, *seen, strict=True))
+        return SideBySide(cos, sin, bias, windows, prefix)
+
+    def _tree_bias(self, tree_mask: Tensor, dtype: torch.dtype) -> Tensor:
+        """`mask_bias` of a tree alone, (group * q, t); drafters with one tree give one mask."""
+        known = self._last_bias
+        if known is None or known[0] is not tree_mask or known[1].dtype != dtype:
+            mask = tree_mask.view(1, *tree_mask.shape[-2:])
+            known = self._last_bias = (tree_mask, mask_bias(mask, self.config.group_size, dtype)[0, 0])
+        return known[1]
+
+
+def fixed_step(
+    config: DecoderConfig,
+    rotations: Rotations,
+    cache: KVCache,
+    kv_len: int,
+    new: tuple[int, Tensor | None, Tensor | None, int],
+    *,
+    filled: bool = False,
+    splits_attention: bool = False,
+) -> Step:
+    """A step over the first `kv_len` slots. The arguments fix its shapes, and nothing is read from the
+    device, as CUDA graphs need.
+
+    new: query tokens, tree mask, depths, offset as `cached_step` takes them. filled: every sequence ends
+    where `kv_len` does, so that one token needs no mask and a tree may be verified in two parts.
+    """
+    query_tokens, tree_mask, depths, offset = new
+    scratch_tokens = offset + query_tokens
+    cos, sin, slots = placed(rotations, cache, cache.capacity, scratch_tokens, depths, offset)
+    filled = filled and config.sliding_window is None
+    if filled and scratch_tokens == 1:
+        return CachedStep(cache.batch, cos, sin, cache, slots, None, kv_len)
+    if filled and splits_attention and kv_len > scratch_tokens:
+        order = torch.arange(scratch_tokens, device=slots.device)
+        mask = order[offset:, None] >= order if tree_mask is None else tree_mask
+        mask = mask.expand(cache.batch, query_tokens, scratch_tokens)
+        bias = mask_bias(mask, config.group_size, cache.keys.dtype)
+        return TwoParts(cache.batch, cos, sin, cache, slots, bias, kv_len)
+    bias = slots_mask(config, cache, query_tokens, tree_mask, depths, offset, kv_len)
+    return CachedStep(cache.batch, cos, sin, cache, slots, bias, kv_len)
+
+
+def prefix_and_tree(q: Tensor, keys: Tensor, values: Tensor, prefix: int, bias: Tensor) -> Tensor:
+    """Attention in two parts: over the first `prefix` keys, which every query sees, and over the tree behind.
+
+    An arbitrary mask keeps a GPU from its fastest kernel, and the one that is left walks a long prefix with
+    few blocks. So the prefix is read without a mask, the tree's few keys with one, and the two are merged by
+    the logarithms of their sums: softmax over both. q: (batch, kv_heads, rows, head_dim); keys, values:
+    (batch, kv_heads, kv_len, head_dim); bias: additive, broadcasts to (batch, 1, rows, kv_len - prefix).
+    """
+    first, first_sum = _with_log_sum(q, keys.narrow(2, 0, prefix), values.narrow(2, 0, prefix))
+    behind = keys.shape[2] - prefix
+    scale = q.shape[-1] ** -0.5
+    scores = torch.matmul(q * scale, keys.narrow(2, prefix, behind).transpose(-1, -2)).to(first_sum.dtype)
+    scores = scores + bias
+    second_sum = scores.logsumexp(-1)
+    second = torch.matmul(scores.softmax(-1).to(q.dtype), values.narrow(2, prefix, behind))
+    share = torch.sigmoid(first_sum - second_sum)[..., None]
+    return torch.lerp(second.to(share.dtype), first.to(share.dtype), share).to(q.dtype)
+
+
+def _with_log_sum(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention without a mask and the logarithm of each row's sum of exponentials (batch, heads, rows)."""
+    found: tuple[Tensor, ...]
+    if q.device.type == "cpu":
+        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values)
+    elif q.dtype in (torch.float16, torch.bfloat16):
+        found = torch.ops.aten._scaled_dot_product_flash_attention(q, keys, values)
+    else:
+        found = torch.ops.aten._scaled_dot_product_efficient_attention(q, keys, values, None, True)
+    return found[0], found[1][..., : q.shape[2]]  # the sums may be padded
+
+
 def scanned_slots(needed: int, capacity: int) -> int:
     """Cache slots that a step scans which needs so many: the next power of two from 256, or the capacity."""
     return min(max(SLOTS_MIN, 1 << (needed - 1).bit_length()), capacity)
+
+
+class Model(Protocol):
+    """What is verified: `decoder.model.Llama`."""
+
+    config: DecoderConfig
+    rotations: Rotations
+    splits_attention: bool
+
+    @property
+    def device(self) -> torch.device:
+        """Of the weights."""
+
+    def __call__(self, tokens: Tensor, *, step: Step) -> Any:
+        """Hidden states of a step."""
 
 
 class FixedForward:
@@ -43,10 +245,10 @@ class FixedForward:
     step that follows writes again.
     """
 
-    def __init__(self, model: Llama, cache: KVCache, make: _Make) -> None:
+    def __init__(self, model: Model, cache: KVCache, make: _Make) -> None:
         self.model, self.cache, self.setup_s = model, cache, 0.0
         self._make = make
-        self._ready: dict[tuple[int, torch.Size, torch.Size, torch.Size], Forward] = {}
+        self._ready: dict[tuple[int, bool, torch.Size, torch.Size, torch.Size], Forward] = {}
 
     @property
     def shapes(self) -> int:
@@ -57,34 +259,51 @@ class FixedForward:
         """Hidden states (batch, n, hidden) of a tree. Raises UsageError where the cache lacks room."""
         nodes = tokens.shape[1]
         slots = scanned_slots(self.cache.require_room(nodes) + nodes, self.cache.capacity)
-        key = (slots, tokens.shape, mask.shape, depths.shape)
+        filled = min(self.cache.lengths_on_host) + nodes == slots
+        key = (slots, filled, tokens.shape, mask.shape, depths.shape)
         if key not in self._ready:
-            self._ready[key] = self._made_ready(slots, (tokens, mask, depths))
+            self._ready[key] = self._made_ready(slots, filled, (tokens, mask, depths))
         return self._ready[key](tokens, mask, depths)
 
-    def _made_ready(self, slots: int, inputs: tuple[Tensor, Tensor, Tensor]) -> Forward:
+    def _made_ready(self, slots: int, filled: bool, inputs: tuple[Tensor, Tensor, Tensor]) -> Forward:
         started = time.perf_counter()
-        made = self._make(partial(verified, self.model, self.cache, slots), inputs)
+        made = self._make(partial(verify_slots, self.model, self.cache, slots, filled=filled), inputs)
         for _ in range(_FIRST_RUNS):
             made(*inputs).sum().item()  # waits for the device
         self.setup_s += time.perf_counter() - started
         return made
 
 
-def verified(
-    model: Llama, cache: KVCache, slots: int, tokens: Tensor, mask: Tensor, depths: Tensor
+def verify_slots(
+    model: Model,
+    cache: KVCache,
+    slots: int,
+    tokens: Tensor,
+    mask: Tensor,
+    depths: Tensor,
+    *,
+    filled: bool = False,
 ) -> Tensor:
     """Verification over the first `slots` of the cache: no shape and no value depends on the text."""
-    hidden: Tensor = model(tokens, cache=cache, tree_mask=mask, depths=depths, kv_len=slots)
+    step = fixed_step(
+        model.config,
+        model.rotations,
+        cache,
+        slots,
+        (tokens.shape[1], mask, depths, 0),
+        filled=filled,
+        splits_attention=model.splits_attention,
+    )
+    hidden: Tensor = model(tokens, step=step)
     return hidden
 
 
-def static_forward(model: Llama, cache: KVCache) -> FixedForward:
+def static_forward(model: Model, cache: KVCache) -> FixedForward:
     """The steps of fixed shapes as they are: what is compiled or captured, in the open."""
     return FixedForward(model, cache, lambda forward, _: forward)
 
 
-def compiled_forward(model: Llama, cache: KVCache) -> FixedForward:
+def compiled_forward(model: Model, cache: KVCache) -> FixedForward:
     """`static_forward` through torch.compile (needs a C++ compiler on the CPU)."""
     return FixedForward(model, cache, _compiled)
 
@@ -101,7 +320,7 @@ def _compiled(forward: Forward, inputs: tuple[Tensor, Tensor, Tensor]) -> Forwar
     return made
 
 
-def graphed_forward(model: Llama, cache: KVCache) -> FixedForward:
+def graphed_forward(model: Model, cache: KVCache) -> FixedForward:
     """`static_forward` as one CUDA graph a shape, all in one memory pool.
 
     Inputs are copied into the graph's own buffers; the output is a view that the next replay

@@ -9,9 +9,10 @@ step, so a sequence of t tokens in s steps has t = 1 + s + (accepted draft token
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Literal, Protocol, TypeAlias
+from functools import partial
+from typing import Literal, Protocol
 
 import numpy as np
 import torch
@@ -31,11 +32,10 @@ from medusa_sim.decoder.accept import (
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.draws import Draws, law
 from medusa_sim.decoder.model import Llama
+from medusa_sim.decoder.step import Forward
 from medusa_sim.errors import UsageError
 
 Acceptance = Literal["greedy", "typical", "rejection"]
-Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""(tokens (batch, n), tree mask, depths) -> hidden states (batch, n, hidden) of one verification."""
 
 
 class MadeForward(Protocol):
@@ -194,6 +194,61 @@ def prefill(model: Llama, cache: KVCache, prompts: Sequence[Sequence[int]]) -> T
     return last
 
 
+@dataclass(slots=True, kw_only=True)
+class Decoding:
+    """A batch under way. `step` is the one step of every method."""
+
+    model: Llama
+    cache: KVCache
+    drafter: Drafter
+    forward: Forward
+    judge: Callable[[Draft, Tensor], Verdict]
+    """The acceptance rule, given a draft and its logits (batch, n, vocab)."""
+    sequences: list[Generation]
+    """Each with its first new token."""
+    roots: Tensor
+    """(batch,): the last emitted tokens."""
+    hidden: Tensor
+    """(batch, hidden): the states that yielded them."""
+    ends: Collection[int]
+    """Tokens that end a text."""
+    max_new_tokens: int
+
+    @property
+    def is_active(self) -> bool:
+        """Whether a sequence goes on."""
+        return not all(self._is_finished(sequence) for sequence in self.sequences)
+
+    def step(self) -> list[list[int]]:
+        """Propose, verify, accept, keep. Returns the nodes of each tree that were kept, root first."""
+        draft = self.drafter.propose(self.roots, self.hidden, self.sequences)
+        states = self.forward(draft.tokens, draft.mask, draft.depths)
+        verdict = self.judge(draft, self.model.logits(states))
+        kept = [self._emit(*each) for each in zip(self.sequences, verdict.paths, verdict.texts, strict=True)]
+        self.cache.keep(kept)
+        self.drafter.commit(kept)
+        last = [path[-1] if path else 0 for path in verdict.paths]
+        self.hidden = states.select(1, last[0]) if len(last) == 1 else states[torch.arange(len(last)), last]
+        self.roots = torch.from_numpy(np.array(verdict.next_tokens)).to(self.roots.device)
+        return kept
+
+    def _emit(self, sequence: Generation, path: list[int], emitted: list[int]) -> list[int]:
+        """Appends the new tokens of a sequence that goes on, cut at its end; the nodes to keep."""
+        if self._is_finished(sequence):
+            return []
+        for i, token in enumerate(emitted):
+            if token in self.ends:
+                emitted = emitted[: i + 1]
+                break
+        emitted = emitted[: self.max_new_tokens - len(sequence.token_ids)]
+        sequence.token_ids += emitted
+        sequence.accepted_lengths.append(len(emitted) - 1)
+        return [0, *path[: len(emitted) - 1]]
+
+    def _is_finished(self, sequence: Generation) -> bool:
+        return len(sequence.token_ids) >= self.max_new_tokens or sequence.token_ids[-1] in self.ends
+
+
 @torch.inference_mode()
 def generate(
     model: Llama,
@@ -217,7 +272,6 @@ def generate(
     longest = max(len(prompt) for prompt in prompts)
     capacity = longest + settings.max_new_tokens + drafter.nodes
     drafter.begin(prompts, capacity, draws)
-    ends = set(model.config.eos_token_ids) if settings.stop_at_end_of_text else set()
     sequences = [Generation(list(prompt)) for prompt in prompts]
     started = time.perf_counter()
     cache = model.new_cache(batch=len(prompts), capacity=capacity)
@@ -231,18 +285,21 @@ def generate(
     prefill_s = time.perf_counter() - started
     made = make_forward(model, cache) if make_forward is not None else None
     forward = made if made is not None else eager_forward(model, cache)
-    active = [not _is_finished(s, ends, settings.max_new_tokens) for s in sequences]
+    decoding = Decoding(
+        model=model,
+        cache=cache,
+        drafter=drafter,
+        forward=forward,
+        judge=partial(verify, settings=settings, draws=draws),
+        sequences=sequences,
+        roots=roots,
+        hidden=hidden,
+        ends=frozenset(model.config.eos_token_ids if settings.stop_at_end_of_text else ()),
+        max_new_tokens=settings.max_new_tokens,
+    )
     started = time.perf_counter()
-    while any(active):
-        draft = drafter.propose(roots, hidden, sequences)
-        states = forward(draft.tokens, draft.mask, draft.depths)
-        verdict = verify(draft, model.logits(states), settings, draws)
-        kept = _emit(sequences, active, verdict, ends, settings.max_new_tokens)
-        cache.keep(kept)
-        drafter.commit(kept)
-        last = [path[-1] if path else 0 for path in verdict.paths]
-        hidden = states.select(1, last[0]) if len(last) == 1 else states[torch.arange(len(last)), last]
-        roots = torch.from_numpy(np.array(verdict.next_tokens)).to(roots.device)
+    while decoding.is_active:
+        decoding.step()
     setup_s = made.setup_s if made is not None else 0.0
     return GenerationRun(sequences, prefill_s, setup_s, time.perf_counter() - started - setup_s)
 
@@ -289,31 +346,3 @@ def first_tokens(logits: Tensor, settings: GenerationSettings, draws: Sequence[D
     else:
         return logits.argmax(-1)
     return torch.tensor(tokens, device=logits.device)
-
-
-def _is_finished(sequence: Generation, ends: set[int], max_new_tokens: int) -> bool:
-    return len(sequence.token_ids) >= max_new_tokens or sequence.token_ids[-1] in ends
-
-
-def _emit(
-    sequences: Sequence[Generation],
-    active: list[bool],
-    verdict: Verdict,
-    ends: set[int],
-    max_new_tokens: int,
-) -> list[list[int]]:
-    """Appends each active sequence's new tokens, cut at its end; returns the nodes to keep, root first."""
-    kept: list[list[int]] = []
-    for b, sequence in enumerate(sequences):
-        if not active[b]:
-            kept.append([])
-            continue
-        emitted = verdict.texts[b]
-        if not ends.isdisjoint(emitted):
-            emitted = emitted[: 1 + next(i for i, token in enumerate(emitted) if token in ends)]
-        emitted = emitted[: max_new_tokens - len(sequence.token_ids)]
-        sequence.token_ids += emitted
-        sequence.accepted_lengths.append(len(emitted) - 1)
-        kept.append([0, *verdict.paths[b][: len(emitted) - 1]])
-        active[b] = not _is_finished(sequence, ends, max_new_tokens)
-    return kept

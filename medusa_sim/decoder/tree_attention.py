@@ -96,34 +96,3 @@ def attend(q: Tensor, keys: Tensor, values: Tensor, bias: Tensor | None) -> Tens
         return functional.scaled_dot_product_attention(q, keys, values, bias)
     twice = q.expand(-1, -1, 2, -1)
     return functional.scaled_dot_product_attention(twice, keys, values, bias).narrow(2, 0, 1)
-
-
-def prefix_and_tree(q: Tensor, keys: Tensor, values: Tensor, prefix: int, bias: Tensor) -> Tensor:
-    """Attention in two parts: over the first `prefix` keys, which every query sees, and over the tree behind.
-
-    An arbitrary mask keeps a GPU from its fastest kernel, and the one that is left walks a long prefix with
-    few blocks. So the prefix is read without a mask, the tree's few keys with one, and the two are merged by
-    the logarithms of their sums: softmax over both. q: (batch, kv_heads, rows, head_dim); keys, values:
-    (batch, kv_heads, kv_len, head_dim); bias: additive, broadcasts to (batch, 1, rows, kv_len - prefix).
-    """
-    first, first_sum = _with_log_sum(q, keys.narrow(2, 0, prefix), values.narrow(2, 0, prefix))
-    behind = keys.shape[2] - prefix
-    scale = q.shape[-1] ** -0.5
-    scores = torch.matmul(q * scale, keys.narrow(2, prefix, behind).transpose(-1, -2)).to(first_sum.dtype)
-    scores = scores + bias
-    second_sum = scores.logsumexp(-1)
-    second = torch.matmul(scores.softmax(-1).to(q.dtype), values.narrow(2, prefix, behind))
-    share = torch.sigmoid(first_sum - second_sum)[..., None]
-    return torch.lerp(second.to(share.dtype), first.to(share.dtype), share).to(q.dtype)
-
-
-def _with_log_sum(q: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention without a mask and the logarithm of each row's sum of exponentials (batch, heads, rows)."""
-    found: tuple[Tensor, ...]
-    if q.device.type == "cpu":
-        found = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(q, keys, values)
-    elif q.dtype in (torch.float16, torch.bfloat16):
-        found = torch.ops.aten._scaled_dot_product_flash_attention(q, keys, values)
-    else:
-        found = torch.ops.aten._scaled_dot_product_efficient_attention(q, keys, values, None, True)
-    return found[0], found[1][..., : q.shape[2]]  # the sums may be padded

@@ -9,6 +9,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.load.arguments import BLOCK_TOKENS
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.memory import activation_bytes, cache_bytes, drafter_bytes, usable_memory_bytes
@@ -16,8 +17,6 @@ from medusa_sim.step.memory import activation_bytes, cache_bytes, drafter_bytes,
 MAX_REQUESTS = 256
 TOKEN_BUDGET = 8192
 """`max_num_seqs` and `max_num_batched_tokens` where no engine has its own (`Engine.step_limit`)."""
-BLOCK_TOKENS = 16
-"""vLLM's block size."""
 
 MOST_REQUESTS, MOST_TOKENS, MOST_BLOCK_TOKENS = 4096, 131_072, 1024
 """Times are kept for every number of requests, and for every number of tokens."""

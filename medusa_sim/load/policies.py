@@ -16,7 +16,8 @@ import numpy as np
 
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.step_table import StepTable
-from medusa_sim.plan.schedule import SWITCHING_GAIN, merge_batches
+from medusa_sim.plan.defaults import SWITCHING_GAIN
+from medusa_sim.plan.schedule import merge_batches
 
 UNTIL_CHANGE = 1 << 30
 """`hold_steps` of a policy that depends on the number of requests alone."""

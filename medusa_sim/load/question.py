@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from medusa_sim.errors import UsageError
+from medusa_sim.load.arguments import LOAD, LoadArguments
 from medusa_sim.load.arrivals import Drawn, Lengths, Source, Traced
-from medusa_sim.load.limits import BLOCK_TOKENS
 from medusa_sim.load.metrics import Goals
-from medusa_sim.load.policies import Policy
 from medusa_sim.load.requests import check_rate
 from medusa_sim.load.search import (
     BELOW_FULL,
@@ -25,32 +24,13 @@ from medusa_sim.load.search import (
     saturation,
     usual_requests,
 )
-from medusa_sim.load.simulate import DEFAULT_POLICIES, LoadPoint, LoadTest, Server
+from medusa_sim.load.simulate import LoadPoint, LoadTest, Server
 from medusa_sim.load.trace import read_trace
-from medusa_sim.plan.arguments import FLAG, NUMBER, WHOLE, check_kinds
-from medusa_sim.plan.defaults import (
-    LOAD_LENGTH_CV,
-    LOAD_OUTPUT_TOKENS,
-    LOAD_PREFIXES,
-    LOAD_PROMPT_TOKENS,
-    LOAD_REQUESTS,
-    LOAD_SEEDS,
-    LOAD_SHARE,
-)
+from medusa_sim.plan.arguments import check, takes
+from medusa_sim.plan.defaults import LOAD_SEEDS
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.units import KILO
 
-_KINDS = {
-    **dict.fromkeys(
-        ("users", "requests", "max_num_seqs", "max_num_batched_tokens", "block_size", "seeds"), WHOLE
-    ),
-    **dict.fromkeys(("think_s", "burstiness", "ramp", "prompt_tokens", "output_tokens", "length_cv"), NUMBER),
-    **dict.fromkeys(
-        ("ttft_ms", "tpot_ms", "e2e_ms", "share", "prefix_hit_rate", "acceptance_spread"), NUMBER
-    ),
-    "drop_long": FLAG,
-    "trace": ("a path", (str, os.PathLike)),
-}
 _USUAL_RATES = 4
 """Rates of an answer that were not asked for, before it is known which."""
 
@@ -90,70 +70,52 @@ class LoadAnswer:
         return tuple(point for point in self.points if point.rate_per_s == self.points[-1].rate_per_s)
 
 
-def load_test(
-    scenario: Scenario,
-    *,
-    policies: Sequence[str | Policy] = DEFAULT_POLICIES,
-    trace: str | os.PathLike[str] | None = None,
-    users: int | None = None,
-    think_s: float = 0.0,
-    requests: int = LOAD_REQUESTS,
-    burstiness: float = 1.0,
-    ramp: float = 1.0,
-    prompt_tokens: float = LOAD_PROMPT_TOKENS,
-    output_tokens: float = LOAD_OUTPUT_TOKENS,
-    length_cv: float = LOAD_LENGTH_CV,
-    ttft_ms: float | None = None,
-    tpot_ms: float | None = None,
-    e2e_ms: float | None = None,
-    share: float = LOAD_SHARE,
-    max_num_seqs: int | None = None,
-    max_num_batched_tokens: int | None = None,
-    block_size: int = BLOCK_TOKENS,
-    prefix_hit_rate: float = 0.0,
-    prefix: str = LOAD_PREFIXES[0],
-    acceptance_spread: float = 0.0,
-    seeds: int | None = None,
-    drop_long: bool = False,
-) -> LoadTest:
-    """The test of a scenario, from plain values; names and defaults are those of `medusa-sim load`.
+@takes(LoadArguments)
+def load_test(scenario: Scenario, **given: Any) -> LoadTest:
+    """The test of a scenario, from plain values: the arguments of `LoadArguments`.
 
     Raises UsageError or DataError for values that make no sense, alone or together.
     """
-    check_kinds(locals(), load_test.__kwdefaults__ or {}, _KINDS)
-    if trace is not None and users is not None:
+    check(given, LOAD, "argument of a load")
+    asked = LoadArguments(**given)
+    if asked.trace is not None and asked.users is not None:
         raise UsageError("--trace has its own arrivals and --users a closed loop: give one of them")
     lengths = Lengths(
-        prompt_tokens=prompt_tokens, output_tokens=output_tokens, prompt_cv=length_cv, output_cv=length_cv
+        prompt_tokens=asked.prompt_tokens,
+        output_tokens=asked.output_tokens,
+        prompt_cv=asked.length_cv,
+        output_cv=asked.length_cv,
     )
     source: Source = (
         Drawn(
             lengths=lengths,
-            count=requests,
-            burstiness=burstiness,
-            ramp_to=ramp,
-            users=users,
-            think_s=think_s,
+            count=asked.requests,
+            burstiness=asked.burstiness,
+            ramp_to=asked.ramp,
+            users=asked.users,
+            think_s=asked.think_s,
         )
-        if trace is None
-        else Traced(read_trace(Path(trace).expanduser()))
+        if asked.trace is None
+        else Traced(read_trace(Path(asked.trace).expanduser()))
     )
-    ttft_s, tpot_s, e2e_s = (None if ms is None else ms / KILO for ms in (ttft_ms, tpot_ms, e2e_ms))
+    limits_ms = {"ttft_s": asked.ttft_ms, "tpot_s": asked.tpot_ms, "e2e_s": asked.e2e_ms}
     return LoadTest(
         scenario=scenario,
         source=source,
-        policies=tuple(policies),
+        policies=tuple(asked.policies),
         server=Server(
-            max_requests=max_num_seqs,
-            token_budget=max_num_batched_tokens,
-            block_tokens=block_size,
-            prefix_hit_rate=prefix_hit_rate,
-            prefix=prefix,
+            max_requests=asked.max_num_seqs,
+            token_budget=asked.max_num_batched_tokens,
+            block_tokens=asked.block_size,
+            prefix_hit_rate=asked.prefix_hit_rate,
+            prefix=asked.prefix,
         ),
-        goals=Goals(ttft_s=ttft_s, tpot_s=tpot_s, e2e_s=e2e_s, share=share),
-        seeds=(LOAD_SEEDS if trace is None else 1) if seeds is None else seeds,
-        drop_long=drop_long,
-        spread=acceptance_spread,
+        goals=Goals(
+            **{name: None if ms is None else ms / KILO for name, ms in limits_ms.items()}, share=asked.share
+        ),
+        seeds=(LOAD_SEEDS if asked.trace is None else 1) if asked.seeds is None else asked.seeds,
+        drop_long=asked.drop_long,
+        spread=asked.acceptance_spread,
     )
 
 

@@ -10,9 +10,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.load.arguments import BLOCK_TOKENS, DEFAULT_POLICIES
 from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
-from medusa_sim.load.limits import BLOCK_TOKENS, Limits, check_sizes, limits_of
+from medusa_sim.load.limits import Limits, check_sizes, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
 from medusa_sim.load.policies import ENGINE_NAMES, Fixed, Policy, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
@@ -23,8 +24,6 @@ from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.defaults import LOAD_PREFIXES, LOAD_SEEDS
 from medusa_sim.plan.scenario import Scenario
 
-PLAIN = "none"
-DEFAULT_POLICIES = (PLAIN, "schedule")
 _MOST_SEEDS = 100
 _MOST_SPREAD = 10.0
 Advance = Callable[[int], None]

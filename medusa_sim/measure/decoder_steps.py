@@ -3,12 +3,13 @@
 A cell is one (batch, candidates); one candidate is the plain decoding step. A step's time does not depend on
 the weights, and every step accepts as many draft tokens, so that a measured and a predicted one do the same
 work. The cells of a batch take turns, so that drifts hit all alike, and the whole grid is passed over twice
-or more: how far the passes disagree is how well anything can be predicted. On CUDA a whole step (heads,
-forward, LM head, argmax, compaction) is one graph.
+or more: how far the passes disagree is how well anything can be predicted. The step is the one that
+`generate` runs, acceptance on the host included; on CUDA its forward is a graph (`decode --step cuda-graph`).
 """
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,18 +22,22 @@ from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.accept import Draft, Verdict, accept_greedy
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig, config_from_hf, read_config
+from medusa_sim.decoder.fast_step import graphed_forward
+from medusa_sim.decoder.generate import Decoding, Generation, NoDrafter, eager_forward
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
+from medusa_sim.decoder.step import Forward
 from medusa_sim.errors import UsageError
 from medusa_sim.measure import hardware
 from medusa_sim.measure.attention_kernel import attention_kernels
 from medusa_sim.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
 from medusa_sim.measure.clocks import raise_clocks, watched
 from medusa_sim.measure.environment import environment
-from medusa_sim.measure.graphs import capture_calls, device_us, synchronise
+from medusa_sim.measure.graphs import synchronise
 from medusa_sim.measure.kernels import DTYPES
 from medusa_sim.measure.spread import Timing, timing_of
 from medusa_sim.specs.models import load_model
@@ -100,7 +105,7 @@ def measure_decoder_steps(
     meta = StepMeta(
         schema=1,
         title=f"Steps of the decoder with random weights on {seen.device}",
-        launched="cuda-graph" if device.type == "cuda" else "eager",
+        launched="eager",  # whatever the forward is: the host's share of a step is in its time
         acceptance=grid.acceptance,
         accepted_draft_tokens=ACCEPTED,
         copy_bytes_per_s=hardware.rates(device, seen, (dtype,)).copy_bytes_per_s,
@@ -173,9 +178,9 @@ def decoder_config(name_or_path: str) -> tuple[str, DecoderConfig]:
 
 
 def random_weights(
-    config: DecoderConfig, *, dtype: torch.dtype, device: torch.device | str, heads: int = 0, seed: int = 0
-) -> tuple[Llama, MedusaHeads | None]:
-    """A model, and heads if asked for, with uniform weights made on the device: billions in seconds."""
+    config: DecoderConfig, *, dtype: torch.dtype, device: torch.device | str, heads: int = 1, seed: int = 0
+) -> tuple[Llama, MedusaHeads]:
+    """A model and its heads with uniform weights made on the device: billions in seconds."""
     torch.manual_seed(seed)
     with torch.device("meta"):
         model = Llama(config)
@@ -186,8 +191,6 @@ def random_weights(
         for parameter in model.parameters():
             parameter.uniform_(-0.02, 0.02)
     model.eval().requires_grad_(requires_grad=False)
-    if not heads:
-        return model, None
     drafting = new_heads(model.lm_head, count=heads).requires_grad_(False)
     for parameter in drafting.parameters():
         parameter.uniform_(-0.02, 0.02)
@@ -197,7 +200,7 @@ def random_weights(
 @torch.inference_mode()
 def step_grid(
     model: Llama,
-    heads: MedusaHeads | None,
+    heads: MedusaHeads,
     trees: Mapping[int, CandidateTree],
     *,
     name: str,
@@ -222,17 +225,13 @@ def step_grid(
     if wrong:
         raise UsageError(f"the tree for {wrong[0]} candidates has {trees[wrong[0]].candidates}")
     on_cuda = model.device.type == "cuda"
-    if graphs and not on_cuda:
-        raise UsageError(f"CUDA graphs need a CUDA device, the model is on {model.device}")
+    graphs = on_cuda if graphs is None else graphs
     every = {1: CandidateTree.chain(0)} | dict(sorted(trees.items()))
     for repetition in range(passes):
         for batch in batches:
-            steps = steps_of(model, heads, every, batch=batch, seq_len=seq_len, accepted=accepted)
-            if graphs or (graphs is None and on_cuda):
-                pool = torch.cuda.graph_pool_handle()
-                steps = {
-                    count: capture_calls([step], model.device, pool=pool) for count, step in steps.items()
-                }
+            steps = steps_of(
+                model, heads, every, batch=batch, seq_len=seq_len, accepted=accepted, graphs=graphs
+            )
             timings = interleaved(steps, model.device, repeats=repeats, clock=clock)
             steps = {}  # cache and graphs of this batch make room for those of the next
             if on_cuda:
@@ -256,59 +255,68 @@ def step_grid(
 
 def steps_of(
     model: Llama,
-    heads: MedusaHeads | None,
+    heads: MedusaHeads,
     trees: Mapping[int, CandidateTree],
     *,
     batch: int,
     seq_len: int,
     accepted: int = ACCEPTED,
+    graphs: bool = False,
 ) -> dict[int, Step]:
-    """Steps of one batch by candidates, on one cache of random keys and values behind `seq_len` tokens."""
+    """Steps of one batch by candidates, on one cache of random keys and values behind `seq_len` tokens.
+
+    Products of zeros are quicker. Raises UsageError for graphs off CUDA.
+    """
     cache = model.new_cache(batch=batch, capacity=seq_len + max(trees))
     cache.keys.normal_()
     cache.values.normal_()
     cache.lengths += seq_len
-    return {count: full_step(model, heads, tree, cache, accepted) for count, tree in trees.items()}
+    if not graphs:
+        return {
+            count: full_step(model, heads, tree, cache, accepted, eager_forward(model, cache))
+            for count, tree in trees.items()
+        }
+    made = {}
+    for count, tree in trees.items():  # a graph scans the slots of its cache
+        own = cache.narrowed(seq_len + count)
+        made[count] = full_step(model, heads, tree, own, accepted, graphed_forward(model, own))
+    return made
 
 
 def full_step(
-    model: Llama, heads: MedusaHeads | None, tree: CandidateTree, cache: KVCache, accepted: int
+    model: Llama, heads: MedusaHeads, tree: CandidateTree, cache: KVCache, accepted: int, forward: Forward
 ) -> Step:
-    """One step as `generate` does it, of fixed shapes: draft, verify, choose, keep, and back to its length.
+    """The step that `generate` runs, with every sequence brought back to its length.
 
-    Without heads the drafts are any tokens. The root's own hidden state feeds the heads of the next step.
-    Tokens and hidden state are random, as the cache should be: products of zeros are quicker.
+    Weights are random, so what the rule would accept is worked out and set aside: `accepted` draft tokens are
+    kept, or as many as the tree is deep.
     """
-    device, batch = model.device, cache.batch
-    drafter = MedusaDrafter(model, heads, tree) if heads is not None and tree.depth else None
-    mask, depths = torch.from_numpy(tree.mask).to(device), torch.from_numpy(tree.depths).to(device)
-    seq_len = int(cache.lengths.max())
-    path = torch.tensor([path_to(tree, min(accepted, tree.depth))] * batch, device=device)
-    counts = torch.full((batch,), path.shape[1], device=device)
-    tokens, hidden = random_inputs(model, tree, batch)
-    roots = tokens[:, 0].contiguous()
-    behind = {"tree_mask": mask, "depths": depths, "kv_len": seq_len + tree.candidates, "filled": True}
+    path = path_to(tree, min(accepted, tree.depth))
 
-    def step() -> Tensor:
-        drafted = drafter.propose(roots, hidden, ()).tokens if drafter is not None else tokens
-        states = model(drafted, cache=cache, **behind)
-        best = model.logits(states).argmax(-1)
-        cache.compact(path, counts)
-        cache.lengths.fill_(seq_len)
-        return best
+    def judge(draft: Draft, logits: Tensor) -> Verdict:
+        found = accept_greedy(draft, logits)
+        return Verdict([path[1:]] * cache.batch, [[token] * len(path) for token in found.next_tokens])
+
+    generator = torch.Generator(device=model.device).manual_seed(0)
+    size = (cache.batch, model.config.hidden_size)
+    decoding = Decoding(
+        model=model,
+        cache=cache,
+        drafter=MedusaDrafter(model, heads, tree) if tree.depth else NoDrafter(),
+        forward=forward,
+        judge=judge,
+        sequences=[Generation(prompt=[], token_ids=[0]) for _ in range(cache.batch)],
+        roots=torch.zeros(cache.batch, dtype=torch.long, device=model.device),
+        hidden=torch.randn(size, generator=generator, dtype=model.dtype, device=model.device),
+        ends=(),
+        max_new_tokens=sys.maxsize,
+    )
+
+    def step() -> None:
+        kept = decoding.step()
+        cache.grow([-len(nodes) for nodes in kept])
 
     return step
-
-
-def random_inputs(model: Llama, tree: CandidateTree, batch: int) -> tuple[Tensor, Tensor]:
-    """Tokens of a tree (batch, candidates) and a hidden state (batch, hidden), the same at each call."""
-    device = model.device
-    generator = torch.Generator(device=device).manual_seed(0)
-    tokens = torch.randint(
-        0, model.config.vocab_size, (batch, tree.candidates), generator=generator, device=device
-    )
-    size = model.config.hidden_size
-    return tokens, torch.randn(batch, size, generator=generator, dtype=model.dtype, device=device)
 
 
 def path_to(tree: CandidateTree, accepted: int) -> list[int]:
@@ -344,9 +352,8 @@ def interleaved(
 
 
 def step_us(step: Step, device: torch.device, clock: Callable[[], float]) -> float:
-    """Microseconds of one step: between two events on CUDA, else by the clock."""
-    if device.type == "cuda":
-        return device_us(step, device)
+    """Microseconds of one step, with what the host does in it."""
     started = clock()
     step()
+    synchronise(device)
     return US_PER_S * (clock() - started)

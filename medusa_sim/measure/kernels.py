@@ -19,8 +19,10 @@ from torch.nn import functional
 
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
-from medusa_sim.decoder.model import RMSNorm, rotate
-from medusa_sim.decoder.tree_attention import attend, attention_mask, mask_bias, prefix_and_tree
+from medusa_sim.decoder.fast_step import prefix_and_tree
+from medusa_sim.decoder.model import RMSNorm
+from medusa_sim.decoder.rotary import rotate
+from medusa_sim.decoder.tree_attention import attend, attention_mask, mask_bias
 from medusa_sim.measure.shapes import Case
 from medusa_sim.operators.operator import ATTENTION_KINDS
 

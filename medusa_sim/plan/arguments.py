@@ -1,126 +1,373 @@
-"""Arguments of a scenario, loaded and checked one by one."""
+"""The arguments of a scenario, each declared once: name, type, default, help, option, what it may be.
+
+Options of the command line, checks in Python, `Scenario.command`, files of parts and help pages follow from
+the fields of `Arguments`; other records (what a load or a recommendation is asked) are declared alike. Light
+to import: classes that a value may be an object of are looked up when one is given.
+"""
 
 from __future__ import annotations
 
+import importlib
+import inspect
+import math
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from numbers import Integral, Real
-from typing import TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
-import numpy as np
+from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
+from medusa_sim.plan.defaults import (
+    DEFAULT_DRAFTER,
+    DEFAULT_GPU,
+    DEFAULT_MODEL,
+    LONGEST_DRAFT,
+    MAX_DRAFTS,
+    RUNS_CHAINS,
+    RUNS_TREES,
+)
 
-from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.data import DataDir
-from medusa_sim.errors import UsageError, check_kind
-from medusa_sim.latency.base import LatencyModel
-from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import Model, with_dtypes
-from medusa_sim.specs.models import load_model
-from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.server import Traffic
+if TYPE_CHECKING:
+    from medusa_sim.data import DataDir
+    from medusa_sim.latency.base import LatencyModel
+    from medusa_sim.latency.by_name import Fallback, LatencyName
+    from medusa_sim.plan.acceptance import Given
+    from medusa_sim.plan.speedup import Baseline
+    from medusa_sim.specs.gpu import Gpu
+    from medusa_sim.specs.models import ModelName
+    from medusa_sim.specs.runtime import Runtime
+    from medusa_sim.step.workload import Scope
 
-ModelName: TypeAlias = str | os.PathLike[str] | Model
-
-
-Kind: TypeAlias = tuple[str, tuple[type, ...]]
-WHOLE: Kind = ("a whole number", (Integral,))
-NUMBER: Kind = ("a number", (Real,))
-FLAG: Kind = ("True or False", (bool,))
-WORD: Kind = ("a name", (str,))
-_MODEL: Kind = ("a name, a path or a loaded model", (str, os.PathLike, Model))
-_RUNTIME: Kind = ("a name or a loaded runtime", (str, Runtime))
-_KINDS: dict[str, Kind] = {
-    "gpu": ("a name or a loaded GPU", (str, Gpu)),
-    "model": _MODEL,
-    "draft_model": _MODEL,
-    "runtime": _RUNTIME,
-    "draft_runtime": _RUNTIME,
-    "latency": ("a name or a latency model", (str, LatencyModel)),
-    **dict.fromkeys(("heads", "max_drafts", "draft_vocab", "tp", "ep"), WHOLE),
-    **dict.fromkeys(("match_rate", "prompt_tokens", "output_tokens", "price"), NUMBER),
-    **dict.fromkeys(("chain_only", "lossless", "dp_attention"), FLAG),
-    **dict.fromkeys(("drafter", "workload", "dtype", "weight_dtype", "kv_dtype", "overlap", "kernels"), WORD),
-    **dict.fromkeys(("scope", "baseline", "fallback"), WORD),
-}
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
-def check_kinds(
-    given: Mapping[str, object], defaults: Mapping[str, object], kinds: Mapping[str, Kind] = _KINDS
-) -> None:
-    """Refuse arguments of another kind than theirs, before one is taken for another value.
+@dataclass(frozen=True, slots=True)
+class Type:
+    """What a value is, in words and classes; loaded: `module:Class` of objects that may stand for a name."""
 
-    Python takes "no" for true, True for 1 and 2.5 heads for a number of heads. None passes where it is the
-    default. Raises UsageError.
-    """
-    for name, (wanted, allowed) in kinds.items():
-        value = given.get(name)
-        if name not in given or (value is None and name in defaults and defaults[name] is None):
-            continue
-        check_kind(name, value, wanted, allowed)
+    wanted: str
+    classes: tuple[type, ...]
+    loaded: str = ""
 
-
-def runtime_of(runtime: str | Runtime, data_dir: DataDir) -> Runtime:
-    """A runtime, by name or as it is. Raises SpecError for an unknown name."""
-    return load_runtime(runtime, data_dir) if isinstance(runtime, str) else runtime
+    @property
+    def allowed(self) -> tuple[type, ...]:
+        """Every class that a value may be of."""
+        if not self.loaded:
+            return self.classes
+        module, _, name = self.loaded.partition(":")
+        return (*self.classes, getattr(importlib.import_module(module), name))
 
 
-def matched(
-    given: float | None, kind: type[Drafter], profile: AcceptanceProfile
-) -> tuple[float, AcceptanceProfile]:
-    """Share of the steps that verify drafts, and the acceptance over all steps that goes with it.
+WHOLE = Type("a whole number", (Integral,))
+NUMBER = Type("a number", (Real,))
+FLAG = Type("True or False", (bool,))
+WORD = Type("a name", (str,))
+PATH = Type("a path", (str, os.PathLike))
+ANY = Type("anything", (object,))
+"""Checked by what reads it."""
+GPU = Type("a name or a loaded GPU", (str,), "medusa_sim.specs.gpu:Gpu")
+MODEL = Type("a name, a path or a loaded model", (str, os.PathLike), "medusa_sim.specs.model:Model")
+RUNTIME = Type("a name or a loaded runtime", (str,), "medusa_sim.specs.runtime:Runtime")
+LATENCY = Type("a name or a latency model", (str,), "medusa_sim.latency.base:LatencyModel")
 
-    All steps do, but for a drafter that looks drafts up in the text. There the profile says its own share
-    (`steps_matched`); with another one as many more or fewer drafts are accepted, since what a match is worth
-    stays. Raises UsageError for a rate outside (0, 1] or below the first acceptance, or of a drafter that
-    takes none.
-    """
-    if not kind.looks_up:
-        if given is not None:
-            raise UsageError(f"drafter {kind.name} takes no --match-rate: it drafts in every step")
-        return 1.0, profile
-    if given is None:
-        return profile.steps_matched, profile
-    if not 0.0 < given <= 1.0:
-        raise UsageError(f"match rate {given:g}: above 0 and at most 1 is allowed")
-    if given < profile.first_accepted:
-        least = profile.first_accepted
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Argument:
+    """One argument, as every door of the project takes it."""
+
+    name: str
+    default: Any
+    type: Type
+    help: str
+    section: str = ""
+    """Heading of help pages that it stands under."""
+    option: str
+    """`--tp`; `--chain-only/--trees` for a flag with a name for False."""
+    choices: tuple[str, ...] = ()
+    """Names that it may be, where they are few and fixed."""
+    names: str = ""
+    """What its names are of (`gpu`, `model`, ...): listed by `cli.names`."""
+    least: float | None = None
+    above: float | None = None
+    most: float | None = None
+
+    def check(self, value: object) -> None:
+        """Refuse a value of another type or out of range; None passes where it is the default.
+
+        Python takes "no" for true, True for 1 and 2.5 heads for a number of heads. Raises UsageError.
+        """
+        if value is None and self.default is None:
+            return
+        check_kind(self.name, value, self.type.wanted, self.type.allowed)
+        if self.choices and isinstance(value, str) and value not in self.choices:
+            raise UsageError(unknown_name(self.name.replace("_", " "), value, self.choices))
+        if isinstance(value, int | float) and self.type in (WHOLE, NUMBER) and not self._covers(value):
+            raise UsageError(f"{self.name.replace('_', ' ')} {shown(value)}: {self._range} are allowed")
+
+    def _covers(self, value: float) -> bool:
+        """Whether a number is finite and in the range; nan is above nothing."""
+        low = value >= (-math.inf if self.least is None else self.least)
+        high = value < math.inf if self.most is None else value <= self.most
+        return low and high and (self.above is None or value > self.above)
+
+    @property
+    def _range(self) -> str:
+        told = ["whole numbers" if self.type is WHOLE else "finite numbers"]
+        told += [f"from {self.least:g}"] if self.least is not None else []
+        told += [f"above {self.above:g}"] if self.above is not None else []
+        told += [f"to {self.most:g}"] if self.most is not None else []
+        return " ".join(told)
+
+    def words(self, value: object) -> list[str]:
+        """Option and value as one types them. Raises UsageError for an object that no option can name."""
+        yes, _, no = self.option.partition("/")
+        if isinstance(value, bool):
+            return [word for word in [yes if value else no] if word]
+        if isinstance(value, str | int | float):
+            return [yes, str(value)]
+        if isinstance(value, os.PathLike):
+            return [yes, os.fspath(value)]
+        if self.names and self.type is not ANY and isinstance(value, self.type.allowed):
+            return [yes, str(getattr(value, "name", value))]
+        if isinstance(value, Sequence) and all(isinstance(each, str | Real) for each in value):
+            return [yes, ",".join(each if isinstance(each, str) else repr(float(each)) for each in value)]
         raise UsageError(
-            f"match rate {given:g}: acceptance {profile.name} accepts a first draft in {least:g} of the "
-            f"steps, so drafts are found in as many; give {least:g} to 1, or the acceptance of that text"
-        )
-    return given, profile.with_ratio(given / profile.steps_matched)
-
-
-def check_parts(model: Model, runtime: Runtime, gpu: Gpu) -> None:
-    """Refuse GPUs without a link, and a model that the runtime has no kernels for. Raises UsageError."""
-    if model.parallel.tp > 1 and not gpu.link_bandwidth_bytes_per_s:
-        raise UsageError(
-            f"{gpu.name} has no link to another GPU, so --tp {model.parallel.tp} cannot be priced; give "
-            f"--tp 1, or add link_bandwidth_bytes_per_s with its source to {gpu.path or 'its file'}"
-        )
-    if runtime.attention == "unfused" and (model.experts is not None or model.blocks(Latent)):
-        raise UsageError(
-            f"runtime {runtime.name} runs the kernels of a paper on dense models; {model.name} has experts: "
-            "choose --runtime vllm, sglang or cuda-graph"
+            f"{self.name} was given as an object of Python; a command can only name it: give its name"
         )
 
 
-def traffic_of(prompt_tokens: float | None, output_tokens: float | None) -> Traffic | None:
-    """Mean tokens of a server's requests; None where none were given. Raises UsageError for one alone."""
-    if prompt_tokens is None and output_tokens is None:
-        return None
-    if prompt_tokens is None or output_tokens is None:
-        raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
-    for name, value in (("prompt", prompt_tokens), ("output", output_tokens)):
-        if not 1.0 <= value < np.inf:
-            raise UsageError(f"{name} tokens {value:g}: a finite number from 1 is needed")
-    return Traffic(prompt_tokens=float(prompt_tokens), output_tokens=float(output_tokens))
+def argument(default: Any, type_: Type, help_: str, section: str = "", **more: Any) -> Any:
+    """A field of a record of arguments; more: further fields of `Argument`."""
+    return field(
+        default=default, metadata={"type": type_, "help": help_, "section": section, **more}, kw_only=True
+    )
 
 
-def draft_model_of(model: ModelName | None, dtype: str | None) -> Model | None:
-    """The model that drafts, in the dtype of the target. Raises SpecError for an unknown name."""
-    if model is None:
-        return None
-    return with_dtypes(model if isinstance(model, Model) else load_model(model), dtype)
+_DECLARED: dict[type, dict[str, Argument]] = {}
+
+
+def declared(record: Any) -> dict[str, Argument]:
+    """The arguments that a record declares, by name, in their order."""
+    if record not in _DECLARED:
+        _DECLARED[record] = _read(record)
+    return _DECLARED[record]
+
+
+def _read(record: Any) -> dict[str, Argument]:
+    return {
+        each.name: Argument(
+            name=each.name,
+            default=each.default,
+            **{"option": f"--{each.name.replace('_', '-')}", **each.metadata},
+        )
+        for each in fields(record)
+        if each.metadata
+    }
+
+
+def check(given: Mapping[str, object], known: Mapping[str, Argument], what: str = "argument") -> None:
+    """Refuse unknown arguments, and values of another type than theirs or out of range. Raises UsageError."""
+    for name in given:
+        if name not in known:
+            raise UsageError(unknown_name(what, name, known))
+    for name, each in known.items():
+        if name in given:
+            each.check(given[name])
+
+
+def check_types(given: Mapping[str, object], types: Mapping[str, Type]) -> None:
+    """Refuse values of another type than theirs. Raises UsageError."""
+    for name, each in types.items():
+        check_kind(name, given[name], each.wanted, each.allowed)
+
+
+def takes(record: Callable[P, object]) -> Callable[[Callable[..., T]], Callable[Concatenate[Any, P], T]]:
+    """Give a function whose keywords are a record's arguments their signature, for readers and checkers."""
+
+    def of(function: Callable[..., T]) -> Callable[Concatenate[Any, P], T]:
+        own = inspect.signature(function)
+        kept = [each for each in own.parameters.values() if each.kind is not each.VAR_KEYWORD]
+        arguments = inspect.signature(record).parameters.values()
+        function.__signature__ = own.replace(parameters=[*kept, *arguments])  # type: ignore[attr-defined]
+        return function
+
+    return of
+
+
+_DTYPES = ("fp16", "bf16", "fp32", "fp8", "fp8_block", "int8", "nvfp4")
+_WEIGHTS = (*_DTYPES, "int4", "mxfp4")
+_MACHINE, _DRAFTS, _FORMATS = "Engine and GPUs", "Drafts and acceptance", "Number formats"
+_REQUESTS, _ASKED = "Requests", "What is asked for"
+
+
+class Declared:
+    """A record whose fields are arguments."""
+
+    always: ClassVar[tuple[str, ...]] = ()
+    """Arguments that are named even at their defaults."""
+
+    def __post_init__(self) -> None:
+        check(self.values, declared(type(self)))
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """Every argument by name."""
+        return {name: getattr(self, name) for name in declared(type(self))}
+
+    @property
+    def changed(self) -> dict[str, Any]:
+        """The arguments that differ from the defaults, and those that are always named."""
+        known = declared(type(self))
+        return {
+            name: value
+            for name, value in self.values.items()
+            if name in self.always or not _is_default(value, known[name].default)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Arguments(Declared):
+    """What a scenario is made from: names, files or loaded objects."""
+
+    always = ("gpu", "model", "drafter")
+
+    gpu: str | Gpu = argument(DEFAULT_GPU, GPU, "GPU (`medusa-sim specs` lists them).", _MACHINE, names="gpu")
+    model: ModelName = argument(
+        DEFAULT_MODEL, MODEL, "Model, or the path of a Hugging Face config.json.", _MACHINE, names="model"
+    )
+    runtime: str | Runtime | None = argument(
+        None, RUNTIME,
+        f"The engine, or how kernels launch [by the drafter: medusa {RUNS_TREES}, others {RUNS_CHAINS}].",
+        _MACHINE, names="runtime",
+    )  # fmt: skip
+    drafter: str = argument(
+        DEFAULT_DRAFTER, WORD, "What proposes the candidates: {names}.", _DRAFTS, names="drafter"
+    )
+    acceptance: Given = argument(
+        None, ANY,
+        "A profile's name, a TOML or CSV file, one rate for every draft (0.7), rates by position "
+        "(0.78,0.60,0.42), or a mean length with its drafts (2.8@3) [medusa, eagle: the model's own profile, "
+        "else a borrowed one].",
+        _DRAFTS, names="profile",
+    )  # fmt: skip
+    heads: int | None = argument(
+        None, WHOLE,
+        "Trained Medusa heads; as many run as a tree is deep [all of the profile; a curve has 5].",
+        _DRAFTS, least=1, most=LONGEST_DRAFT,
+    )  # fmt: skip
+    draft_model: ModelName | None = argument(
+        None, MODEL, "Model of --drafter draft-model and pard.", _DRAFTS, names="model"
+    )
+    draft_runtime: str | Runtime | None = argument(
+        None, RUNTIME, "How the draft model launches [as --runtime].", _DRAFTS, names="runtime"
+    )
+    draft_vocab: int | None = argument(
+        None, WHOLE, "Output tokens of an EAGLE layer's own head.", _DRAFTS, least=1
+    )
+    max_drafts: int = argument(
+        MAX_DRAFTS, WHOLE, "Longest draft that is searched (num_speculative_tokens).", _DRAFTS,
+        least=1, most=LONGEST_DRAFT,
+    )  # fmt: skip
+    chain_only: bool | None = argument(
+        None, FLAG, "Search chains only, or trees too [chains where the runtime has no tree attention].",
+        _DRAFTS, option="--chain-only/--trees",
+    )  # fmt: skip
+    match_rate: float | None = argument(
+        None, NUMBER,
+        "Of --drafter ngram and suffix: share of the steps that find drafts [the profile's, else its first "
+        "rate / 0.53].",
+        _DRAFTS, above=0,
+    )  # fmt: skip
+    prompt_tokens: float | None = argument(
+        None, NUMBER,
+        "Mean prompt of a server's requests, which ride on decode steps: itl_us, tpot_us, tokens_per_s [none "
+        "ride].",
+        _REQUESTS, above=0,
+    )  # fmt: skip
+    output_tokens: float | None = argument(
+        None, NUMBER, "Mean output of these requests (with --prompt-tokens).", _REQUESTS, above=0
+    )
+    workload: str | None = argument(
+        None, WORD,
+        "Category of MT-bench whose acceptance to take instead of the mean (writing, coding, ...).",
+        _DRAFTS,
+    )  # fmt: skip
+    lossless: bool = argument(
+        False, FLAG,
+        "Only tokens that the model itself would emit: greedy instead of typical acceptance.",
+        _DRAFTS,
+    )  # fmt: skip
+    dtype: str | None = argument(
+        None, WORD, "Arithmetic of the linear layers [the model's].", _FORMATS, choices=_DTYPES
+    )
+    weight_dtype: str | None = argument(
+        None, WORD,
+        "Stored weights [as --dtype]; int4, mxfp4, and int8 under 16 bits, are weight-only.",
+        _FORMATS, choices=_WEIGHTS,
+    )  # fmt: skip
+    kv_dtype: str | None = argument(
+        None, WORD, "KV cache.", _FORMATS, choices=("fp16", "bf16", "fp32", "fp8")
+    )
+    tp: int = argument(1, WHOLE, "GPUs that share the model (tensor parallelism).", _MACHINE, least=1)
+    ep: int = argument(
+        1, WHOLE, "Groups of these GPUs among which whole experts are split; 1 splits every expert over all.",
+        _MACHINE, least=1,
+    )  # fmt: skip
+    dp_attention: bool = argument(
+        False, FLAG, "Attention of other sequences on every GPU, as SGLang's --enable-dp-attention.", _MACHINE
+    )
+    overlap: str | None = argument(
+        None, WORD,
+        "How far candidates of one sequence share experts [chain, or tree where trees are run].",
+        _MACHINE, choices=("chain", "tree", "independent", "disjoint"),
+    )  # fmt: skip
+    latency: LatencyName | LatencyModel = argument(
+        "calibrated", LATENCY,
+        "roofline: the datasheet's limits. calibrated: fitted kernels. measured: a profile's rows.",
+        _MACHINE, choices=("calibrated", "roofline", "measured"),
+    )  # fmt: skip
+    kernels: str | None = argument(
+        None, WORD,
+        "Kernel set [default: torch for fp16, sglang for bf16 and fp8, paper with --runtime paper].",
+        _MACHINE,
+    )  # fmt: skip
+    fallback: Fallback = argument(
+        "refuse", WORD,
+        "With --latency measured, for shapes that were not measured: refuse, or predict as calibrated.",
+        _MACHINE, choices=("refuse", "calibrated"),
+    )  # fmt: skip
+    scope: Scope = argument(
+        "model", WORD,
+        "model: all that an engine runs. block: the Medusa paper's simplified block.",
+        _ASKED, choices=("model", "block"),
+    )  # fmt: skip
+    baseline: Baseline = argument(
+        "same", WORD,
+        "Divide by plain decoding at the same batch and length, or (as the paper's plots) at batch 1, 1024.",
+        _ASKED, choices=("same", "fixed"),
+    )  # fmt: skip
+    price: float | None = argument(
+        None, NUMBER,
+        "Dollars per GPU-hour [the dated list price of `medusa-sim specs prices`, where there is one].",
+        _ASKED, above=0,
+    )  # fmt: skip
+    data_dir: DataDir = argument(
+        None, PATH,
+        "Your own specs and profiles, searched before the shipped ones [default: $MEDUSA_SIM_DATA_DIR, else "
+        "the platform's user data folder].",
+        "Output",
+    )  # fmt: skip
+
+
+ARGUMENTS = declared(Arguments)
+"""What a scenario takes, by name."""
+
+
+def words_of(given: Mapping[str, object], known: Mapping[str, Argument] = ARGUMENTS) -> list[str]:
+    """Arguments as words of the command line. Raises UsageError for an object that no option can name."""
+    return [word for name, value in given.items() for word in known[name].words(value)]
+
+
+def _is_default(value: object, default: object) -> bool:
+    return value is default or (isinstance(value, str | int | float) and value == default)

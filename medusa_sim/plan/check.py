@@ -20,7 +20,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.plan.arguments import NUMBER, WHOLE, check_kinds
+from medusa_sim.plan.arguments import NUMBER, WHOLE, check_types
 from medusa_sim.plan.defaults import DEFAULT_SEQ_LEN
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
@@ -108,7 +108,7 @@ class EngineRun:
         )
 
 
-_KINDS = {
+_TYPES = {
     **dict.fromkeys(("batch", "seq_len", "drafts"), WHOLE),
     **dict.fromkeys(("tokens_per_s", "tpot_ms", "itl_ms", "tokens_per_step", "plain_tpot_ms"), NUMBER),
 }
@@ -117,8 +117,8 @@ _LEAST = {"batch": 1, "seq_len": 1, "drafts": 0, "tokens_per_step": 1}
 
 def _check_numbers(given: Mapping[str, Any]) -> None:
     """Refuse what is no number of its kind and range. Raises UsageError."""
-    check_kinds(given, dict.fromkeys(_KINDS), _KINDS)
-    for name in _KINDS:
+    check_types(given, {name: each for name, each in _TYPES.items() if given[name] is not None})
+    for name in _TYPES:
         value, least = given[name], _LEAST.get(name, 0)
         if value is None or (least <= value < math.inf and (value > 0.0 or name == "drafts")):
             continue

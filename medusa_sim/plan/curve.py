@@ -5,9 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.plan.defaults import FREE_WITHIN
 
-FREE_WITHIN = 1.10
-"""Overhead up to which candidates count as free."""
 CLIFF = 0.05
 """Rise of the step between two neighbouring counts that is called a cliff."""
 CHEAPER = 0.01

@@ -13,8 +13,14 @@ TYPICAL = "typical-"
 """Profiles that stand for a drafter where nobody measured its model: an assumption, and called one."""
 MAX_DRAFTS = 16
 """Longest draft that is searched."""
+LONGEST_DRAFT = 64
+"""Drafts, or heads, in a row at most."""
 CANDIDATES_MAX = 256
 """Largest tree searched; verification has long been compute-bound there."""
+FREE_WITHIN = 1.10
+"""Overhead up to which candidates count as free."""
+SWITCHING_GAIN = 0.03
+"""A gain below this is not worth another row (docs/method.md, schedule)."""
 RUNS_TREES = "cuda-graph"
 """Kernels in a graph, without an engine: no current engine runs the trees of Medusa's heads."""
 RUNS_CHAINS = "vllm"

@@ -19,11 +19,10 @@ from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree, Path
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import CANDIDATES_MAX, MAX_DRAFTS
+from medusa_sim.plan.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
 from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.registry import drafter_kind
 
-MAX_HEADS = 64
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""
 
@@ -40,10 +39,12 @@ class Drafting:
     max_drafts: int = MAX_DRAFTS
 
     def __post_init__(self) -> None:
-        if not 1 <= self.max_drafts <= 64:
-            raise UsageError(f"draft length {self.max_drafts}: whole numbers from 1 to 64 are allowed")
-        if not 1 <= self.parts.heads <= MAX_HEADS:
-            raise UsageError(f"heads {self.parts.heads}: whole numbers from 1 to {MAX_HEADS} are allowed")
+        if not 1 <= self.max_drafts <= LONGEST_DRAFT:
+            raise UsageError(
+                f"draft length {self.max_drafts}: whole numbers from 1 to {LONGEST_DRAFT} are allowed"
+            )
+        if not 1 <= self.parts.heads <= LONGEST_DRAFT:
+            raise UsageError(f"heads {self.parts.heads}: whole numbers from 1 to {LONGEST_DRAFT} are allowed")
         self.kind.check_parts(self.parts)
 
     @property

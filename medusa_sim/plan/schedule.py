@@ -14,9 +14,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
-
-SWITCHING_GAIN = 0.03
-"""A gain below this is not worth another row (docs/method.md, schedule)."""
+from medusa_sim.plan.defaults import SWITCHING_GAIN
 
 
 @dataclass(frozen=True, slots=True)

@@ -169,11 +169,11 @@ class Surface:
         Narrow weights lose where a GPU's share of a layer is small: each kernel's start then counts more.
         """
         scenario = self.scenario
-        asked = {"dtype": scenario.given["dtype"], "weight_dtype": scenario.given["weight_dtype"]}
-        if scenario.scope == "block" or not any(asked.values()):
+        asked = scenario.arguments
+        if scenario.scope == "block" or not (asked.dtype or asked.weight_dtype):
             return None
         try:
-            published = scenario.but(**dict.fromkeys(asked), kernels=None)
+            published = scenario.but(dtype=None, weight_dtype=None, kernels=None)
             plain = decode_step(published.setting, self.batch[0], self.seq_len[0])
         except MedusaSimError:  # the GPU has no kernels for it
             return None

@@ -11,7 +11,8 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.latency.base import Bound
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.cost import usd_per_million_tokens
-from medusa_sim.plan.curve import FREE_WITHIN, NEAR_BEST
+from medusa_sim.plan.curve import NEAR_BEST
+from medusa_sim.plan.defaults import FREE_WITHIN
 from medusa_sim.plan.insights import Answer, Free
 from medusa_sim.plan.limit import InEngine
 from medusa_sim.plan.scenario import Scenario

@@ -16,7 +16,6 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import CoverageError, MedusaSimError, UsageError
-from medusa_sim.plan.arguments import ModelName
 from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
@@ -28,6 +27,7 @@ from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.formats import FORMATS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model
+from medusa_sim.specs.models import ModelName
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.registry import drafter_kind
 from medusa_sim.step.server import first_token_us

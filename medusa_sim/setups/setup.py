@@ -9,13 +9,12 @@ from typing import Any
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.arguments import ModelName
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.formats import FORMATS, HALVES, format_of
 from medusa_sim.specs.gpu import gpu_names
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import load_model
+from medusa_sim.specs.models import ModelName, load_model
 
 PLAIN = "none"
 """The drafter of a set-up that does not speculate."""

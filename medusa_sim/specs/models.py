@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -35,6 +35,8 @@ from medusa_sim.specs.model import (
     with_dtypes,
 )
 from medusa_sim.specs.strict import Text, converted
+
+ModelName: TypeAlias = str | os.PathLike[str] | Model
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")

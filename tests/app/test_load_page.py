@@ -10,6 +10,7 @@ import answers
 from chosen import SetUp
 from conftest import Opened, charts, commands, csv_rows, metrics, printed
 
+from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.report.numbers import significant
 
 EAGLE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs": 64, "tpot": 12}
@@ -17,8 +18,7 @@ EAGLE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs"
 
 def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
     page = opened("load", **EAGLE)
-    asked = answers.LoadQuestion(policy="3", prompt_tokens=512, output_tokens=256, tpot_ms=12, ttft_ms=None,
-                                 max_num_seqs=64, burstiness=1.0)  # fmt: skip
+    asked = LoadArguments(policies=("none", "3"), tpot_ms=12.0, max_num_seqs=64)
     found = answers.load(SetUp(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), asked)
     plain, drafting = found.carried
     shown = metrics(page)

@@ -11,6 +11,9 @@ from medusa_sim.cli import cli
 from medusa_sim.cli.group import COMMANDS
 from medusa_sim.cli.sections import FEWEST, FIRST, MOST_FIRST, SECTIONS, Sectioned
 from medusa_sim.export import ENGINES
+from medusa_sim.load.arguments import LOAD
+from medusa_sim.plan.arguments import ARGUMENTS, Argument
+from medusa_sim.plan.question import QUESTION
 from medusa_sim.step.drafter.registry import drafter_names
 
 
@@ -51,8 +54,14 @@ def test_help_names_all_that_an_option_takes(option: str, names: tuple[str, ...]
 
 
 def test_sections_name_options_that_exist_once() -> None:
-    named = [name for _, names in SECTIONS for name in names]
+    named = [name for names in SECTIONS.values() for name in names]
     assert len(named) == len(set(named))
     known = {option for command in _commands().values() for option in _options(command)}
-    assert set(named) <= known
+    assert set(named) <= known | {"--help"}
     assert set(FIRST) <= known
+
+
+@pytest.mark.parametrize("known", [ARGUMENTS, LOAD, QUESTION])
+def test_every_argument_stands_under_a_heading_of_the_help(known: dict[str, Argument]) -> None:
+    assert {each.section for each in known.values()} - {""} <= set(SECTIONS)
+    assert all(each.help.endswith((".", "]")) or "{names}" in each.help for each in known.values())

@@ -211,8 +211,7 @@ def test_tree_verification_equals_running_each_path_alone(window: int | None) ->
                 assert torch.allclose(model(text)[0, -1], hidden[b, node], atol=1e-12)
 
 
-@pytest.mark.parametrize("by_paths", [True, False])
-def test_cache_after_compaction_equals_a_fresh_prefill(by_paths: bool) -> None:
+def test_cache_after_compaction_equals_a_fresh_prefill() -> None:
     """Keys and values of ragged sequences after accepting different paths of one tree."""
     model = tiny_llama()
     tree = CandidateTree.cartesian([3, 2, 2])
@@ -227,17 +226,13 @@ def test_cache_after_compaction_equals_a_fresh_prefill(by_paths: bool) -> None:
             tokens, cache=cache, tree_mask=torch.from_numpy(tree.mask), depths=torch.from_numpy(tree.depths)
         )
         nodes = [[0] + [index[path[: d + 1]] for d in range(len(path))] for path in paths]
-        padded = torch.tensor([row + [5] * (4 - len(row)) for row in nodes])
         alone = model.new_cache(batch=1, capacity=40)
         alone.keys, alone.values, alone.lengths = (
             *(store[:, :1].clone() for store in (cache.keys, cache.values)),
             cache.lengths[:1].clone(),
         )
         nodes[2] = []  # the third sequence is finished
-        if by_paths:
-            cache.keep(nodes)
-        else:
-            cache.compact(padded, torch.tensor([4, 3, 0, 4]))
+        cache.keep(nodes)
         alone.keep(nodes[:1])
         for mine, theirs in zip(alone.rows(0), cache.rows(0), strict=True):
             assert torch.equal(mine, theirs)

@@ -13,8 +13,8 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.load.question import load_test
+from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.scenario import Scenario as PlanScenario
 
 WRONG: dict[str, Any] = {
     "none": None,
@@ -46,7 +46,7 @@ def _scenario() -> ms.Scenario:
 
 def _calls() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], list[str]]]:
     """Name, function, sound arguments, and the arguments that are made wrong."""
-    scenario, ours = _scenario(), list(PlanScenario.__init__.__kwdefaults__ or {})
+    scenario, ours = _scenario(), list(ARGUMENTS)
     answer = scenario.recommend(batch=(1, 2))
     load = [name for name in inspect.signature(load_test).parameters if name not in ("scenario", "policies")]
     asked = [name for name in Question.__dataclass_fields__ if not name.startswith("batch")]

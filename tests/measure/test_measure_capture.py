@@ -6,21 +6,22 @@ import dataclasses
 import subprocess
 import sys
 import time
+from functools import partial
 
 import pytest
 
 torch = pytest.importorskip("torch")
 
-from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
+from decoder_models import tiny_config, tiny_llama  # noqa: E402
 from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTensorMode  # noqa: E402
 
 from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.decoder.cache import KVCache  # noqa: E402
-from medusa_sim.decoder.fast_step import graphed_forward, verified  # noqa: E402
+from medusa_sim.decoder.fast_step import graphed_forward, verify_slots  # noqa: E402
 from medusa_sim.errors import UsageError  # noqa: E402
 from medusa_sim.measure import clocks, graphs, hardware  # noqa: E402
 from medusa_sim.measure.attention_kernel import attention_kernels  # noqa: E402
-from medusa_sim.measure.decoder_steps import full_step, random_weights, step_grid, steps_of  # noqa: E402
+from medusa_sim.measure.decoder_steps import random_weights, step_grid, step_us, steps_of  # noqa: E402
 from medusa_sim.measure.environment import environment, torch_device  # noqa: E402
 from medusa_sim.measure.kernels import CALLS, Pool, calls  # noqa: E402
 from medusa_sim.measure.shapes import Case, cases  # noqa: E402
@@ -46,15 +47,13 @@ def without_data(mode: FakeTensorMode, cache: KVCache) -> None:
 
 
 @pytest.mark.parametrize("splits", [False, True])
-def test_captured_steps_ask_for_no_value(splits: bool) -> None:
-    """Heads, verification, choice and compaction of every tree, and the forward of `decode --step`."""
+def test_captured_forwards_ask_for_no_value(splits: bool) -> None:
+    """The forward of `decode --step` and of timed steps, for trees and plain steps."""
     model = tiny_llama(31, dtype=torch.float32)
     model.splits_attention = splits
     cache = model.new_cache(batch=2, capacity=64)
     cache.lengths += 9
-    heads = tiny_heads(model, count=3)
     with torch.inference_mode():
-        steps = [full_step(model, heads, tree, cache, 2) for tree in TREES.values()]
         mask, depths = torch.from_numpy(TREE.mask), torch.from_numpy(TREE.depths)
         tokens = torch.zeros(2, TREE.candidates, dtype=torch.long)
         model(tokens, cache=cache)  # tables of rotations are made before a capture
@@ -64,9 +63,11 @@ def test_captured_steps_ask_for_no_value(splits: bool) -> None:
                 cache.lengths.tolist()  # what this test can see
             with pytest.raises(DataDependentOutputException):
                 model(tokens, cache=cache)  # the eager forward reads the lengths
-            for step, tree in zip(steps, TREES.values(), strict=True):
-                assert step().shape == (2, tree.candidates)
-            assert verified(model, cache, 32, tokens, mask, depths).shape == (2, TREE.candidates, 32)
+            for filled in (False, True):
+                found = verify_slots(model, cache, 32, tokens, mask, depths, filled=filled)
+                assert found.shape == (2, TREE.candidates, 32)
+                plain = verify_slots(model, cache, 10, tokens[:, :1], mask[:1, :1], depths[:1], filled=filled)
+                assert plain.shape == (2, 1, 32)
 
 
 def test_timed_kernels_ask_for_no_value() -> None:
@@ -93,10 +94,11 @@ def test_attention_in_two_parts_is_masked_attention(batch: int, dtype: str, with
         model(torch.randint(0, 31, (batch, 53), generator=generator), cache=cache)
         cache.lengths += 53
         tokens = torch.randint(0, 31, (batch, TREE.candidates), generator=generator)
-        for given in ({}, {"kv_len": 53 + TREE.candidates, "filled": True}):
+        fixed = partial(verify_slots, model, cache, 53 + TREE.candidates, tokens, mask, depths, filled=True)
+        for forward in (partial(model, tokens, cache=cache, tree_mask=mask, depths=depths), fixed):
             found = []
             for model.splits_attention in (False, True):
-                found.append(model(tokens, cache=cache, tree_mask=mask, depths=depths, **given))
+                found.append(forward())
             gap = (found[1] - found[0]).abs().max() / found[0].abs().max()
             assert 0.0 < gap < within  # two ways to one number, and not one way twice
 
@@ -193,12 +195,18 @@ class TestOnCuda:
         model, heads = random_weights(config, dtype=torch.float16, device=device, heads=3)
         model.splits_attention = splits
         with torch.inference_mode():
-            for step in steps_of(model, heads, TREES, batch=2, seq_len=200).values():
-                eager = step().clone()
-                graph, result = graphs.capture(step, device)
-                graph.replay()
-                torch.cuda.synchronize(device)
-                assert (result == eager).float().mean() > 0.9
+            for graphed in (False, True):
+                for step in steps_of(model, heads, TREES, batch=2, seq_len=200, graphs=graphed).values():
+                    assert 0.0 < step_us(step, device, time.perf_counter) < 1e6
+            cache = model.new_cache(batch=2, capacity=200 + TREE.candidates)
+            cache.keys.normal_()
+            cache.values.normal_()
+            cache.lengths += 200
+            mask, depths = torch.from_numpy(TREE.mask).to(device), torch.from_numpy(TREE.depths).to(device)
+            tokens = torch.arange(2 * TREE.candidates, device=device).view(2, -1)
+            eager = model(tokens, cache=cache, tree_mask=mask, depths=depths)
+            found = graphed_forward(model, cache)(tokens, mask, depths)
+            assert (found - eager).abs().max() < 2e-2 * eager.abs().max()
 
     def test_a_grid_leaves_no_memory_behind(self, device: torch.device) -> None:
         config = tiny_config(101, hidden_size=256, head_dim=64)
@@ -220,16 +228,8 @@ class TestOnCuda:
         found = []
         with torch.inference_mode():
             for model.splits_attention in (False, True):
-                found.append(
-                    model(
-                        tokens,
-                        cache=cache,
-                        tree_mask=mask,
-                        depths=depths,
-                        kv_len=1024 + TREE.candidates,
-                        filled=True,
-                    )
-                )
+                slots = 1024 + TREE.candidates
+                found.append(verify_slots(model, cache, slots, tokens, mask, depths, filled=True))
         assert (found[1] - found[0]).abs().max() < 2e-2 * found[0].abs().max()
 
     def test_rates_of_the_card(self, device: torch.device) -> None:

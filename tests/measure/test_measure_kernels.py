@@ -16,7 +16,8 @@ from decoder_models import tiny_config  # noqa: E402
 from torch.nn import functional  # noqa: E402
 
 from medusa_sim.cli import cli  # noqa: E402
-from medusa_sim.decoder.model import Attention, Step  # noqa: E402
+from medusa_sim.decoder.model import Attention  # noqa: E402
+from medusa_sim.decoder.step import CachedStep  # noqa: E402
 from medusa_sim.latency.base import Source  # noqa: E402
 from medusa_sim.latency.measured import MeasuredLatency  # noqa: E402
 from medusa_sim.latency.profile import load_profile  # noqa: E402
@@ -160,7 +161,7 @@ def test_fused_attention_is_the_decoders(pool: Pool) -> None:
     for name, value in flat.items():
         module._modules[f"{name}_proj"] = lambda _, value=value: value.reshape(10, -1)
     module._modules["o_proj"] = lambda x: x
-    step = Step(
+    step = CachedStep(
         2, torch.ones(2, 5, 1, 8), torch.zeros(2, 5, 1, 8), held["cache"], held["slots"], held["bias"], 12
     )
     assert torch.equal(module(torch.zeros(10, 32), step).view(2, 5, -1), call())

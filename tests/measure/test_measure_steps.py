@@ -19,12 +19,18 @@ from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 
 from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
+from medusa_sim.decoder.generate import (  # noqa: E402
+    Decoding,
+    GenerationSettings,
+    eager_forward,
+    generate,
+)
+from medusa_sim.decoder.medusa import MedusaDrafter  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
 from medusa_sim.measure.cells import StepMeta, StepRow, read_steps, write_steps  # noqa: E402
 from medusa_sim.measure.decoder_steps import (  # noqa: E402
     full_step,
     interleaved,
-    random_inputs,
     step_grid,
 )
 from medusa_sim.measure.record import write_meta  # noqa: E402
@@ -113,9 +119,15 @@ def test_a_step_does_the_decoders_work_and_comes_back(accepted: int) -> None:
     cache.values.normal_()
     cache.lengths += 7
     before = cache.keys.clone()
+    forward = eager_forward(model, cache)
+    states: list[torch.Tensor] = []
+
+    def noted(tokens: torch.Tensor, mask: torch.Tensor, depths: torch.Tensor) -> torch.Tensor:
+        states.append(forward(tokens, mask, depths))
+        return states[-1]
+
     with torch.inference_mode():
-        best = full_step(model, heads, TREE, cache, accepted)()
-    assert best.shape == (2, 6)
+        full_step(model, heads, TREE, cache, accepted, noted)()
     assert cache.lengths.tolist() == [7, 7]
     assert torch.equal(cache.keys[:, :, :, :7], before[:, :, :, :7])
     fresh = model.new_cache(batch=2, capacity=20)
@@ -123,16 +135,34 @@ def test_a_step_does_the_decoders_work_and_comes_back(accepted: int) -> None:
     fresh.values.copy_(cache.values)
     fresh.lengths += 7
     with torch.inference_mode():
-        from medusa_sim.decoder.medusa import MedusaDrafter
-
-        tokens, hidden = random_inputs(model, TREE, 2)
-        draft = MedusaDrafter(model, heads, TREE).propose(tokens[:, 0], hidden, ())
-        states = model(draft.tokens, cache=fresh, tree_mask=draft.mask, depths=draft.depths)
-        assert torch.equal(model.logits(states).argmax(-1), best)
+        generator = torch.Generator().manual_seed(0)
+        hidden = torch.randn(2, model.config.hidden_size, generator=generator, dtype=model.dtype)
+        roots = torch.zeros(2, dtype=torch.long)
+        draft = MedusaDrafter(model, heads, TREE).propose(roots, hidden, ())
+        found = model(draft.tokens, cache=fresh, tree_mask=draft.mask, depths=draft.depths)
+        assert torch.equal(found, states[0])
         depth = min(accepted, TREE.depth)
-        nodes = torch.tensor([[0, 1, 3, 5][: depth + 1]] * 2)
-        fresh.compact(nodes, torch.full((2,), depth + 1))
+        fresh.keep([[0, 1, 3, 5][: depth + 1]] * 2)
     assert torch.equal(cache.keys[:, :, :, 7 : 8 + depth], fresh.keys[:, :, :, 7 : 8 + depth])
+
+
+def test_the_timed_step_is_the_one_that_generate_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = tiny_llama(dtype=torch.float32)
+    heads = tiny_heads(model, count=3)
+    ran: list[int] = []
+    own = Decoding.step
+
+    def counted(decoding: Decoding) -> list[list[int]]:
+        ran.append(decoding.drafter.nodes)
+        return own(decoding)
+
+    monkeypatch.setattr(Decoding, "step", counted)
+    cache = model.new_cache(batch=1, capacity=20)
+    with torch.inference_mode():
+        full_step(model, heads, TREE, cache, 2, eager_forward(model, cache))()
+    assert ran == [TREE.candidates]
+    run = generate(model, [[1, 2]], GenerationSettings(max_new_tokens=6), MedusaDrafter(model, heads, TREE))
+    assert len(ran) == 1 + run.steps
 
 
 def measured_rows(factor: dict[int, float], *, wobble: float = 0.0, launch_us: float = 2.0) -> list[StepRow]:

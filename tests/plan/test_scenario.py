@@ -155,7 +155,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
             UsageError,
             "such a pair cannot",
         ),
-        ({"max_drafts": 0}, UsageError, "draft length"),
+        ({"max_drafts": 0}, UsageError, "max drafts 0: whole numbers from 1"),
         ({"heads": 1, "acceptance": "paper-fig21"}, UsageError, "curve measured with 5 heads"),
     ],
 )

@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.schedule import SWITCHING_GAIN, BatchRange, merge_batches
+from medusa_sim.plan.defaults import SWITCHING_GAIN
+from medusa_sim.plan.schedule import BatchRange, merge_batches
 
 
 def speedups(batches: int, configurations: int) -> st.SearchStrategy[np.ndarray]:

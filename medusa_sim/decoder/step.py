@@ -1,0 +1,139 @@
+"""What the layers of one forward share, made the plain way: right for any trees, batches and lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.config import DecoderConfig
+from medusa_sim.decoder.rotary import Rotations
+from medusa_sim.decoder.tree_attention import attend, attention_mask, mask_bias
+
+Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+"""(tokens (batch, n), tree mask, depths) -> hidden states (batch, n, hidden) of one verification."""
+
+
+class Step:
+    """Whole texts without a cache, as in training: a token sees itself and those before it.
+
+    cos, sin: rotations of the tokens, (.., q, 1, head_dim). mask: which keys a query sees, if not all these.
+    """
+
+    __slots__ = ("batch", "cos", "mask", "sin")
+
+    def __init__(self, batch: int, cos: Tensor, sin: Tensor, mask: Tensor | None = None) -> None:
+        self.batch, self.cos, self.sin, self.mask = batch, cos, sin, mask
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Takes new rows (batch, q, kv_heads, head_dim) of a layer; returns the keys and values to look at,
+        (batch, kv_heads, kv_len, head_dim).
+        """
+        return k.transpose(1, 2), v.transpose(1, 2)
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """Attention of rows (batch, kv_heads, group * q, head_dim): a group's heads, one after the other."""
+        group = q.shape[2] // keys.shape[2]
+        q = q.view(q.shape[0], -1, keys.shape[2], q.shape[3])
+        keys, values = (each.repeat_interleave(group, 1) for each in (keys, values))
+        return functional.scaled_dot_product_attention(
+            q, keys, values, attn_mask=self.mask, is_causal=self.mask is None
+        )
+
+
+class CachedStep(Step):
+    """New tokens behind the committed ones of a cache.
+
+    slots: (batch, q), where their keys go. mask: additive, (batch, 1, group * q, kv_len) over the first
+    `kv_len` slots; None: every query sees all of them.
+    """
+
+    __slots__ = ("cache", "kv_len", "slots")
+
+    def __init__(
+        self,
+        batch: int,
+        cos: Tensor,
+        sin: Tensor,
+        cache: KVCache,
+        slots: Tensor,
+        mask: Tensor | None,
+        kv_len: int,
+    ) -> None:
+        super().__init__(batch, cos, sin, mask)
+        self.cache, self.slots, self.kv_len = cache, slots, kv_len
+
+    def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Stores the rows, and returns the first slots."""
+        self.cache.write(layer, self.slots, k, v)
+        return self.cache.first(layer, self.kv_len)
+
+    def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
+        """As `Step.attend`, each K/V row read once for its group."""
+        return attend(q, keys, values, self.mask)
+
+
+def causal_step(config: DecoderConfig, rotations: Rotations, tokens: Tensor, dtype: torch.dtype) -> Step:
+    """Of whole texts (batch, q) without a cache."""
+    (batch, query_tokens), device = tokens.shape, tokens.device
+    cos, sin = (table[:query_tokens] for table in rotations.tables(query_tokens, device, dtype))
+    mask, window = None, config.sliding_window
+    if window is not None and query_tokens > window:
+        order = torch.arange(query_tokens, device=device)
+        distance = order[:, None] - order
+        mask = (distance >= 0) & (distance < window)
+    return Step(batch, cos, sin, mask)
+
+
+def cached_step(
+    config: DecoderConfig,
+    rotations: Rotations,
+    cache: KVCache,
+    query_tokens: int,
+    tree_mask: Tensor | None,
+    depths: Tensor | None,
+    offset: int,
+) -> CachedStep:
+    """Of new tokens behind those of a cache, as `Llama.forward` takes them."""
+    scratch_tokens = offset + query_tokens
+    kv_len = cache.require_room(scratch_tokens) + scratch_tokens
+    cos, sin, slots = placed(rotations, cache, kv_len, scratch_tokens, depths, offset)
+    mask = slots_mask(config, cache, query_tokens, tree_mask, depths, offset, kv_len)
+    return CachedStep(cache.batch, cos, sin, cache, slots, mask, kv_len)
+
+
+def placed(
+    rotations: Rotations, cache: KVCache, rows: int, scratch_tokens: int, depths: Tensor | None, offset: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Cosines and sines (batch, q, 1, head_dim) of the new tokens, from tables of `rows`, and their slots."""
+    order = torch.arange(scratch_tokens, device=cache.lengths.device)
+    committed = cache.lengths[:, None]
+    positions = (committed + (order if depths is None else depths))[:, offset:]
+    cos, sin = (table[positions] for table in rotations.tables(rows, order.device, cache.keys.dtype))
+    return cos, sin, committed + order[offset:]
+
+
+def slots_mask(
+    config: DecoderConfig,
+    cache: KVCache,
+    query_tokens: int,
+    tree_mask: Tensor | None,
+    depths: Tensor | None,
+    offset: int,
+    kv_len: int,
+) -> Tensor:
+    """Additive mask over the first slots, made once for all layers: a row for every head of a group."""
+    order = torch.arange(offset + query_tokens, device=cache.lengths.device)
+    mask = attention_mask(
+        cache.lengths,
+        order[offset:, None] >= order if tree_mask is None else tree_mask,
+        kv_len,
+        order if depths is None else depths,
+        offset=offset,
+        sliding_window=config.sliding_window,
+    )
+    return mask_bias(mask, config.group_size, cache.keys.dtype)

@@ -1,0 +1,101 @@
+"""The arguments of a load test, each declared once, as those of a scenario are (`plan.arguments`)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from medusa_sim.plan.arguments import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.plan.defaults import (
+    LOAD_LENGTH_CV,
+    LOAD_OUTPUT_TOKENS,
+    LOAD_PREFIXES,
+    LOAD_PROMPT_TOKENS,
+    LOAD_REQUESTS,
+    LOAD_SEEDS,
+    LOAD_SHARE,
+)
+
+PLAIN = "none"
+DEFAULT_POLICIES = (PLAIN, "schedule")
+BLOCK_TOKENS = 16
+"""vLLM's block size."""
+_REQUESTS, _SERVER, _ASKED = "Requests", "The server", "What is asked for"
+
+
+@dataclass(frozen=True)
+class LoadArguments(Declared):
+    """What `medusa-sim load` asks of a scenario, rates apart."""
+
+    policies: Sequence[Any] = argument(
+        DEFAULT_POLICIES, ANY,
+        "Policies to compare: none, a number of drafts (3), schedule (by requests, computed), "
+        "schedule=1:5,32:3,96:0 (given), schedule-context, adaptive (by measured acceptance, as SGLang), "
+        "budget (most tokens/s at every step).",
+        option="--policy",
+    )  # fmt: skip
+    trace: str | os.PathLike[str] | None = argument(
+        None, PATH, "CSV or Parquet with the arrival, prompt and output tokens of each request.", _REQUESTS
+    )
+    users: int | None = argument(
+        None, WHOLE, "A closed loop instead: so many always in flight.", _REQUESTS, least=1
+    )
+    think_s: float = argument(0.0, NUMBER, "Pause of a user between requests.", _REQUESTS, least=0)
+    requests: int = argument(LOAD_REQUESTS, WHOLE, "Requests to draw.", _REQUESTS, least=1)
+    burstiness: float = argument(
+        1.0, NUMBER, "Shape of gamma-distributed gaps: 1 is Poisson, below comes in bursts.", _REQUESTS,
+        above=0,
+    )  # fmt: skip
+    ramp: float = argument(
+        1.0, NUMBER, "The rate goes to so many times the first, linearly.", _REQUESTS, above=0
+    )
+    prompt_tokens: float = argument(LOAD_PROMPT_TOKENS, NUMBER, "Mean prompt.", _REQUESTS, above=0)
+    output_tokens: float = argument(LOAD_OUTPUT_TOKENS, NUMBER, "Mean output.", _REQUESTS, above=0)
+    length_cv: float = argument(
+        LOAD_LENGTH_CV, NUMBER,
+        "Coefficient of variation of both lengths (log-normal; 0: all equal).",
+        _REQUESTS, least=0, most=10,
+    )  # fmt: skip
+    ttft_ms: float | None = argument(None, NUMBER, "Limit of the time to the first token.", _ASKED, above=0)
+    tpot_ms: float | None = argument(
+        None, NUMBER, "Limit of a request's mean time per token.", _ASKED, above=0
+    )
+    e2e_ms: float | None = argument(None, NUMBER, "Limit of a request's whole time.", _ASKED, above=0)
+    share: float = argument(
+        LOAD_SHARE, NUMBER, "Of the requests that must keep the limits for a rate to count as carried.",
+        _ASKED, above=0, most=1,
+    )  # fmt: skip
+    max_num_seqs: int | None = argument(
+        None, WHOLE, "Requests of one step [the engine's on the card].", _SERVER, least=1
+    )
+    max_num_batched_tokens: int | None = argument(
+        None, WHOLE, "Tokens of one step, prompts among them [the engine's on the card].", _SERVER, least=1
+    )
+    block_size: int = argument(BLOCK_TOKENS, WHOLE, "Tokens of a KV block.", _SERVER, least=1)
+    prefix_hit_rate: float = argument(
+        0.0, NUMBER, "Share of a prompt's tokens found in the cache, below 1.", _REQUESTS, least=0, most=1
+    )
+    prefix: str = argument(
+        LOAD_PREFIXES[0], WORD,
+        "Whose that share is: one text of all requests, held once, or what each session said before.",
+        _REQUESTS, choices=LOAD_PREFIXES,
+    )  # fmt: skip
+    acceptance_spread: float = argument(
+        0.0, NUMBER,
+        "Standard deviation among requests on the logit of their acceptance; the mean stays the profile's.",
+        least=0, most=10,
+    )  # fmt: skip
+    seeds: int | None = argument(
+        None, WHOLE,
+        f"Runs of each policy and rate; the same for every policy [{LOAD_SEEDS}; of a trace 1].",
+        _REQUESTS, least=1, most=100,
+    )  # fmt: skip
+    drop_long: bool = argument(
+        False, FLAG, "Leave out requests that model or KV cache cannot hold.", _REQUESTS
+    )
+
+
+LOAD = declared(LoadArguments)
+"""What a load test takes, by name."""

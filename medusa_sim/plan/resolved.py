@@ -1,0 +1,314 @@
+"""The parts of a scenario: what its arguments name is loaded here, and checked together."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.acceptance.profile import CURVE_HEADS, AcceptanceProfile
+from medusa_sim.data import DataDir
+from medusa_sim.errors import UsageError
+from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.by_name import latency_model
+from medusa_sim.plan.acceptance import acceptance_of
+from medusa_sim.plan.arguments import Arguments
+from medusa_sim.plan.defaults import default_runtime
+from medusa_sim.plan.draft_options import Drafting
+from medusa_sim.plan.grounds import dense_fits, fits_beside, linear_fit, unpacked
+from medusa_sim.plan.speedup import Baseline
+from medusa_sim.specs.attention_backends import Backend, backend_of
+from medusa_sim.specs.feed_forwards import MoE
+from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.mixers import Latent
+from medusa_sim.specs.model import Model, unpacked_where, with_dtypes
+from medusa_sim.specs.models import load_model
+from medusa_sim.specs.parallel import ONE, Parallel
+from medusa_sim.specs.prices import Price, given_price, price_of
+from medusa_sim.specs.recurrent import Recurrent
+from medusa_sim.specs.runtime import Runtime, load_runtime
+from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.step.drafter.base import Drafter, Parts
+from medusa_sim.step.drafter.registry import drafter_kind
+from medusa_sim.step.server import Traffic
+from medusa_sim.step.step import step_kernels
+from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
+from medusa_sim.step.workload import Scope
+from medusa_sim.units import BYTES_PER_ELEMENT
+
+
+class Resolved:
+    """What the arguments of a scenario stand for, and the kernels that its steps rest on."""
+
+    runtime: Runtime
+    model: Model
+    gpu: Gpu
+    parallel: Parallel
+    shard: Model
+    """What one GPU holds of the model."""
+    unpacked_forms: tuple[str, ...] = ()
+    """Formats of the checkpoint that the card has no arithmetic for."""
+    profile: AcceptanceProfile
+    match_rate: float
+    """Share of the steps that verify drafts."""
+    drafting: Drafting
+    chain_only: bool
+    overlap: Overlap
+    traffic: Traffic | None
+    scope: Scope
+    baseline: Baseline
+    price: Price | None
+    latency: LatencyModel
+    kernels: str
+
+    def __init__(self, arguments: Arguments) -> None:
+        """Raises SpecError, DataError or UsageError naming what is unknown or does not fit together."""
+        asked = self.arguments = arguments
+        kind = drafter_kind(asked.drafter)
+        if asked.heads is not None and kind.unit != "head":
+            raise UsageError(
+                f"drafter {asked.drafter} takes no --heads; --max-drafts limits the draft length"
+            )
+        self.scope, self.baseline = asked.scope, asked.baseline
+        self._load_machine()
+        self._load_drafts(kind)
+        self._check_engine()
+        self.overlap = overlap_of(asked.overlap) if asked.overlap else TREE if self.has_trees else CHAIN
+        self.traffic = traffic_of(asked.prompt_tokens, asked.output_tokens)
+        self.price = (
+            price_of(self.gpu.name, asked.data_dir)
+            if asked.price is None
+            else given_price(self.gpu.name, asked.price)
+        )
+        self._load_latency()
+
+    def _load_machine(self) -> None:
+        """Runtime, model, GPU, and what one GPU holds."""
+        asked = self.arguments
+        self.runtime = runtime_of(asked.runtime or default_runtime(asked.drafter), asked.data_dir)
+        published = asked.model if isinstance(asked.model, Model) else load_model(asked.model)
+        self.model = with_dtypes(published, asked.dtype, asked.weight_dtype, asked.kv_dtype)
+        self.gpu = load_gpu(asked.gpu, asked.data_dir) if isinstance(asked.gpu, str) else asked.gpu
+        if asked.dtype is None and asked.weight_dtype is None:
+            self.model, self.unpacked_forms = unpacked_where(self.model, self.gpu.lacks)
+        self.parallel = Parallel(tp=asked.tp, ep=asked.ep, dp_attention=asked.dp_attention)
+        self.shard = on_one_gpu(self.model, self.parallel)
+        _check_parts(self.shard, self.runtime, self.gpu)
+
+    def _load_drafts(self, kind: type[Drafter]) -> None:
+        """Acceptance, and what drafts."""
+        asked = self.arguments
+        profile = acceptance_of(
+            asked.acceptance,
+            kind,
+            model_name=self.model.name,
+            workload=asked.workload,
+            lossless=asked.lossless,
+            data_dir=asked.data_dir,
+        )
+        if kind.unit == "head" and asked.heads is not None:
+            profile = profile.of_heads(asked.heads)
+        self.match_rate, self.profile = matched(asked.match_rate, kind, profile)
+        draft, launched = asked.draft_model, asked.draft_runtime
+        if draft is not None:
+            draft = with_dtypes(draft if isinstance(draft, Model) else load_model(draft), asked.dtype)
+        self.drafting = Drafting(
+            method=asked.drafter,
+            parts=Parts(
+                heads=asked.heads or (profile.heads.heads if profile.heads is not None else CURVE_HEADS),
+                draft=draft,
+                draft_runtime=None if launched is None else runtime_of(launched, asked.data_dir),
+                draft_vocab=asked.draft_vocab,
+                modules=max(self.model.mtp_layers, 1),
+            ),
+            max_drafts=asked.max_drafts,
+        )
+        kind.check(self.drafting.parts, self.model)
+        if draft is not None:
+            on_one_gpu(draft, Parallel(tp=asked.tp))  # a draft that cannot be split is refused
+
+    def _check_engine(self) -> None:
+        """Whether the engine runs the drafter, and trees or chains of it."""
+        asked, engine = self.arguments, self.runtime.engine
+        if engine is not None and asked.drafter not in engine.drafters:
+            raise UsageError(
+                f"runtime {self.runtime.name} runs no {asked.drafter} drafter; it has: "
+                f"{', '.join(engine.drafters)}"
+            )
+        # a curve of tree sizes knows no chains, and the paper's block no engine
+        chains = self.runtime.chain_only or self.model.keeps_states
+        as_run = chains and self.profile.heads is not None and self.scope == "model"
+        self.chain_only = as_run if asked.chain_only is None else asked.chain_only
+        if self.model.keeps_states and not self.chain_only and self.scope == "model":
+            raise UsageError(
+                f"{self.model.name} has recurrent layers, whose states no engine rolls back along a tree: "
+                "trees cannot be verified; leave out --trees and give --acceptance by position, not a curve"
+            )
+
+    def _load_latency(self) -> None:
+        """The latency model, and the kernel set that it takes."""
+        asked = self.arguments
+        chosen = asked.kernels or step_kernels(self.gpu, self.runtime, self.model.dtype)
+        self.latency = (
+            latency_model(
+                self.gpu,
+                asked.latency,
+                chosen,
+                fallback=asked.fallback,
+                data_dir=asked.data_dir,
+                library="" if asked.kernels else self.runtime.library,
+                serves=self.runtime.library,
+            )
+            if isinstance(asked.latency, str)
+            else asked.latency
+        )
+        self.kernels = "none" if self.latency.name == "roofline" else chosen
+
+    @property
+    def depth(self) -> int:
+        """The longest path of drafts that may be run; cache compaction is sized for it."""
+        heads, parts = self.profile.heads, self.drafting.parts
+        if heads is None:
+            return parts.heads
+        trained = [parts.heads] if self.drafting.kind.unit == "head" else []
+        return min(heads.heads, self.drafting.max_drafts, *trained)
+
+    @property
+    def where_trees_run(self) -> str:
+        """How to ask for trees where the runtime runs chains alone; empty where it runs both."""
+        heads = self.profile.heads
+        if not (self.runtime.chain_only and self.chain_only) or heads is None or heads.ranks == 1:
+            return ""
+        return (
+            f"{self.runtime.name} has no tree attention: take trees with --runtime cuda-graph (kernels "
+            "alone) or --trees"
+        )
+
+    @property
+    def has_trees(self) -> bool:
+        """Whether trees are searched too."""
+        heads = self.profile.heads
+        return not self.chain_only and (heads is None or heads.ranks > 1)
+
+    @property
+    def borrows_acceptance(self) -> bool:
+        """Whether nothing was given and the profile in use was measured on another model."""
+        return self.arguments.acceptance is None and not self.profile.name.endswith(f"-{self.model.name}")
+
+    @cached_property
+    def fits(self) -> dict[str, Fit]:
+        """`gemm.fp16` -> how well it was fitted, of the kernels that a step of this model calls."""
+        if self.latency.name != "calibrated":
+            return {}
+        found = dense_fits(self.gpu.kernel_set(self.kernels), self.model)
+        others = any(self.model.blocks(kind) for kind in (MoE, Latent, Recurrent)) or self.model.streams > 1
+        if self.scope == "block" or (self.parallel == ONE and not others):
+            return found
+        return {**found, **fits_beside(self.latency, self.shard, self.runtime)}
+
+    @property
+    def linear_fit(self) -> Fit | None:
+        """How well the linear layers of this model's format were fitted; None where nobody fitted them."""
+        return linear_fit(self.fits, self.model)
+
+    @property
+    def unpacks(self) -> tuple[str, ...]:
+        """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
+        if self.latency.name != "calibrated":
+            return ()
+        return unpacked(self.model, self.gpu.kernel_set(self.kernels))
+
+    @property
+    def backend(self) -> Backend | None:
+        """The attention kernel of a verification step; None where nothing tells (a roofline, the block)."""
+        if self.latency.name == "roofline" or self.scope == "block":
+            return None
+        model = self.shard
+        return backend_of(
+            self.runtime.library,
+            self.gpu.architecture,
+            latent=bool(model.blocks(Latent)),
+            bytes_of_kv=BYTES_PER_ELEMENT[model.kv_dtype or model.dtype],
+            head_dim=model.attention.head_dim,
+        )
+
+    @property
+    def kernel_lenders(self) -> tuple[str, ...]:
+        """Other devices and libraries whose measured kernels stand in for this GPU's own, each once."""
+        lenders = (fit for fit in self.fits.values() if fit.is_borrowed(self.gpu.name))
+        return tuple(dict.fromkeys(fit.inherited_from for fit in lenders))
+
+    @property
+    def cards(self) -> str:
+        """`h200-sxm`; `8 x h200-sxm (tp 8)`."""
+        parallel = self.parallel
+        return self.gpu.name if parallel == ONE else f"{parallel.tp} x {self.gpu.name} ({parallel.ways})"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that run the model together."""
+        return self.parallel.tp
+
+    @property
+    def usd_per_gpu_hour(self) -> float | None:
+        """The price, whoever gave it; None where nobody did."""
+        return None if self.price is None else self.price.usd_per_gpu_hour
+
+
+def runtime_of(runtime: str | Runtime, data_dir: DataDir) -> Runtime:
+    """A runtime, by name or as it is. Raises SpecError for an unknown name."""
+    return load_runtime(runtime, data_dir) if isinstance(runtime, str) else runtime
+
+
+def matched(
+    given: float | None, kind: type[Drafter], profile: AcceptanceProfile
+) -> tuple[float, AcceptanceProfile]:
+    """Share of the steps that verify drafts, and the acceptance over all steps that goes with it.
+
+    All steps do, but for a drafter that looks drafts up in the text. There the profile says its own share
+    (`steps_matched`); with another one as many more or fewer drafts are accepted, since what a match is worth
+    stays. Raises UsageError for a rate outside (0, 1] or below the first acceptance, or of a drafter that
+    takes none.
+    """
+    if not kind.looks_up:
+        if given is not None:
+            raise UsageError(f"drafter {kind.name} takes no --match-rate: it drafts in every step")
+        return 1.0, profile
+    if given is None:
+        return profile.steps_matched, profile
+    if not 0.0 < given <= 1.0:
+        raise UsageError(f"match rate {given:g}: above 0 and at most 1 is allowed")
+    if given < profile.first_accepted:
+        least = profile.first_accepted
+        raise UsageError(
+            f"match rate {given:g}: acceptance {profile.name} accepts a first draft in {least:g} of the "
+            f"steps, so drafts are found in as many; give {least:g} to 1, or the acceptance of that text"
+        )
+    return given, profile.with_ratio(given / profile.steps_matched)
+
+
+def _check_parts(model: Model, runtime: Runtime, gpu: Gpu) -> None:
+    """Refuse GPUs without a link, and a model that the runtime has no kernels for. Raises UsageError."""
+    if model.parallel.tp > 1 and not gpu.link_bandwidth_bytes_per_s:
+        raise UsageError(
+            f"{gpu.name} has no link to another GPU, so --tp {model.parallel.tp} cannot be priced; give "
+            f"--tp 1, or add link_bandwidth_bytes_per_s with its source to {gpu.path or 'its file'}"
+        )
+    if runtime.attention == "unfused" and (model.experts is not None or model.blocks(Latent)):
+        raise UsageError(
+            f"runtime {runtime.name} runs the kernels of a paper on dense models; {model.name} has experts: "
+            "choose --runtime vllm, sglang or cuda-graph"
+        )
+
+
+def traffic_of(prompt_tokens: float | None, output_tokens: float | None) -> Traffic | None:
+    """Mean tokens of a server's requests; None where none were given. Raises UsageError for one alone."""
+    if prompt_tokens is None and output_tokens is None:
+        return None
+    if prompt_tokens is None or output_tokens is None:
+        raise UsageError("--prompt-tokens and --output-tokens describe the traffic: give both or neither")
+    for name, value in (("prompt", prompt_tokens), ("output", output_tokens)):
+        if not 1.0 <= value < np.inf:
+            raise UsageError(f"{name} tokens {value:g}: a finite number from 1 is needed")
+    return Traffic(prompt_tokens=float(prompt_tokens), output_tokens=float(output_tokens))
