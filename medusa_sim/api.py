@@ -69,7 +69,7 @@ def _several(given: object) -> list[Any]:
 
 
 def _listed(name: str, sizes: Sizes) -> list[int]:
-    """Sizes as a list. Raises UsageError for text and for fractions, which were else cut without a word."""
+    """Sizes as a list. Raises UsageError for text, and for fractions, which would be truncated silently."""
     given = _several(sizes)
     for size in given:
         whole = isinstance(size, int | np.integer) or (isinstance(size, float) and size.is_integer())

@@ -1,4 +1,4 @@
-"""Under load: what a policy of speculation is worth where requests come when they like."""
+"""Under load: what a policy of speculation is worth where requests arrive at random."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ _FIXED = "fixed"
 _TPOT_MS, _MOST_MS = 50, 60_000
 _PROMPT, _OUTPUT, _LONGEST = 512, 256, 65_536
 _MOST_DRAFTS = 16
-_COLUMNS = ("policy", "full at", "tokens/s", "within limits to", "loses from", "off from")
-_PHONE = ("policy", "full at", "within limits to", "off from")
+_COLUMNS = (
+    *("policy", "saturates at", "tokens/s", "max rate within limits"),
+    *("slower above", "drafting off above (in flight)"),
+)
+_PHONE = ("policy", "saturates at", "max rate within limits", "drafting off above (in flight)")
 
 
 def page(set_up: SetUp) -> None:

@@ -52,8 +52,8 @@ def decoder_options(command: Command) -> Command:
         click.option(
             "--with-operators",
             is_flag=True,
-            help="With --decoder-steps on a CPU: also the operators, in turns with the steps and beside a "
-            "kernel that tells the state of the machine, so that one that others use can be measured.",
+            help="With --decoder-steps on a CPU: also the operators, alternating with the steps and a "
+            "reference kernel, so that a shared machine can be measured.",
         ),
         click.option(
             "--tree-attention",

@@ -223,7 +223,7 @@ def scanned_slots(needed: int, capacity: int) -> int:
     return min(max(SLOTS_MIN, 1 << (needed - 1).bit_length()), capacity)
 
 
-class Model(Protocol):
+class Verified(Protocol):
     """What is verified: `decoder.model.Llama`."""
 
     config: DecoderConfig
@@ -245,7 +245,7 @@ class FixedForward:
     step that follows writes again.
     """
 
-    def __init__(self, model: Model, cache: KVCache, make: _Make) -> None:
+    def __init__(self, model: Verified, cache: KVCache, make: _Make) -> None:
         self.model, self.cache, self.setup_s = model, cache, 0.0
         self._make = make
         self._ready: dict[tuple[int, bool, torch.Size, torch.Size, torch.Size], Forward] = {}
@@ -275,7 +275,7 @@ class FixedForward:
 
 
 def verify_slots(
-    model: Model,
+    model: Verified,
     cache: KVCache,
     slots: int,
     tokens: Tensor,
@@ -298,12 +298,12 @@ def verify_slots(
     return hidden
 
 
-def static_forward(model: Model, cache: KVCache) -> FixedForward:
+def static_forward(model: Verified, cache: KVCache) -> FixedForward:
     """The steps of fixed shapes as they are: what is compiled or captured, in the open."""
     return FixedForward(model, cache, lambda forward, _: forward)
 
 
-def compiled_forward(model: Model, cache: KVCache) -> FixedForward:
+def compiled_forward(model: Verified, cache: KVCache) -> FixedForward:
     """`static_forward` through torch.compile (needs a C++ compiler on the CPU)."""
     return FixedForward(model, cache, _compiled)
 
@@ -320,7 +320,7 @@ def _compiled(forward: Forward, inputs: tuple[Tensor, Tensor, Tensor]) -> Forwar
     return made
 
 
-def graphed_forward(model: Model, cache: KVCache) -> FixedForward:
+def graphed_forward(model: Verified, cache: KVCache) -> FixedForward:
     """`static_forward` as one CUDA graph a shape, all in one memory pool.
 
     Inputs are copied into the graph's own buffers; the output is a view that the next replay

@@ -195,7 +195,7 @@ def prefill(model: Llama, cache: KVCache, prompts: Sequence[Sequence[int]]) -> T
 
 
 @dataclass(slots=True, kw_only=True)
-class Decoding:
+class BatchDecoder:
     """A batch under way. `step` is the one step of every method."""
 
     model: Llama
@@ -285,7 +285,7 @@ def generate(
     prefill_s = time.perf_counter() - started
     made = make_forward(model, cache) if make_forward is not None else None
     forward = made if made is not None else eager_forward(model, cache)
-    decoding = Decoding(
+    decoding = BatchDecoder(
         model=model,
         cache=cache,
         drafter=drafter,

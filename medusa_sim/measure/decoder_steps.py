@@ -26,7 +26,7 @@ from medusa_sim.decoder.accept import Draft, Verdict, accept_greedy
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig, config_from_hf, read_config
 from medusa_sim.decoder.fast_step import graphed_forward
-from medusa_sim.decoder.generate import Decoding, Generation, NoDrafter, eager_forward
+from medusa_sim.decoder.generate import BatchDecoder, Generation, NoDrafter, eager_forward
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
@@ -299,7 +299,7 @@ def full_step(
 
     generator = torch.Generator(device=model.device).manual_seed(0)
     size = (cache.batch, model.config.hidden_size)
-    decoding = Decoding(
+    decoding = BatchDecoder(
         model=model,
         cache=cache,
         drafter=MedusaDrafter(model, heads, tree) if tree.depth else NoDrafter(),

@@ -1,4 +1,4 @@
-"""Everything that one run measures takes turns, beside a kernel that tells the state of the machine.
+"""Everything that one run measures alternates with a reference kernel: a shared machine can be measured.
 
 A machine that others use is slower now than it was a minute ago, by a tenth or by a half. So nothing is
 measured in one piece: every operator and every step is visited once, then all of them again, for as long as

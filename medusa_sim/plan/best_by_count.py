@@ -223,7 +223,7 @@ def best_by_count(
     shape: tuple[int, int],
     plain_fits: BoolArray,
 ) -> ByCount:
-    """Choose for each count the option with the most tokens a second among those that fit, else among all.
+    """For each count, pick the fastest option that fits in memory; if none fits, the fastest.
 
     step_us, fits: (B, S, its counts) of each option; a single option needs no times. Ties go to the first.
     """

@@ -248,7 +248,7 @@ class Surface:
 
     @cached_property
     def in_flight(self) -> ByCount:
-        """`by_count` with the steps of the requests that one meets in flight around each length."""
+        """`by_count` with the steps of the requests in flight around each length (length bias)."""
         traffic = self.scenario.traffic
         lengths = np.rint(served_length(self.setting, self.seq_len, traffic)).astype(np.int64)
         if np.array_equal(lengths, self.seq_len):

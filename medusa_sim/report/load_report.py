@@ -100,7 +100,7 @@ def _cards(answer: LoadAnswer) -> tuple[tuple[str, str, str], ...]:
         if each.largest_per_s is None:
             carried, remark = each.saturated_per_s, "with the server always full"
         else:
-            carried, remark = each.largest_per_s, f"full at {significant(each.saturated_per_s, 3)}"
+            carried, remark = each.largest_per_s, f"saturates at {significant(each.saturated_per_s, 3)}"
         found.append((policy_text(each.policy), f"{significant(carried, 3)} requests/s", remark))
     return tuple(found)
 

@@ -112,12 +112,12 @@ def _within_limits(goals: Goals, plain: Carried | None, drafting: Sequence[Carri
             f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}."
         )
     if not drafting or plain is None:
-        carrying = f"{_rate(best.largest_per_s)} requests/s within {within}"
-        return f"With {policy_text(best.policy)} you carry {carrying}."
-    spoken = max(drafting, key=lambda each: each.largest_per_s or 0.0)
+        sustained = f"{_rate(best.largest_per_s)} requests/s within {within}"
+        return f"With {policy_text(best.policy)} the server sustains {sustained}."
+    named = max(drafting, key=lambda each: each.largest_per_s or 0.0)
     return (
-        f"With {policy_text(spoken.policy)} you carry {_rate(spoken.largest_per_s or 0.0)} requests/s within "
-        f"{within}, {_rate(plain.largest_per_s or 0.0)} without; {_losing(spoken)}."
+        f"With {policy_text(named.policy)} the server sustains {_rate(named.largest_per_s or 0.0)} "
+        f"requests/s within {within} ({_rate(plain.largest_per_s or 0.0)} without); {_losing(named)}."
     )
 
 
@@ -125,12 +125,11 @@ def _losing(each: Carried) -> str:
     """Where speculation stops paying."""
     off = "" if each.off_from is None else f": switch it off from {each.off_from} requests in flight"
     if each.loses_from is None:
-        return f"it pays up to saturation at {_rate(each.saturated_per_s)}" + off.replace(
-            ": switch", ", yet switch"
-        )
+        pays = f"speculation pays up to saturation ({_rate(each.saturated_per_s)} requests/s)"
+        return pays + off.replace(": switch", ", but switch")
     if each.loses_from == 0.0:
-        return f"it loses at every rate{off}"
-    return f"above {_rate(each.loses_from)} it loses{off}"
+        return f"speculation is slower at every rate{off}"
+    return f"speculation is slower above {_rate(each.loses_from)} requests/s{off}"
 
 
 def _saturated(plain: Carried | None, drafting: Sequence[Carried]) -> str:
@@ -144,7 +143,7 @@ def _saturated(plain: Carried | None, drafting: Sequence[Carried]) -> str:
         for each in drafting[:1]
         if plain and each.searched
     ]
-    return " ".join([f"The server is full at {', '.join(told)}.", *losing])
+    return " ".join([f"The server saturates at {', '.join(told)}.", *losing])
 
 
 def _compared(last: Sequence[LoadPoint]) -> str:
@@ -205,7 +204,7 @@ def load_table(answer: LoadAnswer) -> TextTable:
         headers=_HEADERS,
         rows=tuple(rows),
         right=(True, False, *(True for _ in _HEADERS[2:])),
-        title="times in ms: TTFT, ITL median, TPOT mean; rate: requests that come in a second",
+        title="times in ms: TTFT, ITL median, TPOT mean; rate: arriving requests per second",
         expendable=_EXPENDABLE,
     )
     for name in unused:
@@ -238,18 +237,21 @@ def carried_table(answer: LoadAnswer) -> TextTable:
                 NOTHING if gpus is None else str(gpus),
             )
         )
-    headers = ("policy", "full at", "tokens/s", "within limits to", "loses from", "off from", "GPUs")
+    headers = (
+        *("policy", "saturates at", "tokens/s", "max rate within limits"),
+        *("slower above", "drafting off above (in flight)", "GPUs"),
+    )
     table = TextTable(
         headers=headers,
         rows=tuple(rows),
         right=(False, *(True for _ in headers[1:])),
-        title="what the server carries, requests/s (in brackets: 80 %); off from: requests in flight",
+        title="requests/s that the server sustains (in brackets: 80 %)",
     )
     is_searched = any(each.largest_per_s is not None for each in answer.carried)
     unused = [
         ("GPUs", wanted_per_s is None),
-        ("within limits to", not is_searched),
-        ("loses from", not any(each.searched for each in answer.carried)),
+        ("max rate within limits", not is_searched),
+        ("slower above", not any(each.searched for each in answer.carried)),
     ]
     for name, leave in unused:
         table = table.without(name) if leave else table
@@ -278,7 +280,7 @@ def findings(answer: LoadAnswer) -> list[str]:
     made = [served.policy() for served in answer.test.served]
     told += [f"{policy.name}: {_entries(policy.entries)}" for policy in made if isinstance(policy, BySize)]
     if any(each.off_from is not None for each in answer.carried):
-        told.append("off from: a step with drafts then emits fewer tokens a second than a plain one")
+        told.append("drafting off above: a step with drafts then emits fewer tokens/s than a plain one")
     return told
 
 

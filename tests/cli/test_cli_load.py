@@ -26,7 +26,7 @@ def test_the_sentence_comes_first() -> None:
     result = run("--tpot-ms", "12", "--rate", "6", "--target-rate", "40")
     assert result.exit_code == 0, result.output
     lines = [line for line in result.stdout.splitlines() if line]
-    assert lines[1].startswith("With K = 3 you carry ")
+    assert lines[1].startswith("With K = 3 the server sustains ")
     assert "GPUs" in result.stdout
     assert max(map(len, lines[2:])) <= 200
 

@@ -65,7 +65,7 @@ def test_policies_are_compared_on_the_same_requests(answer: LoadAnswer) -> None:
 
 def test_the_sentence_names_both_rates_and_the_limit(answer: LoadAnswer) -> None:
     told = load_text.sentence(answer)
-    assert told.startswith("With K = 3 you carry ")
+    assert told.startswith("With K = 3 the server sustains ")
     assert "requests/s within 12.0 ms a token" in told
     assert " without; " in told
 
@@ -276,7 +276,7 @@ def test_requests_that_come_at_once_have_no_rate(tmp_path: Path) -> None:
     assert [each.searched for each in found.carried] == [False, False]
     assert np.isnan(found.points[0].rate)
     assert found.points[0].mean["requests"] == 40
-    assert "full at" in load_text.sentence(found)
+    assert "saturates at" in load_text.sentence(found)
     with pytest.raises(UsageError, match="all 40 come at once"):
         answered(test, [2.0], search=False)
 

@@ -20,7 +20,7 @@ from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.decoder.generate import (  # noqa: E402
-    Decoding,
+    BatchDecoder,
     GenerationSettings,
     eager_forward,
     generate,
@@ -150,13 +150,13 @@ def test_the_timed_step_is_the_one_that_generate_runs(monkeypatch: pytest.Monkey
     model = tiny_llama(dtype=torch.float32)
     heads = tiny_heads(model, count=3)
     ran: list[int] = []
-    own = Decoding.step
+    own = BatchDecoder.step
 
-    def counted(decoding: Decoding) -> list[list[int]]:
+    def counted(decoding: BatchDecoder) -> list[list[int]]:
         ran.append(decoding.drafter.nodes)
         return own(decoding)
 
-    monkeypatch.setattr(Decoding, "step", counted)
+    monkeypatch.setattr(BatchDecoder, "step", counted)
     cache = model.new_cache(batch=1, capacity=20)
     with torch.inference_mode():
         full_step(model, heads, TREE, cache, 2, eager_forward(model, cache))()
