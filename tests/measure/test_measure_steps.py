@@ -27,6 +27,7 @@ from medusa_sim.decoder.generate import (  # noqa: E402
 )
 from medusa_sim.decoder.medusa import MedusaDrafter  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
+from medusa_sim.latency.by_name import latency_model  # noqa: E402
 from medusa_sim.measure.cells import StepMeta, StepRow, read_steps, write_steps  # noqa: E402
 from medusa_sim.measure.decoder_steps import (  # noqa: E402
     full_step,
@@ -34,7 +35,6 @@ from medusa_sim.measure.decoder_steps import (  # noqa: E402
     step_grid,
 )
 from medusa_sim.measure.record import write_meta  # noqa: E402
-from medusa_sim.plan.scenario import latency_model  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 from medusa_sim.specs.hf_config import model_from_config  # noqa: E402
 from medusa_sim.specs.measurement import Environment, Meta, Rates  # noqa: E402
