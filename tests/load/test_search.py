@@ -67,7 +67,7 @@ def test_the_sentence_names_both_rates_and_the_limit(answer: LoadAnswer) -> None
     told = load_text.sentence(answer)
     assert told.startswith("With K = 3 the server sustains ")
     assert "requests/s within 12.0 ms a token" in told
-    assert " without; " in told
+    assert " without); " in told
 
 
 def test_rows_hold_every_metric_with_its_unit(answer: LoadAnswer) -> None:
