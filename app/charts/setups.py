@@ -9,7 +9,8 @@ from medusa_sim.report.compare_chart import X_TITLE, Chart
 
 _SHAPES = {
     "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
-    "X": "M-1,-1L1,1M-1,1L1,-1", "*": "wedge", "<": "triangle-left", ">": "triangle-right",
+    "X": "M-1,-.6L-.6,-1L0,-.4L.6,-1L1,-.6L.4,0L1,.6L.6,1L0,.4L-.6,1L-1,.6L-.4,0Z",
+    "*": "wedge", "<": "triangle-left", ">": "triangle-right",
 }  # fmt: skip
 """Markers of reports as Vega names them."""
 _LEGEND = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5}
@@ -33,7 +34,6 @@ def setups_chart(chart: Chart) -> Spec:
     shape = category(
         "gpu", None, legend=None, scale={"domain": cards, "range": [markers[gpu] for gpu in cards]}
     )
-    no_legend = {**colour, "legend": None}
     points = [_point(curve.name, point.x, point.y, point.label, point.row) for curve in chart.curves
               for point in curve.points]  # fmt: skip
     bands = [{"curve": curve.name, "x": px, "y": py, "order": order} for curve in chart.curves
@@ -41,10 +41,10 @@ def setups_chart(chart: Chart) -> Spec:
     layers: list[Spec] = [
         {
             "data": {"values": bands},
-            "mark": {"type": "line", "filled": True, "strokeWidth": 0, "opacity": 0.1, "fillOpacity": 0.1},
+            "mark": {"type": "line", "filled": True, "strokeWidth": 0, "fillOpacity": 0.12},
             "encoding": {
                 "x": x, "y": y, "order": {"field": "order", "type": "quantitative"},
-                "fill": no_legend, "detail": {"field": "curve"},
+                "color": colour, "detail": {"field": "curve"},
             },
         },
         {
@@ -55,7 +55,7 @@ def setups_chart(chart: Chart) -> Spec:
         {
             "data": {"values": points},
             "mark": {"type": "point", "filled": True, "size": 60},
-            "encoding": {"x": x, "y": y, "color": no_legend, "shape": shape, "tooltip": _TIPS},
+            "encoding": {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": _TIPS},
         },
         {
             "data": {"values": [point for point in points if point["drafts"]]},

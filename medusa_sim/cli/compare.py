@@ -140,7 +140,7 @@ def _limit(name: str, what: str) -> Callable[[Command], Command]:
     default=None,
     help="Precision of the KV cache [as published].",
 )
-@click.option("--drafts", type=GridType(_DRAFTS), default=None, help="Draft lengths [1 to 5, and 7].")
+@click.option("--drafts", type=GridType(_DRAFTS), default=None, help="Draft lengths [1,2,3,5].")
 @click.option(
     "--acceptance", type=ACCEPTANCE, default=None, help="Of every drafter [each drafter's own on this model]."
 )

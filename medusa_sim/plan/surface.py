@@ -42,7 +42,8 @@ class Surface:
     """Every configuration at every batch and length: B batches, S lengths, C counts, J configurations.
 
     counts: (C,) different counts from 2 up. options: ways of drafting; option, candidates, tokens_per_step:
-    (J,), option[j] indexes `options` (-1 for plain decoding, j = 0), candidates[j] is the count.
+    (J,), option[j] indexes `options` (-1 for plain decoding, j = 0), candidates[j] is the count. is_in_flight:
+    steps are those of the requests in flight around each length, which `in_flight` else prices beside them.
     """
 
     scenario: Scenario
@@ -54,6 +55,7 @@ class Surface:
     option: IntArray
     candidates: IntArray
     tokens_per_step: FloatArray
+    is_in_flight: bool = False
 
     @cached_property
     def decode(self) -> StepTime:
@@ -86,7 +88,14 @@ class Surface:
 
     @property
     def _places(self) -> tuple[IntArray, IntArray]:
-        return self.batch[:, None, None], self.seq_len[None, :, None]
+        lengths = self._met if self.is_in_flight else self.seq_len
+        return self.batch[:, None, None], lengths[None, :, None]
+
+    @property
+    def _met(self) -> IntArray:
+        """Lengths of the requests in flight around each length (length bias)."""
+        lengths = served_length(self.setting, self.seq_len, self.scenario.traffic)
+        return np.rint(lengths).astype(np.int64)
 
     @cached_property
     def alone(self) -> Surface | None:
@@ -249,9 +258,8 @@ class Surface:
     @cached_property
     def in_flight(self) -> ByCount:
         """`by_count` with the steps of the requests in flight around each length (length bias)."""
-        traffic = self.scenario.traffic
-        lengths = np.rint(served_length(self.setting, self.seq_len, traffic)).astype(np.int64)
-        if np.array_equal(lengths, self.seq_len):
+        lengths = self._met
+        if self.is_in_flight or np.array_equal(lengths, self.seq_len):
             return self.by_count
         other = price(self.scenario, self.batch, lengths, self.options)
         return replace(self.by_count, decode=other.decode, verify=other.verify, drafting=other.drafting)
@@ -346,8 +354,12 @@ def price(
     batch: Sequence[int] | IntArray,
     seq_len: Sequence[int] | IntArray,
     options: Sequence[DraftOption] | None = None,
+    *,
+    in_flight: bool = False,
 ) -> Surface:
     """Price a scenario at every batch and length with these ways of drafting (None: all of them).
+
+    in_flight: price the steps that the scenario's traffic meets around each length, and those alone.
 
     Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
     drafter.
@@ -371,6 +383,7 @@ def price(
         option=np.concatenate([[-1], *(np.full(o.candidates.size, i) for i, o in enumerate(chosen))]),
         candidates=np.concatenate([[1], *(option.candidates for option in chosen)]).astype(np.int64),
         tokens_per_step=np.concatenate([[1.0], *(option.tokens_per_step for option in chosen)]),
+        is_in_flight=in_flight,
     )
     _ = surface.decode, surface.verify, surface.drafting  # what cannot be priced is refused here
     return surface

@@ -16,6 +16,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import CoverageError, MedusaSimError, UsageError
+from medusa_sim.latency.base import LatencyModel
 from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
@@ -153,9 +154,12 @@ def compare(
     rows: list[dict[str, Any]] = []
     refused: dict[Refused, None] = {}
     scenarios: dict[tuple[Any, ...], Scenario] = {}
+    latencies: dict[Any, LatencyModel] = {}  # kernels of a card are timed once for all its set-ups
     for done, setup in enumerate(todo):
+        if done and setup.gpu != todo[done - 1].gpu:
+            latencies.clear()
         usd = prices.get(setup.gpu) if isinstance(prices, Mapping) else prices
-        for found in _priced(setup, target, asked, {**scenario, "price": usd}):
+        for found in _priced(setup, target, asked, {**scenario, "price": usd}, latencies):
             if isinstance(found, Refused):
                 refused[found] = None
             else:
@@ -211,7 +215,7 @@ class _Priced:
 
 
 def _priced(
-    setup: SetUp, model: Model, asked: Question, given: dict[str, Any]
+    setup: SetUp, model: Model, asked: Question, given: dict[str, Any], latencies: dict[Any, LatencyModel]
 ) -> Iterator[_Priced | Refused]:
     """A set-up with each of its drafters, priced or refused; refused once where all are, for one reason.
 
@@ -225,12 +229,15 @@ def _priced(
             f"{setup.gpu}, {setup.precision}", f"the card has no {needed} arithmetic, only {listed}"
         )
         return
+    kernels = (setup.gpu, setup.engine, setup.precision)
     surface: Surface | None = None
     found: list[_Priced | Refused] = []
     for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
         try:
             if drafter != PLAIN or surface is None:
-                surface = _surface(setup, model, drafter, asked, given)
+                known = {"latency": latencies[kernels]} if kernels in latencies else {}
+                surface = _surface(setup, model, drafter, asked, {**given, **known})
+                latencies[kernels] = surface.setting.latency
             found.append(_rows(surface, setup, drafter, asked))
         except MedusaSimError as error:
             found.append(Refused(f"{setup.told}, {drafter}", str(error)))
@@ -243,20 +250,21 @@ def _priced(
 
 def _surface(setup: SetUp, model: Model, drafter: str, asked: Question, given: dict[str, Any]) -> Surface:
     """A set-up with a drafter at every batch and draft length; with none, plain decoding alone."""
+    if drafter == PLAIN or not drafter_kind(drafter).takes_draft_model:
+        given = {name: value for name, value in given.items() if not name.startswith("draft_")}
     scenario = Scenario(
         model=model,
         drafter=_any_drafter(setup.engine, given) if drafter == PLAIN else drafter,
         prompt_tokens=asked.prompt_tokens,
         output_tokens=asked.output_tokens,
-        **setup.arguments(model),
-        **given,
+        **{"chain_only": True, **setup.arguments(model), **given},
     )
     options: Sequence[DraftOption] = ()
     if drafter != PLAIN:
         options = at_counts(scenario.options(max(asked.drafts) + 1), np.asarray(asked.drafts) + 1)
         if not options:
             raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
-    return price(scenario, asked.batches, [asked.seq_len], options)
+    return price(scenario, asked.batches, [asked.seq_len], options, in_flight=True)
 
 
 def _any_drafter(engine: str, given: dict[str, Any]) -> str:
@@ -287,13 +295,7 @@ def _rows(surface: Surface, setup: SetUp, drafter: str, asked: Question) -> _Pri
     carried = rate if asked.rate is None else np.full(rate.shape, asked.rate * asked.output_tokens) / copies
     usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, carried)
     joules = joule_per_token(at(step_watts(surface)), rate)
-    assert scenario.traffic is not None  # noqa: S101  # a question has lengths
-    all_counts = found.counts[None, None, :]
-    ttft_us = at(
-        first_token_us(
-            surface.setting, found.step_us, surface.batch[:, None, None], all_counts, scenario.traffic
-        )
-    )
+    ttft_us = at(first_token_us(surface.setting, found.step_us, surface.served))
     e2e_us = ttft_us + (asked.output_tokens - 1.0) * tpot_us
     per_gpu = rate / scenario.gpus
     key = (

@@ -22,7 +22,7 @@ COLUMN: dict[Measure, str] = {
 LOWER_IS_BETTER: tuple[Measure, ...] = ("cost", "energy")
 BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 """Requests in one copy of the model that are tried."""
-DRAFTS = (1, 2, 3, 4, 5, 7)
+DRAFTS = (1, 2, 3, 5)
 """Draft lengths that are tried: those that recipes of engines use."""
 
 

@@ -7,7 +7,7 @@
     (N9)  itl      = step + filter + g carried,  g = f^2 / (f^2 + (1 - f)^2)
     (N10) tpot     = (step + filter + f carried) / tau
     (N11) tokens/s = b / tpot
-    (N12) ttft     = server + 3/2 step + linear(m + P) - linear(m) + attention(P)
+    (N12) ttft     = server + 3/2 step + carried
 
 P and N are the mean tokens of a prompt and of an output: in a server that stays full every finished request
 brings a prompt, which a decode step carries. (N9) is the median gap: it sees carried prompts where most steps
@@ -43,10 +43,14 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """itl_us: median time between two chunks of a request; tpot_us: mean time per token of it."""
+    """itl_us: median time between two chunks of a request; tpot_us: mean time per token of it.
+
+    carried_us: what prompts add to a step that carries any; 0 without traffic.
+    """
 
     itl_us: FloatArray
     tpot_us: FloatArray
+    carried_us: FloatArray
 
 
 def served_length(setting: Setting, seq_len: Size, traffic: Traffic | None) -> Size:
@@ -81,11 +85,12 @@ def served(
         waiting = waiting + filter_us(engine, gpu, logits, model.filtered_vocab, top_k=model.samples_top_k)
         waiting = waiting + engine.host_us_per_token.value * own * tokens_per_step
     if traffic is None or setting.scope == "block":
-        return Served(itl_us=waiting, tpot_us=waiting / tokens_per_step)
+        return Served(itl_us=waiting, tpot_us=waiting / tokens_per_step, carried_us=np.zeros(()))
     share, carried_us = carried_prompts(setting, requests, rows, tokens_per_step, traffic)
     return Served(
         itl_us=waiting + typical_share(share) * carried_us,
         tpot_us=(waiting + share * carried_us) / tokens_per_step,
+        carried_us=carried_us,
     )
 
 
@@ -107,19 +112,15 @@ def carried_prompts(
     return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us / setting.parallel.schedulers)
 
 
-def first_token_us(
-    setting: Setting, step_us: FloatArray, batch: Size, candidates: Size, traffic: Traffic
-) -> FloatArray:
+def first_token_us(setting: Setting, step_us: FloatArray, seen: Served) -> FloatArray:
     """(N12) mean time to the first token in a server that is full but keeps no queue, microseconds.
 
-    A request waits for half the running step, then its whole prompt rides on the next one.
+    A request waits for half the running step, then its whole prompt rides on the next one, with those of
+    others that came meanwhile.
     """
     engine = setting.runtime.engine
-    rows = np.asarray(batch, dtype=np.float64) * processed_tokens(setting, candidates)
-    linear = linear_us(setting, rows + traffic.prompt_tokens) - linear_us(setting, rows)
-    attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
     server_us = 0.0 if engine is None else engine.server_us.value
-    return np.asarray(1.5 * step_us + np.maximum(linear, 0.0) + attention_us + server_us)
+    return np.asarray(server_us + 1.5 * step_us + seen.carried_us)
 
 
 def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatArray:

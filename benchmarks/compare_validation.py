@@ -1,0 +1,150 @@
+"""Is the set-up that `compare` chooses the one that was measured best? DeepSeek-R1 as InferenceX served it.
+
+    python benchmarks/compare_validation.py [FOLDER OF MEASURED DATA]
+
+Every measured cell (card, engine, format, split, speculation, concurrency) is predicted by `ms.compare`. For
+each traffic, ten speeds between the slowest and the fastest measured stream are targets: the cell that is
+predicted to give most tokens/s a GPU among those predicted to keep the target is chosen, and what it measured
+is held against the best measured cell that keeps it.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from deepseek_rows import GPUS, STATED_SHARE, drafts_of, newest
+from recorded import data_folder, named_rows
+
+import medusa_sim as ms
+from medusa_sim.errors import UsageError
+from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.question import DRAFTS
+
+TARGETS = 10
+CELL = ["gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "concurrency"]
+TRAFFIC = ["prompt_tokens", "output_tokens"]
+
+
+def measured(folder: Path) -> pd.DataFrame:
+    """The newest run of every cell, with `speed` (tokens/s a user) and `rate` (output tokens/s a GPU)."""
+    rows = newest(folder)
+    return rows.assign(speed=1e3 / rows.median_tpot_ms, rate=rows.output_tput_per_gpu)
+
+
+def predicted(rows: pd.DataFrame, *, freely: bool) -> pd.DataFrame:
+    """The cells with `predicted_speed` and `predicted_rate`; cells that are refused are left out.
+
+    freely: with the draft length that is predicted to be best, as a user asks, not the recipe's.
+    """
+    parts = []
+    setup = [*CELL[:3], *CELL[4:7], *TRAFFIC]
+    for _, part in rows.groupby(setup):
+        named: Any = part.iloc[0]
+        recipe = (drafts_of(named["engine"], named["dp_attention"]),)
+        drafts = DRAFTS if freely else recipe
+        prompt, output = (STATED_SHARE * named[name] for name in TRAFFIC)
+        try:
+            found = ms.compare(
+                "deepseek-r1", gpus=GPUS[named["gpu"]], engines=named["engine"], counts=named["tp"],
+                eps=named["ep"], dp_attention=bool(named["dp_attention"]), drafters=("none", "mtp"),
+                drafts=drafts, weight_dtypes="nvfp4" if named["weights"] == "fp4" else "fp8_block",
+                batches=sorted(set(part.concurrency)), prompt_tokens=prompt, output_tokens=output,
+            ).table  # fmt: skip
+        except UsageError as error:
+            print(error)
+            continue
+        found = found.rename(columns={"drafter": "speculation", "batch": "concurrency"})
+        columns = ["speculation", "concurrency", "drafts", "tokens_per_s_per_user", "tokens_per_s_per_gpu"]
+        parts.append(part.merge(found[columns], on=["speculation", "concurrency"]))
+    names = {"tokens_per_s_per_user": "predicted_speed", "tokens_per_s_per_gpu": "predicted_rate"}
+    return pd.concat(parts, ignore_index=True).rename(columns=names)
+
+
+def choices(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a target: what was chosen, what it measured, the best, what is given up and missed."""
+    speed, rate, own_speed, own_rate = (
+        rows[name].to_numpy() for name in ("speed", "rate", "predicted_speed", "predicted_rate")
+    )
+    names = [told(row) for row in named_rows(rows)]
+    found = []
+    for target in np.geomspace(speed.min(), speed.max(), TARGETS + 2)[1:-1]:
+        keeps = own_speed >= target
+        chosen = int(np.argmax(np.where(keeps, own_rate, 0.0) if keeps.any() else own_speed))
+        best = int(np.argmax(np.where(speed >= target, rate, 0.0)))
+        found.append(
+            {
+                "target": target,
+                "chosen": names[chosen],
+                "best": names[best],
+                "given_up": max(1.0 - rate[chosen] / rate[best], 0.0),
+                "missed": max(1.0 - speed[chosen] / target, 0.0),
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def frontier_error(rows: pd.DataFrame) -> float:
+    """Mean distance of the predicted frontier from the points of the measured one.
+
+    Along the line on which speed and rate change by the same factor, as an error of the time per token
+    moves a point: by what factor both can be had, at the ratio that the measured point has.
+    """
+    speed, rate = rows.speed.to_numpy(), rows.rate.to_numpy()
+    kept = on_frontier(speed, rate)
+    both = np.minimum(
+        rows.predicted_speed.to_numpy() / speed[kept, None], rows.predicted_rate.to_numpy() / rate[kept, None]
+    )
+    return float(np.mean(np.abs(both.max(axis=1) - 1.0)))
+
+
+def told(row: Any) -> str:
+    """A cell in a few words."""
+    dp = " dp" if row.dp_attention else ""
+    return f"{row.gpu} {row.weights} {row.speculation} tp{row.tp} ep{row.ep}{dp} c{row.concurrency}"
+
+
+def scores(rows: pd.DataFrame) -> tuple[list[str], pd.DataFrame]:
+    """Lines of scores and every choice."""
+    lines, every = [], []
+    for (prompt, output), part in rows.groupby(TRAFFIC):
+        table = choices(part).assign(traffic=f"{prompt}/{output}")
+        every.append(table)
+        lines.append(
+            f"{prompt}/{output}: {len(part)} cells, given up {table.given_up.mean():.1%} in the mean, "
+            f"{table.given_up.max():.1%} at most; target missed by {table.missed.max():.1%} at most; "
+            f"frontier off by {frontier_error(part):.1%}"
+        )
+    whole = pd.concat(every)
+    lines.append(
+        f"all: given up {whole.given_up.mean():.1%}, targets missed by more than 10 %: "
+        f"{(whole.missed > 0.1).sum()} of {len(whole)}"
+    )
+    return lines, whole
+
+
+def main() -> None:
+    """Print scores of all cells and of each card and format alone, and every choice."""
+    rows = measured(Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder())
+    for freely in (True, False):
+        found = predicted(rows, freely=freely)
+        print(f"\nDrafts {'chosen' if freely else 'of the recipes'}, {len(found)} of {len(rows)} cells")
+        parts = {"every card": found, "plain decoding": found[found.speculation == "none"]}
+        for (gpu, weights), part in found.groupby(["gpu", "weights"]):
+            parts[f"{gpu} {weights} alone"] = part
+        for name, part in parts.items():
+            print(f"{name}:", *scores(part)[0], sep="\n  ")
+        errors = (
+            abs(found.speed / found.predicted_speed - 1.0),
+            abs(found.predicted_rate / found.rate - 1.0),
+        )
+        names = ("time per token", "tokens/s a GPU")
+        print(", ".join(f"{name} {error.mean():.1%}" for name, error in zip(names, errors, strict=True)))
+        print(scores(found)[1].to_string(index=False, float_format="{:.3f}".format))
+
+
+if __name__ == "__main__":
+    main()
