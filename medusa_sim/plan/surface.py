@@ -42,8 +42,8 @@ class Surface:
     """Every configuration at every batch and length: B batches, S lengths, C counts, J configurations.
 
     counts: (C,) different counts from 2 up. options: ways of drafting; option, candidates, tokens_per_step:
-    (J,), option[j] indexes `options` (-1 for plain decoding, j = 0), candidates[j] is the count. is_in_flight:
-    steps are those of the requests in flight around each length, which `in_flight` else prices beside them.
+    (J,), option[j] indexes `options` (-1 for plain decoding, j = 0), candidates[j] is the count.
+    is_in_flight: steps are those of the requests in flight around each length, which else are priced beside.
     """
 
     scenario: Scenario
