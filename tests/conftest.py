@@ -37,3 +37,14 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no measured data at {folder}; set MEDUSA_SIM_DATA to its folder")
     return folder
+
+
+@pytest.fixture
+def bare_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Name of a GPU with a datasheet and no kernels, its own or borrowed."""
+    datasheet = (ROOT / "hardware" / "mi300x.toml").read_text(encoding="utf-8").partition("\n[kernels.")[0]
+    file = tmp_path / "data" / "hardware" / "bare.toml"
+    file.parent.mkdir(parents=True)
+    file.write_text(datasheet.replace('name = "mi300x"', 'name = "bare"'), encoding="utf-8")
+    monkeypatch.setenv("MEDUSA_SIM_DATA_DIR", str(tmp_path / "data"))
+    return "bare"

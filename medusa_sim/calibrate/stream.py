@@ -7,11 +7,12 @@ errors leave out whole groups: numbers of heads, or of tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
@@ -28,6 +29,7 @@ from medusa_sim.specs.stream_kernel import StreamKernel
 
 _OWN: Bounds = {
     "ramp_us": (4.0, 0.1, 3000.0),
+    "host_us": (0.1, 1e-3, 3000.0),
     "norm": (2.0, 1.0, 20.0),
     "l2_ratio": (3.0, 1.0, 12.0),
     "l2_fill": (0.8, 0.1, 4.0),
@@ -36,12 +38,18 @@ _OWN: Bounds = {
 _LOAD = (1.2, 1e-3, 100.0)
 _WORK = (3.0, 1e-2, 3000.0)
 _STEP = (0.1, 1e-6, 5000.0)
-_STARTS = (1.0, 0.03)
-"""Where coefficients of work and steps begin, in units of the starts above; the better fit is kept."""
-_FIT_ROWS = 250
+_STARTS = ((1.0, 0.0, 0.0, 2.0), (0.03, 0.8, 0.0, 2.0), (1.0, 0.1, 0.95, 1.1), (0.1, 0.1, 0.95, 1.1))
+"""Where a search begins: coefficients of work and steps in units of the starts above; ramp and host in units
+of the shortest row (0: as above); norm. The best fit is kept.
+"""
+_NORM, _NEAR_SUM = 2, 1.1
+"""Place of the norm; what begins near a sum stays near one, as eager rows ask for, else it may get lost."""
+_GRAPH_TOKENS = (256, 512)
+"""Where an engine's graphs may end."""
+_FIT_ROWS = 600
 _BAND_ROWS = 20
-_FOLDS = 4
-_EVALUATIONS = 30
+_FOLDS = 5
+_EVALUATIONS = 60
 
 
 def fit_stream(rows: Rows[Stream], gpu: Gpu, *, source: str, name: str = "") -> StreamKernel:
@@ -76,30 +84,54 @@ def fitted_stream(
     ]
     bounds = [*_OWN.values(), *(bounds for _, _, bounds in classes)]
 
-    def kernel(values: Sequence[float]) -> StreamKernel:
+    def kernel(values: Sequence[float], graph_tokens: int) -> StreamKernel:
         tables: dict[str, dict[str, float]] = {"loads": {}, "work": {}, "steps": {}}
         for (table, each, _), value in zip(classes, values[len(_OWN) :], strict=True):
             tables[table][each] = value
         own = dict(zip(_OWN, values, strict=False))
-        return StreamKernel(**own, **tables, fit=UNFITTED, name=name)  # type: ignore[arg-type]
+        return StreamKernel(**own, **tables, graph_tokens=graph_tokens, fit=UNFITTED, name=name)  # type: ignore[arg-type]
 
-    def log_errors(values: Sequence[float]) -> FloatArray:
-        made = kernel(values)
-        return np.log(joined_us(made, parts_us(made, terms, cold=False))) - log_time
+    def log_errors(values: Sequence[float], graph_tokens: int) -> FloatArray:
+        made = kernel(values, graph_tokens)
+        return np.log(joined_us(made, parts_us(made, terms, cold=False), terms.tokens)) - log_time
 
     limits = [(low, high) for _, low, high in bounds]
+    if start:
+        begins = [(_values(start, classes), start.graph_tokens)]
+    else:
+        graphs = [0, *(each for each in _GRAPH_TOKENS if _is_stepped(part, each))]
+        begins = [(_begin(part, bounds, *each), graph) for each in _STARTS for graph in graphs]
     found = []
-    for begin in [_values(start, classes)] if start else [_begin(part, bounds, scale) for scale in _STARTS]:
-        values = least_log_errors(begin, limits, log_errors, max_nfev=_EVALUATIONS)
-        found.append((soft_cost(log_errors(values)), values))
-    return kernel(min(found, key=lambda each: each[0])[1])
+    for begin, graph in begins:
+        highest = limits[_NORM][1] if start or begin[_NORM] > _NEAR_SUM else _NEAR_SUM + 1.0
+        within = [*limits[:_NORM], (1.0, highest), *limits[_NORM + 1 :]]
+        values = least_log_errors(
+            begin, within, partial(log_errors, graph_tokens=graph), max_nfev=_EVALUATIONS
+        )
+        found.append((soft_cost(log_errors(values, graph)), values, graph))
+    return kernel(*min(found, key=lambda each: each[0])[1:])
 
 
-def _begin(rows: Rows[Any], bounds: Sequence[tuple[float, float, float]], scale: float) -> list[float]:
-    """Where a search begins: with work and steps, or with little of them and a ramp as long as the rows."""
-    first = bounds[0][0] if scale == 1.0 else 0.8 * float(np.min(rows.time_us))
+def _is_stepped(rows: Rows[Any], tokens: int) -> bool:
+    """Whether the longest row of up to so many tokens is shorter than all that have more."""
+    size = as_float(rows.operator.size)
+    few = size <= tokens
+    return bool(few.any() and not few.all() and rows.time_us[few].max() < rows.time_us[~few].min())
+
+
+def _begin(
+    rows: Rows[Any],
+    bounds: Sequence[tuple[float, float, float]],
+    scale: float,
+    ramp: float,
+    host: float,
+    norm: float,
+) -> list[float]:
+    """Where a search begins (`_STARTS`)."""
+    shortest = float(np.min(rows.time_us))
+    first = [share * shortest or each[0] for share, each in zip((ramp, host), bounds, strict=False)]
     rest = [each[0] * (1.0 if each is _LOAD else scale) for each in bounds[len(_OWN) :]]
-    return [first, *(each[0] for each in bounds[1 : len(_OWN)]), *rest]
+    return [*first, norm, *(each[0] for each in bounds[3 : len(_OWN)]), *rest]
 
 
 def _values(kernel: StreamKernel, classes: Sequence[tuple[str, str, object]]) -> list[float]:

@@ -6,9 +6,10 @@ other names):
     memory = sum over classes of bytes: loads x bytes / B                                               (F1)
     work   = sum over classes of FLOPs: work x FLOPs / P                                                (F2)
     turns  = sum over classes of steps: steps x count                                                   (F3)
-    time   = ramp_us + |memory, work, turns|_norm                                                       (F4)
+    time   = |ramp_us + |memory, work, turns|_norm, host_us|_8                                          (F4)
 
-Every operator has one step `launch`: where rows are eager, the host's time runs beside the device's.
+host_us is of rows whose launches no graph holds (all, or those of more than graph_tokens): the host's time
+runs beside the device's.
 
 Left in L2 (`cold=False`) memory costs (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint /
 (l2_fill L2))^l2_sharpness). On a GPU that borrows, bytes, FLOPs and waves are its own; only ramps and
@@ -19,19 +20,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import Bound, OperatorTime, Source, calibrated_time, less_certain
-from medusa_sim.operators.recurrent import Recurrent
+from medusa_sim.latency.waves import norm_max
+from medusa_sim.operators.recurrent import GENERATION, Recurrent
+from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR
 from medusa_sim.specs.stream_kernel import StreamKernel
 from medusa_sim.units import US_PER_S
 
-LAUNCH = "launch"
-"""The step that every operator has once: what the host or a queue takes while the device works."""
+_HOST_NORM = 8.0
 _FAR_BEYOND = 1e3
 _TINY = 1e-9
 
@@ -45,6 +48,8 @@ class Terms:
     steps: dict[str, FloatArray]
     footprint: FloatArray
     """Over the size of L2."""
+    tokens: FloatArray
+    """New ones, the operator's size."""
 
 
 def terms_of(gpu: Gpu, operator: Stream) -> Terms:
@@ -53,8 +58,9 @@ def terms_of(gpu: Gpu, operator: Stream) -> Terms:
     return Terms(
         {name: moved * byte_us for name, moved in operator.loads.items()},
         {name: done * flop_us for name, done in operator.work.items()},
-        {LAUNCH: np.ones(np.shape(operator.bytes)), **operator.steps(gpu.sms)},
+        dict(operator.steps(gpu.sms)),
         operator.footprint_bytes / gpu.l2_bytes,
+        operator.size,
     )
 
 
@@ -68,12 +74,17 @@ def parts_us(kernel: StreamKernel, terms: Terms, *, cold: bool) -> tuple[FloatAr
     return memory, _weighed(kernel.work, terms.work), _weighed(kernel.steps, terms.steps)
 
 
-def joined_us(kernel: StreamKernel, parts: tuple[FloatArray, FloatArray, FloatArray]) -> FloatArray:
-    """The time of the parts (F4), us."""
+def joined_us(
+    kernel: StreamKernel, parts: tuple[FloatArray, FloatArray, FloatArray], tokens: FloatArray
+) -> FloatArray:
+    """The time of the parts (F4), us; tokens: the operator's size."""
     largest = np.maximum(np.maximum(*parts[:2]), np.maximum(parts[2], _TINY))
     shares = sum((part / largest) ** kernel.norm for part in parts)
-    time_us: FloatArray = kernel.ramp_us + largest * shares ** (1.0 / kernel.norm)
-    return time_us
+    device_us: FloatArray = kernel.ramp_us + largest * shares ** (1.0 / kernel.norm)
+    if not kernel.host_us:
+        return device_us
+    launched_us = norm_max(device_us, np.asarray(kernel.host_us), _HOST_NORM)
+    return np.where(tokens > kernel.graph_tokens, launched_us, device_us)
 
 
 def stream_time(
@@ -82,10 +93,15 @@ def stream_time(
     """Time of one launch (of a module all of its launches) for every shape that `operator` holds.
 
     low and high are the 80 % band of held-out residuals, wider for the recurrence of Mamba-2, of which there
-    are no rows. Raises SpecError where the GPU has no peak for the operator's dtype.
+    are no rows, and for several queries in a plain step's module of sparse attention. cold: as in a step,
+    whose host a runtime prices; else rows as they were measured, with `host_us`. Raises SpecError where the
+    GPU has no peak for the operator's dtype.
     """
-    parts = parts_us(kernel, terms_of(gpu, operator), cold=cold)
-    time_us = joined_us(kernel, parts)
+    terms = terms_of(gpu, operator.as_run(gpu.architecture))
+    if cold:  # a step's host is priced by its runtime
+        kernel = msgspec.structs.replace(kernel, host_us=0.0)
+    parts = parts_us(kernel, terms, cold=cold)
+    time_us = joined_us(kernel, parts, terms.tokens)
     shape = time_us.shape
     memory_us, work_us, turns_us = (np.broadcast_to(part, shape) for part in parts)
     found = calibrated_time(
@@ -97,8 +113,11 @@ def stream_time(
         work_us=work_us,
         work=Bound.COMPUTE,
     )
-    unmeasured = isinstance(operator, Recurrent) and operator.kind == "mamba2" and operator.part == "state"
-    return less_certain(found, TRANSFER_ERROR, Source.EXTRAPOLATED) if unmeasured else found
+    if isinstance(operator, Recurrent) and operator.kind == "mamba2" and operator.part == "state":
+        return less_certain(found, TRANSFER_ERROR, Source.EXTRAPOLATED)
+    if isinstance(operator, Sparse) and operator.phase == GENERATION:
+        return less_certain(found, TRANSFER_ERROR, Source.EXTRAPOLATED, as_float(operator.q_len) > 1.0)
+    return found
 
 
 def _weighed(coefficients: dict[str, float], classes: dict[str, FloatArray]) -> FloatArray:

@@ -51,6 +51,7 @@ class Recurrent(Stream):
     WORDS: ClassVar[Mapping[str, str]] = {"part": STATE, "phase": GENERATION}
     SPLITS = ("part", "phase")
     BLANK_DTYPE = "bf16"
+    NEEDLESS = frozenset({"chunks"})
 
     kind: RecurrentKind
     batch: Size
@@ -119,13 +120,6 @@ class Recurrent(Stream):
         return found
 
     @property
-    def bytes(self) -> FloatArray:
-        """Bytes that must cross the memory bus; states between chunks need not."""
-        loads = self.loads
-        total: FloatArray = sum((part for name, part in loads.items() if name != "chunks"), np.zeros(()))
-        return total
-
-    @property
     def work(self) -> Mapping[str, FloatArray]:
         """FLOPs (B2, B4, B5); chunks are computed whole."""
         if self.part == CONVOLUTION:
@@ -157,6 +151,7 @@ class Recurrent(Stream):
                 "tokens": as_float(self.q_len) * np.ceil(waves),
                 "keys": blocks * (self.width - values),
                 "values": blocks * values,
+                **({"requests": batch} if self.kind == "kda" and self.phase == CONTEXT else {}),
             }
         if self.phase == CONTEXT:
             spread = batch * heads / sms

@@ -3,6 +3,7 @@
 `dsa` (DeepSeek-V3.2, GLM-5; arXiv 2512.02556): latent attention to `topk` rows that a light indexer chooses.
 `msa` (MiniMax-F3; arXiv 2606.13392): grouped queries, blocks of keys chosen for each group. `csa`, `hca`
 (DeepSeek-V4): one key head over compressed tokens, some of them (ratio 4) or all (ratio 128), and a window.
+`dsa_no_indexer`: a layer of `dsa` that takes the choice of one before it (GLM-5.2).
 With s cached tokens, every query of every request scores and chooses for itself; the index keys are read once
 for a request:
 
@@ -13,7 +14,7 @@ for a request:
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
@@ -25,8 +26,9 @@ from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
-SparseKind = Literal["dsa", "msa", "csa", "hca"]
+SparseKind = Literal["dsa", "msa", "csa", "hca", "dsa_no_indexer"]
 SPARSE_KINDS: tuple[str, ...] = get_args(SparseKind)
+NO_INDEXER = "_no_indexer"
 
 
 class Choice(NamedTuple):
@@ -48,11 +50,13 @@ CHOICES: dict[str, Choice] = {
 
 
 class Sizes(NamedTuple):
-    """Width of the model, rank of the queries and heads of the indexer."""
+    """Width of the model, rank of the queries, heads of the indexer, a head's unrotated key and value."""
 
     hidden: int
     q_rank: int
     index_heads: int
+    nope_dim: int = 128
+    v_dim: int = 128
 
 
 SIZES: dict[str, Sizes] = {
@@ -62,15 +66,28 @@ SIZES: dict[str, Sizes] = {
     "hca": Sizes(4096, 1024, 0),
 }
 """Of DeepSeek-V3.2, MiniMax-F3 and DeepSeek-V4-Flash."""
-_SIZES_OF = {"GLM-5": Sizes(6144, 2048, 32), "DeepSeek-V4-Pro": Sizes(7168, 1536, 64)}
+_SIZES_OF = {"GLM-5": Sizes(6144, 2048, 32, 192, 256), "DeepSeek-V4-Pro": Sizes(7168, 1536, 64)}
 """Of models whose name begins so, behind the publisher's."""
-_INDEX_DIM = 128.0
-_LATENT, _ROPE, _NOPE, _VALUE = 512.0, 64.0, 128.0, 128.0
-_HEAD = {"msa": 128.0, "csa": 512.0, "hca": 512.0}
-_OUT_RANK = 1024.0
+_LATENT, _ROPE = 512.0, 64.0
+DSA_SIZES = (512, 64, 128, 2048)
+"""Latent and rotated width, width of index heads and keys chosen of `dsa`."""
+HEADS = {"msa": 128, "csa": 512, "hca": 512, "index": 128}
+"""Width of a head, and of those of indexers."""
+_INDEX_DIM = float(HEADS["index"])
+OUT_RANK = 1024
+"""Of the output projection of a group of heads, of `csa` and `hca`."""
 _FIRST_MLA_ROW = {1.0: 656.0, 2.0: 1152.0}
 _INDEX_ROW = 132.0
 _COMPRESSED_ROW = 584.0
+_GROUP_ROWS = 16.0
+"""Query heads of a K/V head of `msa`, which are computed even where a GPU holds fewer of them."""
+_TOGETHER = {"hopper": 2.0, "blackwell": 4.0}
+_TILE_HEADS = 64.0
+"""Heads of a tile of the others' kernels, computed even where a GPU holds fewer."""
+_SHORT = 16384.0
+"""Keys up to which one kernel chooses; another one takes more."""
+_LONG = 131072.0
+"""Keys of a request from which rows of scores cost what they move."""
 _VERIFIED = ("True", "true", "1")
 
 
@@ -78,13 +95,14 @@ _VERIFIED = ("True", "true", "1")
 class Sparse(Stream):
     """One sparse attention module of `batch` requests with `q_len` new tokens behind `prefix` cached ones.
 
-    heads: on this GPU. hidden, q_rank, index_heads: of the whole layer. phase: `generation`, `context`
+    heads: on this GPU. hidden, q_rank, index_heads: of the whole layer; without index heads it takes the
+    choice of another layer. nope_dim, v_dim: of a head of `dsa`. phase: `generation`, `context`
     (prefill) or `verify` (2 to 128 tokens behind a long prefix). kv_dtype: of the cache. gemm_dtype: format
     of the projections.
     """
 
     FAMILY = "sparse"
-    COLUMNS = ("batch", "q_len", "prefix", "heads", "hidden", "q_rank", "index_heads")
+    COLUMNS = ("batch", "q_len", "prefix", "heads", "hidden", "q_rank", "index_heads", "nope_dim", "v_dim")
     AXES = ("batch", "q_len", "prefix")
     LABELS = ("phase", "gemm_dtype")
     NUMBERS = ("batch", "q_len", "heads")
@@ -98,6 +116,7 @@ class Sparse(Stream):
     }
     SPLITS = ("phase", "kv_cache_dtype", "gemm_type", "verifies")
     BLANK_DTYPE = "bf16"
+    NEEDLESS = frozenset({"scores", "long_scores"})
 
     kind: SparseKind
     batch: Size
@@ -107,6 +126,8 @@ class Sparse(Stream):
     hidden: Size = SIZES["dsa"].hidden
     q_rank: Size = SIZES["dsa"].q_rank
     index_heads: Size = SIZES["dsa"].index_heads
+    nope_dim: Size = SIZES["dsa"].nope_dim
+    v_dim: Size = SIZES["dsa"].v_dim
     kv_dtype: str | None = None
     gemm_dtype: str | None = None
     phase: str = GENERATION
@@ -115,7 +136,10 @@ class Sparse(Stream):
     def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
         """Rows of a table that share phase, formats and model."""
         phase, cache, weights, verifies = (str(words[name][0]) for name in cls.SPLITS)
-        hidden, q_rank, index_heads = sizes_of(kind, words["model_name"])
+        columns = ("hidden", "q_rank", "index_heads", "nope_dim", "v_dim")
+        sizes = dict(zip(columns, sizes_of(kind, words["model_name"]), strict=True))
+        if kind.endswith(NO_INDEXER):
+            sizes["index_heads"] = np.zeros_like(sizes["index_heads"])
         return cls(
             name=kind,
             kind=kind,  # type: ignore[arg-type]  # a key of OPERATORS
@@ -123,9 +147,7 @@ class Sparse(Stream):
             kv_dtype=format_of(cache.partition("_")[0]).dtype if cache else None,
             gemm_dtype=format_of(weights).key if weights else None,
             phase=VERIFY if verifies in _VERIFIED and phase == CONTEXT else phase,
-            hidden=hidden,
-            q_rank=q_rank,
-            index_heads=index_heads,
+            **sizes,
             **numbers,
         )
 
@@ -140,9 +162,13 @@ class Sparse(Stream):
         return False
 
     @property
+    def _family(self) -> str:
+        return self.kind.removesuffix(NO_INDEXER)
+
+    @property
     def form(self) -> str:
         """Key of its kernels: kind, phase, cache, projections."""
-        return f"{self.kind}_{self.phase}_{self.stored_dtype}_{self.gemm_dtype or self.dtype}"
+        return f"{self._family}_{self.phase}_{self.stored_dtype}_{self.gemm_dtype or self.dtype}"
 
     @property
     def forms(self) -> tuple[str, ...]:
@@ -150,7 +176,7 @@ class Sparse(Stream):
         phases = dict.fromkeys((self.phase, *((CONTEXT, GENERATION) if self.phase == VERIFY else ())))
         caches = dict.fromkeys((self.stored_dtype, "fp8", "bf16"))
         weights = dict.fromkeys((self.gemm_dtype or self.dtype, "bf16", "fp8_block", "nvfp4"))
-        every = (f"{self.kind}_{p}_{c}_{w}" for p in phases for c in caches for w in weights)
+        every = (f"{self._family}_{p}_{c}_{w}" for p in phases for c in caches for w in weights)
         return tuple(dict.fromkeys(every))
 
     @property
@@ -158,21 +184,40 @@ class Sparse(Stream):
         """The new tokens, batch x q_len."""
         return as_float(self.batch) * as_float(self.q_len)
 
+    def as_run(self, architecture: str) -> Self:
+        """A plain step's indexer takes few queries of a request together; more are so many requests.
+
+        Two on Hopper, four on Blackwell (vLLM PR 45322, TensorRT-LLM PR 10226); each reads the keys again.
+        """
+        several = as_float(self.q_len) > _TOGETHER.get(architecture, 2.0)
+        if self.phase != GENERATION or self._family != "dsa" or not several.any():
+            return self
+        apart = self.one_by_one()
+        pairs = ((getattr(apart, name), getattr(self, name)) for name in self.AXES)
+        batch, q_len, prefix = (np.where(several, *pair) for pair in pairs)
+        return replace(self, batch=batch, q_len=q_len, prefix=prefix)
+
+    def one_by_one(self) -> Self:
+        """Each new token as a request of its own, in a plain step."""
+        prefix = as_float(self.prefix) + 0.5 * (as_float(self.q_len) - 1.0)
+        return replace(self, batch=self.size, q_len=np.ones_like(self.size), prefix=prefix, phase=GENERATION)
+
     @property
     def weights(self) -> FloatArray:
         """Entries of the projections on this GPU, the indexer's with them."""
         heads, hidden, q_rank = (as_float(size) for size in (self.heads, self.hidden, self.q_rank))
         index_heads = as_float(self.index_heads)
-        indexer = q_rank * index_heads * _INDEX_DIM + hidden * (_INDEX_DIM + index_heads)
-        if self.kind == "dsa":
-            queries = hidden * (q_rank + _LATENT + _ROPE) + q_rank * heads * (_NOPE + _ROPE)
-            return queries + heads * _LATENT * (_NOPE + _VALUE) + heads * _VALUE * hidden + indexer
-        head = _HEAD[self.kind]
+        indexer = q_rank * index_heads * _INDEX_DIM + hidden * (_INDEX_DIM * (index_heads > 0) + index_heads)
+        if self._family == "dsa":
+            nope, value = as_float(self.nope_dim), as_float(self.v_dim)
+            queries = hidden * (q_rank + _LATENT + _ROPE) + q_rank * heads * (nope + _ROPE)
+            return queries + heads * _LATENT * (nope + value) + heads * value * hidden + indexer
+        head = HEADS[self.kind]
         if self.kind == "msa":
             return hidden * (
                 2.0 * heads * head + 2.0 * self._groups * head + (self._groups + 1.0) * _INDEX_DIM
             )
-        out = heads * head * _OUT_RANK + 8.0 * heads / self.choice.all_heads * _OUT_RANK * hidden
+        out = heads * head * OUT_RANK + 8.0 * heads / self.choice.all_heads * OUT_RANK * hidden
         inner = hidden * q_rank + q_rank * heads * head + head * hidden + out
         if self.kind == "hca":
             return inner + 2.0 * hidden * head
@@ -181,7 +226,7 @@ class Sparse(Stream):
     @property
     def choice(self) -> Choice:
         """What is chosen from."""
-        return CHOICES[self.kind]
+        return CHOICES[self._family]
 
     @property
     def loads(self) -> Mapping[str, FloatArray]:
@@ -192,34 +237,48 @@ class Sparse(Stream):
         found = {"weights": weights + passed, "keys": batch * self._most_keys * self._row_bytes}
         if self._indexes:
             found["index"] = batch * self._scored * self._index_bytes
+        if self._fills_scores:  # of every query for the keys of all requests, which are masked
+            scores = 4.0 * self.size * batch * self._scored * self._chooses
+            found |= {"scores": scores, "long_scores": scores * self._scored / _LONG}
         return found
 
     @property
     def work(self) -> Mapping[str, FloatArray]:
         """Projections, scores of the indexer, attention to the chosen keys."""
         heads = as_float(self.heads)
-        width = 2.0 * _LATENT + _ROPE if self.kind == "dsa" else 2.0 * _HEAD[self.kind]
+        tile = _GROUP_ROWS * self._groups if self.kind == "msa" else _TILE_HEADS
+        rows = tile * np.ceil(heads / tile)
+        width = 2.0 * _LATENT + _ROPE if self._family == "dsa" else 2.0 * HEADS[self.kind]
         found = {
             "projections": 2.0 * self.size * self.weights,
-            "attention": 2.0 * heads * width * self.size * self._mean_keys,
+            "attention": 2.0 * rows * width * self.size * self._mean_keys,
         }
         if self._indexes:
             index_heads = self._groups if self.kind == "msa" else as_float(self.index_heads)
             mean = (as_float(self.prefix) + as_float(self.q_len) / 2.0) / self.choice.ratio
             found["index"] = 2.0 * index_heads * _INDEX_DIM * self.size * mean
+        if self._family == "dsa" and self.phase != GENERATION:  # where nothing is chosen: of all heads
+            tokens = as_float(self.batch) * as_float(self.prefix) * (1.0 - self._chooses)
+            expanded = as_float(self.nope_dim) + as_float(self.v_dim)
+            found["expanded"] = 2.0 * tokens * heads * _LATENT * expanded
         return found
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
         """The choice once there are keys to leave out, keys of a request in turn, waves of tokens."""
         total = as_float(self.prefix) + as_float(self.q_len)
-        chooses = (total > self.choice.topk * self.choice.ratio) if self.choice.topk else total < 0.0
-        ones = np.ones_like(self.size + total)
-        return {
-            "choice": chooses * ones,
-            "request": total / 1e4 * ones,
+        chooses, ones = self._chooses * float(self._indexes), np.ones_like(self.size + total)
+        topk, keys = max(self.choice.topk, 1), total / self.choice.ratio
+        choice = np.clip(keys / topk - 1.0, 0.0, 1.0) * (keys <= _SHORT + topk)
+        found = {
+            "choice": chooses,
+            "short_choice": chooses * choice,
+            "request": total / 1e4 * ones * float(self._indexes or not self.choice.topk),
             "waves": np.ceil(self.size / sms) * ones,
             "chosen": self.size / sms * chooses,
         }
+        if self._family == "dsa":  # batched products of few rows
+            found["doublings"] = np.log2(np.minimum(self.size, sms)) * ones
+        return found
 
     @property
     def footprint_bytes(self) -> FloatArray:
@@ -229,20 +288,31 @@ class Sparse(Stream):
 
     @property
     def _indexes(self) -> bool:
-        return self.choice.topk > 0
+        return self.choice.topk > 0 and bool(np.any(as_float(self.index_heads) > 0))
+
+    @property
+    def _fills_scores(self) -> bool:
+        return self._family == "dsa" and self.phase != GENERATION and self._indexes
+
+    @property
+    def _chooses(self) -> FloatArray:
+        """1 where there are keys to leave out."""
+        total = as_float(self.prefix) + as_float(self.q_len)
+        reach = self.choice.topk * self.choice.ratio
+        return np.asarray((total > reach) * float(reach > 0))
 
     @property
     def _groups(self) -> FloatArray:
         """K/V heads of `msa` on this GPU, one for 16 query heads."""
-        return np.maximum(as_float(self.heads) / 16.0, 1.0)
+        return np.maximum(as_float(self.heads) / _GROUP_ROWS, 1.0)
 
     @property
     def _row_bytes(self) -> FloatArray:
         element = BYTES_PER_ELEMENT[self.stored_dtype]
-        if self.kind == "dsa":
+        if self._family == "dsa":
             return as_float(_FIRST_MLA_ROW.get(element, 1152.0))
         if self.kind == "msa":
-            return 2.0 * element * self._groups * _HEAD["msa"]
+            return 2.0 * element * self._groups * HEADS["msa"]
         return as_float(_COMPRESSED_ROW)
 
     @property
@@ -278,10 +348,11 @@ class Sparse(Stream):
 
 def sizes_of(kind: str, models: TextArray) -> tuple[FloatArray, ...]:
     """Sizes of named models' layers, an entry a name; the kind's first model's where it tells nothing."""
+    of = kind.removesuffix(NO_INDEXER)
     names, inverse = np.unique(models, return_inverse=True)
     bare = [str(name).rpartition("/")[2] for name in names]
     found = [
-        next((sizes for start, sizes in _SIZES_OF.items() if name.startswith(start)), SIZES[kind])
+        next((sizes for start, sizes in _SIZES_OF.items() if name.startswith(start)), SIZES[of])
         for name in bare
     ]
     columns = np.asarray(found, dtype=np.float64)[inverse].T

@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import numpy as np
 
@@ -18,7 +19,12 @@ from medusa_sim.operators.operator import Operator
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream(Operator):
-    """An operator whose kernels are told by classes of traffic, arithmetic and steps."""
+    """An operator whose kernels are told by classes of traffic, arithmetic and steps.
+
+    NEEDLESS: classes of bytes that kernels move and need not.
+    """
+
+    NEEDLESS: ClassVar[frozenset[str]] = frozenset()
 
     @property
     @abstractmethod
@@ -35,6 +41,11 @@ class Stream(Operator):
         del sms
         return {}
 
+    def as_run(self, architecture: str) -> Self:
+        """What kernels of that architecture make of it: itself, unless they cannot take it whole."""
+        del architecture
+        return self
+
     @property
     def footprint_bytes(self) -> FloatArray:
         """What a repetition finds in L2 if it fits."""
@@ -43,7 +54,7 @@ class Stream(Operator):
     @property
     def bytes(self) -> FloatArray:
         """Bytes that must cross the memory bus in one launch."""
-        return added(self.loads.values())
+        return added(moved for name, moved in self.loads.items() if name not in self.NEEDLESS)
 
     @property
     def flops(self) -> FloatArray:

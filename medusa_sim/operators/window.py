@@ -125,7 +125,9 @@ class WindowAttention(Stream):
     def work(self) -> Mapping[str, FloatArray]:
         """Both products, and what is computed for each head with whole tiles of keys."""
         per_pair = 4.0 * as_float(self.batch) * as_float(self.heads) * as_float(self.head_dim)
-        return {"pairs": per_pair * self.pairs}
+        whole, before = (as_float(self.prefix) + as_float(self.q_len), as_float(self.prefix))
+        every = 0.5 * (whole * (whole + 1.0) - before * (before + 1.0))
+        return {"pairs": per_pair * self.pairs, "masked": per_pair * (every - self.pairs)}
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
         """Blocks over the multiprocessors, by K/V head and by query head, alone and for each tile of keys."""

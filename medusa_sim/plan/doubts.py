@@ -13,6 +13,7 @@ from medusa_sim.specs.link_kernels import CollectiveKernel
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import UNCHECKED
 from medusa_sim.specs.parallel import ONE
+from medusa_sim.specs.state_rules import told_of_states
 
 _ONE_NODE = 8
 """GPUs that one NVLink domain joins in most servers."""
@@ -34,6 +35,8 @@ def doubts(of: Resolved) -> tuple[str, ...]:
     if of.arguments.dtype is None:
         told += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(RUN_IN_FP16)]
     told += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]
+    if of.scope == "model" and of.runtime.engine is not None:
+        told += told_of_states(of.runtime.library, of.model, of.drafting.method)
     if not of.runtime.is_measured:
         told.append(
             f"{of.runtime.name}: nobody measured this engine; its own terms are guesses or another's, "
@@ -94,7 +97,12 @@ def _of_kernels(of: Resolved) -> list[str]:
             f"{' and '.join(unfitted)} of {of.model.name}: no kernel is fitted; times follow from "
             "bytes and FLOPs, with wide bands"
         )
-    if of.model.blocks(Latent) and of.scope == "model":
+    if of.scope == "model" and "sparse" in {place.partition(".")[0] for place in of.fits}:
+        told.append(
+            f"sparse attention of {of.model.name} takes fitted modules: those of several queries a "
+            "request are of prompts or extrapolated from one, with wider bands"
+        )
+    elif of.model.blocks(Latent) and of.scope == "model":
         told.append(
             f"latent attention of {of.model.name} was fitted at one query: its verification is "
             "extrapolated, 10 to 20 % from public rows in the mean, with wider bands"

@@ -8,7 +8,6 @@ from medusa_sim.latency.base import LatencyModel, known_time
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Elementwise, Gemm
-from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import HALVES, Format
 from medusa_sim.specs.gpu import Gpu
@@ -16,9 +15,9 @@ from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.network import model_launches
+from medusa_sim.step.step import priced
 from medusa_sim.step.workload import Launch, decode, verify
 
 _DENSE = (Gemm, Attention, Elementwise)
@@ -51,11 +50,9 @@ def fits_beside(latency: LatencyModel, shard: Model, runtime: Runtime) -> dict[s
     none.
     """
     found: dict[str, Fit] = {}
-    for launch in (*model_launches(shard, decode(1, 1), runtime), *_verified(shard, runtime)):
+    for launch in priced(latency, _launches(shard, runtime)):
         kind = KIND_OF[launch.operator.kind]
         if kind.is_chosen and kind.operator is not Gemm:
-            if launch.composed is not None and known_time(latency, launch.operator) is None:
-                continue
             place = latency.time(launch.operator).kernels
             set_name, _, key = place.partition(":")
             found[f"{kind.section}.{place}"] = kind.table(latency.gpu.kernels[set_name])[key].fit
@@ -86,20 +83,21 @@ def other_form(model: Model, fits: Mapping[str, Fit]) -> tuple[str, str] | None:
 
 def unfitted_kinds(latency: LatencyModel, shard: Model, runtime: Runtime) -> tuple[str, ...]:
     """What of a model is priced without a fitted kernel: `linear attention`, `sparse attention`, ..."""
-    sparse = bool(shard.blocks(BlockSparse)) or bool(shard.blocks(Compressed))
-    chosen = any(mixer.indexer is not None for _, mixer in shard.blocks(Latent))
     found = [
         KIND_OF[launch.operator.kind].title
-        for launch in (*model_launches(shard, decode(1, 1), runtime), *_verified(shard, runtime))
-        if launch.composed is not None and known_time(latency, launch.operator) is None
+        for launch in _launches(shard, runtime)
+        if launch.composed and known_time(latency, launch.operator) is None
     ]
-    return tuple(dict.fromkeys([*found, *(["sparse attention"] if sparse or chosen else [])]))
+    return tuple(dict.fromkeys(found))
 
 
-def _verified(shard: Model, runtime: Runtime) -> tuple[Launch, ...]:
-    """Kernels of several tokens a request that a plain step has not."""
-    launches = model_launches(shard, verify(1, 1, 2), runtime)
-    return tuple(launch for launch in launches if isinstance(launch.operator, Recurrent))
+def _launches(shard: Model, runtime: Runtime) -> tuple[Launch, ...]:
+    """Kernels of a plain step, and those of several tokens a request that such a step has not."""
+    verified = model_launches(shard, verify(1, 1, 2), runtime)
+    return (
+        *model_launches(shard, decode(1, 1), runtime),
+        *(launch for launch in verified if launch.composed),
+    )
 
 
 def too_large(model: Model, shard: Model, gpu: Gpu) -> str:

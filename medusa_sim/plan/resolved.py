@@ -29,6 +29,7 @@ from medusa_sim.specs.prices import Price, given_price, price_of
 from medusa_sim.specs.recurrent import Recurrent
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.registry import drafter_kind
 from medusa_sim.step.server import Traffic
@@ -36,6 +37,9 @@ from medusa_sim.step.step import step_kernels
 from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
 from medusa_sim.step.workload import Scope
 from medusa_sim.units import BYTES_PER_ELEMENT
+
+_BESIDE = (MoE, Latent, Recurrent, BlockSparse, Compressed)
+"""Layers with kernels beside those of a dense model."""
 
 
 class Resolved:
@@ -202,7 +206,7 @@ class Resolved:
         if self.latency.name != "calibrated":
             return {}
         found = dense_fits(self.gpu.kernel_set(self.kernels), self.model)
-        others = any(self.model.blocks(kind) for kind in (MoE, Latent, Recurrent)) or self.model.streams > 1
+        others = any(self.model.blocks(kind) for kind in _BESIDE) or self.model.streams > 1
         if self.scope == "block" or (self.parallel == ONE and not others):
             return found
         return {**found, **fits_beside(self.latency, self.shard, self.runtime)}

@@ -14,7 +14,7 @@ from typing import Any
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named
-from medusa_sim.specs.model import Model, grouped, with_dtypes
+from medusa_sim.specs.model import UNCHECKED, Model, grouped, with_dtypes
 from medusa_sim.specs.modules import SIXTEEN, Scheme, in_formats
 
 METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4")
@@ -34,6 +34,8 @@ _ALGORITHMS = {
 }
 """modelopt's `quant_algo` -> format."""
 _MIXED = "MIXED_PRECISION"
+_NAMED = {"nvfp4": "nvfp4", "fp8": "fp8", "mxfp4": "mxfp4"}
+"""Last word of a repository's name -> format, where none of its files says one."""
 
 
 def quantised(
@@ -48,12 +50,25 @@ def quantised(
     if config is None and beside is not None:
         scheme = _modelopt(beside, f"{named(file.with_name('hf_quant_config.json'))}: quantization")
     elif config is None:
-        return dataclasses.replace(model, groups=grouped(model.groups))
+        named_form = _of_name(file.parent.name)
+        if named_form is None:
+            return dataclasses.replace(model, groups=grouped(model.groups))
+        note = f"{named_form} of its name, no file says which layers: taken for {{}}, {UNCHECKED}"
+        if model.experts is None:
+            scheme, of = Scheme(main=named_form), "linear layers"
+        else:
+            scheme, of = Scheme(main=SIXTEEN, experts=named_form), "experts alone"
+        model = dataclasses.replace(model, notes=(*model.notes, note.format(of)))
     else:
         scheme = _scheme(model, config, beside, where)
     layers, mtp, main = in_formats(model, scheme)
     kept = with_dtypes(model, kv_dtype=scheme.kv_dtype).in_form(main)
     return dataclasses.replace(kept, groups=layers, mtp=mtp, scale_bytes=scheme.scale_bytes)
+
+
+def _of_name(folder: str) -> str | None:
+    """The format that a folder's last word names, as publishers name a quantised repository."""
+    return _NAMED.get(folder.rpartition("-")[2].lower())
 
 
 def _scheme(model: Model, config: dict[str, Any], beside: dict[str, Any] | None, where: str) -> Scheme:

@@ -13,6 +13,10 @@ class StreamKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
     ramp_us: Us
     """Start and drain of all its launches."""
+    host_us: Us = 0.0
+    """What the host takes to launch them one by one, beside the device; 0 of rows that replay a graph."""
+    graph_tokens: int = 0
+    """New tokens up to which rows replay a graph, if larger ones do not: `host_us` is of those alone."""
     loads: dict[str, Ratio]
     """Microseconds of each class of bytes, in units of what they take at the datasheet's bandwidth."""
     work: dict[str, Ratio]

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from medusa_sim.latency.base import Bound, Source
-from medusa_sim.step.step import Setting, decode_step, kernel_time, step_works, verify_step
+from medusa_sim.step.step import Setting, decode_step, kernel_time, priced, step_works, verify_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,7 +44,7 @@ def breakdown(setting: Setting, batch: int, seq_len: int, candidates: int) -> pd
 
 def _kernels(setting: Setting, batch: int, seq_len: int, candidates: int) -> Iterator[dict[str, object]]:
     for number, work in enumerate(step_works(setting, batch, seq_len, candidates)):
-        for launch in work.launches:
+        for launch in priced(setting.latency, work.launches):
             time = kernel_time(setting.latency, work.runtime, launch)
             yield {
                 "pass": work.of if work.of != "draft" else f"draft {number}",

@@ -39,10 +39,9 @@ def block_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
         *mixer_launches(one, exact, runtime, unfused_keys=workload.seq_len),
         *feed_forward_launches(one, exact, runtime),
     ]
+    parts = (each for launch in launches for each in (launch.composed[1:] and launch.composed) or (launch,))
     return tuple(
-        launch
-        for launch in launches
-        if launch.part != "o_proj" and not isinstance(launch.operator, Elementwise)
+        launch for launch in parts if launch.part != "o_proj" and not isinstance(launch.operator, Elementwise)
     )
 
 
@@ -85,12 +84,13 @@ def _residual_launches(model: Model, m: Size) -> list[Launch]:
     launches = []
     for part, (each, beside) in _CONNECTION_WIDTHS.items():
         width = (each * model.streams + beside) * hidden
-        mid, *ends = (
+        mid, low, high = (
             elementwise_launch(
                 model, "hyper_connections", "rope", "norm_rope", m, round(share * width), sites
             )
             for share in (1.0, *_CONNECTION_ENDS)
         )
+        composed = replace(mid, ends=(low.operator, high.operator))
         kernel = HyperConnection(
             name="hyper_connections",
             tokens=m,
@@ -99,8 +99,7 @@ def _residual_launches(model: Model, m: Size) -> list[Launch]:
             part=part,
             dtype=model.activation_dtype,
         )
-        low, high = (end.operator for end in ends)
-        launches.append(replace(mid, operator=kernel, composed=mid.operator, ends=(low, high)))
+        launches.append(replace(mid, operator=kernel, composed=(composed,)))
     return launches
 
 

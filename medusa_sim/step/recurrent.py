@@ -79,7 +79,7 @@ def _own(mixer: Mixer, at: Mixing[Mixer], name: str, part: str, composed: Launch
         state_dtype=mixer.state_dtype,
         **_heads(mixer),
     )
-    return replace(composed, operator=kernel, composed=composed.operator)
+    return Launch(operator=kernel, part=composed.part, count=composed.count, composed=(composed,))
 
 
 def _heads(mixer: Mixer) -> _Heads:

@@ -15,7 +15,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.network import block_launches
-from medusa_sim.step.step import launch_time
+from medusa_sim.step.step import launch_time, priced
 from medusa_sim.step.workload import Phase, Workload, decode, prefill, verify
 from medusa_sim.units import US_PER_S
 
@@ -112,7 +112,7 @@ def _phase_columns(
     }[phase]
     tokens = seq_len if phase == "prefill" else candidates
     found: list[dict[str, object]] = []
-    for launch in block_launches(model, workload, runtime):
+    for launch in priced(latency, block_launches(model, workload, runtime)):
         operator = launch.operator
         time = launch_time(latency, launch)
         flops, size = np.broadcast_arrays(operator.flops, batch)

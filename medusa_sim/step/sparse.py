@@ -4,8 +4,9 @@
     (K6)  attention  min(s, k) keys a query; beyond k each query reads its own choice
     (K7)  V4         the last tokens, and chosen or all compressed ones
 
-The indexer is priced as an attention product of as many bytes and FLOPs, the choice as a pass over its
-scores. Public rows of whole modules agree with the slope: 50 to 54 us for a million keys, H100, vLLM.
+A layer's projections, indexer, choice and attention are one module of `operators.sparse`, fitted for some
+cards and engines. Elsewhere, and for sizes that nobody measured, the indexer is priced as an attention
+product of as many bytes and FLOPs, the choice as a pass over its scores.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Attention, AttentionKind, Elementwise, Operator, Size
+from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY
+from medusa_sim.operators.sparse import CHOICES, DSA_SIZES, HEADS, OUT_RANK, Sparse, SparseKind
+from medusa_sim.specs.formats import Format
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.attention import FUSED_KIND, grouped_launches, latent_launches
@@ -40,6 +44,32 @@ def chosen(operator: Operator, keys: FloatArray, reach: float, *, prompt: bool) 
         q_len=np.where(apart, 1.0, queries),
         kv_len=np.where(apart, reach, keys),
     )
+
+
+def _module(
+    at: Mixing[Mixer], kind: SparseKind, count: int, composed: list[Launch], **sizes: int
+) -> list[Launch]:
+    """A layer's module, and what it is composed of where nobody fitted one.
+
+    Kernels of DeepSeek-V3.2 and MiniMax-M3 verify as they decode; V4's have rows of their own.
+    """
+    workload, model = at.workload, at.model
+    several = VERIFY if kind in ("csa", "hca") else GENERATION
+    queries = np.asarray(workload.query_tokens, dtype=np.float64)
+    kernel = Sparse(
+        name=f"{kind}_module",
+        kind=kind,
+        batch=workload.batch,
+        q_len=queries,
+        prefix=np.maximum(np.asarray(workload.kv_len, dtype=np.float64) - queries, 0.0),
+        hidden=model.hidden,
+        dtype=model.activation_dtype,
+        kv_dtype=model.kv_dtype,
+        gemm_dtype=Format(model.dtype, model.weight_dtype).key,
+        phase={"prefill": CONTEXT, "decode": GENERATION, "verify": several}[workload.phase],
+        **sizes,
+    )
+    return [Launch(operator=kernel, part="attention", count=count, composed=tuple(composed))]
 
 
 def indexer_launches(
@@ -81,15 +111,24 @@ def sparse_latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
         else each
         for each in launches
     ]
+    sizes = (mixer.kv_rank, mixer.rope_dim, index.dim, index.topk)
+    is_module = sizes == DSA_SIZES and mixer.q_rank is not None and not mixer.gate
+    heads = {
+        "heads": mixer.heads,
+        "q_rank": mixer.q_rank or 0,
+        "nope_dim": mixer.nope_dim,
+        "v_dim": mixer.v_dim,
+    }
     if index.reuses:
-        return launches
+        kind: SparseKind = "dsa_no_indexer"
+        return _module(at, kind, at.count, launches, **heads, index_heads=0) if is_module else launches
     model, m, inputs = at.model, at.rows, mixer.q_rank or at.model.hidden
-    return [
-        *launches,
+    launches += [
         linear_launch(model, "index_q_proj", "qkv", m, index.heads * index.dim, inputs, at.count),
         head_launch(model, "index_k_proj", "qkv", m, index.dim + index.heads, model.hidden, at.count),
         *indexer_launches(at, at.count, index.heads, index.dim, at.workload.kv_len, "fp8"),
     ]
+    return _module(at, "dsa", at.count, launches, **heads, index_heads=index.heads) if is_module else launches
 
 
 def block_sparse_launches(mixer: BlockSparse, at: Mixing[BlockSparse]) -> list[Launch]:
@@ -105,15 +144,52 @@ def block_sparse_launches(mixer: BlockSparse, at: Mixing[BlockSparse]) -> list[L
     index = head_launch(at.model, "index_proj", "qkv", at.rows, mixer.index_width, at.model.hidden, at.count)
     dtype = at.model.activation_dtype
     scores = indexer_launches(at, at.count, mixer.index_heads, mixer.index_dim, at.workload.kv_len, dtype)
-    return [*launches, index, *scores]
+    launches += [index, *scores]
+    sizes = (mixer.head_dim, mixer.index_dim, mixer.reach)
+    if sizes != (HEADS["msa"], HEADS["index"], CHOICES["msa"].topk):
+        return launches
+    return _module(at, "msa", at.count, launches, heads=mixer.heads, q_rank=0, index_heads=mixer.index_heads)
 
 
 def compressed_launches(mixer: Compressed, at: Mixing[Compressed]) -> list[Launch]:
     """DeepSeek-V4: low-rank projections, the compressor, attention to the window and compressed keys."""
-    model, m, count, hidden = at.model, at.rows, at.count, at.model.hidden
-    width, workload = mixer.heads * mixer.head_dim, at.workload
+    launches = []
+    for number, each in at.variants:
+        own = [*_compressed_projections(mixer, at, number), *_compressed_attention(each, at, number)]
+        index, model, workload = each.indexer, at.model, at.workload
+        if each.ratio:
+            inner = each.head_dim + (0 if index is None else index.dim)
+            width = each.branches * inner
+            own.append(head_launch(model, "compressor", "qkv", at.rows, width, model.hidden, number))
+        if index is not None:
+            width = index.heads * index.dim
+            own.append(linear_launch(model, "index_q_proj", "qkv", at.rows, width, mixer.q_rank, number))
+            keys = np.asarray(workload.kv_len, dtype=np.float64) / each.ratio
+            own += indexer_launches(at, number, index.heads, index.dim, keys, "fp8")
+        kind: SparseKind = "hca" if index is None else "csa"
+        if _is_measured(each, kind):
+            index_heads = 0 if index is None else index.heads
+            own = _module(
+                at, kind, number, own, heads=each.heads, q_rank=each.q_rank, index_heads=index_heads
+            )
+        launches += own
+    return launches
+
+
+def _is_measured(mixer: Compressed, kind: SparseKind) -> bool:
+    """Whether its sizes are those of a module that was measured."""
+    choice, index = CHOICES[kind], mixer.indexer
+    sizes = (mixer.head_dim, mixer.o_rank, mixer.size, mixer.ratio)
+    if sizes != (HEADS[kind], OUT_RANK, choice.window, choice.ratio):
+        return False
+    return index is None or (index.dim, index.topk) == (HEADS["index"], choice.topk)
+
+
+def _compressed_projections(mixer: Compressed, at: Mixing[Compressed], count: int) -> list[Launch]:
+    model, m, hidden = at.model, at.rows, at.model.hidden
+    width = mixer.heads * mixer.head_dim
     group = width // mixer.o_groups
-    launches = [
+    return [
         linear_launch(model, "q_a_kv_proj", "qkv", m, mixer.q_rank + mixer.head_dim, hidden, count),
         linear_launch(model, "q_b_proj", "qkv", m, width, mixer.q_rank, count),
         linear_launch(at.output_model, "o_a_proj", "o_proj", m, mixer.o_groups * mixer.o_rank, group, count),
@@ -121,19 +197,6 @@ def compressed_launches(mixer: Compressed, at: Mixing[Compressed]) -> list[Launc
         elementwise_launch(model, "rope", "rope", "norm_rope", m, (mixer.heads + 1) * mixer.rope_dim, count),
         elementwise_launch(model, "latent_norm", "rms_norm", "norm_rope", m, mixer.q_rank, count),
     ]
-    for number, each in at.variants:
-        launches += _compressed_attention(each, at, number)
-        index = each.indexer
-        if each.ratio:
-            inner = each.head_dim + (0 if index is None else index.dim)
-            launches.append(head_launch(model, "compressor", "qkv", m, each.branches * inner, hidden, number))
-        if index is not None:
-            launches.append(
-                linear_launch(model, "index_q_proj", "qkv", m, index.heads * index.dim, mixer.q_rank, number)
-            )
-            keys = np.asarray(workload.kv_len, dtype=np.float64) / each.ratio
-            launches += indexer_launches(at, number, index.heads, index.dim, keys, "fp8")
-    return launches
 
 
 def _compressed_attention(mixer: Compressed, at: Mixing[Compressed], count: int) -> list[Launch]:

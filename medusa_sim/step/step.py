@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -22,6 +22,7 @@ from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Elementwise, Size
 from medusa_sim.operators.recurrent import GENERATION, VERIFY, Recurrent
+from medusa_sim.operators.sparse import Sparse
 from medusa_sim.specs.attention_backends import backend_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
@@ -190,6 +191,7 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     kernel in every layer linearly, and so those of kernels that nobody measured on this GPU: they share the
     error of what was borrowed.
     """
+    work = replace(work, launches=tuple(priced(latency, work.launches)))
     times = tuple(kernel_time(latency, work.runtime, launch) for launch in work.launches)
     device, below, above, shared_below, shared_above = (_Sum() for _ in range(5))
     device.add(np.asarray(work.kernels * work.runtime.launch_us))
@@ -287,13 +289,20 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
     )
 
 
+def priced(latency: LatencyModel, launches: Iterable[Launch]) -> Iterator[Launch]:
+    """The launches that the latency model has kernels of: instead of others what they are composed of."""
+    for launch in launches:
+        if launch.composed and known_time(latency, launch.operator) is None:
+            yield from launch.composed
+        else:
+            yield launch
+
+
 def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
-    """The operator's own kernel, else what stands for it; a state of one token is that of a plain step."""
+    """One launch; verification of one token is the kernel of a plain step."""
     operator = launch.operator
-    if launch.composed is None:
-        return _widened(latency, launch, latency.time(operator))
-    found = known_time(latency, operator) or _widened(latency, launch, latency.time(launch.composed))
-    if not isinstance(operator, Recurrent) or operator.phase != VERIFY:
+    found = _widened(latency, launch, latency.time(operator))
+    if not isinstance(operator, Recurrent | Sparse) or operator.phase != VERIFY:
         return found
     is_one = np.equal(operator.q_len, 1)
     if not is_one.any():

@@ -105,7 +105,7 @@ class Launch:
 
     share: of its time as a kernel of its own, where an engine fuses it with others. ends: the same operator
     at the ends of an 80 % interval of an uncertain input (few, many); their times widen its band. composed:
-    what stands for the operator where the latency model has no kernel of it; `ends` are then of that.
+    what stands for the operator where the latency model has no kernel of it.
     """
 
     operator: Operator
@@ -113,7 +113,12 @@ class Launch:
     count: int = 1
     share: float = 1.0
     ends: tuple[Operator, Operator] | None = None
-    composed: Operator | None = None
+    composed: tuple[Launch, ...] = ()
+
+    @property
+    def kernels(self) -> int:
+        """Launches of a step: a module is as many as what it is composed of."""
+        return sum(each.kernels for each in self.composed) or self.count
 
 
 MixerT_co = TypeVar("MixerT_co", bound=Mixer, covariant=True)

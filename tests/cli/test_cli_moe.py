@@ -62,9 +62,10 @@ def test_validate_reads_a_table_without_op_and_tells_kernels_apart(tmp_path: Pat
         ("h100-sxm", ROWS[0].replace(",8,128,", ",300,128,"), "column topk: given '300 with experts 128'"),
         ("h100-sxm", ROWS[0].replace("fp8_block", "fp9"), "unknown dtype 'fp9'; did you mean 'fp8'"),
         ("h100-sxm", ROWS[0].replace(",16,", ",-16,"), "column tokens: given '-16'"),
-        ("mi300x", ROWS[1], "mi300x"),
+        ("bare", ROWS[1], "bare"),
     ],
 )
+@pytest.mark.usefixtures("bare_gpu")
 def test_wrong_rows_are_one_line(tmp_path: Path, gpu: str, row: str, told: str) -> None:
     result = CliRunner().invoke(cli, ["time", "--gpu", gpu, "--ops", write(tmp_path, (row,))])
     assert result.exit_code == 1

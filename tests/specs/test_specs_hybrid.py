@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hybrid_models import HYBRIDS
+from hybrid_models import HYBRIDS, PUBLISHED
 
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.plan.scenario import Scenario
@@ -61,6 +61,31 @@ def test_counts_are_the_sums_of_the_formulas(name: str) -> None:
     model = load_model(name)
     assert model.parameter_count / 1e9 == pytest.approx(total, rel=5e-3)
     assert model.active_parameter_count / 1e9 == pytest.approx(active, rel=1e-2)
+
+
+def _digit(published: str) -> float:
+    """One of the last digit."""
+    whole, _, decimals = published.partition(".")
+    return 10.0 ** -len(decimals) if decimals else 10.0 ** (len(whole) - len(whole.rstrip("0") or "0"))
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_counts_are_the_published_ones(name: str) -> None:
+    """Within half a per cent, or what rounding leaves: half a digit, a whole one where it is down."""
+    total, active, source = PUBLISHED[name]
+    model = load_model(name)
+    share = 1.0 if "rounded down" in source else 0.5
+    allowed = max(share * _digit(total) + 0.25 * ("rounded down" in source), 5e-3 * float(total))
+    assert abs(model.parameter_count / 1e9 - float(total)) <= allowed, source
+    if active:
+        # publishers count the tables of the vocabulary or not: any of the three
+        tables = [model.active_parameter_count - n * model.vocab * model.hidden for n in (0, 1, 2)]
+        near = min(abs(count / 1e9 - float(active)) for count in tables)
+        assert near <= max(0.55 * _digit(active), 0.03 * float(active)) + 0.1 * ("rounded" in source), source
+
+
+def test_every_hybrid_has_a_published_count() -> None:
+    assert PUBLISHED.keys() == HYBRIDS.keys()
 
 
 def test_sizes_that_nobody_checked_are_said_with_the_answer() -> None:
@@ -116,7 +141,8 @@ def test_a_step_reads_every_weight_of_a_layer_once(name: str) -> None:
     launches = model_launches(model, decode(1, 16), load_runtime("cuda-graph"))
     read = sum(
         launch.count * float(launch.operator.n) * float(launch.operator.k)  # type: ignore[attr-defined]
-        for launch in launches
+        for module in launches
+        for launch in module.composed or (module,)
         if launch.operator.kind == "gemm" and launch.part in ("qkv", "o_proj")
     )
     held = sum(count * mixer.weights(model.hidden) for count, mixer in model.blocks(Mixer))
@@ -208,3 +234,16 @@ def test_deployed_configs_are_read() -> None:
         assert read.weight_bytes == pytest.approx(named.weight_bytes)
         assert len(read.blocks(Recurrent)) == len(named.blocks(Recurrent))
         assert bool(read.blocks(MoE)) == bool(named.blocks(MoE))
+
+
+def test_a_format_that_only_the_name_says_is_taken_for_experts_and_said(tmp_path: Path) -> None:
+    folder = tmp_path / "tiny-NVFP4"
+    folder.mkdir()
+    sizes = {"hidden_size": 256, "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2}
+    experts = {"num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 128, "head_dim": 64}
+    more = {"intermediate_size": 512, "vocab_size": 1000, "max_position_embeddings": 4096}
+    model = _load(folder, {"model_type": "qwen3_moe", "torch_dtype": "bfloat16", **sizes, **experts, **more})
+    assert model.experts is not None
+    assert model.in_form(model.experts.form).weight_dtype == "nvfp4"
+    assert model.weight_dtype == "bf16"
+    assert any("nvfp4 of its name" in note for note in model.notes)

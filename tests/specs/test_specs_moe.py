@@ -34,8 +34,9 @@ PUBLISHED: dict[str, tuple[float, float]] = {
     "deepseek-v2-lite": (15.7e9, 2.4e9),  # arXiv 2405.04434, appendix B
     "deepseek-v3": (671_026_419_200, 37e9),  # arXiv 2412.19437; without the MTP module
     "deepseek-r1": (671_026_419_200, 37e9),
-    "kimi-k2": (1.04e12, 32e9),  # arXiv 2507.20534, table 2
-    "kimi-k2.5": (1.04e12, 32e9),  # the same base, and its card: 1T, 32B activated
+    # 1026.5e9 elements on the Hub; arXiv 2507.20534, table 2, has 1.04T, 1.3 % more than its own sizes give
+    "kimi-k2": (1.0265e12, 32e9),
+    "kimi-k2.5": (1.0265e12, 32e9),  # the same base, and its card: 1T, 32B activated
     "gpt-oss-20b": (20_914_757_184, 3.61e9),  # arXiv 2508.10925, table 1
     "gpt-oss-120b": (116_829_156_672, 5.13e9),
     "llama-4-scout": (109e9, 17e9),  # with the vision tower of 0.9
@@ -76,7 +77,7 @@ def test_counts_are_the_published_ones(name: str) -> None:
     if isinstance(total, int):
         assert model.parameter_count + _beside(model) == total
     else:
-        assert model.parameter_count == pytest.approx(total, rel=0.015)
+        assert model.parameter_count == pytest.approx(total, rel=0.005 if total > 1e12 else 0.015)
     tables = (name in NO_EMBEDDING) + 2 * (name in NO_VOCABULARY)
     counted = model.active_parameter_count - tables * model.vocab * model.hidden
     assert counted == pytest.approx(active, rel=0.06)

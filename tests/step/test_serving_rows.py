@@ -95,7 +95,7 @@ def test_shipped_collectives_lie_between_their_measured_ranks_and_above_the_link
     assert (four[-2:] >= line_us[-2:]).all()
 
 
-def test_a_card_without_rows_of_its_link_is_refused_in_one_line() -> None:
+def test_a_card_without_rows_of_its_link_is_refused_in_one_line(bare_gpu: str) -> None:
     row = {"op": "all_reduce", "dtype": "bf16", "ranks": 2, "bytes": 65536}
-    with pytest.raises(SpecError, match="mi300x"):
-        predicted([row], "mi300x")
+    with pytest.raises(SpecError, match=bare_gpu):
+        predicted([row], bare_gpu)

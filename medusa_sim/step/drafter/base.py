@@ -41,7 +41,7 @@ class PassWork:
     @property
     def kernels(self) -> int:
         """How many are launched."""
-        return sum(launch.count for launch in self.launches)
+        return sum(launch.kernels for launch in self.launches)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

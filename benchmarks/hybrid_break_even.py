@@ -1,0 +1,202 @@
+"""Where linear layers change the decision: writes docs/hybrids.md and docs/images/hybrids.svg.
+
+    python benchmarks/hybrid_break_even.py
+
+Every model gets the same chain of drafts and the same acceptance, so that only its steps differ; a draft costs
+one EAGLE-3 layer of its width. Batches are those of one step: whether so many requests fit is another question.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib as mpl
+import numpy as np
+from matplotlib.figure import Figure
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.sweep import sweep
+from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.specs.state_rules import RULES
+from medusa_sim.step.grid import Grid
+from medusa_sim.writing import write_text
+
+ROOT = Path(__file__).resolve().parents[1]
+ACCEPTED = 0.6
+"""Chance of a draft to be accepted after those before it."""
+DRAFTS = (1, 2, 3, 5, 7)
+BATCHES = tuple(int(2**power) for power in range(11))
+LENGTH = 4096
+RUNTIME = "vllm-0.33"
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A model and how it runs. layers: what its mixers are."""
+
+    model: str
+    layers: str
+    gpus: int
+    weights: str | None = None
+
+    @property
+    def options(self) -> str:
+        """As the command line takes them."""
+        split = f" --tp {self.gpus}" if self.gpus > 1 else ""
+        form = f" --weight-dtype {self.weights}" if self.weights else ""
+        return f"--model {self.model}{split}{form}"
+
+
+PANELS = {
+    "About 3e9 active parameters, one H200": (
+        Case("kimi-linear-48b-a3b", "linear (KDA)", 1),
+        Case("nemotron-3-nano-30b-a3b", "linear (Mamba-2)", 1),
+        Case("deepseek-v2-lite", "latent (MLA)", 1),
+        Case("llama-3.2-3b", "dense, attention", 1),
+    ),
+    "12e9 to 37e9 active parameters, eight H200": (
+        Case("qwen3.5-397b-a17b", "linear (GDN)", 8, "fp8"),
+        Case("nemotron-3-super-120b-a12b", "linear (Mamba-2)", 8),
+        Case("deepseek-v3", "latent (MLA)", 8),
+        Case("mistral-small-24b", "dense, attention", 8),
+    ),
+}
+
+
+def acceptance() -> str:
+    """Chances by position, as `--acceptance` takes them."""
+    return ",".join(f"{ACCEPTED**depth:.4f}" for depth in range(1, max(DRAFTS) + 1))
+
+
+def speedups(case: Case) -> FloatArray:
+    """Speedup by batch and draft length, shape (BATCHES, DRAFTS)."""
+    scenario = Scenario(
+        model=case.model,
+        gpu="h200-sxm",
+        tp=case.gpus,
+        weight_dtype=case.weights,
+        drafter="eagle3",
+        acceptance=acceptance(),
+        runtime=RUNTIME,
+    )
+    (table,) = sweep([scenario], Grid.of(BATCHES, [LENGTH], [count + 1 for count in DRAFTS]))
+    return np.asarray(table.numbers["speedup"], dtype=np.float64).reshape(len(BATCHES), len(DRAFTS))
+
+
+def break_even(found: FloatArray) -> list[str]:
+    """Smallest batch from which each draft length loses and keeps losing to the largest; `-` where none does."""
+    said = []
+    for column in found.T:
+        loses = column < 1.0
+        from_there = np.logical_and.accumulate(loses[::-1])[::-1]
+        said.append(str(BATCHES[int(np.argmax(from_there))]) if from_there.any() else "-")
+    return said
+
+
+def page(found: dict[str, dict[Case, FloatArray]]) -> str:
+    """docs/hybrids.md."""
+    parts = [HEAD]
+    for title, cases in found.items():
+        loses = [
+            {"model": case.model, "layers": case.layers}
+            | {f"{count} drafts": batch for count, batch in zip(DRAFTS, break_even(of), strict=True)}
+            for case, of in cases.items()
+        ]
+        three = DRAFTS.index(3)
+        gains = [
+            {"model": case.model}
+            | {f"batch {BATCHES[row]}": f"{of[row, three]:.2f}" for row in range(0, len(BATCHES), 2)}
+            for case, of in cases.items()
+        ]
+        parts += [f"\n## {title}\n\nBatch from which a chain loses:\n\n", markdown(_table(loses))]
+        parts += ["\n\nSpeedup of three drafts:\n\n", markdown(_table(gains)), "\n"]
+    commands = [
+        f"medusa-sim sweep --gpu h200-sxm {case.options} --drafter eagle3 --runtime {RUNTIME} "
+        f"--acceptance {acceptance()} --batch 1,4,16,64,256,1024 --seq {LENGTH} --candidates 2,3,4,6,8"
+        for cases in found.values()
+        for case in cases
+    ]
+    rules = [
+        {"engine": each.engine, "drafts": each.drafts, "states": each.states, "prompts": each.prefixes}
+        | {"said in": each.source}
+        for each in RULES.values()
+    ]
+    parts += [
+        "\n## What engines do with states\n\nFacts of mid 2026; answers repeat those of their engine:\n\n"
+    ]
+    parts += [markdown(_table(rules)), "\n"]
+    return "".join(parts) + TAIL.format(commands="\n".join(commands))
+
+
+def _table(rows: list[dict[str, str]]) -> TextTable:
+    cells = tuple(tuple(row.values()) for row in rows)
+    return TextTable(tuple(rows[0]), cells, tuple(cell[:1].isdigit() or cell == "-" for cell in cells[0]))
+
+
+def draw(found: dict[str, dict[Case, FloatArray]], file: Path) -> None:
+    """Speedup over batch for one, three and seven drafts, a panel a row of models."""
+    mpl.rcParams["svg.hashsalt"] = "hybrids"
+    figure = Figure(figsize=(11.0, 7.0), layout="constrained")
+    axes = figure.subplots(len(found), 3, sharex=True, sharey=True)
+    for row, (title, cases) in enumerate(found.items()):
+        for column, count in enumerate((1, 3, 7)):
+            axis = axes[row][column]
+            for number, (case, of) in enumerate(cases.items()):
+                style = "-" if case.layers.startswith("linear") else ("--" if "MLA" in case.layers else ":")
+                label = f"{case.model}, {case.layers}"
+                axis.plot(BATCHES, of[:, DRAFTS.index(count)], style, color=f"C{number}", label=label)
+            axis.axhline(1.0, color="0.5", linewidth=0.8)
+            axis.set_xscale("log", base=2)
+            axis.set_title(f"{count} draft{'s' if count > 1 else ''}" if row == 0 else "", fontsize=10)
+            if row == len(found) - 1:
+                axis.set_xlabel("requests in a step")
+        axes[row][0].set_ylabel(f"speedup\n{title}", fontsize=8)
+        axes[row][2].legend(fontsize=7, loc="upper right")
+    file.parent.mkdir(exist_ok=True)
+    figure.savefig(file, metadata={"Date": None})
+
+
+HEAD = f"""# Where linear layers change the decision
+
+Written by `python benchmarks/hybrid_break_even.py`. All models run the same chains of drafts ({ACCEPTED:.0%} of drafts accepted after those
+before, one EAGLE-3 layer drafts, length {LENGTH}, {RUNTIME}, H200): only their own steps differ. "Loses" means fewer tokens a second than a
+plain step. Times of linear layers on the H200 are borrowed from the H100, the recurrence of Mamba-2 from that of the gated delta rule,
+with wider bands.
+
+![Speedup over batch](images/hybrids.svg)
+
+**Why.** Attention reads a request's keys once, however many drafts it verifies. A linear layer keeps a state instead of keys:
+
+- a plain step reads the state and writes it: 2 states of traffic a request, whatever its length;
+- verification goes through the drafts one after the other and keeps a state for each, so that a rejected one can be undone: 1 + q states for
+  q tokens, so (1 + q) / 2 times a plain step's, and the work grows with batch x q where attention's grows with batch;
+- the kept states are memory too: (1 + K) states a request, 192 MB each for Qwen3.5-397B and 449 MB for Kimi-K3 in fp32 (all GPUs together),
+  so that fewer requests fit;
+- no engine rolls a state back along a tree, so only chains are left; prompts are found again by whole state blocks.
+
+What turns it around again: length. Keys of attention grow with the context and its plain step with them; a state does not. At long
+contexts the plain step of a hybrid is short, and speculation has less to gain from it, too.
+"""
+TAIL = """
+## Commands
+
+One line each gives the rows of a model above:
+
+```
+{commands}
+```
+"""
+
+
+def main() -> None:
+    """Write both files and say where."""
+    found = {title: {case: speedups(case) for case in cases} for title, cases in PANELS.items()}
+    draw(found, ROOT / "docs" / "images" / "hybrids.svg")
+    write_text(ROOT / "docs" / "hybrids.md", page(found))
+    print("docs/hybrids.md, docs/images/hybrids.svg")
+
+
+if __name__ == "__main__":
+    main()
