@@ -22,7 +22,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Numbers, Size, TextArray, Words
 from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY
-from medusa_sim.operators.stream import Stream
+from medusa_sim.operators.stream import Stream, added
 from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -246,8 +246,7 @@ class Sparse(Stream):
     def work(self) -> Mapping[str, FloatArray]:
         """Projections, scores of the indexer, attention to the chosen keys."""
         heads = as_float(self.heads)
-        tile = _GROUP_ROWS * self._groups if self.kind == "msa" else _TILE_HEADS
-        rows = tile * np.ceil(heads / tile)
+        rows = self._rows
         width = 2.0 * _LATENT + _ROPE if self._family == "dsa" else 2.0 * HEADS[self.kind]
         found = {
             "projections": 2.0 * self.size * self.weights,
@@ -262,6 +261,12 @@ class Sparse(Stream):
             expanded = as_float(self.nope_dim) + as_float(self.v_dim)
             found["expanded"] = 2.0 * tokens * heads * _LATENT * expanded
         return found
+
+    @property
+    def flops(self) -> FloatArray:
+        """Floating-point operations, without those of heads that fill a tile."""
+        work = self.work
+        return added(work.values()) - work["attention"] * (1.0 - as_float(self.heads) / self._rows)
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
         """The choice once there are keys to leave out, keys of a request in turn, waves of tokens."""
@@ -305,6 +310,13 @@ class Sparse(Stream):
     def _groups(self) -> FloatArray:
         """K/V heads of `msa` on this GPU, one for 16 query heads."""
         return np.maximum(as_float(self.heads) / _GROUP_ROWS, 1.0)
+
+    @property
+    def _rows(self) -> FloatArray:
+        """Heads that kernels compute: whole tiles."""
+        tile = _GROUP_ROWS * self._groups if self.kind == "msa" else _TILE_HEADS
+        rows: FloatArray = tile * np.ceil(as_float(self.heads) / tile)
+        return rows
 
     @property
     def _row_bytes(self) -> FloatArray:

@@ -21,7 +21,7 @@ from medusa_sim.operators.operator import Operator
 class Stream(Operator):
     """An operator whose kernels are told by classes of traffic, arithmetic and steps.
 
-    NEEDLESS: classes of bytes that kernels move and need not.
+    NEEDLESS: classes of bytes and FLOPs that kernels move and compute in vain.
     """
 
     NEEDLESS: ClassVar[frozenset[str]] = frozenset()
@@ -59,7 +59,7 @@ class Stream(Operator):
     @property
     def flops(self) -> FloatArray:
         """Floating-point operations of one launch."""
-        return added(self.work.values())
+        return added(done for name, done in self.work.items() if name not in self.NEEDLESS)
 
 
 def added(parts: Iterable[FloatArray]) -> FloatArray:

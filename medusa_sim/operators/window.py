@@ -40,6 +40,7 @@ class WindowAttention(Stream):
     WORDS: ClassVar[Mapping[str, str]] = {"phase": GENERATION, "kv_cache_dtype": "", "head_dim": ""}
     SPLITS = ("phase", "kv_cache_dtype", "head_dim")
     BLANK_DTYPE = "bf16"
+    NEEDLESS = frozenset({"masked"})
 
     kind: Literal["window_attention"] = "window_attention"
     batch: Size = field()
