@@ -130,7 +130,7 @@ def test_a_config_file_is_a_model(tmp_path: Path) -> None:
         ({"model": "vicuna"}, SpecError, "vicuna-7b"),
         ({"runtime": "cuda"}, SpecError, "cuda-graph"),
         ({"acceptance": "fig21"}, SpecError, "paper-fig21"),
-        ({"kernels": "trtllm"}, SpecError, "torch"),
+        ({"kernels": "rocm"}, SpecError, "torch"),
         ({"drafter": "medusae"}, UsageError, "medusa"),
         ({"heads": 0}, UsageError, "whole numbers"),
         ({"latency": "guess"}, UsageError, "calibrated"),
