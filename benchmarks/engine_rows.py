@@ -27,7 +27,7 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.compose import overhead_halves, step_us
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
-from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.engine import drafting_us, filter_us, host_us, pass_us, pieces_us
 from medusa_sim.step.server import Traffic, carried_prompts, typical_share
 from medusa_sim.step.step import (
@@ -212,7 +212,7 @@ def speedups(rows: list[Row]) -> list[Speedup]:
 
 def setting_of(row: Row) -> Setting:
     """GPU, model, engine and drafter of a row."""
-    drafter: Drafter = NoDrafter()
+    drafter: Drafter = FreeDrafter()
     if row.drafter == "eagle":
         drafter = Eagle(depth=row.drafts)
     elif row.drafter == "eagle3":
@@ -241,7 +241,7 @@ def _plain_setting(
         parallel=Parallel(tp=tp),
         runtime=launched,
         scope="model",
-        drafter=NoDrafter(),
+        drafter=FreeDrafter(),
     )
 
 

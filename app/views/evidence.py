@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.report.text import TextTable
     from medusa_sim.specs.fitted import Fit
-    from medusa_sim.validate.comparison import Choice
+    from medusa_sim.validate.comparison import CountChoice
 
 _VIEWS = ("accuracy", "numbers in use", "method")
 _UPLOAD = "my rows (CSV)"
@@ -270,7 +270,7 @@ def _decoder(gpu: str) -> None:
     )
 
 
-def _decoder_tables(compared: TextTable, choices: Sequence[Choice]) -> None:
+def _decoder_tables(compared: TextTable, choices: Sequence[CountChoice]) -> None:
     """How far off, and the counts that follow."""
     for table in (compared, choice_table(choices)):
         show.text_table(table)

@@ -14,7 +14,7 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named, read_toml
-from medusa_sim.specs.strict import Schema, Text, converted
+from medusa_sim.specs.strict import Schema, Text, convert
 
 SCHEMA: Literal[1] = 1
 
@@ -150,7 +150,7 @@ def read_profile(path: Path) -> ProfileFile:
     kind = content.get("kind")
     if not isinstance(kind, str) or kind not in kinds:
         raise SpecError(f"{named(path)}: kind: given {shown(kind)}; allowed: {', '.join(kinds)}")
-    profile: ProfileFile = converted(content, kinds[kind], path)
+    profile: ProfileFile = convert(content, kinds[kind], path)
     return profile
 
 

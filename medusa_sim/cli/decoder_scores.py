@@ -15,7 +15,7 @@ from medusa_sim.specs.gpu import Gpu, load_gpu
 
 if TYPE_CHECKING:
     from medusa_sim.report.text import TextTable
-    from medusa_sim.validate.comparison import Comparison
+    from medusa_sim.validate.comparison import Deviation
     from medusa_sim.validate.generations import RunsValidation
     from medusa_sim.validate.steps import DecoderValidation
 
@@ -45,7 +45,7 @@ def score_decoder(
         "fallback": names["fallback"],
         "data_dir": data_dir,
     }
-    compared: list[Comparison] = []
+    compared: list[Deviation] = []
     both = (folder / STEPS).is_file() and (folder / RUNS).is_file()
     if both and (output.form not in ("table", "md") or output.path is not None):
         raise UsageError(
@@ -65,7 +65,7 @@ def score_decoder(
 
 def _steps(
     folder: Path, card: Gpu, given: dict[str, Any], output: Output, *, allow_different: bool
-) -> tuple[Comparison, ...]:
+) -> tuple[Deviation, ...]:
     from medusa_sim.report.decoder_tables import comparison_table, floor_line
     from medusa_sim.validate.steps import GRAPHED, validate_decoder
 
@@ -81,7 +81,7 @@ def _steps(
     return found.comparisons
 
 
-def _runs(folder: Path, card: Gpu, given: dict[str, Any], output: Output) -> tuple[Comparison, ...]:
+def _runs(folder: Path, card: Gpu, given: dict[str, Any], output: Output) -> tuple[Deviation, ...]:
     from medusa_sim.report.decoder_tables import comparisons_table
     from medusa_sim.validate.generations import validate_runs
 

@@ -161,7 +161,7 @@ def _measure_operators(
     from medusa_sim.latency.profile import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
     from medusa_sim.measure.attention_kernel import attention_kernels
-    from medusa_sim.measure.clocks import raise_clocks, watched
+    from medusa_sim.measure.clocks import raise_clocks, watch_clocks
     from medusa_sim.measure.environment import environment, model_as_told
     from medusa_sim.measure.kernels import DTYPES as DTYPE_OF
     from medusa_sim.measure.kernels import Pool
@@ -203,7 +203,7 @@ def _measure_operators(
     record, meta = begin(folder, meta, resume=resume, allow_different=allow_different)
     write_meta(folder, meta)
     try:
-        with progress("shapes") as advance, watched(target) as clocks:
+        with progress("shapes") as advance, watch_clocks(target) as clocks:
             outcome = measure_cases(
                 wanted,
                 bench_of(Pool(target, seen.cache_bytes, splits_attention=splits)),

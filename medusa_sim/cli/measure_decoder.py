@@ -160,7 +160,7 @@ def measure_both(folder: Path, device: torch.device, dtype: str, given: dict[str
     from medusa_sim.measure.decoder_steps import decoder_config
     from medusa_sim.measure.environment import environment, model_as_told
     from medusa_sim.measure.record import begin, write_meta
-    from medusa_sim.measure.shapes import case_of, cases, filled_up
+    from medusa_sim.measure.shapes import case_of, cases, fill_up
     from medusa_sim.measure.together import Together, require_cpu
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.measurement import SCHEMA, Meta
@@ -200,7 +200,7 @@ def measure_both(folder: Path, device: torch.device, dtype: str, given: dict[str
         case_of(model, operator, 0)
         for operator in step_operators(model, load_gpu(seen.name, home), cells, grid.seq_len)
     ]
-    first, more = filled_up(needed, cases([model], (dtype,)), LEAST_ROWS)
+    first, more = fill_up(needed, cases([model], (dtype,)), LEAST_ROWS)
     run = Together(
         folder=folder,
         label=label,

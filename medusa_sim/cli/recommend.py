@@ -39,7 +39,7 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     type=GridType(_EVERY_BATCH),
     default=f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
     show_default=True,
-    help="Range of batches; every size between the smallest and the largest is searched.",
+    help="Range of batches; every size between the smallest and the largest is search_note.",
 )
 @click.option(
     "--seq",
@@ -89,7 +89,7 @@ def recommend(
     carries everything, --format csv the schedule. --export writes launch settings instead.
     """
     from medusa_sim.plan.recommend import recommend as answered
-    from medusa_sim.report.recommend_text import searched
+    from medusa_sim.report.recommend_text import search_note
 
     if ab and engine is None:
         raise UsageError("--ab checks exported settings; say which engine with --export vllm")
@@ -102,7 +102,7 @@ def recommend(
         for line in scenario.warnings:
             click.echo(line, err=True)
     if by_count or engine is not None or output.form in ("csv", "json", "parquet"):
-        for line in searched(answer):
+        for line in search_note(answer):
             click.echo(line, err=True)
     if by_count:
         from medusa_sim.plan.by_count import count_table

@@ -29,7 +29,7 @@ _MASS_MIN = 1e-14
 """A residual law with less mass than this is rounding: target and draft were equal."""
 
 
-class Family:
+class TreeShape:
     """A tree on the host: the parent of every node (-1: none), and its children as they are to be tried."""
 
     __slots__ = ("children", "parents")
@@ -48,24 +48,24 @@ class Draft:
 
     tokens: (batch, n). parents: (batch, n), -1 for the root and for unused nodes, a parent before its
     children, siblings in the order in which they are to be tried; or, where all trees are alike, their
-    family. depths, mask: (batch, n) and (batch, n, n), or without the batch where all trees are alike. laws:
+    shape. depths, mask: (batch, n) and (batch, n, n), or without the batch where all trees are alike. laws:
     from which the children of a node were drawn: (batch, n, vocab) fp64, or None where drafting is
     deterministic.
     """
 
     tokens: Tensor
-    parents: Tensor | Family
+    parents: Tensor | TreeShape
     depths: Tensor
     mask: Tensor
     laws: Tensor | None = None
     rule: Rule = "recursive"
 
     @property
-    def families(self) -> list[Family]:
+    def shapes(self) -> list[TreeShape]:
         """The tree of each sequence."""
-        if isinstance(self.parents, Family):
+        if isinstance(self.parents, TreeShape):
             return [self.parents] * self.tokens.shape[0]
-        return [Family(parents) for parents in self.parents.tolist()]
+        return [TreeShape(parents) for parents in self.parents.tolist()]
 
 
 def draft_of(tokens: Tensor, parents: Tensor, laws: Tensor | None = None, rule: Rule = "recursive") -> Draft:
@@ -101,12 +101,12 @@ def accept_greedy(draft: Draft, logits: Tensor) -> Verdict:
     if draft.tokens.shape[1] == 1:
         return Verdict([[] for _ in best], best)
     verdict = Verdict()
-    for tokens, wanted, family in zip(draft.tokens.tolist(), best, draft.families, strict=True):
+    for tokens, wanted, shape in zip(draft.tokens.tolist(), best, draft.shapes, strict=True):
         last, deeper = [0], [0]
         while deeper:
             last = deeper
-            deeper = [c for node in last for c in family.children[node] if tokens[c] == wanted[node]]
-        verdict.add(_path(family.parents, last[0]), tokens, wanted[last[0]])
+            deeper = [c for node in last for c in shape.children[node] if tokens[c] == wanted[node]]
+        verdict.add(_path(shape.parents, last[0]), tokens, wanted[last[0]])
     return verdict
 
 
@@ -127,8 +127,8 @@ def accept_typical(
     """
     best = _likeliest(logits)
     verdict = Verdict()
-    for b, (tokens, family) in enumerate(zip(draft.tokens.tolist(), draft.families, strict=True)):
-        children = family.children
+    for b, (tokens, shape) in enumerate(zip(draft.tokens.tolist(), draft.shapes, strict=True)):
+        children = shape.children
         reached = {0: 0.0}  # nodes of one depth, and ln p of their paths
         deeper = reached
         while deeper:
@@ -144,7 +144,7 @@ def accept_typical(
         following: int = best[b][last]
         if draws is not None:
             following = typical_token(logits[b, last], temperature, draws[b], epsilon=epsilon, delta=delta)
-        verdict.add(_path(family.parents, last), tokens, following)
+        verdict.add(_path(shape.parents, last), tokens, following)
     return verdict
 
 
@@ -200,8 +200,8 @@ def accept_by_rejection(
     Medusa, n-gram), `multi-round` (independent drafts: speculative decoding, SpecInfer), `k-seq` (SpecTr).
     """
     verdict = Verdict()
-    for b, (tokens, family) in enumerate(zip(draft.tokens.tolist(), draft.families, strict=True)):
-        path, token = _walk(draft, logits[b], b, tokens, family.children, temperature, draws[b])
+    for b, (tokens, shape) in enumerate(zip(draft.tokens.tolist(), draft.shapes, strict=True)):
+        path, token = _walk(draft, logits[b], b, tokens, shape.children, temperature, draws[b])
         verdict.add(path, tokens, token)
     return verdict
 

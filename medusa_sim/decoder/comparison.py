@@ -17,7 +17,7 @@ ROUNDS, ENOUGH_S = 3, 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class BesidePlain:
     """The fastest run of a method and, if it was asked for, of plain decoding."""
 
     run: GenerationRun
@@ -57,7 +57,7 @@ def compare(
     baseline: bool,
     make_forward: Callable[[Llama, KVCache], MadeForward] | None = None,
     first_allowed: Tensor | None = None,
-) -> Comparison:
+) -> BesidePlain:
     """Runs the method, and plain decoding if `baseline`, in turns; seeds are the same, so are the texts.
 
     A first run of each pays for allocations and counts only where the time is up after it.
@@ -76,4 +76,4 @@ def compare(
                 fastest[name] = run
         if time.perf_counter() - began > ENOUGH_S:
             break
-    return Comparison(fastest["method"], fastest.get("plain"))
+    return BesidePlain(fastest["method"], fastest.get("plain"))

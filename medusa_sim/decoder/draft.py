@@ -20,7 +20,7 @@ from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import UsageError
 
 
-class DraftModel:
+class CachedDraft:
     """A draft model with its own cache, always in step with the target's.
 
     The last level of a tree is drafted but never run. If it is accepted, its token is missing from
@@ -84,7 +84,7 @@ class TreeDrafter:
         self.tree = CandidateTree.cartesian(branching)
         if not branching:
             raise UsageError("a draft tree needs at least one level, for example 4 or 2-2-1")
-        self.draft_model = DraftModel(model)
+        self.draft_model = CachedDraft(model)
         self.branching, self.temperature = tuple(branching), temperature
         self.independent, self.rule = independent, rule
         self.parents = torch.from_numpy(self.tree.parents).to(model.device)
@@ -177,7 +177,7 @@ class BeamDrafter:
     def __init__(self, model: Llama, *, width: int, depth: int, temperature: float) -> None:
         if width < 1 or depth < 1:
             raise UsageError(f"beam {width}x{depth}: width and depth must be at least 1")
-        self.draft_model = DraftModel(model)
+        self.draft_model = CachedDraft(model)
         self.width, self.depth, self.temperature = width, depth, temperature
 
     @property

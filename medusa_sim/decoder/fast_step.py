@@ -21,8 +21,8 @@ from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.capture import capture
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.rotary import Rotations
-from medusa_sim.decoder.step import CachedStep, Forward, Step, placed, slots_mask
-from medusa_sim.decoder.tree_attention import aligned, attend, mask_bias
+from medusa_sim.decoder.step import CachedStep, Forward, Step, placement, slots_mask
+from medusa_sim.decoder.tree_attention import aligned_tensor, attend, mask_bias
 from medusa_sim.errors import UsageError
 
 _Window: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]
@@ -138,7 +138,7 @@ class Shortcuts:
             if splits_attention and length:
                 bias, prefix = small, length
             else:
-                bias = aligned((1, 1, small.shape[0], kv_len), small.dtype, small.device, fill=0.0)
+                bias = aligned_tensor((1, 1, small.shape[0], kv_len), small.dtype, small.device, fill=0.0)
                 bias[..., length:] = small
         stores = (cache.keys, cache.values)
         own = [store.narrow(3, start, query_tokens).transpose(2, 3).unbind(0) for store in stores]
@@ -173,7 +173,7 @@ def fixed_step(
     """
     query_tokens, tree_mask, depths, offset = new
     scratch_tokens = offset + query_tokens
-    cos, sin, slots = placed(rotations, cache, cache.capacity, scratch_tokens, depths, offset)
+    cos, sin, slots = placement(rotations, cache, cache.capacity, scratch_tokens, depths, offset)
     filled = filled and config.sliding_window is None
     if filled and scratch_tokens == 1:
         return CachedStep(cache.batch, cos, sin, cache, slots, None, kv_len)

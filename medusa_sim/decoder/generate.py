@@ -22,7 +22,7 @@ from medusa_sim.decoder.accept import (
     DELTA,
     EPSILON,
     Draft,
-    Family,
+    TreeShape,
     Verdict,
     accept_by_rejection,
     accept_greedy,
@@ -134,7 +134,7 @@ class NoDrafter:
     nodes = 1
 
     def __init__(self) -> None:
-        self._family = Family([-1])
+        self._shape = TreeShape([-1])
         self._alone: tuple[Tensor, Tensor] | None = None
 
     def begin(self, prompts: Sequence[Sequence[int]], capacity: int, draws: Sequence[Draws]) -> None:
@@ -146,7 +146,7 @@ class NoDrafter:
             depths = torch.zeros(1, dtype=torch.long, device=roots.device)
             self._alone = depths, torch.ones(1, 1, dtype=torch.bool, device=roots.device)
         depths, mask = self._alone
-        return Draft(tokens=roots.unsqueeze(1), parents=self._family, depths=depths, mask=mask)
+        return Draft(tokens=roots.unsqueeze(1), parents=self._shape, depths=depths, mask=mask)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """Nothing to keep."""

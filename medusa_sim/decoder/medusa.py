@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.accept import Draft, Family
+from medusa_sim.decoder.accept import Draft, TreeShape
 from medusa_sim.decoder.draws import Draws
 from medusa_sim.decoder.generate import Generation
 from medusa_sim.decoder.heads import MedusaHeads
@@ -23,7 +23,7 @@ class MedusaDrafter:
         check_tree(tree, heads=heads.count, vocab=model.config.vocab_size)
         self.model, self.heads, self.tree = model, heads, tree
         device = model.device
-        self.family = Family(tree.parents.tolist())
+        self.shape = TreeShape(tree.parents.tolist())
         self.depths = torch.from_numpy(tree.depths).to(device)
         self.mask = torch.from_numpy(tree.mask).to(device)
         # Where a node's token lies among (heads x ranks) guesses.
@@ -44,7 +44,7 @@ class MedusaDrafter:
             logits = self.heads(hidden, self.model.lm_head, self.tree.depth)  # (heads, batch, vocab)
             best = logits.topk(self.tree.ranks_used, dim=-1).indices.transpose(0, 1).flatten(1)
             tokens = torch.cat((tokens, best.index_select(1, self._guess)), dim=1)
-        return Draft(tokens=tokens, parents=self.family, depths=self.depths, mask=self.mask)
+        return Draft(tokens=tokens, parents=self.shape, depths=self.depths, mask=self.mask)
 
     def commit(self, paths: Sequence[Sequence[int]]) -> None:
         """The heads keep no state."""

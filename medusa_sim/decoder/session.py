@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from medusa_sim.data import find
 from medusa_sim.decoder.checkpoint import DTYPES, Checkpoint, load_checkpoint
-from medusa_sim.decoder.comparison import Comparison, compare
+from medusa_sim.decoder.comparison import BesidePlain, compare
 from medusa_sim.decoder.config import read_config
 from medusa_sim.decoder.fast_step import FORWARDS
 from medusa_sim.decoder.generate import Acceptance, GenerationRun, GenerationSettings
@@ -67,7 +67,7 @@ class Request:
 
 
 @dataclass(slots=True)
-class Answer:
+class DecodeAnswer:
     """Records, one a sequence and method; what was gained and why in one line; notes for the user."""
 
     records: list[dict[str, Any]]
@@ -76,7 +76,7 @@ class Answer:
     notes: list[str] = field(default_factory=list)
 
 
-def decoded(request: Request) -> Answer:
+def decoded(request: Request) -> DecodeAnswer:
     """Runs a request. Raises MedusaSimError, one line, for whatever is wrong with it."""
     device = _device(request.device)
     folder = folder_of(request.checkpoint or SHIPPED_CHECKPOINT, request.data_dir)
@@ -122,7 +122,7 @@ def decoded(request: Request) -> Answer:
         for record in _records(request.texts, typed, which, run, settings, tokenizer)
     ]
     headline = _headline(method, sized, found, device)
-    return Answer(records, headline, found.gain, notes)
+    return DecodeAnswer(records, headline, found.gain, notes)
 
 
 def folder_of(name_or_path: str, data_dir: Path | None = None) -> Path:
@@ -207,7 +207,7 @@ def _method(
     return method, sized
 
 
-def _headline(method: Method, sized: Sizing | None, found: Comparison, device: torch.device) -> str:
+def _headline(method: Method, sized: Sizing | None, found: BesidePlain, device: torch.device) -> str:
     """What was gained over plain decoding, with which tree, and why."""
     where = (
         torch.cuda.get_device_name(device) if device.type == "cuda" else f"this CPU ({platform.machine()})"

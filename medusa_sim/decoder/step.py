@@ -101,12 +101,12 @@ def cached_step(
     """Of new tokens behind those of a cache, as `Llama.forward` takes them."""
     scratch_tokens = offset + query_tokens
     kv_len = cache.require_room(scratch_tokens) + scratch_tokens
-    cos, sin, slots = placed(rotations, cache, kv_len, scratch_tokens, depths, offset)
+    cos, sin, slots = placement(rotations, cache, kv_len, scratch_tokens, depths, offset)
     mask = slots_mask(config, cache, query_tokens, tree_mask, depths, offset, kv_len)
     return CachedStep(cache.batch, cos, sin, cache, slots, mask, kv_len)
 
 
-def placed(
+def placement(
     rotations: Rotations, cache: KVCache, rows: int, scratch_tokens: int, depths: Tensor | None, offset: int
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Cosines and sines (batch, q, 1, head_dim) of the new tokens, from tables of `rows`, and their slots."""

@@ -72,12 +72,12 @@ def mask_bias(mask: Tensor, group: int, dtype: torch.dtype) -> Tensor:
     group: query heads that share a K/V head; their rows follow one another, head by head.
     """
     batch, query_tokens, kv_len = mask.shape
-    bias = aligned((batch, 1, group, query_tokens, kv_len), dtype, mask.device, fill=-torch.inf)
+    bias = aligned_tensor((batch, 1, group, query_tokens, kv_len), dtype, mask.device, fill=-torch.inf)
     bias.masked_fill_(mask[:, None, None], 0.0)
     return bias.view(batch, 1, group * query_tokens, kv_len)
 
 
-def aligned(shape: Sequence[int], dtype: torch.dtype, device: torch.device, *, fill: float) -> Tensor:
+def aligned_tensor(shape: Sequence[int], dtype: torch.dtype, device: torch.device, *, fill: float) -> Tensor:
     """A filled tensor whose rows begin at multiples of 16 elements.
 
     A GPU's kernel copies a mask whose rows begin elsewhere, once in every layer.

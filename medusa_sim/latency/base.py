@@ -17,7 +17,7 @@ from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.inheritance import TRANSFER_ERROR, widened
+from medusa_sim.specs.inheritance import TRANSFER_ERROR, widen_band
 
 CodeArray: TypeAlias = npt.NDArray[np.int8]
 
@@ -93,7 +93,7 @@ def calibrated_time(
             source = max(source, Source.BORROWED)
         if operator.unpacks if not form else not _same_form(form, operator.form):
             source = Source.EXTRAPOLATED
-            residuals = tuple(widened(residual, 1.0, TRANSFER_ERROR) for residual in residuals)
+            residuals = tuple(widen_band(residual, 1.0, TRANSFER_ERROR) for residual in residuals)
         fit_low, fit_high = residual_band(residuals, operator.size)
         low, high = low * fit_low, high * fit_high
     bound = np.where(memory_us >= work_us, np.int8(Bound.MEMORY), np.int8(work))

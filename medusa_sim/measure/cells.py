@@ -24,7 +24,7 @@ from medusa_sim.errors import DataError, shown
 from medusa_sim.measure.record import read_toml_struct, toml_text
 from medusa_sim.reading import TABLE_BYTES, read_text
 from medusa_sim.specs.measurement import META, Environment
-from medusa_sim.specs.strict import Schema, Text, converted
+from medusa_sim.specs.strict import Schema, Text, convert
 from medusa_sim.writing import make_folder, write_text
 
 STEPS = "steps.csv"
@@ -151,7 +151,7 @@ def _read(path: Path, form: type[RowT], what: str) -> list[RowT]:
     if tuple(reader.fieldnames or ()) != form.__struct_fields__:
         raise DataError(f"{path}: columns {', '.join(form.__struct_fields__)} are needed, in this order")
     rows = [
-        converted(
+        convert(
             {name: _number(text) for name, text in record.items()},
             form,
             f"{path}, row {number}",

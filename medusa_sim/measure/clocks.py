@@ -61,7 +61,7 @@ class Clocks:
 
 
 @contextlib.contextmanager
-def watched(device: torch.device) -> Iterator[Clocks]:
+def watch_clocks(device: torch.device) -> Iterator[Clocks]:
     """The clocks of a CUDA device while the block runs; nothing is seen on a CPU or without nvidia-smi."""
     clocks = Clocks()
     process = _nvidia_smi(device) if device.type == "cuda" else None

@@ -35,7 +35,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.measure import hardware
 from medusa_sim.measure.attention_kernel import attention_kernels
 from medusa_sim.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
-from medusa_sim.measure.clocks import raise_clocks, watched
+from medusa_sim.measure.clocks import raise_clocks, watch_clocks
 from medusa_sim.measure.environment import environment
 from medusa_sim.measure.graphs import synchronise
 from medusa_sim.measure.kernels import DTYPES
@@ -140,7 +140,7 @@ def measure_decoder_steps(
             repeats=grid.repeats,
             passes=grid.passes,
         )
-        with watched(device) as clocks:
+        with watch_clocks(device) as clocks:
             for cell in cells:
                 rows.append(cell)
                 tell(f"{cell_name(cell)}: {cell.time_us:.0f} us")
@@ -232,7 +232,7 @@ def step_grid(
             steps = steps_of(
                 model, heads, every, batch=batch, seq_len=seq_len, accepted=accepted, graphs=graphs
             )
-            timings = interleaved(steps, model.device, repeats=repeats, clock=clock)
+            timings = time_in_turns(steps, model.device, repeats=repeats, clock=clock)
             steps = {}  # cache and graphs of this batch make room for those of the next
             if on_cuda:
                 torch.cuda.empty_cache()
@@ -325,7 +325,7 @@ def path_to(tree: CandidateTree, accepted: int) -> list[int]:
     return [i for i, seen in enumerate(tree.mask[node].tolist()) if seen]
 
 
-def interleaved(
+def time_in_turns(
     steps: Mapping[int, Step],
     device: torch.device,
     *,

@@ -26,7 +26,7 @@ from medusa_sim.operators.columns import SIZE_COLUMNS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.reading import TABLE_BYTES, read_text, read_toml
 from medusa_sim.specs.measurement import META, Meta, Rates, read_meta
-from medusa_sim.specs.strict import converted
+from medusa_sim.specs.strict import convert
 from medusa_sim.writing import make_folder, write_text
 
 COLUMNS = ("op", *SIZE_COLUMNS, "dtype", "time_us", "p10_us", "p90_us", "repeats")
@@ -37,7 +37,7 @@ Row = dict[str, str]
 Struct = TypeVar("Struct", bound=msgspec.Struct)
 
 
-class Record:
+class Recorder:
     """Rows of one folder, those that were there and those that are added."""
 
     def __init__(self, folder: Path, clock: Callable[[], float] = time.monotonic) -> None:
@@ -123,14 +123,14 @@ def _size_cells(case: Case) -> Row:
     return {name: str(case.sizes.get(name, "")) for name in SIZE_COLUMNS}
 
 
-def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = False) -> tuple[Record, Meta]:
+def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = False) -> tuple[Recorder, Meta]:
     """The record of a folder, and the meta data to go on with.
 
     Raises UsageError where rows are there and `resume` is not given, or where they are of another device,
     another torch or other clocks; OutputError where the folder cannot be written.
     """
     make_folder(folder)
-    record = Record(folder)
+    record = Recorder(folder)
     if not any(folder.glob("*.csv")) and not (folder / META).exists():
         return record, meta
     if not resume:
@@ -163,7 +163,7 @@ def begin(folder: Path, meta: Meta, *, resume: bool, allow_different: bool = Fal
 def read_toml_struct(path: Path, form: type[Struct]) -> Struct:
     """A struct that `toml_text` wrote. Raises DataError."""
     content = read_toml(path, "the record that a measurement writes beside its rows", DataError)
-    return converted(content, form, path, error=DataError)
+    return convert(content, form, path, error=DataError)
 
 
 def write_meta(folder: Path, meta: Meta) -> None:

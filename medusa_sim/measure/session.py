@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.measure.record import Record
+from medusa_sim.measure.record import Recorder
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import SPREAD_LIMIT, Timing
 from medusa_sim.measure.timing import Bench
@@ -54,7 +54,7 @@ class Outcome:
     best_bytes_per_s: float
 
 
-class Best:
+class FastestLayers:
     """The highest rates among linear layers.
 
     Weights of a model that fits the last-level cache are read from there in every step: that rate counts too.
@@ -75,7 +75,7 @@ class Best:
 def measure_cases(
     cases: Sequence[Case],
     bench: Bench,
-    record: Record,
+    record: Recorder,
     rates: Rates,
     *,
     memory_bytes: float,
@@ -94,7 +94,7 @@ def measure_cases(
     waiting = [case for case in fitting if not record.has(case)]
     waiting += [case for case in fitting if record.has(case) and not record.has_steady(case)]
     measured = noisy = left = 0
-    best = Best()
+    best = FastestLayers()
     pace: deque[float] = deque(maxlen=_RECENT)
     every_s = [expected_s(case, rates) for case in waiting]
     rests_s = np.cumsum([0.0, *every_s[:0:-1]])[::-1].tolist()
@@ -134,7 +134,7 @@ def expected_s(case: Case, rates: Rates) -> float:
     return _SETUP_S + _LAUNCHES * launch_s
 
 
-def _timed(case: Case, bench: Bench, record: Record) -> Timing:
+def _timed(case: Case, bench: Bench, record: Recorder) -> Timing:
     """Time a case, and once more where the spread is large; the steadier timing is kept and returned."""
     timing = bench.timing(case)
     if timing.spread > SPREAD_LIMIT:

@@ -120,7 +120,7 @@ def cases(models: Sequence[Model], dtypes: Sequence[str]) -> list[Case]:
     return _interleaved(found.values())
 
 
-def filled_up(needed: Sequence[Case], more: Sequence[Case], least: int) -> tuple[list[Case], list[Case]]:
+def fill_up(needed: Sequence[Case], more: Sequence[Case], least: int) -> tuple[list[Case], list[Case]]:
     """Those needed with as many others of their kinds as make `least` of each; the rest of the others."""
     known = {case.key for case in needed}
     counts = Counter(case.operator.kind for case in needed)

@@ -18,12 +18,12 @@ from medusa_sim.measure.attention_kernel import attention_kernels
 from medusa_sim.measure.cells import StepMeta, StepRow, write_config, write_steps
 from medusa_sim.measure.decoder_steps import ACCEPTED, Step, StepGrid, Tell, random_weights, step_us, steps_of
 from medusa_sim.measure.kernels import DTYPES, Pool
-from medusa_sim.measure.record import Record
-from medusa_sim.measure.session import Best
+from medusa_sim.measure.record import Recorder
+from medusa_sim.measure.session import FastestLayers
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import settled_timing, timing_of
 from medusa_sim.measure.timing import CpuBench
-from medusa_sim.measure.turns import Reference, Turns, Visit, step_clock, take_turns
+from medusa_sim.measure.turns import ReferenceKernel, Turns, Visit, step_clock, take_turns
 from medusa_sim.specs.measurement import Environment
 
 STEADY = 0.01
@@ -49,7 +49,7 @@ class Together:
     grid: StepGrid
     cases: Sequence[Case]
     more: Sequence[Case]
-    record: Record
+    record: Recorder
     dtype: str
     seen: Environment
     copy_bytes_per_s: float
@@ -63,7 +63,7 @@ class Together:
         """Trees of the grid, nothing measured yet. Raises UsageError for a profile without heads."""
         self._trees = {1: (CandidateTree.chain(0), 1.0), **self.grid.trees()}
         self._clock = step_clock()
-        self.turns = Turns(Reference(self._clock))
+        self.turns = Turns(ReferenceKernel(self._clock))
 
     def run(self, budget_s: float) -> None:
         """Measure within the budget, or for one round if that takes longer. Raises OutputError."""
@@ -118,9 +118,9 @@ class Together:
         return {"p10": found.p10_us, "median": found.time_us, "p90": found.p90_us}
 
     @property
-    def best(self) -> Best:
+    def best(self) -> FastestLayers:
         """The fastest linear layers."""
-        found = Best()
+        found = FastestLayers()
         for case in (*self.cases, *self.more):
             if case.key in self.turns.found:
                 found.see(case, settled_timing(self.turns.times_us(case.key)).time_us)

@@ -35,7 +35,7 @@ def step_clock() -> Callable[[], float]:
     return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
-class Reference:
+class ReferenceKernel:
     """A product that stays in the nearest caches: how fast the core is just now."""
 
     def __init__(self, clock: Callable[[], float]) -> None:

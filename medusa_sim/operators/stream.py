@@ -54,15 +54,15 @@ class Stream(Operator):
     @property
     def bytes(self) -> FloatArray:
         """Bytes that must cross the memory bus in one launch."""
-        return added(moved for name, moved in self.loads.items() if name not in self.NEEDLESS)
+        return total_of(moved for name, moved in self.loads.items() if name not in self.NEEDLESS)
 
     @property
     def flops(self) -> FloatArray:
         """Floating-point operations of one launch."""
-        return added(done for name, done in self.work.items() if name not in self.NEEDLESS)
+        return total_of(done for name, done in self.work.items() if name not in self.NEEDLESS)
 
 
-def added(parts: Iterable[FloatArray]) -> FloatArray:
+def total_of(parts: Iterable[FloatArray]) -> FloatArray:
     """The sum of arrays that broadcast."""
     total: FloatArray = np.zeros(())
     for part in parts:

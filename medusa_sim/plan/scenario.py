@@ -21,7 +21,7 @@ from medusa_sim.plan.doubts import doubts
 from medusa_sim.plan.draft_options import DraftOption, draft_options
 from medusa_sim.plan.resolved import Resolved
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.step import Setting
 
 SEVERAL_GPUS_WIDEN = 1.5
@@ -70,7 +70,7 @@ class Scenario(Resolved):
             model=self.model,
             runtime=self._launched,
             scope=self.scope,
-            drafter=NoDrafter(),
+            drafter=FreeDrafter(),
             method=self.drafting.method,
             depth=self.depth,
             match_rate=self.match_rate,
@@ -84,7 +84,7 @@ class Scenario(Resolved):
         engine = self.runtime.engine
         if engine is None or self.parallel.tp == 1:
             return self.runtime
-        return replace(self.runtime, engine=engine.widened(SEVERAL_GPUS_WIDEN))
+        return replace(self.runtime, engine=engine.widen_bands(SEVERAL_GPUS_WIDEN))
 
     def options(self, candidates_max: int = CANDIDATES_MAX) -> tuple[DraftOption, ...]:
         """Every way of drafting that the profile describes, up to a count.

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable
-from medusa_sim.validate.comparison import ALLOWANCE, Choice, Comparison
+from medusa_sim.validate.comparison import ALLOWANCE, CountChoice, Deviation
 from medusa_sim.validate.steps import DecoderValidation
 
 
@@ -16,7 +16,7 @@ def comparison_table(found: DecoderValidation) -> TextTable:
     return comparisons_table(found.comparisons, title)
 
 
-def comparisons_table(comparisons: Sequence[Comparison], title: str) -> TextTable:
+def comparisons_table(comparisons: Sequence[Deviation], title: str) -> TextTable:
     """One line a quantity, errors in per cent of the measured value."""
     rows = [
         (
@@ -64,7 +64,7 @@ def floor_line(found: DecoderValidation) -> str:
     return f"{told}: cannot be judged here" if floor >= effect else told
 
 
-def choice_table(choices: Sequence[Choice]) -> TextTable:
+def choice_table(choices: Sequence[CountChoice]) -> TextTable:
     """Best counts, predicted and measured; 1 is "do not enable". A verdict where passes were compared."""
     judged = any(each.floor is not None for each in choices)
     rows = [

@@ -118,7 +118,7 @@ def _rates(row: ScheduleRow, chains: bool) -> tuple[str, ...]:
     )
 
 
-def searched(answer: Recommendation) -> list[str]:
+def search_note(answer: Recommendation) -> list[str]:
     """How many of the batches were looked at, where not all were."""
     batch = answer.surface.batch
     asked = int(batch[-1] - batch[0]) + 1
@@ -136,7 +136,7 @@ def findings(answer: Recommendation) -> list[str]:
     told = [
         "A row's speedup and its 80 % interval are the lowest to the highest of its batches, other figures "
         "those of its fullest batch.",
-        *searched(answer),
+        *search_note(answer),
     ]
     if rows:
         told += _why_not_more(answer, dict.fromkeys((rows[0], rows[-1])))

@@ -18,7 +18,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.reproduce.published import PAPER_GPU, cited, published
+from medusa_sim.reproduce.published import PAPER_GPU, cited, read_published
 from medusa_sim.reproduce.target import Reproduction
 from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.step import (
@@ -98,7 +98,7 @@ def table1(data_dir: DataDir = None) -> Reproduction:
     import pandas as pd
 
     rows = []
-    for row in published("medusa_table1").to_dict("records"):
+    for row in read_published("medusa_table1").to_dict("records"):
         found = overhead(_setting(row["model"], data_dir), float(row["acc_rate"]))
         rows.append(
             {
@@ -156,7 +156,7 @@ def table3(data_dir: DataDir = None) -> Reproduction:
     dense = best_cartesian(heads, CANDIDATES)
     order = optimal_order(heads, CANDIDATES)
     chain = float(chain_tokens_per_step(heads)[-1])
-    printed = published("medusa_table1")
+    printed = read_published("medusa_table1")
     medusa2 = float(printed["acc_rate"][printed["model"] == "vicuna-7b"].iloc[0])
     cases = (
         ("Medusa-1 heads without tree attention", HEADS + 1, chain, 1.5),

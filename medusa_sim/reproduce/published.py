@@ -23,7 +23,7 @@ CANDIDATES = (1, 16, 32, 48, 64, 80, 96, 112)
 """Axes of the Medusa paper's Tables 6 to 8 and Figures 9 to 23."""
 
 
-def published(name: str) -> pd.DataFrame:
+def read_published(name: str) -> pd.DataFrame:
     """Rows of `profiles/published/<name>.csv` as printed. Raises SpecError where the file is missing."""
     import pandas as pd
 

@@ -11,7 +11,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
 from medusa_sim.plan.surface import at_counts, price
-from medusa_sim.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, cited, published
+from medusa_sim.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, cited, read_published
 from medusa_sim.reproduce.target import Reproduction
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.workload import Part
@@ -34,7 +34,7 @@ _CONVENTION = (
 def figure21(data_dir: DataDir = None) -> Reproduction:
     """Acceleration rate, normalised latency and speedup by candidates: batch 1, 1024 keys."""
     frame = _simulated((1,), (1024,), data_dir)
-    printed = published("medusa_figures21_22")
+    printed = read_published("medusa_figures21_22")
     printed = printed[printed["figure"] == 21].pivot_table(
         index="candidates", columns="quantity", values="value"
     )
@@ -56,7 +56,7 @@ def figure21(data_dir: DataDir = None) -> Reproduction:
 def figure22(data_dir: DataDir = None) -> Reproduction:
     """Speedup by candidates and batch at 1024 keys."""
     frame = _simulated(BATCHES, (1024,), data_dir)
-    printed = published("medusa_figures21_22")
+    printed = read_published("medusa_figures21_22")
     curves = printed[printed["figure"] == 22].set_index(["batch", "candidates"])["value"]
     cells = list(zip(frame["batch"], frame["candidates"], strict=True))
     frame["published_speedup"] = curves.reindex(cells).to_numpy()

@@ -17,10 +17,10 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.data import DataDir
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce.decoding import CONTEXT, overhead_of
-from medusa_sim.reproduce.published import PAPER_GPU, cited, published
+from medusa_sim.reproduce.published import PAPER_GPU, cited, read_published
 from medusa_sim.reproduce.target import Reproduction
 from medusa_sim.step.compose import step_us
-from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.step import Setting, decode_step
 from medusa_sim.units import US_PER_S
 
@@ -53,7 +53,7 @@ def plain_step(model: str, data_dir: DataDir = None) -> PlainStep:
 
 def _setting(model: str, data_dir: DataDir) -> Setting:
     found = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
-    return replace(found, drafter=NoDrafter())
+    return replace(found, drafter=FreeDrafter())
 
 
 def host_us_per_launch(steps: Sequence[PlainStep], measured_us: Sequence[float]) -> float:
@@ -75,7 +75,7 @@ def baseline_rates(name: str, title: str, table: str, column: str, data_dir: Dat
     """
     import pandas as pd
 
-    printed = published(table)
+    printed = read_published(table)
     steps = {model: plain_step(model, data_dir) for model in printed["model"]}
     rate = dict(zip(printed["model"], printed[column].astype(float), strict=True))
     fitted = host_us_per_launch(
@@ -132,11 +132,11 @@ def figure7b(data_dir: DataDir = None) -> Reproduction:
     """
     import pandas as pd
 
-    rates = published("medusa_table1")
+    rates = read_published("medusa_table1")
     measured = dict(zip(rates["model"], rates["baseline_tokens_per_s_approx"].astype(float), strict=True))
     target = plain_step("vicuna-13b", data_dir)
     host = host_us_per_launch([target], [US_PER_S / measured["vicuna-13b"]])
-    printed = published("medusa_figure7b")
+    printed = read_published("medusa_figure7b")
     gamma = printed["gamma"].to_numpy(dtype=np.float64)
     chosen = np.isin(gamma, FITTED_GAMMAS)
     rows: list[dict[str, object]] = []
@@ -188,7 +188,7 @@ def rsd_token_rates(data_dir: DataDir = None) -> Reproduction:
     import pandas as pd
 
     del data_dir
-    printed = published("rsd_block_efficiency")
+    printed = read_published("rsd_block_efficiency")
     printed = printed[printed["tokens_per_s"].notna()]
     frames = []
     for _, mine in printed.groupby("target", sort=True):

@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.strict import Error, Text, converted
+from medusa_sim.specs.strict import Error, Text, convert
 
 UNITS: dict[str, str] = {
     "host_us_per_step": "us",
@@ -207,7 +207,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
             {name: msgspec.structs.replace(term, value=0.0) for name, term in nothing.items()}
         )
 
-    def widened(self, factor: float) -> Engine:
+    def widen_bands(self, factor: float) -> Engine:
         """The engine with bands so many times as wide: what it was not measured on."""
         return self.with_terms(
             {
@@ -266,7 +266,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
     Raises SpecError naming file (`where`) and key: a term that neither gives, a value without
     a source, an unknown key.
     """
-    settings = converted(
+    settings = convert(
         {key: value for key, value in given.items() if key not in UNITS}, _SettingsToml, where, key=key
     )
     found: dict[str, Any] = {}
@@ -275,7 +275,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
             if name not in given:
                 words = f"a table with value ({unit or 'a ratio'}) and source"
                 raise SpecError(f"{where}: {key}.{name}: missing; {words} is needed")
-            term = converted(given[name], _TermToml, where, key=f"{key}.{name}")
+            term = convert(given[name], _TermToml, where, key=f"{key}.{name}")
             found[name] = Term(**msgspec.structs.asdict(term))
         else:
             found[name] = _inherited(relative[1].terms[name], relative[0], settings.widen)

@@ -32,7 +32,7 @@ from medusa_sim.specs.inheritance import (
 )
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.power import Power, PowerToml, check_power, scaled
-from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, converted
+from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
 from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES
 
 HARDWARE = "hardware"
@@ -304,7 +304,7 @@ def _parsed(state: FileState) -> _GpuFile:
 
 def _parse(path: Path, content: dict[str, object]) -> _GpuFile:
     """Check the content of a hardware file, key by key. Raises SpecError naming file and key."""
-    file = converted(content, _GpuToml, path)
+    file = convert(content, _GpuToml, path)
     if file.name != path.stem:
         raise SpecError(
             f"{path}: name: given {shown(file.name)}; it must be the file's own name, {path.stem!r}"

@@ -36,7 +36,7 @@ from medusa_sim.specs.model import (
     Width,
 )
 from medusa_sim.specs.quantisation import quantised
-from medusa_sim.specs.strict import converted
+from medusa_sim.specs.strict import convert
 
 _DTYPES = {
     "float16": "fp16",
@@ -106,7 +106,7 @@ def model_from_config(path: Path) -> Model:
     content = {**FAMILIES[family].defaults, **content}
     if content.get("max_position_embeddings") is None and content.get("max_seq_len") is not None:
         content["max_position_embeddings"] = content["max_seq_len"]
-    config = converted(content, _Config, file)
+    config = convert(content, _Config, file)
     heads = config.num_attention_heads
     kv_heads = heads if family == "opt" else config.num_key_value_heads or heads
     if heads % kv_heads:

@@ -15,7 +15,7 @@ from medusa_sim.reading import named
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp
 from medusa_sim.specs.mixers import Grouped
 from medusa_sim.specs.model import Architecture, LayerGroup, Mixers
-from medusa_sim.specs.strict import converted
+from medusa_sim.specs.strict import convert
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 WindowSize = Annotated[int, Meta(ge=1, le=100_000_000)]
@@ -54,7 +54,7 @@ class Given:
 
     def read(self, form: type[StructT]) -> StructT:
         """Keys that a family adds. Raises SpecError naming the first that is missing or wrong."""
-        return converted(self.content, form, self.refuse.file)
+        return convert(self.content, form, self.refuse.file)
 
     @property
     def head_dim(self) -> int:

@@ -228,7 +228,7 @@ def _borrowed_fit(
         if is_scaled and reference.set_name != borrowed.set_name:
             error = math.hypot(error, TRANSFER_ERROR_LIBRARY)
         widen = borrowed.widen if is_far else 1.0
-        residuals = tuple(widened(residual, widen, error) for residual in residuals)
+        residuals = tuple(widen_band(residual, widen, error) for residual in residuals)
     return msgspec.structs.replace(
         fit,
         source=f"inherited from {reference} ({borrowed.reason}): {fit.source}",
@@ -248,7 +248,7 @@ def transfer_error(section: str, *, is_far: bool, is_alike: bool, is_scaled: boo
     return TRANSFER_ERROR_ATTENTION if section == "attention" else TRANSFER_ERROR
 
 
-def widened(residual: Residual, factor: float, error: float) -> Residual:
+def widen_band(residual: Residual, factor: float, error: float) -> Residual:
     """The band about its own centre, `factor` times as wide and at least with `error` added in quadrature.
 
     Widths are those of the logarithm.

@@ -11,7 +11,7 @@ from msgspec import Meta as Limit
 
 from medusa_sim.errors import DataError, shown
 from medusa_sim.reading import named, read_toml
-from medusa_sim.specs.strict import Schema, Text, Us, check_dtypes, converted
+from medusa_sim.specs.strict import Schema, Text, Us, check_dtypes, convert
 
 META = "meta.toml"
 SCHEMA: Literal[1] = 1
@@ -102,7 +102,7 @@ class PublishedMeta(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fi
 
 def read_meta(folder: Path) -> Meta:
     """`meta.toml` of a folder that `measure` wrote. Raises DataError naming file and key."""
-    return converted(read_toml(folder / META, _WHAT, DataError), Meta, folder / META, error=DataError)
+    return convert(read_toml(folder / META, _WHAT, DataError), Meta, folder / META, error=DataError)
 
 
 def check_meta(folder: Path, files: Sequence[str]) -> Meta | PublishedMeta:
@@ -113,11 +113,11 @@ def check_meta(folder: Path, files: Sequence[str]) -> Meta | PublishedMeta:
     path = folder / META
     content = read_toml(path, _WHAT, DataError)
     if "files" in content:
-        published = converted(content, PublishedMeta, path, error=DataError)
+        published = convert(content, PublishedMeta, path, error=DataError)
         if unknown := sorted(set(files) - published.files.keys()):
             raise DataError(f"{named(path)}: files: no source of {', '.join(unknown)}; say where it was read")
         return published
-    meta = converted(content, Meta, path, error=DataError)
+    meta = convert(content, Meta, path, error=DataError)
     if meta.environment.name != folder.name:
         raise DataError(
             f"{named(path)}: environment.name: given {shown(meta.environment.name)}; these are the rows of "

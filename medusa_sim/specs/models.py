@@ -34,7 +34,7 @@ from medusa_sim.specs.model import (
     Width,
     with_dtypes,
 )
-from medusa_sim.specs.strict import Text, converted
+from medusa_sim.specs.strict import Text, convert
 
 ModelName: TypeAlias = str | os.PathLike[str] | Model
 
@@ -152,7 +152,7 @@ def _unknown_id(given: str) -> str:
 
 @lru_cache(maxsize=4)
 def _entries(state: FileState) -> dict[str, _Entry]:
-    return converted(read_toml(state.path), dict[str, _Entry], state.path.name)
+    return convert(read_toml(state.path), dict[str, _Entry], state.path.name)
 
 
 @lru_cache(maxsize=4)

@@ -16,7 +16,7 @@ from medusa_sim import data
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.reading import FileState, file_state, read_toml
-from medusa_sim.specs.strict import Schema, Text, converted
+from medusa_sim.specs.strict import Schema, Text, convert
 
 PRICES = "prices.toml"
 STALE_DAYS = 90
@@ -82,7 +82,7 @@ def prices(data_dir: DataDir = None) -> tuple[Price, ...]:
 
 @lru_cache(maxsize=8)
 def _read(state: FileState) -> tuple[Price, ...]:
-    rows = converted(read_toml(state.path, "a table of prices"), _PricesToml, state.path).price
+    rows = convert(read_toml(state.path, "a table of prices"), _PricesToml, state.path).price
     for number, price in enumerate(rows):
         if price.age_days() < -1:  # a day for the other side of the date line
             raise SpecError(

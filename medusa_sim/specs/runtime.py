@@ -18,7 +18,7 @@ from medusa_sim.data import DataDir, find, stems
 from medusa_sim.errors import SpecError, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.engine import DRAFTING, Engine, EngineToml, engine_of
-from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, converted
+from medusa_sim.specs.strict import Sourced, Text, Us, check_dtypes, convert
 
 RUNTIMES_FILE = Path(__file__).with_name("runtimes.toml")
 
@@ -150,7 +150,7 @@ def _shipped() -> tuple[dict[str, Runtime], dict[str, str]]:
 @lru_cache(maxsize=4)
 def _runtimes(state: FileState) -> tuple[dict[str, Runtime], dict[str, str]]:
     content = read_toml(state.path, "a file of runtimes")
-    names = converted(content.pop(_NAMES, {}), dict[str, str], state.path, key=_NAMES)
+    names = convert(content.pop(_NAMES, {}), dict[str, str], state.path, key=_NAMES)
     found: dict[str, Runtime] = {}
     for name, given in content.items():
         found[name] = _runtime(name, given, f"{state.path}", name, found)
@@ -201,14 +201,14 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
     """The runtime that `content` describes, at `key` of the file `where`. known: it may inherit from one."""
     below = f"{key}." if key else ""
     if isinstance(content, dict) and "inherits" in content:
-        given = converted(content, _Relative, where, key=key)
+        given = convert(content, _Relative, where, key=key)
         engines = {name: of.engine for name, of in known.items() if of.engine is not None}
         if given.inherits not in engines:
             raise SpecError(f"{where}: {below}inherits: {unknown_name('engine', given.inherits, engines)}")
         engine = engine_of(given.engine, (given.inherits, engines[given.inherits]), where, f"{below}engine")
         library = known[given.inherits].library if given.library is None else given.library
         return replace(known[given.inherits], name=name, title=given.title, library=library, engine=engine)
-    whole = converted(content, _Whole, where, key=key)
+    whole = convert(content, _Whole, where, key=key)
     check_dtypes(whole.kernels, where, f"{below}kernels")
     times: dict[str, Sourced[float]] = {
         key: given for key in _TIMES if (given := getattr(whole, key)) is not None

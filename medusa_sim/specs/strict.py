@@ -41,7 +41,7 @@ class Sourced(msgspec.Struct, Generic[NumberT], frozen=True, forbid_unknown_fiel
     note: str = ""
 
 
-def converted(
+def convert(
     content: object, form: type[T], where: object, *, key: str = "", error: type[MedusaSimError] = SpecError
 ) -> T:
     """`content` (of a TOML or JSON file) as a `form`; `where` names the file and `key` the place in it.

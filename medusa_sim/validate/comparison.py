@@ -17,7 +17,7 @@ ALLOWANCE = 0.10
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class Deviation:
     """Errors of one quantity as fractions of the measured one.
 
     floor: mean disagreement of the passes, the error that even a perfect prediction would have. within: share
@@ -35,7 +35,7 @@ class Comparison:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Choice:
+class CountChoice:
     """The best count of candidates by predicted and by measured steps; 1 is "do not enable".
 
     grid_steps: how many places of the measured grid lie between them. regret: share of the attainable
@@ -65,13 +65,13 @@ class Choice:
         return "cannot be judged here" if self.floor is not None and self.regret <= self.floor else "wrong"
 
 
-def comparison(quantity: str, ratio: FloatArray, floors: Sequence[float], where: Sequence[str]) -> Comparison:
+def comparison(quantity: str, ratio: FloatArray, floors: Sequence[float], where: Sequence[str]) -> Deviation:
     """Errors of predicted / measured. floors: disagreement of the passes, where: words, for each cell."""
     error = np.abs(ratio - 1.0)
     worst = int(np.argmax(error))
     known = [each for each in floors if not math.isnan(each)]
     floor = float(np.mean(known)) if known else 0.0
-    return Comparison(
+    return Deviation(
         quantity=quantity,
         cells=len(error),
         mean=float(np.mean(error)),
@@ -108,13 +108,13 @@ def choice_of(
     *,
     gain: float | None = None,
     floor: float | None = None,
-) -> Choice:
+) -> CountChoice:
     """The best count by predicted and by measured gain, for counts in ascending order.
 
-    gain, floor: of `Choice`.
+    gain, floor: of `CountChoice`.
     """
     best, chosen = int(np.argmax(measured)), int(np.argmax(predicted))
-    return Choice(
+    return CountChoice(
         model=model,
         batch=batch,
         predicted=candidates[chosen],

@@ -19,7 +19,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.engine import drafting_us, host_us
-from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
+from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, disagreement
 from medusa_sim.validate.engine_kernels import EngineKernels
 from medusa_sim.validate.engine_record import Accepted, EngineRecord, EngineStep, read_engine_record
 
@@ -132,7 +132,7 @@ class ChainGain:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BreakEven:
+class ChainBreakEven:
     """The batch from which a chain no longer pays: 0 where it never does, inf where it always does."""
 
     target: str
@@ -151,9 +151,9 @@ class EngineValidation:
     record: EngineRecord
     terms: EngineTerms
     cells: list[EngineCell]
-    scores: list[tuple[str, Comparison]]
-    choices: list[tuple[str, Choice]]
-    break_even: list[BreakEven]
+    scores: list[tuple[str, Deviation]]
+    choices: list[tuple[str, CountChoice]]
+    break_even: list[ChainBreakEven]
     passes_differ: float
     wall_share: float
 
@@ -232,7 +232,7 @@ def _fitted_terms(record: EngineRecord, cells: Sequence[EngineCell]) -> EngineTe
     )
 
 
-def _compared(quantity: str, cells: Sequence[EngineCell], ratio: Callable[[EngineCell], float]) -> Comparison:
+def _compared(quantity: str, cells: Sequence[EngineCell], ratio: Callable[[EngineCell], float]) -> Deviation:
     ratios = np.array([ratio(cell) for cell in cells])
     return comparison(
         quantity, ratios, [cell.passes_differ for cell in cells], [cell.where for cell in cells]
@@ -241,7 +241,7 @@ def _compared(quantity: str, cells: Sequence[EngineCell], ratio: Callable[[Engin
 
 def _scores(
     target: str, cells: Sequence[EngineCell], gains: Sequence[ChainGain]
-) -> Iterable[tuple[str, Comparison]]:
+) -> Iterable[tuple[str, Deviation]]:
     """Steps by method, then throughput and speedup of chains with the acceptance of the shipped pair."""
     for method, quantity in QUANTITIES.items():
         free = [c for c in cells if c.step.target == target and c.step.method == method and not c.is_fitted]
@@ -295,7 +295,7 @@ def _groups(
     return found
 
 
-def _choices(gains: Sequence[ChainGain]) -> list[tuple[str, Choice]]:
+def _choices(gains: Sequence[ChainGain]) -> list[tuple[str, CountChoice]]:
     """The best number of drafts by target, method and batch; 0 is plain decoding."""
     found = []
     for (target, method, batch), group in _groups(gains, lambda step: step.batch).items():
@@ -307,13 +307,13 @@ def _choices(gains: Sequence[ChainGain]) -> list[tuple[str, Choice]]:
     return found
 
 
-def _break_even(gains: Sequence[ChainGain]) -> list[BreakEven]:
+def _break_even(gains: Sequence[ChainGain]) -> list[ChainBreakEven]:
     found = []
     for (target, method, drafts), group in _groups(gains, lambda step: step.drafts).items():
         ordered = sorted(group, key=lambda gain: gain.cell.step.batch)
         batches = np.array([gain.cell.step.batch for gain in ordered], dtype=float)
         found.append(
-            BreakEven(
+            ChainBreakEven(
                 target=target,
                 method=method,
                 drafts=drafts,

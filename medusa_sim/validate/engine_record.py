@@ -21,7 +21,7 @@ from medusa_sim.measure.record import read_toml_struct
 from medusa_sim.reading import read_csv_table
 from medusa_sim.specs.measurement import META, Environment
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.strict import converted
+from medusa_sim.specs.strict import convert
 from medusa_sim.validate.steps import decoder_model
 
 if TYPE_CHECKING:
@@ -135,4 +135,4 @@ def read_engine_record(folder: Path) -> EngineRecord:
 
 def _structs(path: Path, form: type[Struct]) -> list[Struct]:
     frame = read_csv_table(path, form.__struct_encode_fields__)
-    return converted(frame.to_dict("records"), list[form], path, error=DataError)  # type: ignore[valid-type]
+    return convert(frame.to_dict("records"), list[form], path, error=DataError)  # type: ignore[valid-type]

@@ -21,7 +21,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
 from medusa_sim.measure.cells import RunRow, read_runs
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, disagreement
+from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, disagreement
 from medusa_sim.validate.steps import decoder_model, decoder_step
 
 
@@ -56,8 +56,8 @@ class RunsValidation:
     """Everything that a folder of runs tells."""
 
     cells: tuple[RunsCell, ...]
-    comparisons: tuple[Comparison, ...]
-    choices: tuple[Choice, ...]
+    comparisons: tuple[Deviation, ...]
+    choices: tuple[CountChoice, ...]
 
 
 def validate_runs(
@@ -138,7 +138,7 @@ def _cells(
     return found
 
 
-def _comparisons(cells: Sequence[RunsCell]) -> list[Comparison]:
+def _comparisons(cells: Sequence[RunsCell]) -> list[Deviation]:
     """Tokens per step at one batch (they do not depend on it), and speedups of every cell."""
     first = min(cell.batch for cell in cells)
     trees = [cell for cell in cells if cell.candidates > 1 and cell.batch == first]
@@ -152,7 +152,7 @@ def _comparisons(cells: Sequence[RunsCell]) -> list[Comparison]:
     return found
 
 
-def _choices(cells: Sequence[RunsCell]) -> list[Choice]:
+def _choices(cells: Sequence[RunsCell]) -> list[CountChoice]:
     found = []
     for model, batch in dict.fromkeys((cell.model, cell.batch) for cell in cells):
         grid = [cell for cell in cells if (cell.model, cell.batch) == (model, batch)]

@@ -35,10 +35,10 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.drafter.medusa import MedusaHeads
-from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step, work_time
 from medusa_sim.step.workload import elementwise_launch, verify
-from medusa_sim.validate.comparison import Choice, Comparison, choice_of, comparison, halves_differ
+from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, halves_differ
 
 GRAPHED = "cuda-graph"
 _MASK_PASSES = 3
@@ -91,8 +91,8 @@ class DecoderValidation:
 
     meta: StepMeta
     cells: tuple[StepCell, ...]
-    comparisons: tuple[Comparison, ...]
-    choices: tuple[Choice, ...]
+    comparisons: tuple[Deviation, ...]
+    choices: tuple[CountChoice, ...]
     gaps: dict[str, Gaps]
 
     @property
@@ -249,7 +249,7 @@ def decoder_step(
         model=model,
         runtime=runtime,
         scope="model",
-        drafter=MedusaHeads(heads=depth) if depth else NoDrafter(),
+        drafter=MedusaHeads(heads=depth) if depth else FreeDrafter(),
         depth=depth,
     )
     if candidates == 1:
@@ -270,7 +270,7 @@ def _kernels_us(model: Model, latency: LatencyModel, cell: tuple[int, int, int, 
     return float(step.device_us) - step.launch_us, step.launch_us
 
 
-def _comparisons(cells: Sequence[StepCell]) -> list[Comparison]:
+def _comparisons(cells: Sequence[StepCell]) -> list[Deviation]:
     """Decoding steps, verification steps, and speedups at equal batch and length."""
     scored = [cell for cell in cells if not cell.is_fitted]
     found = []
@@ -348,7 +348,7 @@ def _baseline(cells: Sequence[StepCell], cell: StepCell) -> StepCell:
     raise CoverageError(f"{cell.where}: no decoding step at this batch and length was measured")
 
 
-def _choices(cells: Sequence[StepCell]) -> list[Choice]:
+def _choices(cells: Sequence[StepCell]) -> list[CountChoice]:
     """Best counts of every model and batch with two counts or more."""
     found = []
     for place in dict.fromkeys((cell.model, cell.batch, cell.seq_len) for cell in cells):

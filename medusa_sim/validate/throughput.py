@@ -38,7 +38,7 @@ KERNELS = "sglang"
 
 
 @dataclass(frozen=True, slots=True)
-class Method:
+class SourceModel:
     """How a method of the file drafts, and the published chain rates that stand for its acceptance."""
 
     acceptance: str
@@ -47,8 +47,8 @@ class Method:
 
 
 METHODS = {
-    "EAGLE": Method("eagle1-vicuna-7b", None, Eagle),
-    "EAGLE-3": Method("eagle3-llama-3.1-8b", 32_000, Eagle3),
+    "EAGLE": SourceModel("eagle1-vicuna-7b", None, Eagle),
+    "EAGLE-3": SourceModel("eagle3-llama-3.1-8b", 32_000, Eagle3),
 }
 """EAGLE: the only published rates per position are of another target (Vicuna-7B)."""
 

@@ -20,7 +20,7 @@ from medusa_sim.specs.inheritance import (
     TRANSFER_ERROR_SCALED,
     TRANSFER_ERROR_SCALED_ALIKE,
     fitted_kernels,
-    widened,
+    widen_band,
 )
 from medusa_sim.step.step import decode_step
 
@@ -54,7 +54,7 @@ def test_every_borrowed_band_is_wider_than_its_lenders(name: str) -> None:
 def test_a_band_grows_by_its_factor_or_by_the_transfer_error_whichever_is_more() -> None:
     band = Residual(size_max=64.0, low=0.9, high=1.1)
     half = half_width(0.9, 1.1)
-    by_factor, by_error = widened(band, 3.0, 0.05), widened(band, 1.0, 0.25)
+    by_factor, by_error = widen_band(band, 3.0, 0.05), widen_band(band, 1.0, 0.25)
     assert half_width(by_factor.low, by_factor.high) == pytest.approx(3.0 * half)
     assert half_width(by_error.low, by_error.high) == pytest.approx(np.hypot(half, 0.25))
 

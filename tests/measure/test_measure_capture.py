@@ -136,7 +136,7 @@ def test_clocks_are_read_line_by_line(tmp_path: object) -> None:
         **{"memory_lowest": 2619.0, "memory_median": 2619.0, "memory_highest": 2619.0},
     }
     assert clocks.Clocks().summary == {}
-    with clocks.watched(torch.device("cpu")) as none:
+    with clocks.watch_clocks(torch.device("cpu")) as none:
         clocks.raise_clocks(torch.device("cpu"))
     assert none.summary == {}
 
@@ -148,7 +148,7 @@ def test_clocks_are_watched_until_the_block_ends(monkeypatch: pytest.MonkeyPatch
         return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
 
     monkeypatch.setattr(clocks, "_nvidia_smi", fake)
-    with clocks.watched(torch.device("cuda")) as seen:
+    with clocks.watch_clocks(torch.device("cuda")) as seen:
         for _ in range(500):
             if seen.summary:
                 break

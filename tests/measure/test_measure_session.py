@@ -13,7 +13,7 @@ from medusa_sim.errors import DataError, UsageError
 from medusa_sim.latency.profile import profile_of
 from medusa_sim.measure import hardware, record, session, shapes, spread
 from medusa_sim.measure.environment import differences, model_as_told, slug, torch_device
-from medusa_sim.measure.record import Record, begin, write_meta
+from medusa_sim.measure.record import Recorder, begin, write_meta
 from medusa_sim.measure.shapes import Case, cases
 from medusa_sim.measure.spread import Timing, spread_warning, timing_of
 from medusa_sim.operators.table import read_rows
@@ -82,7 +82,7 @@ def some_cases(dtypes: tuple[str, ...] = ("fp16",)) -> list[Case]:
 
 def run(
     folder: Path, wanted: list[Case], bench: FakeBench, **options: float
-) -> tuple[session.Outcome, Record]:
+) -> tuple[session.Outcome, Recorder]:
     held, meta = begin(folder, META, resume=(folder / "meta.toml").exists())
     write_meta(folder, meta)
     memory = options.pop("memory_bytes", 80e9)
@@ -191,7 +191,7 @@ def test_ctrl_c_keeps_rows_and_resume_does_the_rest(tmp_path: Path) -> None:
 def test_rows_are_saved_while_a_session_runs(tmp_path: Path) -> None:
     """A process that is killed loses seconds, not the session."""
     clock = Clock()
-    held = Record(tmp_path, clock)
+    held = Recorder(tmp_path, clock)
     for case in some_cases()[:3]:
         clock.now += 3.0
         held.add(case, Timing(1.0, 1.0, 1.0, 3))
@@ -241,7 +241,7 @@ def test_rows_are_what_profile_and_calibrate_read(tmp_path: Path) -> None:
 def test_progress_tells_the_time_left(tmp_path: Path) -> None:
     told: list[session.Progress] = []
     clock = Clock()
-    held = Record(tmp_path)
+    held = Recorder(tmp_path)
     session.measure_cases(
         some_cases()[:50],
         FakeBench(clock, pace=3.0),

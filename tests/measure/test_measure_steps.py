@@ -31,8 +31,8 @@ from medusa_sim.latency.by_name import latency_model  # noqa: E402
 from medusa_sim.measure.cells import StepMeta, StepRow, read_steps, write_steps  # noqa: E402
 from medusa_sim.measure.decoder_steps import (  # noqa: E402
     full_step,
-    interleaved,
     step_grid,
+    time_in_turns,
 )
 from medusa_sim.measure.record import write_meta  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
@@ -96,7 +96,7 @@ def test_grid_times_every_cell_in_every_pass() -> None:
 def test_cells_take_turns() -> None:
     order: list[int] = []
     steps = {count: (lambda count=count: order.append(count)) for count in (1, 4, 8)}
-    timings = interleaved(steps, torch.device("cpu"), repeats=4, clock=ticking())
+    timings = time_in_turns(steps, torch.device("cpu"), repeats=4, clock=ticking())
     turn = [
         count for count in (1, 4, 8) for _ in range(4)
     ]  # once untimed, for it took long, and thrice timed
@@ -104,7 +104,7 @@ def test_cells_take_turns() -> None:
     assert {timing.repeats for timing in timings.values()} == {6}
     order.clear()
     quarter = (i / 16 for i in range(10**6))  # four steps fit a quarter of a second
-    interleaved({1: steps[1]}, torch.device("cpu"), repeats=1, clock=lambda: next(quarter))
+    time_in_turns({1: steps[1]}, torch.device("cpu"), repeats=1, clock=lambda: next(quarter))
     assert order == [1] * (4 + 3)
 
 

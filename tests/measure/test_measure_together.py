@@ -19,11 +19,11 @@ from decoder_models import tiny_config  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.measure import together  # noqa: E402
 from medusa_sim.measure.cells import read_steps  # noqa: E402
-from medusa_sim.measure.shapes import Case, filled_up  # noqa: E402
+from medusa_sim.measure.shapes import Case, fill_up  # noqa: E402
 from medusa_sim.measure.spread import lower_quartile, settled_timing  # noqa: E402
-from medusa_sim.measure.turns import Reference, Turns, Visit, take_turns  # noqa: E402
+from medusa_sim.measure.turns import ReferenceKernel, Turns, Visit, take_turns  # noqa: E402
 from medusa_sim.operators.kinds import operator_of  # noqa: E402
-from medusa_sim.validate.comparison import Choice, halves_differ  # noqa: E402
+from medusa_sim.validate.comparison import CountChoice, halves_differ  # noqa: E402
 
 
 class Machine:
@@ -133,7 +133,7 @@ def test_lower_quartiles_and_halves() -> None:
 def test_a_choice_is_judged_where_the_effect_is_above_the_floor(
     gain: float, floor: float | None, predicted: int, regret: float, verdict: str
 ) -> None:
-    choice = Choice(
+    choice = CountChoice(
         model="m",
         batch=1,
         predicted=predicted,
@@ -152,7 +152,7 @@ def test_kinds_are_filled_up_to_what_a_fit_needs() -> None:
 
     needed = [case("rms_norm", m) for m in (1, 4)]
     more = [case(kind, m) for m in range(1, 9) for kind in ("rms_norm", "residual")]
-    first, rest = filled_up(needed, more, 5)
+    first, rest = fill_up(needed, more, 5)
     assert [each.sizes["m"] for each in first if each.operator.kind == "rms_norm"] == [1, 4, 2, 3, 5]
     assert all(each.operator.kind == "rms_norm" for each in first)  # no step has a residual here
     assert {each.key for each in first}.isdisjoint(each.key for each in rest)
@@ -161,7 +161,7 @@ def test_kinds_are_filled_up_to_what_a_fit_needs() -> None:
 
 def test_the_reference_takes_time() -> None:
     ticks = itertools.count()
-    reference = Reference(lambda: float(next(ticks)))
+    reference = ReferenceKernel(lambda: float(next(ticks)))
     assert reference() == 1e6
     assert reference.seen_us == [1e6]
 

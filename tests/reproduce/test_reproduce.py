@@ -10,7 +10,7 @@ from medusa_sim import data
 from medusa_sim.errors import UsageError
 from medusa_sim.reproduce import TARGETS, reproduction, scores
 from medusa_sim.reproduce.kernels import paper_latency, paper_roof
-from medusa_sim.reproduce.published import CANDIDATES, PUBLISHED, SEQ_LENS, cited, published
+from medusa_sim.reproduce.published import CANDIDATES, PUBLISHED, SEQ_LENS, cited, read_published
 from medusa_sim.specs.gpu import load_gpu
 
 GOALS = {
@@ -152,7 +152,7 @@ def test_every_published_file_is_cited() -> None:
     assert "medusa_figures21_22" in files
     for name in files:
         assert "arXiv" in cited(name)
-        assert len(published(name)) > 0
+        assert len(read_published(name)) > 0
 
 
 def test_speedup_is_tokens_per_step_over_the_baseline() -> None:

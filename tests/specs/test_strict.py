@@ -13,7 +13,7 @@ from medusa_sim.acceptance import profile_file
 from medusa_sim.errors import DataError, SpecError
 from medusa_sim.measure import cells
 from medusa_sim.specs import engine, gpu, hf_config, measurement, models, runtime, strict
-from medusa_sim.specs.strict import Sourced, Text, Us, converted
+from medusa_sim.specs.strict import Sourced, Text, Us, convert
 
 FORMS = (
     gpu._GpuToml, measurement.Meta, measurement.PublishedMeta, hf_config._Config, models._Entry,
@@ -63,7 +63,7 @@ def test_there_are_words_for_every_annotation() -> None:
 
 
 def test_what_is_right_is_read() -> None:
-    read = converted({**GOOD, "many": {"x": {"name": "n"}}, "pairs": [[1, 2]]}, Outer, "f.toml")
+    read = convert({**GOOD, "many": {"x": {"name": "n"}}, "pairs": [[1, 2]]}, Outer, "f.toml")
     assert (read.time.value, read.count, read.many["x"].kind, read.pairs) == (1.0, 2, "a", [(1, 2.0)])
 
 
@@ -99,7 +99,7 @@ def test_what_is_right_is_read() -> None:
 )
 def test_what_is_wrong_is_one_line_with_file_and_key(change: dict[str, Any], told: str) -> None:
     with pytest.raises(DataError) as caught:
-        converted({**GOOD, **change}, Outer, "f.toml", key="top", error=DataError)
+        convert({**GOOD, **change}, Outer, "f.toml", key="top", error=DataError)
     message = str(caught.value)
     assert told in message
     assert "\n" not in message
@@ -109,4 +109,4 @@ def test_what_is_wrong_is_one_line_with_file_and_key(change: dict[str, Any], tol
 @pytest.mark.parametrize("content", [3, [], None, "x", {}])
 def test_what_is_no_table_is_refused(content: object) -> None:
     with pytest.raises(SpecError, match=r"f\.toml: "):
-        converted(content, Outer, "f.toml")
+        convert(content, Outer, "f.toml")

@@ -23,7 +23,7 @@ from medusa_sim.step.drafter.dspark import DSpark
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.drafter.mtp import Mtp
-from medusa_sim.step.drafter.ngram import NoDrafter, Suffix
+from medusa_sim.step.drafter.ngram import FreeDrafter, Suffix
 from medusa_sim.step.drafter.parallel import Pard, PEagle
 from medusa_sim.step.drafter.registry import DRAFTERS
 from medusa_sim.step.memory import step_memory_bytes
@@ -77,7 +77,7 @@ def test_a_head_costs_the_same_whichever_it_is() -> None:
 
 
 def test_n_grams_cost_nothing() -> None:
-    none = NoDrafter()
+    none = FreeDrafter()
     assert none.work(MODEL, STEP, RUNTIME) == ()
     assert none.prompt_work(MODEL, prefill(1, 100), RUNTIME) == ()
     assert none.weight_bytes(MODEL) == none.kv_bytes_per_token(MODEL) == 0.0
@@ -137,7 +137,7 @@ def test_drafting_is_a_small_share_and_grows_with_depth() -> None:
     latency = RooflineLatency(load_gpu("h100-sxm"))
     decode = float(
         decode_step(
-            Setting(latency=latency, model=LLAMA, runtime=RUNTIME, scope="model", drafter=NoDrafter()),
+            Setting(latency=latency, model=LLAMA, runtime=RUNTIME, scope="model", drafter=FreeDrafter()),
             1,
             1024,
         ).time_us
@@ -171,7 +171,7 @@ def drafting_us(kind: type, depth: int, batch: int = 8, seq_len: int = 1024) -> 
 def test_a_longer_draft_never_costs_less(kind: type, batch: int) -> None:
     found = [drafting_us(kind, depth, batch) for depth in (1, 2, 3, 5, 8, 15)]
     assert found == sorted(found)
-    assert (found[0] == 0.0) == issubclass(kind, NoDrafter)
+    assert (found[0] == 0.0) == issubclass(kind, FreeDrafter)
 
 
 @pytest.mark.parametrize("kind", PARALLEL)
@@ -254,7 +254,7 @@ def test_layers_of_a_quantised_target_are_drafted_as_they_are_stored() -> None:
 
 
 def test_look_ups_run_nothing_on_the_gpu() -> None:
-    for kind in (NoDrafter, Suffix):
+    for kind in (FreeDrafter, Suffix):
         assert kind.of(PARTS, 5).work(MODEL, STEP, RUNTIME) == ()
         assert kind.looks_up
 

@@ -22,7 +22,7 @@ from medusa_sim.step.compose import overhead_halves
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
-from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.engine import drafting_us, host_us, is_captured, padded_tokens, pass_us
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, verification_step, verify_step
 
@@ -40,7 +40,7 @@ def engine(name: str = "vllm-0.10") -> Engine:
 
 def setting(runtime: str = "vllm-0.10", drafter: Drafter | None = None, **other: object) -> Setting:
     given = {"latency": LATENCY, "model": load_model("llama-3.1-8b"), "runtime": load_runtime(runtime),
-             "scope": "model", "drafter": drafter or NoDrafter()}  # fmt: skip
+             "scope": "model", "drafter": drafter or FreeDrafter()}  # fmt: skip
     return Setting(**(given | other))
 
 

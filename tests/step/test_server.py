@@ -12,7 +12,7 @@ from medusa_sim.latency.cached import cached
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.server import Served, Traffic, carried_prompts, served, served_length, typical_share
 from medusa_sim.step.step import Setting, decode_step
 
@@ -25,7 +25,7 @@ def setting(runtime: str = "vllm-0.11", model: str = "llama-3.1-8b") -> Setting:
         model=load_model(model),
         runtime=load_runtime(runtime),
         scope="model",
-        drafter=NoDrafter(),
+        drafter=FreeDrafter(),
     )
 
 

@@ -19,7 +19,7 @@ from medusa_sim.step.compose import HOST_OVERLAP, Cost, step_us
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.drafter.medusa import MedusaHeads
-from medusa_sim.step.drafter.ngram import NoDrafter
+from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.network import step_launches
 from medusa_sim.step.step import (
     Setting,
@@ -164,7 +164,7 @@ def test_heads_cost_what_they_read() -> None:
     assert drafting.host_us == 0.0
     shared = MedusaHeads(own_output_layers=False)
     assert shared.weight_bytes(spec) < 0.2 * MedusaHeads().weight_bytes(spec)
-    assert drafting_steps(setting(drafter=NoDrafter()), 1, 1024, 64) == ()
+    assert drafting_steps(setting(drafter=FreeDrafter()), 1, 1024, 64) == ()
     assert drafting_steps(setting(scope="block"), 1, 1024, 64) == ()
 
 
@@ -189,7 +189,7 @@ def test_a_draft_model_pays_for_each_level() -> None:
 def test_quantised_weights_make_decoding_faster_and_leave_the_head_alone() -> None:
     spec = load_model("llama-2-7b")
     latency, runtime = RooflineLatency(GPU), load_runtime("cuda-graph")
-    shared = {"latency": latency, "runtime": runtime, "scope": "model", "drafter": NoDrafter()}
+    shared = {"latency": latency, "runtime": runtime, "scope": "model", "drafter": FreeDrafter()}
     int4 = Setting(model=with_dtypes(spec, weight_dtype="int4"), **shared)
     full = Setting(model=spec, **shared)
     quantised, plain = decode_step(int4, 1, 128), decode_step(full, 1, 128)

@@ -12,7 +12,7 @@ from medusa_sim.step.workload import Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NoDrafter(Drafter):
+class FreeDrafter(Drafter):
     """Drafts that cost nothing on the GPU: n-gram look-up in the prompt, or a bare verification step."""
 
     name: ClassVar[str] = "ngram"
@@ -24,7 +24,7 @@ class NoDrafter(Drafter):
     lender: ClassVar[str] = "typical-ngram"
 
     @classmethod
-    def of(cls, parts: Parts, depth: int, width: int = 1) -> NoDrafter:
+    def of(cls, parts: Parts, depth: int, width: int = 1) -> FreeDrafter:
         """Nothing depends on the depth."""
         del parts, depth, width
         return cls()
@@ -51,7 +51,7 @@ class NoDrafter(Drafter):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Suffix(NoDrafter):
+class Suffix(FreeDrafter):
     """Suffix decoding (arXiv 2411.04975): a tree of suffixes of prompt and earlier outputs, on the host.
 
     Drafts are as long as the match promises, so their number varies by request: a count of candidates is the

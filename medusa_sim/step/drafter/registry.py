@@ -10,12 +10,24 @@ from medusa_sim.step.drafter.dspark import DSpark
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
 from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.drafter.mtp import Mtp
-from medusa_sim.step.drafter.ngram import NoDrafter, Suffix
+from medusa_sim.step.drafter.ngram import FreeDrafter, Suffix
 from medusa_sim.step.drafter.parallel import Pard, PEagle
 
 DRAFTERS: dict[str, type[Drafter]] = {
     kind.name: kind
-    for kind in (MedusaHeads, DraftModel, Eagle, Eagle3, Mtp, PEagle, Pard, DFlash, DSpark, NoDrafter, Suffix)
+    for kind in (
+        MedusaHeads,
+        DraftModel,
+        Eagle,
+        Eagle3,
+        Mtp,
+        PEagle,
+        Pard,
+        DFlash,
+        DSpark,
+        FreeDrafter,
+        Suffix,
+    )
 }
 """In the order in which they are listed to users."""
 
