@@ -19,9 +19,9 @@ from medusa_sim.acceptance.profile import load_acceptance  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.decoder.checkpoint import Checkpoint  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
+from medusa_sim.latency.by_name import latency_model  # noqa: E402
 from medusa_sim.measure.cells import RunRow, read_runs, write_runs  # noqa: E402
 from medusa_sim.measure.decoder_runs import run_grid  # noqa: E402
-from medusa_sim.plan.scenario import latency_model  # noqa: E402
 from medusa_sim.specs.gpu import load_gpu  # noqa: E402
 from medusa_sim.validate.generations import validate_runs  # noqa: E402
 from medusa_sim.validate.steps import decoder_model, decoder_step  # noqa: E402
