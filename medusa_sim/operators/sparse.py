@@ -22,7 +22,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Numbers, Size, TextArray, Words
 from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY
-from medusa_sim.operators.stream import Stream, added
+from medusa_sim.operators.stream import Stream, total_of
 from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -266,7 +266,7 @@ class Sparse(Stream):
     def flops(self) -> FloatArray:
         """Floating-point operations, without those of heads that fill a tile."""
         work = self.work
-        return added(work.values()) - work["attention"] * (1.0 - as_float(self.heads) / self._rows)
+        return total_of(work.values()) - work["attention"] * (1.0 - as_float(self.heads) / self._rows)
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
         """The choice once there are keys to leave out, keys of a request in turn, waves of tokens."""
