@@ -1,7 +1,8 @@
 """Which fitted kernel times an operator: that of the engine and kernel that were asked for, else the nearest.
 
 A kernel lies at `[kernels.<set>.<section>.<format>]`, or `<format>@<name>` where it is not what the library
-takes by itself; its `name` is the library's own. The nearest, in this order: the kernel of that name in the
+takes by itself; its `name` is the library's own, which a row's may go on from ("FLASH_ATTN_MLA (FA3)"). The
+nearest, in this order: the kernel of that name in the
 sets that were asked for, what those sets take by themselves, then the same in every other set of the GPU; for
 each with the operator's format first, then with formats of the same arithmetic.
 """
@@ -69,10 +70,14 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
         for set_name, kernels in held.items()
         for key, kernel in _in_order(kernels, form, asked.kernel)
     ]
+    if not asked.kernel:  # what no library takes by itself comes after what others do
+        found.sort(key=lambda entry: NAME_MARK in entry[2])
     if kind.own_first:
         found.sort(
             key=lambda entry: (entry[0] not in (asked.engine, asked.library, asked.kernels), not entry[-1])
         )
+    if asked.kernel and asked.engine not in held:  # named without its engine, in the operator's own format
+        found.sort(key=lambda entry: entry[1] != operator.forms[0] or not _says(entry[3], asked.kernel))
     for set_name, form, key, kernel, is_named in found:
         is_asked = is_named and asked.engine in ("", set_name)
         is_asked = is_asked and (not kind.is_exact or form == operator.form)
@@ -109,4 +114,9 @@ def _in_order(kernels: Mapping[str, Kernel], form: str, name: str) -> Iterator[t
 
 def _is_named(key: str, kernel: object, name: str) -> bool:
     own = getattr(kernel, "name", "") or key.partition(NAME_MARK)[2]
-    return name in ("", own) or not own
+    return not name or not own or _says(kernel, name) or name == own
+
+
+def _says(kernel: object, name: str) -> bool:
+    """Whether a row's name is the kernel's own, or goes on from it."""
+    return name.partition(" ")[0] == getattr(kernel, "name", "")
