@@ -111,8 +111,16 @@ def table_of(found: pd.DataFrame) -> TextTable:
 def latent_rows(rows: pd.DataFrame, begins: tuple[str, ...]) -> Rows[LatentAttention]:
     """Rows of one latent kernel."""
     own = rows[rows.kernel.str.startswith(begins)]
-    numbers = {name: own[name].to_numpy(dtype=np.float64) for name in ("batch", "q_len", "kv_len", "heads")}
-    operator = LatentAttention(name="mla_decode", kind="mla_decode", dtype="bf16", **numbers)
+    batch, queries, keys, heads = own[["batch", "q_len", "kv_len", "heads"]].to_numpy(dtype=np.float64).T
+    operator = LatentAttention(
+        name="mla_decode",
+        kind="mla_decode",
+        dtype="bf16",
+        batch=batch,
+        q_len=queries,
+        kv_len=keys,
+        heads=heads,
+    )
     return Rows(operator, own.time_us.to_numpy(dtype=np.float64))
 
 
