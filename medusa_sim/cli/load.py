@@ -162,7 +162,7 @@ def load(
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
     from medusa_sim.report import load_text
-    from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
+    from medusa_sim.report.load_rows import carried_values, context_values, load_arrow, timeline_arrow
 
     warned = load_text.warnings(answer)
     for line in warned if timeline or output.form not in ("table", "md") else ():
@@ -174,6 +174,7 @@ def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
         more = {
             "answer": load_text.sentence(answer),
             "carried": carried_values(answer),
+            "context": context_values(answer),
             "warnings": warned,
         }
         output.rows(load_arrow(answer), "load", **more)

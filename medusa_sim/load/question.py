@@ -25,8 +25,10 @@ from medusa_sim.load.search import (
     usual_requests,
 )
 from medusa_sim.load.simulate import LoadPoint, LoadTest, Server
+from medusa_sim.load.step_table import chains
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan.arguments import check, takes
+from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_asked
 from medusa_sim.plan.defaults import LOAD_SEEDS
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.units import KILO
@@ -63,6 +65,21 @@ class LoadAnswer:
         if point.rate <= SURELY_STEADY * full:
             return True
         return point.is_steady and point.rate <= BELOW_FULL * full
+
+    @cached_property
+    def context(self) -> tuple[int, BreakEven] | None:
+        """(requests that decode in the mean at the last rate, the contexts at which chains pay for so many).
+
+        Of the policy that drafts with the most of them; None where none drafts.
+        """
+        drafting = {served.name for served in self.test.served if served.table.drafts_max}
+        busy = [point.mean["requests_decoding"] for point in self.last if point.policy in drafting]
+        if not busy:
+            return None
+        requests = max(round(max(busy)), 1)
+        longest = longest_asked(self.test.scenario, int(self.test.table.lengths[-1]))
+        options = chains(self.test.scenario, self.test.drafts_max)
+        return requests, break_even_context(self.test.scenario, options, requests, longest)
 
     @property
     def last(self) -> tuple[LoadPoint, ...]:

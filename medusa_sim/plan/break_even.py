@@ -165,6 +165,11 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
     return max(found)
 
 
+def longest_asked(scenario: Scenario, length: int) -> int:
+    """The model's own positions, or the question's where they go beyond."""
+    return max(scenario.model.max_seq_len, length)
+
+
 def break_even_context(
     scenario: Scenario,
     options: Sequence[DraftOption],

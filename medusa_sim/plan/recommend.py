@@ -9,7 +9,7 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.cached import cached
-from medusa_sim.plan.break_even import BreakEven, break_even_batches, break_even_context
+from medusa_sim.plan.break_even import BreakEven, break_even_batches, break_even_context, longest_asked
 from medusa_sim.plan.capacity import OperatingPoint, best_operating_point, capacities
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommendation import DraftsGain, Recommendation
@@ -55,7 +55,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         enable=_enabled(asked, rows, best_with, best_without),
         break_even_batches=paying,
         break_even_context=break_even_context(
-            kept, options, asked.batch_max, _longest_context(kept, lengths), surface
+            kept, options, asked.batch_max, longest_asked(kept, int(lengths.max())), surface
         ),
         free_candidates=_free_candidates(surface, asked.free_within),
         schedule=tuple(rows),
@@ -110,11 +110,6 @@ def _all_lengths(surface: Surface, question: Question) -> tuple[ScheduleRow, ...
         worst = int(np.argmin(surface.speedup[batches.last, :, batches.configuration]))
         rows.append(schedule_row(surface, worst, batches, question))
     return tuple(rows)
-
-
-def _longest_context(scenario: Scenario, lengths: IntArray) -> int:
-    """The model's own positions, or the question's where they go beyond."""
-    return max(scenario.model.max_seq_len, int(lengths.max()))
 
 
 def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> tuple[ScheduleRow, ...]:

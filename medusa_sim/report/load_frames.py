@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.load.question import LoadAnswer
-from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
+from medusa_sim.report.load_rows import carried_values, context_values, load_arrow, timeline_arrow
 from medusa_sim.report.load_text import sentence, warnings
 
 if TYPE_CHECKING:
@@ -58,6 +58,7 @@ class Simulation:
         return {
             "answer": self.sentence,
             "carried": carried_values(self.answer),
+            "context": context_values(self.answer),
             "warnings": self.warnings,
             "rows": load_arrow(self.answer).to_pylist(),
         }

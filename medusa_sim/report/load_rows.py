@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.simulate import LoadPoint
+from medusa_sim.report.recommend_json import break_even_values
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -66,6 +67,14 @@ def carried_values(answer: LoadAnswer) -> list[dict[str, Any]]:
             values["gpus_needed"] = each.gpus_for(answer.target_rate, answer.test.scenario.gpus)
         rows.append({name: _finite(value) for name, value in values.items()})
     return rows
+
+
+def context_values(answer: LoadAnswer) -> dict[str, Any] | None:
+    """The contexts at which speculation pays for as many requests as decode; None where it never drafts."""
+    if answer.context is None:
+        return None
+    requests, found = answer.context
+    return {"requests": requests, **break_even_values(found)}
 
 
 def timeline_arrow(answer: LoadAnswer) -> pa.Table:

@@ -11,6 +11,7 @@ from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.report.numbers import NOTHING, percent, significant, times
+from medusa_sim.report.recommend_reason import crossing_text
 from medusa_sim.report.sweep_text import headline as scenario_line
 from medusa_sim.report.text import TextTable
 from medusa_sim.units import KILO
@@ -279,9 +280,18 @@ def findings(answer: LoadAnswer) -> list[str]:
         )
     made = [served.policy() for served in answer.test.served]
     told += [f"{policy.name}: {_entries(policy.entries)}" for policy in made if isinstance(policy, BySize)]
+    told += context_text(answer)
     if any(each.off_from is not None for each in answer.carried):
         told.append("drafting off above: a step with drafts then emits fewer tokens/s than a plain one")
     return told
+
+
+def context_text(answer: LoadAnswer) -> list[str]:
+    """At which contexts speculation pays, for as many requests as decode; nothing where it never drafts."""
+    if answer.context is None:
+        return []
+    requests, found = answer.context
+    return [f"with {requests} requests in a step speculation {crossing_text(found, 'context')}"]
 
 
 def _entries(entries: Sequence[tuple[int, int]]) -> str:

@@ -191,11 +191,11 @@ def _break_even(answer: Recommendation) -> str:
     told = []
     for seq_len, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True):
         at = f" at length {seq_len}" if len(answer.question.seq_len) > 1 else ""
-        told.append(f"{_crossing(found, 'batch')}{at}")
-    distinct = list(dict.fromkeys(_crossing(f, "batch") for f in answer.break_even_batches))
+        told.append(f"{crossing_text(found, 'batch')}{at}")
+    distinct = list(dict.fromkeys(crossing_text(f, "batch") for f in answer.break_even_batches))
     if len(distinct) == 1:
         told = distinct
-    context = _crossing(answer.break_even_context, "length")
+    context = crossing_text(answer.break_even_context, "length")
     return f"It {'; '.join(told)}. At batch {answer.question.batch_max} it {context}."
 
 
@@ -213,7 +213,8 @@ def _experts(answer: Recommendation) -> list[str]:
     ]
 
 
-def _crossing(found: BreakEven, what: str) -> str:
+def crossing_text(found: BreakEven, what: str) -> str:
+    """`loses from batch 57 on`: where speculation pays over batches or lengths."""
     searched = f"{what} that fits, {found.searched_from} to {found.searched_to}"
     if len(found.spans) > 1 or (found.direction == "loses from" and found.spans[0][0] > found.searched_from):
         where = ", ".join(span(first, last) for first, last in found.spans)

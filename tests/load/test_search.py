@@ -23,7 +23,7 @@ from medusa_sim.load.search import (
 )
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report import load_text
-from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
+from medusa_sim.report.load_rows import carried_values, context_values, load_arrow, timeline_arrow
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", max_drafts=3)
 SMALL = {"requests": 300, "seeds": 2, "max_num_seqs": 64}
@@ -305,3 +305,25 @@ def test_progress_ends_at_its_total_and_never_before() -> None:
     answered(test, advance=lambda done, total: told.append((done, total)))
     assert told[-1][0] == told[-1][1]
     assert all(done < total for done, total in told if done < told[-1][0])
+
+
+def test_contexts_that_pay_are_those_of_the_recommendation() -> None:
+    """On an Ampere card FlashAttention-2 splits no keys of a round: beyond some context drafts lose."""
+    test = load_test(
+        Scenario(gpu="a100-80gb-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7"),
+        policies=("none", "3"), requests=30, seeds=1,
+    )  # fmt: skip
+    answer = answered(test, [1.0], search=False)
+    assert answer.context is not None
+    requests, found = answer.context
+    assert requests >= 1
+    assert found.direction == "loses from"
+    told = context_values(answer)
+    assert told is not None
+    assert told["requests"] == requests
+    assert told["at"] == found.at
+    said = f"speculation loses from context {found.at} on"
+    assert load_text.context_text(answer) == [f"with {requests} requests in a step {said}"]
+    plain = answered(load_test(test.scenario, policies=("none",), requests=30, seeds=1), [1.0], search=False)
+    assert plain.context is None
+    assert load_text.context_text(plain) == []
