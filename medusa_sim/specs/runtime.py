@@ -33,7 +33,7 @@ class Runtime:
     """A way to launch kernels.
 
     kernels: default kernel set by dtype of the linear layers. fused_qkv, fused_gate_up: whether those
-    projections are one GEMM. attention: one fused kernel, or the two products of the paper's Table 5.
+    projections are one GEMM. repeats_kv: copies K and V for every query head before attention. attention: one fused kernel, or the two products of the paper's Table 5.
     launch_us: gap on the device for each launched kernel. host_us_per_launch, host_us_per_step: time
     of the host, which works ahead of the device (`step/compose.py`). host_us_per_drafted_step: what the code
     around drafts and acceptance takes while the device waits. head_rows: whether Medusa heads run on
@@ -54,6 +54,7 @@ class Runtime:
     host_us_per_launch: float
     host_us_per_step: float
     host_us_per_drafted_step: float = 0.0
+    repeats_kv: bool = False
     library: str = ""
     engine: Engine | None = None
     sources: dict[str, str] = field(default_factory=dict)
@@ -193,6 +194,7 @@ class _Whole(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     host_us_per_launch: Sourced[Us]
     host_us_per_step: Sourced[Us]
     host_us_per_drafted_step: Sourced[Us] | None = None
+    repeats_kv: bool = False
     library: str = ""
     engine: EngineToml | None = None
 
@@ -226,6 +228,7 @@ def _runtime(name: str, content: object, where: str, key: str, known: dict[str, 
         host_us_per_launch=whole.host_us_per_launch.value,
         host_us_per_step=whole.host_us_per_step.value,
         host_us_per_drafted_step=0.0 if drafted is None else drafted.value,
+        repeats_kv=whole.repeats_kv,
         library=whole.library,
         engine=None if whole.engine is None else engine_of(whole.engine, None, where, f"{below}engine"),
         sources={key: number.source for key, number in times.items()},

@@ -37,6 +37,10 @@ def grouped_launches(mixer: Grouped, at: Mixing[Grouped]) -> list[Launch]:
         ]
         if not mixer.keys_are_values:
             launches.append(linear_launch(model, "v_proj", "qkv", m, mixer.value_width, model.hidden, count))
+    if at.runtime.repeats_kv and mixer.heads != mixer.kv_heads:
+        copied = np.asarray(at.workload.batch) * np.asarray(at.workload.kv_len)
+        copy = elementwise_launch(model, "repeat_kv", "embedding", "attention", copied, query, 2 * count)
+        launches.append(copy)
     launches += _products(mixer, at)
     launches.append(
         linear_launch(at.output_model, "o_proj", "o_proj", m, model.hidden, mixer.output_width, count)

@@ -21,12 +21,12 @@ def test_table_1_in_its_parts() -> None:
     frame = table1().frame
     # Nothing is fitted to the overheads: the host's time of a drafted step comes from other runs of the code.
     assert (frame["step_overhead"] < frame["predicted_overhead"]).all()
-    assert frame["difference"].abs().max() < 0.12
+    assert frame["difference"].abs().max() < 0.08
     assert frame["difference"].abs().mean() < 0.07
     assert frame["host_bound"].tolist() == [True, True, True, False]
-    # 7B and 13B, read to two digits, are what hf-eager was fitted to; Zephyr is the worst of the rest.
+    # 7B and 13B, read to two digits, are what hf-eager was fitted to; Zephyr's code copies K and V to all heads.
     rate = 1e6 / frame["decode_step_us"]
-    assert rate.to_numpy() == pytest.approx(frame["published_tokens_per_s"].to_numpy(), rel=0.12)
+    assert rate.to_numpy() == pytest.approx(frame["published_tokens_per_s"].to_numpy(), rel=0.04)
 
 
 def test_table_3_in_its_order() -> None:

@@ -65,8 +65,9 @@ def test_a_served_model_that_was_left_out(fit: ModuleType, rows: list[object], m
 
 
 def test_intervals_hold_seven_to_nine_of_ten_published_speedups(fit: ModuleType, rows: list[object]) -> None:
-    every = fit.speedups([row.row for row in rows])  # type: ignore[attr-defined]
-    # One served model is a third of all cells and lies inside everywhere (docs/log.md: bands too wide there).
-    found = [one for one in every if not one.row.source.startswith("SpecBundle llama-3.1-8b")]
-    assert len(found) > 80
-    assert 0.70 <= np.mean([one.is_inside for one in found]) <= 0.90
+    found = fit.speedups([row.row for row in rows])  # type: ignore[attr-defined]
+    assert len(found) > 130
+    # groups of many cells weigh as little as in the fit: one served model is a third of all cells
+    groups = [one.row.group for one in found]
+    weight = [1.0 / max(groups.count(group), 8) for group in groups]
+    assert 0.70 <= np.average([one.is_inside for one in found], weights=weight) <= 0.90
