@@ -8,7 +8,7 @@ never drafted.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -19,6 +19,8 @@ from medusa_sim.errors import DataError
 
 FEW_UNDRAFTED = 0.02
 """Share of steps x positions that may lack without a word: requests end."""
+LEAST_REQUESTS = 20
+"""Fewer counted apart say nothing of how requests differ."""
 MOST_UNDRAFTED = 0.10
 """Share from which counters without the length of every draft say nothing of the later positions."""
 
@@ -32,6 +34,8 @@ class AcceptanceCounts:
     the length of every draft is known. all_steps: decoding steps with those that drafted nothing, None where
     the engine does not say. engine, model: what counted; empty where the file does not say. tpot_us, running:
     time per token of the requests that ended meanwhile and requests running at the end, None where not said.
+    is_request: whether one request was counted. spread: standard deviation among requests on the logit of
+    their acceptance, None where too few were counted apart.
     """
 
     engine: str
@@ -44,6 +48,8 @@ class AcceptanceCounts:
     notes: tuple[str, ...] = ()
     tpot_us: float | None = None
     running: float | None = None
+    is_request: bool = False
+    spread: float | None = None
 
     @property
     def undrafted_share(self) -> float:
@@ -139,8 +145,45 @@ def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> Acc
         notes=tuple(dict.fromkeys(note for part in kept for note in part.notes)),
         tpot_us=kept[0].tpot_us if len(kept) == 1 else None,
         running=kept[0].running if len(kept) == 1 else None,
+        spread=request_spread(kept),
     )
     return _with_undrafted_note(total)
+
+
+def request_spread(parts: Sequence[AcceptanceCounts]) -> float | None:
+    """Standard deviation among requests on the logit of their acceptance; None below LEAST_REQUESTS of them.
+
+    By moments: the variance of the requests' accepted shares of tried positions, less what chance gives one
+    of so many trials, is that of normal logits around the same mean.
+    """
+    own = [part for part in parts if part.is_request and part.tried.sum() > 0]
+    if len(own) < LEAST_REQUESTS:
+        return None
+    tried = np.array([part.tried.sum() for part in own], dtype=np.float64)
+    share = np.array([part.accepted.sum() for part in own]) / tried
+    mean = float(np.average(share, weights=tried))
+    by_chance = mean * (1.0 - mean) * (tried.size - 1) / tried.sum()
+    room = 1.0 - float((tried**2).sum()) / float(tried.sum()) ** 2
+    between = (float(np.average((share - mean) ** 2, weights=tried)) - by_chance) / room
+    wide = np.array([_variance_of(spread, mean) for spread in _SPREADS])
+    return float(np.interp(max(between, 0.0), wide, _SPREADS))
+
+
+_SPREADS = np.linspace(0.0, 4.0, 81)
+_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(41)
+
+
+def _variance_of(spread: float, mean: float) -> float:
+    """Variance of shares whose logits are normal with this deviation, around this mean."""
+    low, high = -30.0, 30.0
+    for _ in range(60):
+        middle = (low + high) / 2.0
+        share = 1.0 / (1.0 + np.exp(-(middle + spread * _NODES)))
+        if np.average(share, weights=_WEIGHTS) < mean:
+            low = middle
+        else:
+            high = middle
+    return float(np.average((share - mean) ** 2, weights=_WEIGHTS))
 
 
 def _with_undrafted_note(counts: AcceptanceCounts) -> AcceptanceCounts:
@@ -210,4 +253,5 @@ def position_profile(
         positions=rows,
         model_error=round(counts.undrafted_share, 4) if counts.undrafted_share > FEW_UNDRAFTED else 0.0,
         match_rate=None if match_rate is None else round(match_rate, 6),
+        request_spread=None if counts.spread is None else round(counts.spread, 3),
     )

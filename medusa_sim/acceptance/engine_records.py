@@ -65,7 +65,7 @@ def _in_json(documents: list[Any], path: Path) -> Iterator[AcceptanceCounts]:
         for table in _tables(document):
             counts = _counts_of(table, model, path)
             if counts is not None:
-                yield counts
+                yield replace(counts, is_request=_is_record(table))
 
 
 def _tables(value: Any) -> Iterator[dict[str, Any]]:

@@ -53,7 +53,8 @@ class AcceptanceProfile:
 
     `ratio`: accepted draft tokens (tokens per step - 1) over those of the profile as measured, for
     another acceptance scheme or workload (`medusa_sim.acceptance.adjustments`). `match_rate`: as measured, of
-    drafts that are looked up in the text; None where nobody said.
+    drafts that are looked up in the text; None where nobody said. `request_spread`: standard deviation among
+    requests on the logit of their acceptance; None where nobody said.
     """
 
     name: str
@@ -64,6 +65,7 @@ class AcceptanceProfile:
     agreement: str = "target"
     ratio: float = 1.0
     match_rate: float | None = None
+    request_spread: float | None = None
 
     @property
     def candidates_max(self) -> int:
@@ -251,7 +253,14 @@ def load_acceptance(
     kind = str(type(file).__struct_config__.tag)
     match_rate = getattr(file, "match_rate", None)
     found = AcceptanceProfile(
-        name, kind, file.title, file.source, model_of_file, agreement, match_rate=match_rate
+        name,
+        kind,
+        file.title,
+        file.source,
+        model_of_file,
+        agreement,
+        match_rate=match_rate,
+        request_spread=file.request_spread,
     )
     if match_rate is not None and match_rate < found.first_accepted:
         raise SpecError(

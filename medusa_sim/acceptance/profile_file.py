@@ -1,7 +1,8 @@
 """The file format of acceptance profiles, version 1 (documented in docs/acceptance-format.md).
 
-Every file has `schema = 1`, `kind`, `title` and `source`; the other keys belong to the kind. Unknown
-keys, missing keys, wrong types and a missing source are refused with the file and the key named.
+Every file has `schema = 1`, `kind`, `title` and `source`, and may have `request_spread`: the standard
+deviation among requests on the logit of their acceptance. The other keys belong to the kind. Unknown keys,
+missing keys, wrong types and a missing source are refused with the file and the key named.
 """
 
 from __future__ import annotations
@@ -43,6 +44,7 @@ class _ProfileFile(
     schema: Schema
     title: Text
     source: Text
+    request_spread: Annotated[float, Meta(ge=0.0, le=10.0)] | None = None
 
 
 class LogCurveFile(_ProfileFile, frozen=True, kw_only=True, tag="log-curve"):

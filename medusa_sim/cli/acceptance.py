@@ -312,6 +312,8 @@ def from_engine(
     rates = " ".join(f"{row.rate:.3f}" for row in profile.positions)
     if match_rate is not None:
         click.echo(f"drafts were found in {match_rate:.1%} of the steps", err=True)
+    if counts.spread is not None:
+        click.echo(f"requests differ by {counts.spread:.2f} on the logit of their acceptance", err=True)
     click.echo(
         f"wrote {path} ({counts.steps} steps, conditional rates {rates}, {counts.tokens_per_step:.2f} tokens "
         f"a step with {len(profile.positions)} drafts)",

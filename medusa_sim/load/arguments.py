@@ -82,9 +82,10 @@ class LoadArguments(Declared):
         "Whose that share is: one text of all requests, held once, or what each session said before.",
         _REQUESTS, choices=LOAD_PREFIXES,
     )  # fmt: skip
-    acceptance_spread: float = argument(
-        0.0, NUMBER,
-        "Standard deviation among requests on the logit of their acceptance; the mean stays the profile's.",
+    acceptance_spread: float | None = argument(
+        None, NUMBER,
+        "Standard deviation among requests on the logit of their acceptance; the mean stays the profile's "
+        "[the profile's own, else 0].",
         least=0, most=10,
     )  # fmt: skip
     seeds: int | None = argument(

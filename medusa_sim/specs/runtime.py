@@ -33,7 +33,8 @@ class Runtime:
     """A way to launch kernels.
 
     kernels: default kernel set by dtype of the linear layers. fused_qkv, fused_gate_up: whether those
-    projections are one GEMM. repeats_kv: copies K and V for every query head before attention. attention: one fused kernel, or the two products of the paper's Table 5.
+    projections are one GEMM. repeats_kv: whether K and V are copied for every query head. attention: one
+    fused kernel, or the two products of the paper's Table 5.
     launch_us: gap on the device for each launched kernel. host_us_per_launch, host_us_per_step: time
     of the host, which works ahead of the device (`step/compose.py`). host_us_per_drafted_step: what the code
     around drafts and acceptance takes while the device waits. head_rows: whether Medusa heads run on

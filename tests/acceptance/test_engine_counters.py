@@ -8,6 +8,7 @@ import socket
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,8 @@ from medusa_sim.acceptance.engine_counters import (
     counts_of_positions,
     counts_of_steps,
     over_every_step,
+    position_profile,
+    request_spread,
 )
 from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.acceptance.profile import load_acceptance
@@ -269,3 +272,21 @@ def test_engines_files_are_what_their_writer_writes() -> None:
     (model,) = page.drafts
     assert page.accepted[model] == {0: 14700.0, 1: 8820.0, 2: 4410.0}
     assert json.loads((FILES / "sglang_response.json").read_text())["model"] == model
+
+
+@pytest.mark.parametrize("spread", [0.0, 0.5, 1.0, 2.0])
+def test_requests_spread_is_found_again(spread: float) -> None:
+    """Requests with normal logits, drafts of one token: what chance adds to their shares is taken off."""
+    draw = np.random.default_rng(0)
+    rates = 1.0 / (1.0 + np.exp(-(0.8 + spread * draw.standard_normal(1500))))
+    records = [
+        replace(counts_of_steps({1: {1: taken, 0: 80 - taken}}, engine="vLLM"), is_request=True)
+        for taken in draw.binomial(80, rates).tolist()
+    ]
+    found = request_spread(records)
+    assert found is not None
+    assert found == pytest.approx(spread, abs=0.12)
+    profile = position_profile(combined(records), title="t", source="s")
+    assert profile.request_spread == round(found, 3)
+    assert request_spread(records[:5]) is None
+    assert request_spread([replace(each, is_request=False) for each in records]) is None

@@ -327,3 +327,16 @@ def test_contexts_that_pay_are_those_of_the_recommendation() -> None:
     plain = answered(load_test(test.scenario, policies=("none",), requests=30, seeds=1), [1.0], search=False)
     assert plain.context is None
     assert load_text.context_text(plain) == []
+
+
+def test_the_profile_says_how_far_requests_differ(tmp_path: Path) -> None:
+    path = tmp_path / "own.toml"
+    path.write_text(
+        'kind = "position"\nschema = 1\ntitle = "t"\nsource = "s"\nagreement = "target"\n'
+        'rates = "conditional"\nrequest_spread = 0.7\n[[positions]]\nrate = 0.8\n[[positions]]\nrate = 0.7\n',
+        encoding="utf-8",
+    )
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=str(path))
+    assert load_test(scenario).spread == 0.7
+    assert load_test(scenario, acceptance_spread=0.0).spread == 0.0
+    assert load_test(SCENARIO).spread == 0.0
