@@ -84,7 +84,7 @@ Sources contradict each other: a pass of EAGLE-3 takes 1.0 ms in issue 20780 (we
 the EAGLE-3 paper asks 1.25 to 1.35 times more step time of EAGLE than its larger head explains; its SGLang overheads stop growing
 above 32 requests, where kernels do not. On the A100 prompts of 550 tokens are inferred from times to the first token, and an fp8 cache
 was measured at one request alone; SpecBundle does not say how many GPUs share Qwen3-30B (two fit its plain rate). No measurement was
-available of draft models, of MTP with its acceptance, or of vLLM after mid 2026.
+available of draft models, or of vLLM after mid 2026.
 """
 WRONG_FROM = 0.03
 SIGMA = {"itl": 0.03, "step": 0.03, "ratio": 0.05}

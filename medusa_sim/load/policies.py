@@ -8,7 +8,7 @@ the number of requests can be asked seldom.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
@@ -156,6 +156,50 @@ class Adaptive:
         return self.tiers[self._tier]
 
 
+@dataclass(slots=True)
+class ThroughputAware:
+    """The tier that emits most tokens a second by measured acceptance and by a table of costs, as SGLang's.
+
+    (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045.) seconds: (K, b) of the
+    table, which dummy runs fill when the server starts, at the shortest contexts: it does not see them grow.
+    Accepted drafts are taken as one rate for every position, whose moving average gives the tokens of every
+    tier.
+    """
+
+    seconds: np.ndarray = field(repr=False)
+    tiers: tuple[int, ...] = (1, 3, 7)
+    alpha: float = 0.2
+    name: str = "throughput_aware"
+    hold_steps: int = 5
+    _rate: float | None = None
+
+    def choose(self, state: State) -> int:
+        """The tier for the next steps; the middle one before anything was measured."""
+        if state.accepted is not None and state.drafts:
+            kept = (1.0 - self.alpha) ** state.steps
+            now = _one_rate(state.accepted, state.drafts)
+            self._rate = now if self._rate is None else kept * self._rate + (1.0 - kept) * now
+        if self._rate is None:
+            return self.tiers[len(self.tiers) // 2]
+        rate, requests = self._rate, max(state.requests, 1)
+        gain = [
+            (1.0 + sum(rate**i for i in range(1, drafts + 1))) / self.seconds[drafts, requests]
+            for drafts in self.tiers
+        ]
+        return self.tiers[int(np.argmax(gain))]
+
+
+def _one_rate(accepted: float, drafts: int) -> float:
+    """The acceptance of every position with which a chain of so many drafts gives so many in the mean."""
+    low, high = 0.0, 1.0
+    for _ in range(30):
+        middle = 0.5 * (low + high)
+        low, high = (
+            (middle, high) if sum(middle**i for i in range(1, drafts + 1)) < accepted else (low, middle)
+        )
+    return high
+
+
 @dataclass(frozen=True, slots=True)
 class Budget:
     """The number of drafts whose step emits most tokens a second, looked up before every few steps.
@@ -202,17 +246,23 @@ def schedule_by_context(table: StepTable, gain: float = SWITCHING_GAIN) -> BySiz
 ENGINE_NAMES = {
     "num_speculative_tokens_per_batch_size": "schedule",
     "speculative-adaptive": "adaptive",
+    "draft_len_schedule": "schedule",
 }
-"""Settings of vLLM and SGLang that mean one of the policies here."""
+"""Settings of vLLM, SGLang and TensorRT-LLM that mean one of the policies here."""
 NOT_SIMULATED = {
     "adaptive-verification": "vLLM's drops drafts by their confidence, which is not drawn",
     "enable_adaptive_verification": "vLLM's drops drafts by their confidence, which is not drawn",
     "priority": "requests are served first come first served",
 }
 """Names that engines have, and why they mean nothing here."""
-NAMES = ("none", "K", "schedule", "schedule=1:5,32:3,96:0", "schedule-context", "adaptive", "budget")
+NAMES = (
+    "none", "K", "schedule", "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", "schedule-context",
+    "adaptive", "throughput_aware", "budget",
+)  # fmt: skip
 """Forms of a policy's name; K is a whole number."""
-_COMPUTED = ("schedule", "schedule-context", "adaptive", "budget")
+_COMPUTED = ("schedule", "schedule-context", "adaptive", "throughput_aware", "budget")
+_UP_TO = "draft_len_schedule"
+"""TensorRT-LLM's form: drafts up to so many requests, none beyond the last (pull request 10860)."""
 
 
 def drafts_asked(names: Sequence[str], known: int) -> int:
@@ -248,15 +298,19 @@ def policy_of(name: str, table: StepTable, length: float) -> Policy:
         return Fixed(drafts)
     if entries is not None:
         return BySize(entries, name=name)
-    match name:
-        case "schedule":
-            return schedule_of(table, length)
-        case "schedule-context":
-            return schedule_by_context(table)
-        case "adaptive":
-            return Adaptive(tiers=tuple(sorted({min(tier, table.drafts_max) for tier in (1, 3, 7)})))
-        case _:
-            return Budget.of(table)
+    computed: dict[str, Callable[[], Policy]] = {
+        "schedule": lambda: schedule_of(table, length),
+        "schedule-context": lambda: schedule_by_context(table),
+        "adaptive": lambda: Adaptive(tiers=_tiers(table)),
+        "throughput_aware": lambda: ThroughputAware(seconds=table.step_s[:, :, 0], tiers=_tiers(table)),
+        "budget": lambda: Budget.of(table),
+    }
+    return computed[name]()
+
+
+def _tiers(table: StepTable) -> tuple[int, ...]:
+    """SGLang's numbers of drafts, as far as the table goes."""
+    return tuple(sorted({min(tier, table.drafts_max) for tier in (1, 3, 7)}))
 
 
 def _fixed(name: str) -> int | None:
@@ -279,13 +333,18 @@ def _entries(name: str) -> tuple[tuple[int, int], ...] | None:
         raise UsageError(
             f"policy {shown(name)} is not simulated: {NOT_SIMULATED[name]}; give one of {', '.join(NAMES)}"
         )
-    if kind != "schedule":
+    if kind not in ("schedule", _UP_TO):
         raise UsageError(f"policy {shown(name)}: give one of {', '.join(NAMES)}")
     try:
         pairs = [tuple(int(part) for part in entry.split(":")) for entry in given.split(",")]
         entries = tuple((first, drafts) for first, drafts in pairs)
     except ValueError:
         raise UsageError(f"policy {shown(name)}: entries are REQUESTS:DRAFTS, as in 1:5,32:3,96:0") from None
+    if kind == _UP_TO:
+        lasts = [last for last, _ in entries]
+        entries = tuple(
+            zip((1, *(last + 1 for last in lasts)), (*(drafts for _, drafts in entries), 0), strict=True)
+        )
     firsts = [first for first, _ in entries]
     if firsts[0] != 1 or firsts != sorted(set(firsts)) or min(drafts for _, drafts in entries) < 0:
         raise UsageError(f"policy {shown(name)}: entries rise from 1 request, as in 1:5,32:3,96:0")

@@ -71,6 +71,7 @@ def policy_text(name: str) -> str:
         "schedule": "a schedule by batch",
         "schedule-context": "a schedule by batch and context",
         "adaptive": "drafts by measured acceptance",
+        "throughput_aware": "drafts by measured acceptance and cost",
         "budget": "a budget chosen at every step",
     }
     return known.get(name, name)

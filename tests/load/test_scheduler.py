@@ -13,7 +13,17 @@ from medusa_sim.load import scheduler
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
 from medusa_sim.load.draws import rates_by_kind
 from medusa_sim.load.limits import Limits
-from medusa_sim.load.policies import Adaptive, Budget, BySize, Fixed, Policy, State, schedule_of
+from medusa_sim.load.policies import (
+    Adaptive,
+    Budget,
+    BySize,
+    Fixed,
+    Policy,
+    State,
+    ThroughputAware,
+    policy_of,
+    schedule_of,
+)
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import run
@@ -341,6 +351,23 @@ def test_adaptive_follows_acceptance() -> None:
         found = run(asked, table, limits(), policy)
         by_drafts = found.steps_s.sum(axis=1)
         assert int(np.argmax(by_drafts[1:])) + 1 == expected
+
+
+def test_throughput_aware_follows_acceptance_and_cost() -> None:
+    """The tier with most tokens a second: long where drafts are taken and cheap, short where either ends."""
+    cheap = np.ones((8, 33)) * (1.0 + 0.05 * np.arange(8))[:, None]
+    dear = np.ones((8, 33)) * (1.0 + 0.9 * np.arange(8))[:, None]
+    asked = closed_loop(4, Lengths(prompt_tokens=4, output_tokens=400, prompt_cv=0, output_cv=0), count=8)
+    for seconds, rate, expected in ((cheap, 0.95, 7), (cheap, 0.02, 1), (dear, 0.8, 1)):
+        table = constant_table(STEP_S, rates=tuple(rate**i for i in range(1, 8)))
+        found = run(asked, table, limits(), ThroughputAware(seconds=seconds))
+        assert int(np.argmax(found.steps_s.sum(axis=1)[1:])) + 1 == expected
+
+
+def test_tensorrt_llms_schedule_says_up_to_how_many_requests() -> None:
+    policy = policy_of("draft_len_schedule=4:4,8:2,32:1", constant_table(STEP_S, rates=(0.5,) * 4), 100.0)
+    assert isinstance(policy, BySize)
+    assert policy.entries == ((1, 4), (5, 2), (9, 1), (33, 0))
 
 
 def test_arrivals_have_the_rate_and_the_burstiness() -> None:
