@@ -209,8 +209,8 @@ def page(shipped: pd.DataFrame, others: pd.DataFrame) -> str:
     table = TextTable(
         ("models", "runs", *names), tuple(lines), (False, *(True for _ in range(1 + len(names))))
     )
-    told = TextTable(("simulator", "E2E, mean %", "on"), OTHERS, (False, True, False))
-    return PAGE.format(table=markdown(table), others=markdown(told), rows=len(others))
+    published = TextTable(("simulator", "E2E, mean %", "on"), OTHERS, (False, True, False))
+    return PAGE.format(table=markdown(table), others=markdown(published), rows=len(others))
 
 
 def main() -> None:

@@ -12,6 +12,7 @@ from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.errors import DataError
 from medusa_sim.latency.base import Source
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.latent import latent_time
 from medusa_sim.latency.roofline import memory_time_us
 from medusa_sim.operators.latent import LatentAttention, LatentKind
@@ -109,6 +110,23 @@ def test_several_queries_stand_beside_public_rows() -> None:
     band = latent_time(GPU, kernel, rows[-1], cold=False)
     assert grows / grows[0] == pytest.approx(np.array([59.0, 103.0, 355.0, 1301.0]) / 59.0, rel=0.2)
     assert float(band.low_us) <= 1301.0 / 59.0 * grows[0] <= float(band.high_us)
+
+
+def test_rows_that_name_a_kernel_of_vllm_take_it() -> None:
+    """Whole calls of FLASHMLA and FLASH_ATTN_MLA (vLLM PR 27363): 485 and 355 us with 64 requests of 8."""
+    row = latent(heads=128, batch=64, q_len=8)
+    named = {
+        name: CalibratedLatency(GPU, "sglang", kernel=name).time(row)
+        for name in ("FLASHMLA", "FLASH_ATTN_MLA (FA3)", "")
+    }
+    assert float(named["FLASHMLA"].time_us) == pytest.approx(485.0, rel=0.1)
+    assert float(named["FLASH_ATTN_MLA (FA3)"].time_us) == pytest.approx(355.0, rel=0.2)
+    assert named["FLASHMLA"].kernels == "vllm:decode_bf16@FLASHMLA"
+    # what no library takes by itself serves only who asks for it
+    for library in ("", "vllm"):
+        step = CalibratedLatency(GPU, "sglang", library=library).time(row)
+        assert step.kernels == "sglang:decode_bf16"
+        assert float(step.time_us) == float(named[""].time_us)
 
 
 def test_a_verification_step_is_free_while_its_rows_fit_a_tile() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -21,9 +22,10 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.step.drafter.mtp import Mtp
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import decode_step, verification_step
+from medusa_sim.step.step import decode_step, drafting_steps, verification_step
 from medusa_sim.step.union import CHAIN, INDEPENDENT, union
 from medusa_sim.step.workload import Launch, decode, prefill, verify
 
@@ -230,3 +232,33 @@ def test_drafters_are_split_as_their_target() -> None:
     assert part < 0.3 * load_model("llama-3.2-1b").weight_bytes
     with pytest.raises(UsageError, match=r"llama-68m: heads \(12\) cannot be split over tp 8"):
         _priced(model="llama-2-70b", tp=8, acceptance="0.6", drafter="draft-model", draft_model="llama-68m")
+
+
+def test_hosts_under_data_parallel_attention_have_their_own_requests() -> None:
+    ways = {"gpu": "b200", "model": "deepseek-r1", "drafter": "mtp", "runtime": "tensorrt-llm", "tp": 8}
+    shared = Scenario(**ways, ep=8).setting  # type: ignore[arg-type]
+    apart = Scenario(**ways, ep=8, dp_attention=True).setting  # type: ignore[arg-type]
+    assert (shared.parallel.schedulers, apart.parallel.schedulers) == (1, 8)
+    all_of_them, own = (float(decode_step(setting, 64, 1024).cost.exposed_us) for setting in (shared, apart))
+    alone = float(decode_step(shared, 8, 1024).cost.exposed_us)
+    assert own == pytest.approx(alone)
+    assert own < all_of_them
+
+
+def test_sglangs_pass_over_accepted_tokens_is_in_no_graph_on_hopper() -> None:
+    """eagle_worker_v2.py of 0.5.12 captures it for Triton and trtllm-gen's latent attention alone."""
+
+    def exposed(gpu: str, runtime: str) -> list[float]:
+        found = Scenario(gpu=gpu, model="deepseek-r1", drafter="mtp", runtime=runtime, tp=8)
+        passes = drafting_steps(replace(found.setting, drafter=Mtp(depth=2)), 4, 1024, 3)
+        return [float(each.cost.exposed_us) for each in passes if each.works]
+
+    engine = load_runtime("sglang").engine
+    assert engine is not None
+    first, later = exposed("h200-sxm", "sglang")
+    assert first - later == pytest.approx(
+        engine.plan_us_per_pass.value + engine.pieces_us_per_layer.value, rel=0.02
+    )
+    for gpu, runtime in (("b200", "sglang"), ("h200-sxm", "tensorrt-llm")):
+        first, later = exposed(gpu, runtime)
+        assert first < 2.0 * later

@@ -20,7 +20,7 @@ from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
 from medusa_sim.step.drafter.medusa import MedusaHeads
 from medusa_sim.step.drafter.ngram import FreeDrafter
-from medusa_sim.step.network import step_launches
+from medusa_sim.step.network import model_launches, step_launches
 from medusa_sim.step.step import (
     Setting,
     decode_step,
@@ -221,3 +221,11 @@ def test_kernels_that_nobody_measured_share_their_error() -> None:
     )
     kernels_us = step.cost.device_us - step.launch_us
     assert step.cost.above_us >= (narrowest - 1.0) * kernels_us * (1.0 - 1e-9)
+
+
+@pytest.mark.parametrize(("name", "copies"), [("vicuna-7b", 0), ("zephyr-7b", 2)])
+def test_eager_code_copies_k_and_v_to_all_query_heads(name: str, copies: int) -> None:
+    model = load_model(name)
+    for runtime, expected in (("hf-eager", copies * model.layers), ("cuda-graph", 0)):
+        launches = model_launches(model, decode(1, 1024), load_runtime(runtime))
+        assert sum(launch.count for launch in launches if launch.operator.name == "repeat_kv") == expected

@@ -71,3 +71,23 @@ def test_intervals_hold_seven_to_nine_of_ten_published_speedups(fit: ModuleType,
     groups = [one.row.group for one in found]
     weight = [1.0 / max(groups.count(group), 8) for group in groups]
     assert 0.70 <= np.average([one.is_inside for one in found], weights=weight) <= 0.90
+
+
+def test_served_deepseek_plain_and_with_mtp(shared_data: Path) -> None:
+    """The shipped terms of several GPUs; groups left out: benchmarks/deepseek_rows.py."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import deepseek_rows
+    finally:
+        sys.path.pop(0)
+    rows = deepseek_rows.newest(shared_data)
+    rows = rows[(rows.date >= rows.engine.map(deepseek_rows.VERSION_SINCE)) & (rows.prompt_tokens == 1024)]
+    shipped = {name: deepseek_rows.load_runtime(name) for name in deepseek_rows.ROUNDS_A_CHUNK}
+    rows["tokens"] = deepseek_rows.tokens_per_round(rows, shipped)
+    rows["error"] = deepseek_rows.predicted(rows, shipped) / rows.median_tpot_ms - 1.0
+    means = rows.error.abs().groupby(rows.speculation).mean()
+    assert means["none"] < 0.06
+    assert means["mtp"] < 0.08
+    # three drafts of the shipped profile emit 2.82 tokens a round on long outputs
+    long = rows[(rows.speculation == "mtp") & (rows.output_tokens == 8192) & ~rows.dp_attention]
+    assert long.tokens.mean() == pytest.approx(2.82, rel=0.05)
