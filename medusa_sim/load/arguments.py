@@ -32,7 +32,8 @@ class LoadArguments(Declared):
     policies: Sequence[Any] = argument(
         DEFAULT_POLICIES, ANY,
         "Policies to compare: none, a number of drafts (3), schedule (by requests, computed), "
-        "schedule=1:5,32:3,96:0 (given), schedule-context, adaptive (by measured acceptance, as SGLang), "
+        "schedule=1:5,32:3,96:0 (given), schedule-context, adaptive and throughput_aware (by measured "
+        "acceptance, as SGLang), draft_len_schedule=4:4,8:2 (as TensorRT-LLM), "
         "budget (most tokens/s at every step).",
         option="--policy",
     )  # fmt: skip
@@ -87,6 +88,10 @@ class LoadArguments(Declared):
         "Standard deviation among requests on the logit of their acceptance; the mean stays the profile's "
         "[the profile's own, else 0].",
         least=0, most=10,
+    )  # fmt: skip
+    cancelled: float = argument(
+        0.0, NUMBER, "Share of the requests whose client goes away, anywhere in the output.", _REQUESTS,
+        least=0, most=1,
     )  # fmt: skip
     seeds: int | None = argument(
         None, WHOLE,

@@ -132,6 +132,7 @@ def load_test(scenario: Scenario, **given: Any) -> LoadTest:
         ),
         seeds=(LOAD_SEEDS if asked.trace is None else 1) if asked.seeds is None else asked.seeds,
         drop_long=asked.drop_long,
+        cancelled=asked.cancelled,
         spread=(scenario.profile.request_spread or 0.0)
         if asked.acceptance_spread is None
         else asked.acceptance_spread,

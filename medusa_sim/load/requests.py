@@ -72,6 +72,18 @@ class Requests:
             )
         return replace(self, arrival_s=self.arrival_s * (self.rate_per_s / rate_per_s))
 
+    def cancelled(self, share: float, seed: int) -> Requests:
+        """The same requests, that share of them cancelled: their outputs end at an even share of themselves.
+
+        An engine learns of it and frees their blocks; all arrays keep their order.
+        """
+        if not share:
+            return self
+        draw = np.random.default_rng([seed, 4])
+        leaves, at = draw.random(self.count) < share, draw.random(self.count)
+        ended = np.maximum(np.ceil(at * self.output_tokens), 1.0).astype(np.int64)
+        return replace(self, output_tokens=np.where(leaves, ended, self.output_tokens))
+
     def first(self, count: int) -> Requests:
         """The first `count` of them."""
         kept = slice(0, count)

@@ -155,7 +155,8 @@ class LoadTest:
     """A scenario, its server and where its requests come from: what every run shares.
 
     policies: names (`policies.NAMES`) or objects of one's own. drop_long: leave out requests that do not fit.
-    spread: standard deviation of the requests on the logit of their acceptance.
+    spread: standard deviation of the requests on the logit of their acceptance. cancelled: share of them
+    whose client goes away.
     Raises UsageError for what makes no sense, SpecError or CoverageError from the scenario.
     """
 
@@ -167,12 +168,15 @@ class LoadTest:
     seeds: int = LOAD_SEEDS
     drop_long: bool = False
     spread: float = 0.0
+    cancelled: float = 0.0
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.spread <= _MOST_SPREAD:
             raise UsageError(
                 f"acceptance spread {self.spread:g}: a deviation from 0 to {_MOST_SPREAD:g} is allowed"
             )
+        if not 0.0 <= self.cancelled <= 1.0:
+            raise UsageError(f"cancelled {self.cancelled:g}: a share from 0 to 1 is allowed")
         if not 1 <= self.seeds <= _MOST_SEEDS:
             raise UsageError(f"seeds {self.seeds}: whole numbers from 1 to {_MOST_SEEDS} are allowed")
         if not self.policies:
@@ -217,6 +221,7 @@ class LoadTest:
         drafts = self.drafts_max
         limits = self.limits(drafts)
         drawn = self.source.requests(rate_per_s, seed, limits.longest_request(drafts))
+        drawn = drawn.cancelled(self.cancelled, seed)
         return drawn.fitting(limits, drafts, drop_long=self.drop_long)
 
     @property

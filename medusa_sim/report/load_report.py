@@ -41,7 +41,8 @@ _TRUST = (
     "(docs/validation-engines.md has them, those under load too).",
     "Drafts are accepted by position with the profile's rates; --acceptance-spread says how far requests "
     "differ.",
-    "Routing between servers, priorities, and requests that are cancelled are not simulated.",
+    "Routing between servers and priorities are not simulated; a cancelled request (--cancelled) counts as "
+    "one that ends where its client went away.",
 )
 
 

@@ -340,3 +340,20 @@ def test_the_profile_says_how_far_requests_differ(tmp_path: Path) -> None:
     assert load_test(scenario).spread == 0.7
     assert load_test(scenario, acceptance_spread=0.0).spread == 0.0
     assert load_test(SCENARIO).spread == 0.0
+
+
+def test_cancelled_requests_end_before_their_outputs_do() -> None:
+    some, every = (load_test(SCENARIO, requests=2000, cancelled=share) for share in (0.25, 1.0))
+    whole = load_test(SCENARIO, requests=2000).requests(5.0, 0)[0]
+    left, _ = some.requests(5.0, 0)
+    np.testing.assert_array_equal(left.arrival_s, whole.arrival_s)
+    shorter = left.output_tokens < whole.output_tokens
+    assert shorter.mean() == pytest.approx(0.25, abs=0.03)
+    ended = every.requests(5.0, 0)[0].output_tokens / whole.output_tokens
+    assert ended.mean() == pytest.approx(0.5, abs=0.03)
+    assert (
+        saturation(some, some.served[0])[0]
+        > saturation(load_test(SCENARIO, requests=2000), some.served[0])[0]
+    )
+    with pytest.raises(UsageError, match="cancelled"):
+        load_test(SCENARIO, cancelled=1.5)
