@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from medusa_sim.cli.grids import BATCH, TP, Axis, GridType
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import ACCEPTANCE, GPUS, MODEL, NameType
-from medusa_sim.cli.options import Command, PositiveFloat, options, output_options, report_option
+from medusa_sim.cli.names import GPUS, NameType
+from medusa_sim.cli.options import PositiveFloat, options, output_options, report_option
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.load.arguments import LOAD
 from medusa_sim.plan.arguments import ARGUMENTS
-from medusa_sim.plan.defaults import DEFAULT_MODEL, LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from medusa_sim.setups.comparison import Comparison
+    from medusa_sim.setups.loaded import Loaded
 
 _DRAFTS = Axis("drafts", powers_of_two=False, largest=64)
 
@@ -45,10 +47,6 @@ def _drafters(data_dir: str | None) -> tuple[str, ...]:
     return (PLAIN, *drafter_names())
 
 
-def _limit(name: str, what: str) -> Callable[[Command], Command]:
-    return click.option(name, type=PositiveFloat(), default=None, help=f"{what} [no limit].")
-
-
 @click.command(
     cls=Sectioned,
     short_help="Which GPUs, split, precision, engine, drafter and drafts for a target.",
@@ -60,13 +58,6 @@ def _limit(name: str, what: str) -> Callable[[Command], Command]:
     ),
 )
 @click.option("--gpu", "gpus", type=GPUS, default=None, help="Cards [all of data centres].")
-@click.option(
-    "--model",
-    type=MODEL,
-    default=DEFAULT_MODEL,
-    show_default=True,
-    help="Model, or the path of a Hugging Face config.json.",
-)
 @click.option("--gpus", "counts", type=GridType(TP), default=None, help="GPUs of one copy [1,2,4,8].")
 @click.option(
     "--drafter",
@@ -85,25 +76,9 @@ def _limit(name: str, what: str) -> Callable[[Command], Command]:
 @click.option(
     "--tokens-per-s-per-user", type=PositiveFloat(), default=None, help="Slowest stream [no limit]."
 )
-@_limit("--ttft-ms", "Longest time to the first token")
-@_limit("--tpot-ms", "Longest time per further token")
-@_limit("--e2e-ms", "Longest time of a whole request")
+@options(LOAD, "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms", "e2e_ms")
 @click.option("--rate", type=PositiveFloat(), default=None, help="Requests a second, of all copies together.")
 @click.option("--users", type=click.IntRange(1), default=None, help="Requests at once, of all copies.")
-@click.option(
-    "--prompt-tokens",
-    type=PositiveFloat(),
-    default=LOAD_PROMPT_TOKENS,
-    show_default=True,
-    help="Mean prompt of a request.",
-)
-@click.option(
-    "--output-tokens",
-    type=PositiveFloat(),
-    default=LOAD_OUTPUT_TOKENS,
-    show_default=True,
-    help="Mean output of a request.",
-)
 @click.option(
     "--measure",
     type=click.Choice(("cost", "throughput", "energy")),
@@ -141,23 +116,35 @@ def _limit(name: str, what: str) -> Callable[[Command], Command]:
     help="Precision of the KV cache [as published].",
 )
 @click.option("--drafts", type=GridType(_DRAFTS), default=None, help="Draft lengths [1,2,3,5].")
+@click.option("--draft-path", default=None, help="Draft checkpoint to name in the launch command.")
 @click.option(
-    "--acceptance", type=ACCEPTANCE, default=None, help="Of every drafter [each drafter's own on this model]."
+    "--under-load",
+    is_flag=True,
+    help="Also simulate the best set-ups, with and without speculation, under the rate or the users.",
 )
-@click.option("--draft-model", type=MODEL, default=None, help="Model of --drafter draft-model and pard.")
-@options(ARGUMENTS, "latency", "fallback", "kernels")
+@options(ARGUMENTS, "model", "acceptance", "draft_model", "latency", "fallback", "kernels")
 @report_option
 @output_options
-def compare(output: Output, report: ReportPlace, prices: str | None, model: str, **names: Any) -> None:
+def compare(
+    output: Output,
+    report: ReportPlace,
+    prices: str | None,
+    model: str,
+    draft_path: str | None,
+    *,
+    under_load: bool,
+    **names: Any,
+) -> None:
     """Which set-up: every one that the model, the cards and the engines allow, priced at steady batches.
 
     The table says first which set-up meets the limits at the least cost, then what nothing beats, the
-    runners-up within the interval, and what was refused; --format csv and json carry every row.
+    runners-up within the interval, what was refused, and the command that starts the chosen one; --format
+    csv and json carry every row.
     """
     from dataclasses import fields
 
     from medusa_sim.cli.progress import progress
-    from medusa_sim.report.compare_text import compare_values, told_of_prices
+    from medusa_sim.report.compare_text import Compared, compare_values, told_of_prices
     from medusa_sim.setups.comparison import compare as compared
     from medusa_sim.setups.question import Question
     from medusa_sim.setups.setup import Choices
@@ -179,29 +166,35 @@ def compare(output: Output, report: ReportPlace, prices: str | None, model: str,
         from medusa_sim.report.compare_report import write_compare_report
 
         report.write(write_compare_report, answer, command=command_line())
+    fleets = Compared(comparison=answer).under_load() if under_load else []
     if output.form == "table":
-        output.text(page(output, answer))
+        output.text(page(output, answer, fleets, draft_path))
         return
     for line in (*answer.warnings, *told_of_prices(answer)):
         click.echo(line, err=True)
-    output.rows(answer.table, "compare", **compare_values(answer))
+    output.rows(answer.table, "compare", **compare_values(answer, fleets, draft_path))
 
 
-def page(output: Output, answer: Comparison) -> str:
+def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_path: str | None) -> str:
     """The answer for people."""
     from medusa_sim.report.compare_text import (
         MOST_ROWS,
         frontier_table,
+        launch_text,
+        loaded_line,
         refused_lines,
         rows_table,
         sentence,
         told_of_prices,
     )
 
-    parts = [sentence(answer), "", output.drawn(frontier_table(answer)).strip("\n"), ""]
+    parts = [sentence(answer), *(f"Under load: {loaded_line(each)}" for each in fleets), ""]
+    parts += [output.drawn(frontier_table(answer)).strip("\n"), ""]
     if len(others := answer.runners_up.head(MOST_ROWS)):
         title = f"Not told apart from it ({len(answer.runners_up)} set-ups within the interval):"
         parts += [output.drawn(rows_table(others, title)).strip("\n"), ""]
+    if launch := launch_text(answer, draft_path):
+        parts += ["One copy of it:", "", *(f"  {line}" for line in launch.rstrip("\n").split("\n")), ""]
     parts += [f"refused: {line}" for line in refused_lines(answer)]
     parts += [f"warning: {line}" for line in (*answer.warnings, *told_of_prices(answer))]
     return "\n".join(parts) + "\n"

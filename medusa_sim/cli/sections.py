@@ -20,7 +20,9 @@ _BESIDE: dict[str, tuple[str, ...]] = {
     "Number formats": (),
     "Requests": (),
     "The server": (),
-    "What is asked for": ("--tokens-per-s-per-user", "--target-rate", "--measure", "--search"),
+    "What is asked for": (
+        "--tokens-per-s-per-user", "--target-rate", "--measure", "--search", "--under-load",
+    ),
     "Launch settings": ("--export", "--engine-version", "--draft-path", "--ab"),
     "Grids of any size": ("--out", "--shard", "--workers", "--scheduler"),
     "Output": (

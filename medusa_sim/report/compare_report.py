@@ -10,6 +10,7 @@ from medusa_sim.report.compare_chart import Y_TITLES, chart_of
 from medusa_sim.report.compare_text import (
     MOST_ROWS,
     frontier_table,
+    launch_text,
     refused_lines,
     rows_table,
     sentence,
@@ -77,6 +78,11 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     ]
     if len(others := answer.runners_up.head(MOST_ROWS)):
         blocks += [Heading("Not told apart from it"), rows_table(others, "")]
+    if launch := launch_text(answer):
+        blocks += [
+            Heading("One copy of it"),
+            Bullets(tuple(f"`{line}`" for line in launch.split("\n") if line)),
+        ]
     blocks += [Heading("The same set-ups by what else counts")]
     blocks += [
         _picture(answer, column)

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from medusa_sim.errors import UsageError
 from medusa_sim.report.cost_text import price_lines
 from medusa_sim.report.numbers import NOTHING, significant
 from medusa_sim.report.text import TextTable
 from medusa_sim.setups.comparison import SET_UP, Comparison
+from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.setup import PLAIN
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from medusa_sim.report.compare_chart import Chart
+    from medusa_sim.setups.loaded import Loaded
 
 MOST_ROWS = 12
 """Rows of a table for people; the whole table is the CSV."""
@@ -58,6 +61,28 @@ class Compared:
     def runners_up(self) -> pd.DataFrame:
         """The best row of every other set-up whose interval reaches the chosen one's."""
         return self.comparison.runners_up
+
+    def command(self, draft_path: str | None = None) -> str:
+        """Lines of the shell that start one copy of the chosen set-up; draft_path: the drafter's checkpoint.
+
+        Raises UsageError where no set-up keeps the limits, or where the engine cannot be told the set-up.
+        """
+        from medusa_sim.export.launch import chosen_command
+
+        if self.chosen is None:
+            raise UsageError(sentence(self.comparison))
+        return chosen_command(self.comparison, self.chosen, draft_path)
+
+    def under_load(self, requests: int = REQUESTS, seeds: int = 1) -> list[Loaded]:
+        """The chosen set-up and the best without speculation as fleets under load (`setups.loaded`)."""
+        from medusa_sim.setups.loaded import under_load
+
+        rows = (self.chosen, self.comparison.chosen_plain)
+        return [
+            under_load(self.comparison, row, requests=requests, seeds=seeds)
+            for row in rows
+            if row is not None
+        ]
 
     @property
     def refused(self) -> list[dict[str, str]]:
@@ -178,6 +203,20 @@ def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
     return TextTable(headers, tuple(cells), right, title, expendable=("J/token", "80 %"))
 
 
+def loaded_line(found: Loaded) -> str:
+    """One set-up under load in a sentence."""
+    mean = found.point.mean
+    drafts = f", {found.row['drafts']} drafts" if found.row["drafts"] else ", no speculation"
+    usd, copies = found.usd_per_million_tokens, f"{found.replicas} cop{'y' if found.replicas == 1 else 'ies'}"
+    cost = "" if math.isnan(usd) else f", ${significant(usd, 3)} a million tokens"
+    return (
+        f"{found.gpus} x {found.row['gpu']} ({copies}{drafts}): {found.share:.0%} of the "
+        f"requests keep the limits, half of them have a first token after "
+        f"{significant(1e3 * mean['ttft_p50_s'], 3)} ms, then {significant(1.0 / mean['tpot_p50_s'], 3)} "
+        f"tokens/s{cost}"
+    )
+
+
 def refused_lines(answer: Comparison) -> list[str]:
     """A line a reason, with the first set-up that it refuses and how many more."""
     by_reason: dict[str, list[str]] = {}
@@ -201,10 +240,34 @@ def told_of_prices(answer: Comparison) -> list[str]:
     return lines
 
 
-def compare_values(answer: Comparison) -> dict[str, Any]:
+def launch_text(answer: Comparison, draft_path: str | None = None) -> str:
+    """The command of the chosen set-up, or why the engine cannot be told it; empty where none is chosen."""
+    from medusa_sim.export.launch import chosen_command
+
+    try:
+        return "" if answer.chosen is None else chosen_command(answer, answer.chosen, draft_path)
+    except UsageError as error:
+        return f"# {error}\n"
+
+
+def compare_values(
+    answer: Comparison, fleets: Sequence[Loaded] = (), draft_path: str | None = None
+) -> dict[str, Any]:
     """What JSON says beside the rows."""
     return {
         "answer": sentence(answer),
+        "launch": launch_text(answer, draft_path),
+        "under_load": [
+            {
+                **{name: plain_values(each.row)[name] for name in (*SET_UP, "drafts", "batch")},
+                "gpus": each.gpus,
+                "replicas": each.replicas,
+                "goodput_share": each.share,
+                "usd_per_million_tokens": _or_none(each.usd_per_million_tokens),
+                "metrics": {name: _or_none(value) for name, value in each.point.mean.items()},
+            }
+            for each in fleets
+        ],
         "measure": answer.measure,
         "chosen": answer.chosen and plain_values(answer.chosen),
         "chosen_without_speculation": answer.chosen_plain and plain_values(answer.chosen_plain),
@@ -216,8 +279,8 @@ def compare_values(answer: Comparison) -> dict[str, Any]:
 
 def plain_values(row: Mapping[Any, Any]) -> dict[str, Any]:
     """A row of Python's own numbers; what is not known is null."""
-    values = {str(name): getattr(value, "item", lambda value=value: value)() for name, value in row.items()}
-    return {
-        name: None if isinstance(value, float) and math.isnan(value) else value
-        for name, value in values.items()
-    }
+    return {str(name): _or_none(getattr(value, "item", lambda v=value: v)()) for name, value in row.items()}
+
+
+def _or_none(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

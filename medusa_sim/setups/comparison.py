@@ -86,7 +86,9 @@ class Comparison:
     def best(self) -> pd.DataFrame:
         """The best row of each set-up within the limits, the best set-up first."""
         allowed = self.table[self.table.meets_limits & self.table[self.column].notna()]
-        order = allowed.sort_values(self.column, ascending=self.measure in LOWER_IS_BETTER, kind="stable")
+        order = allowed.sort_values(
+            [self.column, "tokens_per_s_per_user"], ascending=[self.measure in LOWER_IS_BETTER, False]
+        )
         return order.drop_duplicates(list(SET_UP), ignore_index=True)
 
     @cached_property
@@ -180,7 +182,8 @@ def compare(
     table["chosen"] = False
     within = table.meets_limits.to_numpy() & np.isfinite(worth)
     if within.any():
-        table.loc[int(np.argmax(np.where(within, worth, -np.inf))), "chosen"] = True
+        places = np.flatnonzero(within)
+        table.loc[int(places[np.lexsort((-speed[places], -worth[places]))[0]]), "chosen"] = True
     return Comparison(
         model=target,
         question=asked,

@@ -139,6 +139,12 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     raise SpecError(f"{known}; or give the path of a Hugging Face config.json")
 
 
+def checkpoint_ids(name: str) -> tuple[str, ...]:
+    """Hugging Face ids of the checkpoints that have a named model's shape; none for any other name."""
+    entry = _entries(file_state(MODELS_FILE)).get(name)
+    return () if entry is None else tuple(entry.hf)
+
+
 def _unknown_id(given: str) -> str:
     """What to do about an id that no named model lists."""
     ids = {hf for entry in _entries(file_state(MODELS_FILE)).values() for hf in entry.hf}

@@ -1,0 +1,80 @@
+"""The whole command of a set-up: GPUs, precision, requests and drafts as the engines take them."""
+
+from __future__ import annotations
+
+import itertools
+import shlex
+
+import pytest
+
+import medusa_sim as ms
+from medusa_sim.errors import UsageError
+from medusa_sim.export.launch import chosen_command, launch_command
+
+OPTIONS = {
+    "vllm": {"--tensor-parallel-size", "--data-parallel-size", "--enable-expert-parallel", "--max-num-seqs",
+             "--max-model-len", "--quantization", "--kv-cache-dtype", "--speculative-config"},
+    "sglang": {"--model-path", "--tp", "--ep", "--dp", "--enable-dp-attention", "--max-running-requests",
+               "--context-length", "--quantization", "--kv-cache-dtype", "--speculative-algorithm",
+               "--speculative-draft-model-path", "--speculative-num-steps", "--speculative-eagle-topk",
+               "--speculative-num-draft-tokens"},
+    "tensorrt-llm": {"--tp_size", "--ep_size", "--max_batch_size", "--max_seq_len", "--config"},
+}  # fmt: skip
+"""What the engines' servers take, of their sources as the module names them."""
+
+
+@pytest.fixture(scope="module")
+def dense() -> ms.Compared:
+    return ms.compare(
+        "llama-3.1-8b", gpus="h100-sxm", counts=(1, 2), drafters=("none", "eagle3"), batches=(1, 32),
+        weight_dtypes=("bf16", "fp8"), kv_dtypes=("bf16", "fp8"),
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def experts() -> ms.Compared:
+    return ms.compare(
+        "deepseek-r1", gpus="b200", counts=8, drafters=("none", "mtp"), batches=64,
+        weight_dtypes=("fp8_block", "nvfp4"),
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["dense", "experts"])
+def test_commands_say_what_was_priced(name: str, request: pytest.FixtureRequest) -> None:
+    found: ms.Compared = request.getfixturevalue(name)
+    rows = found.table[found.table.batch > 1].to_dict("records")
+    assert {row["engine"] for row in rows} == set(OPTIONS)
+    for row in rows:
+        text = chosen_command(found.comparison, row, "a/drafter")
+        serve = shlex.split(text.rstrip("\n").split("\n")[-1])
+        options = {word for word in serve if word.startswith("--")}
+        assert options <= OPTIONS[row["engine"]]
+        assert ("fp8" in text.split("speculat")[0].replace("fp8 checkpoint", "")) == (
+            row["kv_precision"] == "fp8"
+            or (row["precision"] == "fp8" and row["engine"] in ("vllm", "sglang"))
+        )
+        told = dict(itertools.pairwise(serve))
+        size = {"vllm": "--tensor-parallel-size", "sglang": "--tp", "tensorrt-llm": "--tp_size"}[
+            row["engine"]
+        ]
+        if row["tp"] > 1 and not (row["engine"] == "vllm" and row["dp_attention"]):
+            assert told[size] == str(row["tp"])
+        assert ("peculative" in text) == (row["drafter"] != "none")
+        if row["dp_attention"]:
+            wanted = {"vllm": "--data-parallel-size 8", "sglang": "--enable-dp-attention --dp 8",
+                      "tensorrt-llm": "enable_attention_dp: true"}  # fmt: skip
+            assert wanted[row["engine"]] in text
+        if row["ep"] > 1 and row["engine"] == "vllm":
+            assert "--enable-expert-parallel" in serve
+
+
+def test_another_checkpoint_is_said(experts: ms.Compared) -> None:
+    for row in experts.table[experts.table.drafter == "none"].to_dict("records"):
+        text = chosen_command(experts.comparison, row)
+        assert text.startswith("# deepseek-ai/DeepSeek-R1") == (row["precision"] == "nvfp4")
+
+
+def test_an_engine_without_a_server_is_one_error(dense: ms.Compared) -> None:
+    scenario = dense.comparison.scenario(dense.table.iloc[0])
+    with pytest.raises(UsageError, match="launch command"):
+        launch_command(scenario, "tgi", 4, 4096, None)
