@@ -35,6 +35,10 @@ from medusa_sim.specs.stream_kernel import StreamKernel
 from medusa_sim.units import US_PER_S
 
 _HOST_NORM = 8.0
+_EAGER_US = 100.0
+"""A longer host's time is of eager rows, whose ramp holds some of it too."""
+_START_US = 5.0
+"""Of one kernel, without its host."""
 _FAR_BEYOND = 1e3
 _TINY = 1e-9
 
@@ -98,8 +102,9 @@ def stream_time(
     GPU has no peak for the operator's dtype.
     """
     terms = terms_of(gpu, operator.as_run(gpu.architecture))
-    if cold:  # a step's host is priced by its runtime
-        kernel = msgspec.structs.replace(kernel, host_us=0.0)
+    if cold and kernel.host_us > _EAGER_US:  # a step's host is priced by its runtime
+        ramp_us = min(kernel.ramp_us, _START_US * operator.LAUNCHES)
+        kernel = msgspec.structs.replace(kernel, host_us=0.0, ramp_us=ramp_us)
     parts = parts_us(kernel, terms, cold=cold)
     time_us = joined_us(kernel, parts, terms.tokens)
     shape = time_us.shape

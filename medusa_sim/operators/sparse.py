@@ -117,6 +117,7 @@ class Sparse(Stream):
     SPLITS = ("phase", "kv_cache_dtype", "gemm_type", "verifies")
     BLANK_DTYPE = "bf16"
     NEEDLESS = frozenset({"scores", "long_scores"})
+    LAUNCHES = 60
 
     kind: SparseKind
     batch: Size

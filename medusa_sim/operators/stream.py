@@ -21,10 +21,12 @@ from medusa_sim.operators.operator import Operator
 class Stream(Operator):
     """An operator whose kernels are told by classes of traffic, arithmetic and steps.
 
-    NEEDLESS: classes of bytes and FLOPs that kernels move and compute in vain.
+    NEEDLESS: classes of bytes and FLOPs that kernels move and compute in vain. LAUNCHES: kernels that are
+    launched one after another, at most.
     """
 
     NEEDLESS: ClassVar[frozenset[str]] = frozenset()
+    LAUNCHES: ClassVar[int] = 4
 
     @property
     @abstractmethod
