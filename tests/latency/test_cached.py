@@ -20,7 +20,8 @@ SIZES = {"m": 8, "n": 4096, "k": 512, "batch": 2, "q_len": 1, "kv_len": 1024, "h
          "local_experts": 64, "hit": 40, "rows": 64, "padded16": 640, "padded64": 2560,
          "padded128": 5120, "message_bytes": 65536, "ranks": 8, "nodes": 1, "sms": 24,
          "gated": 1, "key_heads": 16, "key_dim": 64, "value_dim": 96, "conv_width": 4, "prefix": 2048,
-         "window": 512, "q_rank": 1536, "index_heads": 4, "streams": 4, "sites": 2}  # fmt: skip
+         "window": 512, "q_rank": 1536, "index_heads": 4, "streams": 4, "sites": 2,
+         "nope_dim": 192, "v_dim": 256}  # fmt: skip
 FUSED = [
     kind
     for kind, made in OPERATORS.items()

@@ -15,6 +15,7 @@ from medusa_sim.operators.collective import Collective, Dispatch
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Gemm, Operator
+from medusa_sim.operators.window import WindowAttention
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.model import LayerGroup, Model
@@ -183,15 +184,19 @@ def test_windowed_layers_read_their_window() -> None:
         attention = [
             launch
             for launch in model_launches(model, workload, ENGINE)
-            if isinstance(launch.operator, Attention)
+            if isinstance(launch.operator, Attention | WindowAttention)
         ]
         assert [launch.count for launch in attention] == [18, 18]
         full, windowed = (float(launch.operator.flops) for launch in attention)
         assert windowed < 0.05 * full
-    prompt = model_launches(model, prefill(2, 8192), ENGINE)
-    windowed = [launch.operator for launch in prompt if isinstance(launch.operator, Attention)][1]
-    # every query of a long prompt has its 128 keys
-    assert float(windowed.flops) == pytest.approx(4 * 2 * 64 * 64 * 8192 * 128, rel=0.01)
+    (window,) = (
+        launch
+        for launch in model_launches(model, prefill(2, 8192), ENGINE)
+        if isinstance(launch.operator, WindowAttention)
+    )
+    # every query of a long prompt has its 128 keys, in the kernel and in what stands for it
+    for operator in (window.operator, *(each.operator for each in window.composed)):
+        assert float(operator.flops) == pytest.approx(4 * 2 * 64 * 64 * 8192 * 128, rel=0.01)
 
 
 def test_how_many_gpus_a_model_needs() -> None:
@@ -208,7 +213,7 @@ def test_how_many_gpus_a_model_needs() -> None:
         ({"gpu": "cpu-emerald-rapids-1m", "model": "llama-68m", "tp": 2}, "has no link to another GPU"),
         ({"runtime": "paper"}, "has experts"),
         ({"tp": 3}, r"heads \(32\) cannot be split over tp 3"),
-        ({"overlap": "none"}, "unknown overlap of experts 'none'"),
+        ({"overlap": "none"}, "unknown overlap 'none'"),
     ],
 )
 def test_what_cannot_be_priced(changes: dict[str, object], told: str) -> None:
