@@ -75,6 +75,7 @@ HOUSE = (
             "limit",
             "waking",
             "cost",
+            "quantities",
             "sweep",
             "by_count",
             "tree_speedup",

@@ -15,9 +15,10 @@ from medusa_sim.plan.capacity import Shortfall, shortfall
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.defaults import CANDIDATES_MAX
 from medusa_sim.plan.limit import InEngine, in_engine, limit_of
+from medusa_sim.plan.quantities import values
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
-from medusa_sim.plan.sweep import gain_column, grid_surface, numbers
+from medusa_sim.plan.sweep import gain_column, grid_surface
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
 
@@ -28,7 +29,7 @@ class Best:
 
     columns: its numbers by the names of a sweep's columns. near: (cases, 2) smallest and largest count
     around it within 1 % of its speedup. of_grid, of_grid_speedup: the best among the counts of the grid.
-    bound: `Bound` code. plain_tokens_per_s, plain_joule_per_token: of plain decoding. kernels_speedup: of the
+    plain_tokens_per_s, plain_joule_per_token: of plain decoding. kernels_speedup: of the
     same count with kernels alone; nan where the runtime is no engine.
     """
 
@@ -36,7 +37,6 @@ class Best:
     near: IntArray
     of_grid: IntArray
     of_grid_speedup: FloatArray
-    bound: npt.NDArray[np.int8]
     plain_tokens_per_s: FloatArray
     plain_joule_per_token: FloatArray
     kernels_speedup: FloatArray
@@ -159,26 +159,25 @@ def _best(surface: Surface, grid: Grid) -> Best:
     columns, shape = _best_columns(surface), found.fits.shape
     rows = np.arange(columns.size)
 
-    def cells(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        every: npt.NDArray[Any] = np.broadcast_to(values, shape).reshape(-1, width)
-        return every
+    def cells(of: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        whole: npt.NDArray[Any] = np.broadcast_to(of, shape).reshape(-1, width)
+        return whole
 
-    def at(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        chosen: npt.NDArray[Any] = cells(values)[rows, columns]
+    def at(of: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        chosen: npt.NDArray[Any] = cells(of)[rows, columns]
         return chosen
 
-    every = numbers(surface)
+    every = {name: each for name, each in values(surface).items() if not isinstance(each, str)}
     limit = limit_of(scenario) if scenario.scope == "model" else None
     alone = None if limit is None else price(limit, surface.batch, surface.seq_len, surface.options)
     gain, fits = cells(every[gain_column(scenario)]), cells(found.fits)
     on_grid = np.isin(found.counts, grid.candidates)
     of_grid = np.argmax(np.where(on_grid & (fits | ~fits.any(axis=1, keepdims=True)), gain, -np.inf), axis=1)
     return Best(
-        columns={name: at(values) for name, values in every.items()},
+        columns={name: at(each) for name, each in every.items()},
         near=np.asarray([near_best(found.counts, gain[i], fits[i], int(columns[i])) for i in rows]),
         of_grid=found.counts[of_grid],
         of_grid_speedup=gain[rows, of_grid],
-        bound=at(found.bound).astype(np.int8),
         plain_tokens_per_s=cells(every["tokens_per_s"])[:, 0],
         plain_joule_per_token=cells(every["joule_per_token"])[:, 0],
         kernels_speedup=np.full(columns.size, np.nan) if alone is None else at(alone.by_count.speedup),

@@ -10,14 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.latency.base import Bound, CodeArray, Source
-from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
+from medusa_sim.latency.base import CodeArray
+from medusa_sim.plan.quantities import BY_NAME, values
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.speedup import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.plan.surface import Surface, at_counts, price
 from medusa_sim.step.grid import Grid
-from medusa_sim.step.memory import drafter_bytes, memory_bytes, usable_memory_bytes
-from medusa_sim.step.step import decode_step
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,19 +36,7 @@ class SweepTable:
     codes: dict[str, CodeArray]
     gain: str
 
-    COLUMNS: ClassVar[tuple[str, ...]] = (
-        "gpu", "model", "tp", "ep", "dp_attention", "runtime", "kernels", "scope", "latency_model", "drafter",
-        "acceptance", "baseline", "batch", "seq_len", "candidates", "drafts", "tokens_per_step",
-        "decode_step_us", "verify_step_us",
-        "verify_low_us", "verify_high_us", "overhead", "speedup", "speedup_low", "speedup_high",
-        "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us", "tokens_per_s",
-        "tokens_per_s_per_user", "usd_per_million_tokens", "watts",
-        "joule_per_token", "bound", "source", "memory_bytes", "fits_memory",
-    )  # fmt: skip
-    LABELS: ClassVar[dict[str, tuple[str, ...]]] = {
-        "bound": tuple(code.name.lower() for code in Bound),
-        "source": tuple(code.name.lower() for code in Source),
-    }
+    COLUMNS: ClassVar[tuple[str, ...]] = tuple(BY_NAME)
 
     @property
     def rows(self) -> int:
@@ -68,7 +53,7 @@ class SweepTable:
             if name in self.text:
                 columns[name] = pa.DictionaryArray.from_arrays(same, [self.text[name]])
             elif name in self.codes:
-                columns[name] = pa.DictionaryArray.from_arrays(self.codes[name], list(self.LABELS[name]))
+                columns[name] = pa.DictionaryArray.from_arrays(self.codes[name], list(BY_NAME[name].labels))
             else:
                 columns[name] = pa.array(self.numbers[name], from_pandas=True)
         return pa.table(columns)
@@ -143,28 +128,21 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
     in_order = np.array_equal(columns, np.arange(found.counts.size))
     shape = (grid.batch.size, grid.seq_len.size, grid.candidates.size)
 
-    def flat(values: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        whole = np.broadcast_to(values, (*shape[:2], values.shape[-1] if values.ndim else 1))
+    def flat(of: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
+        whole = np.broadcast_to(of, (*shape[:2], of.shape[-1] if of.ndim else 1))
         if whole.shape[-1] == found.counts.size and not in_order:
             whole = whole[..., columns]
         return np.broadcast_to(whole, shape).ravel()
 
+    found_values = values(surface)
+    arrays = {name: each for name, each in found_values.items() if not isinstance(each, str)}
     return SweepTable(
-        text={
-            "gpu": scenario.gpu.name,
-            "model": scenario.model.name,
-            "runtime": scenario.runtime.name,
-            "kernels": scenario.kernels,
-            "scope": scenario.scope,
-            "latency_model": scenario.latency.name,
-            "drafter": scenario.drafting.method,
-            "acceptance": scenario.profile.name,
-            "baseline": scenario.baseline,
-        },
-        numbers={name: flat(values) for name, values in numbers(surface).items()},  # type: ignore[misc]
+        text={name: each for name, each in found_values.items() if isinstance(each, str)},
+        numbers={name: flat(each) for name, each in arrays.items() if not BY_NAME[name].labels},  # type: ignore[misc]
         codes={
-            name: flat(codes).astype(np.int8, copy=False)
-            for name, codes in (("bound", found.bound), ("source", found.source))
+            name: flat(each).astype(np.int8, copy=False)
+            for name, each in arrays.items()
+            if BY_NAME[name].labels
         },
         gain=gain_column(scenario),
     )
@@ -173,81 +151,3 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
 def gain_column(scenario: Scenario) -> str:
     """The column that chooses a count: the server's speedup where prompts are given, else the step's."""
     return "speedup" if scenario.traffic is None else "server_speedup"
-
-
-def numbers(surface: Surface) -> dict[str, npt.NDArray[np.generic]]:
-    """Every number of a row by the name of its column; each broadcasts with (B, S, 1 + C).
-
-    With baseline `fixed` overhead and speedup are against the one decode step that the paper divides by.
-    """
-    scenario, found = surface.scenario, surface.by_count
-    base_us: FloatArray = found.decode_us
-    gain = found.speedup
-    if scenario.baseline == "fixed":
-        one = decode_step(scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN)
-        base_us = np.asarray(one.time_us)
-        gain = found.tokens_per_step * base_us / found.step_us
-    low, high = found.speedup_band(gain)
-    return {
-        "tp": np.asarray(scenario.parallel.tp),
-        "ep": np.asarray(scenario.parallel.ep),
-        "dp_attention": np.asarray(scenario.parallel.dp_attention),
-        "batch": surface.batch[:, None, None],
-        "seq_len": surface.seq_len[None, :, None],
-        "candidates": found.counts,
-        "drafts": found.drafts,
-        "tokens_per_step": found.tokens_per_step,
-        "decode_step_us": found.decode_us,
-        "verify_step_us": found.step_us,
-        "verify_low_us": found.low_us,
-        "verify_high_us": found.high_us,
-        "overhead": found.step_us / base_us,
-        "speedup": gain,
-        "speedup_low": low,
-        "speedup_high": high,
-        **_throughput(surface),
-    }
-
-
-_OF_A_MODEL = (
-    "server_speedup", "server_speedup_low", "server_speedup_high", "itl_us", "tpot_us", "tokens_per_s",
-    "tokens_per_s_per_user", "usd_per_million_tokens", "watts", "joule_per_token", "memory_bytes",
-    "fits_memory",
-)  # fmt: skip
-
-
-def _throughput(surface: Surface) -> dict[str, npt.NDArray[np.generic]]:
-    """Latency, throughput and memory; empty for `scope="block"`, which is one block and not a model."""
-    scenario, found, served = surface.scenario, surface.by_count, surface.served
-    if scenario.scope == "block":
-        return dict.fromkeys(_OF_A_MODEL, np.full((), np.nan))
-    batch = surface.batch[:, None, None]
-    rate, drawn = surface.tokens_per_s, step_watts(surface)
-    low, high = surface.server_speedup_band
-    beside = [drafter_bytes(scenario.shard, option.drafter) for option in found.options]
-    weights, kv, slots = (found.by_option([added[i] for added in beside]) for i in range(3))
-    needed = memory_bytes(
-        scenario.shard, weights, kv, slots, batch, surface.seq_len[None, :, None], found.counts
-    )
-    fits = needed <= usable_memory_bytes(scenario.gpu)
-
-    def where_it_fits(cost: FloatArray) -> FloatArray:
-        """What cannot be run costs nothing that could be compared."""
-        return np.where(fits, cost, np.nan)
-
-    return {
-        "server_speedup": surface.server_speedup,
-        "server_speedup_low": low,
-        "server_speedup_high": high,
-        "itl_us": served.itl_us,
-        "tpot_us": served.tpot_us,
-        "tokens_per_s": rate,
-        "tokens_per_s_per_user": rate / batch,
-        "usd_per_million_tokens": where_it_fits(
-            usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate)
-        ),
-        "watts": drawn,
-        "joule_per_token": where_it_fits(joule_per_token(drawn, rate)),
-        "memory_bytes": needed,
-        "fits_memory": fits,
-    }

@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.latency.base import Bound
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
 from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.curve import NEAR_BEST
 from medusa_sim.plan.defaults import FREE_WITHIN
 from medusa_sim.plan.insights import Answer, Free
 from medusa_sim.plan.limit import InEngine
+from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
 from medusa_sim.report.caveats import acceptance_basis
@@ -30,6 +30,14 @@ _EXPENDABLE = (
     "tokens/step", "tokens/s",
 )  # fmt: skip
 """Columns that a narrow terminal leaves out, the first one first."""
+
+
+_PLACED = (
+    "tokens_per_step", "overhead", "decode_step_us", "verify_step_us", "tokens_per_s",
+    "usd_per_million_tokens", "joule_per_token",
+)  # fmt: skip
+_OTHERS = tuple(each.name for each in QUANTITIES if each.title and each.name not in _PLACED)
+"""Titled quantities without a place of their own in the table."""
 
 
 def headline(scenario: Scenario) -> str:
@@ -83,6 +91,12 @@ def best_table(found: Answer) -> TextTable:
     """
     best = found.best
     column = {name: values.tolist() for name, values in best.columns.items()}
+
+    def shown(*names: str) -> dict[str, list[str]]:
+        """Columns under the titles of their quantities."""
+        chosen = [BY_NAME[name] for name in names]
+        return {each.title: [_cell(each, value) for value in column[each.name]] for each in chosen}
+
     texts: dict[str, list[str]] = {
         "batch": [str(value) for value in column["batch"]],
         "length": [str(value) for value in column["seq_len"]],
@@ -94,14 +108,9 @@ def best_table(found: Answer) -> TextTable:
         "80 %": [f"{low:.2f}-{high:.2f}" for _, low, high in found.gains],
         "of the step": [NOTHING if found.scenario.traffic is None else times(v) for v in column["speedup"]],
         "kernels alone": [NOTHING if math.isnan(value) else times(value) for value in best.kernels_speedup],
-        "tokens/step": [significant(value, 3) for value in column["tokens_per_step"]],
-        "overhead": [f"{value:.2f}" for value in column["overhead"]],
-        "plain step": [duration(value) for value in column["decode_step_us"]],
-        "verify step": [duration(value) for value in column["verify_step_us"]],
-        "tokens/s": [_rate(value) for value in column["tokens_per_s"]],
+        **shown(*_PLACED[:5]),
         "plain": [_rate(float(value)) for value in best.plain_tokens_per_s],
-        "$/M tokens": [significant(value, 3) for value in column["usd_per_million_tokens"]],
-        "J/token": [significant(value, 3) for value in column["joule_per_token"]],
+        **shown(*_PLACED[5:], *_OTHERS),
         "of --candidates": [
             NOTHING if count == chosen else f"{count}: {times(gain)}"
             for count, gain, chosen in zip(
@@ -109,7 +118,7 @@ def best_table(found: Answer) -> TextTable:
             )
         ],
         "free": [free_text(int(free), found.free) for free in found.free.whole],
-        "bound by": [Bound(int(code)).name.lower() for code in best.bound],
+        "bound by": [BY_NAME["bound"].labels[int(code)] for code in column["bound"]],
     }
     known = ("batch", "length", "fits")
     texts = {
@@ -139,6 +148,13 @@ def _unit(found: Answer) -> str:
 def free_text(count: int, free: Free) -> str:
     """A free budget; `256+` where the search ended before it did."""
     return f"{count}+" if count >= free.largest else str(count)
+
+
+def _cell(quantity: Quantity, value: float) -> str:
+    """A value as its quantity is shown."""
+    ways = {"x": times, "us": duration, "per_s": _rate, "of": "{:.2f}".format}
+    way = ways.get(quantity.unit)
+    return significant(value, quantity.digits) if way is None else way(value)
 
 
 def _rate(tokens_per_s: float) -> str:

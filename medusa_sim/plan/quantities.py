@@ -1,0 +1,176 @@
+"""Every quantity of a configuration, declared once: name with its unit, title, how it is read and shown.
+
+Columns of a sweep, rows by count, the best rows and their tables are choices of these names. Values are read
+from a priced surface and broadcast with (B, S, 1 + C), plain decoding first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.latency.base import Bound, Source
+from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.speedup import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
+from medusa_sim.plan.surface import Surface
+from medusa_sim.step.memory import drafter_bytes, memory_bytes, usable_memory_bytes
+from medusa_sim.step.step import decode_step
+
+
+@dataclass(frozen=True, eq=False)
+class Priced:
+    """A surface, and what several quantities of it are computed from."""
+
+    surface: Surface
+
+    @property
+    def scenario(self) -> Scenario:
+        """What was priced."""
+        return self.surface.scenario
+
+    @cached_property
+    def base_us(self) -> FloatArray:
+        """The plain step that is divided by: at the same batch and length, or the one of the paper."""
+        if self.scenario.baseline == "same":
+            return self.surface.by_count.decode_us
+        one = decode_step(self.scenario.setting, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN)
+        return np.asarray(one.time_us)
+
+    @cached_property
+    def speedup(self) -> FloatArray:
+        """Over the plain step that is divided by."""
+        found = self.surface.by_count
+        if self.scenario.baseline == "same":
+            return found.speedup
+        return found.tokens_per_step * self.base_us / found.step_us
+
+    @cached_property
+    def band(self) -> tuple[FloatArray, FloatArray]:
+        """80 % interval of the speedup."""
+        return self.surface.by_count.speedup_band(self.speedup)
+
+    @cached_property
+    def watts(self) -> FloatArray:
+        """Of all GPUs."""
+        return step_watts(self.surface)
+
+    @cached_property
+    def memory(self) -> FloatArray:
+        """Bytes of one GPU."""
+        shard, found = self.scenario.shard, self.surface.by_count
+        beside = [drafter_bytes(shard, option.drafter) for option in found.options]
+        weights, kv, slots = (found.by_option([added[i] for added in beside]) for i in range(3))
+        batch, seq_len = self.surface.batch[:, None, None], self.surface.seq_len[None, :, None]
+        return memory_bytes(shard, weights, kv, slots, batch, seq_len, found.counts)
+
+    @cached_property
+    def fits(self) -> BoolArray:
+        """Whether the GPU holds it."""
+        return np.asarray(self.memory <= usable_memory_bytes(self.scenario.gpu))
+
+    def where_it_fits(self, cost: FloatArray) -> FloatArray:
+        """What cannot be run costs nothing that could be compared."""
+        return np.where(self.fits, cost, np.nan)
+
+
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """One quantity."""
+
+    name: str
+    """Column and key, its unit at the end."""
+    of: Callable[[Priced], Any]
+    """Its values; text for what is the same of a whole scenario."""
+    title: str = ""
+    """Heading in tables for people; empty: not shown there."""
+    unit: str = ""
+    """How tables show it: `x` a ratio, `us` a time, `per_s` a rate, `of` a bare ratio, empty a number."""
+    digits: int = 3
+    of_model: bool = False
+    """Empty for `scope="block"`, which is one block and not a model."""
+    labels: tuple[str, ...] = ()
+    """Words that its values are codes of."""
+
+
+QUANTITIES = (
+    Quantity("gpu", lambda at: at.scenario.gpu.name),
+    Quantity("model", lambda at: at.scenario.model.name),
+    Quantity("tp", lambda at: np.asarray(at.scenario.parallel.tp)),
+    Quantity("ep", lambda at: np.asarray(at.scenario.parallel.ep)),
+    Quantity("dp_attention", lambda at: np.asarray(at.scenario.parallel.dp_attention)),
+    Quantity("runtime", lambda at: at.scenario.runtime.name),
+    Quantity("kernels", lambda at: at.scenario.kernels),
+    Quantity("scope", lambda at: at.scenario.scope),
+    Quantity("latency_model", lambda at: at.scenario.latency.name),
+    Quantity("drafter", lambda at: at.scenario.drafting.method),
+    Quantity("acceptance", lambda at: at.scenario.profile.name),
+    Quantity("baseline", lambda at: at.scenario.baseline),
+    Quantity("batch", lambda at: at.surface.batch[:, None, None]),
+    Quantity("seq_len", lambda at: at.surface.seq_len[None, :, None]),
+    Quantity("candidates", lambda at: at.surface.by_count.counts),
+    Quantity("drafts", lambda at: at.surface.by_count.drafts),
+    Quantity("tokens_per_step", lambda at: at.surface.by_count.tokens_per_step, "tokens/step"),
+    Quantity("decode_step_us", lambda at: at.surface.by_count.decode_us, "plain step", "us"),
+    Quantity("verify_step_us", lambda at: at.surface.by_count.step_us, "verify step", "us"),
+    Quantity("verify_low_us", lambda at: at.surface.by_count.low_us),
+    Quantity("verify_high_us", lambda at: at.surface.by_count.high_us),
+    Quantity("overhead", lambda at: at.surface.by_count.step_us / at.base_us, "overhead", "of"),
+    Quantity("speedup", lambda at: at.speedup),
+    Quantity("speedup_low", lambda at: at.band[0]),
+    Quantity("speedup_high", lambda at: at.band[1]),
+    Quantity("server_speedup", lambda at: at.surface.server_speedup, of_model=True),
+    Quantity("server_speedup_low", lambda at: at.surface.server_speedup_band[0], of_model=True),
+    Quantity("server_speedup_high", lambda at: at.surface.server_speedup_band[1], of_model=True),
+    Quantity("itl_us", lambda at: at.surface.served.itl_us, of_model=True),
+    Quantity("tpot_us", lambda at: at.surface.served.tpot_us, of_model=True),
+    Quantity("tokens_per_s", lambda at: at.surface.tokens_per_s, "tokens/s", "per_s", of_model=True),
+    Quantity(
+        "tokens_per_s_per_user",
+        lambda at: at.surface.tokens_per_s / at.surface.batch[:, None, None],
+        of_model=True,
+    ),
+    Quantity(
+        "usd_per_million_tokens",
+        lambda at: at.where_it_fits(
+            usd_per_million_tokens(at.scenario.usd_per_gpu_hour, at.scenario.gpus, at.surface.tokens_per_s)
+        ),
+        "$/M tokens",
+        of_model=True,
+    ),
+    Quantity("watts", lambda at: at.watts, of_model=True),
+    Quantity(
+        "joule_per_token",
+        lambda at: at.where_it_fits(joule_per_token(at.watts, at.surface.tokens_per_s)),
+        "J/token",
+        of_model=True,
+    ),
+    Quantity(
+        "bound",
+        lambda at: at.surface.by_count.bound,
+        labels=tuple(code.name.lower() for code in Bound),
+    ),
+    Quantity(
+        "source",
+        lambda at: at.surface.by_count.source,
+        labels=tuple(code.name.lower() for code in Source),
+    ),
+    Quantity("memory_bytes", lambda at: at.memory, of_model=True),
+    Quantity("fits_memory", lambda at: at.fits, of_model=True),
+)
+"""In the order of a sweep's columns."""
+BY_NAME = {quantity.name: quantity for quantity in QUANTITIES}
+
+
+def values(surface: Surface, names: Iterable[str] = BY_NAME) -> dict[str, Any]:
+    """Quantities by name: arrays that broadcast with (B, S, 1 + C), text where a scenario has one."""
+    at = Priced(surface)
+    block = surface.scenario.scope == "block"
+    empty: npt.NDArray[np.float64] = np.full((), np.nan)
+    return {name: empty if block and BY_NAME[name].of_model else BY_NAME[name].of(at) for name in names}
