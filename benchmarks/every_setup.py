@@ -39,7 +39,7 @@ from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export import engine_settings
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.plan.at_batch import scheduled_at
-from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import batch_ranges, recommend
 from medusa_sim.plan.recommendation import Recommendation

@@ -77,7 +77,6 @@ HOUSE = (
             "cost",
             "quantities",
             "sweep",
-            "by_count",
             "tree_speedup",
             "break_even",
             "capacity",

@@ -27,7 +27,7 @@ from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.moe import refitted_experts
 from medusa_sim.calibrate.rows import fitted_kernels, write_kernels
 from medusa_sim.calibrate.scores import growth_mape, mape
-from medusa_sim.latency.band import residual_band
+from medusa_sim.latency.base import residual_band
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.table import operators_of

@@ -25,7 +25,6 @@ from medusa_sim.export.settings import EngineSettings
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan import scenario as plan_scenario
 from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, RUNTIME, WORD, check, check_types, words_of
-from medusa_sim.plan.by_count import count_table
 from medusa_sim.plan.defaults import (
     DEFAULT_BATCHES,
     DEFAULT_CANDIDATES,
@@ -33,6 +32,7 @@ from medusa_sim.plan.defaults import (
     DEFAULT_MODEL,
     DEFAULT_SEQ_LEN,
 )
+from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import QUESTION, Question
 from medusa_sim.plan.recommend import recommend as recommended
 from medusa_sim.plan.recommendation import Recommendation

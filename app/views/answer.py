@@ -17,7 +17,7 @@ from chosen import SetUp
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.at_batch import gains_by_batch, scheduled_at, scheduled_counts, steps_at
-from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.quantities import count_table
 from medusa_sim.report.numbers import duration, significant, times, with_prefix
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table

@@ -14,28 +14,22 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, UsageError, unknown_name
 
-FIGURE_5_SOURCE = (
-    "Medusa paper (arXiv 2401.10774) Figure 5, read off the plot to about 0.02: Medusa-2 fine-tuned from "
-    "Vicuna-7B, writing and roleplay of MT-bench, temperature 0.7, delta = sqrt(epsilon)"
-)
 TYPICAL_TOKENS_PER_STEP: tuple[tuple[float, float], ...] = (
     (0.01, 3.50),
     (0.05, 3.30),
     (0.06, 3.24),
     (0.25, 3.26),
 )
-"""(epsilon, tokens per step) of typical acceptance. From 0.07 on the figure only wavers in 3.22..3.30."""
-TYPICAL_ERROR_TOKENS = 0.04
-"""Half the range in which the figure wavers: the 80 % error of one read or interpolated value."""
+"""(epsilon, tokens per step) of typical acceptance. From 0.07 on the figure only wavers in 3.22..3.30.
+
+Medusa paper (arXiv 2401.10774) Figure 5, read off the plot to about 0.02: Medusa-2 fine-tuned from Vicuna-7B,
+writing and roleplay of MT-bench, temperature 0.7, delta = sqrt(epsilon).
+"""
 LOSSLESS_TOKENS_PER_STEP: dict[str, float] = {"greedy": 3.05, "random-sampling": 2.98}
 """Tokens per step of the schemes that keep the target's own output (same figure, star and dot)."""
 DEFAULT_EPSILON = 0.09
 """The threshold that Medusa's public code passes (with delta 0.3 = its square root)."""
 
-FIGURE_3B_SOURCE = (
-    "Medusa paper (arXiv 2401.10774) Figure 3(b): speedup of Medusa-2 Vicuna-7B by MT-bench category; one "
-    "tree and so one overhead for all, hence a ratio of speedups is a ratio of tokens per step"
-)
 WORKLOAD_SPEEDUP: dict[str, float] = {
     "humanities": 2.58,
     "reasoning": 2.58,
@@ -46,13 +40,12 @@ WORKLOAD_SPEEDUP: dict[str, float] = {
     "coding": 3.29,
     "extraction": 3.62,
 }
+"""Medusa paper (arXiv 2401.10774) Figure 3(b): speedup of Medusa-2 Vicuna-7B by MT-bench category.
+
+One tree and so one overhead for all, hence a ratio of speedups is a ratio of tokens per step.
+"""
 WORKLOAD_TOKENS_PER_STEP = 3.47
 """Acceleration rate of the same model over all of MT-bench (Table 1): what the mean category stands for."""
-
-HEADS_SOURCE = (
-    "Medusa paper (arXiv 2401.10774) 2.3.1: five heads are sufficient at most; with an optimised tree three "
-    "or four may be enough, and unused heads cost nothing"
-)
 
 
 def typical_tokens_per_step(epsilon: npt.ArrayLike) -> FloatArray:

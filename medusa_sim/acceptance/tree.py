@@ -173,21 +173,6 @@ class CandidateTree:
         return np.flatnonzero(~has_child)
 
     @cached_property
-    def leaf_nodes(self) -> IntArray:
-        """(leaves, depth + 1) nodes from the root to each leaf, -1 behind a short leaf's end.
-
-        The -1 must never be accepted as a token: `depths[leaves]` says how long each row really is.
-        """
-        rows = np.full((self.leaves.size, self.depth + 1), -1, dtype=np.int64)
-        node = self.leaves.copy()
-        depth = self.depths[node]
-        while np.any(alive := node >= 0):
-            rows[np.flatnonzero(alive), depth[alive]] = node[alive]
-            node = np.where(alive, self.parents[node], -1)
-            depth = depth - 1
-        return rows
-
-    @cached_property
     def nodes_per_depth(self) -> IntArray:
         """(depth + 1,) number of nodes at each depth, the root first."""
         return np.bincount(self.depths, minlength=self.depth + 1).astype(np.int64)

@@ -16,7 +16,6 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
-from medusa_sim.calibrate.residuals import residual_bands
 from medusa_sim.calibrate.scores import mape
 from medusa_sim.errors import DataError
 from medusa_sim.operators.kinds import KIND_OF
@@ -189,3 +188,32 @@ def with_fit(
         residuals=residual_bands(rows.time_us, heldout_us, size, ends, least_rows=least_rows),
     )
     return msgspec.structs.replace(kernel, fit=fit)
+
+
+def residual_bands(
+    measured_us: FloatArray,
+    predicted_us: FloatArray,
+    size: FloatArray,
+    upper_ends: Sequence[int],
+    least_rows: int = 1,
+) -> tuple[Residual, ...]:
+    """10 % and 90 % quantiles of measured / predicted in each range of size that has rows enough.
+
+    upper_ends: ascending; a row belongs to the first range whose end is not below its size. Rows beyond
+    the last end are in no band. A range with fewer than `least_rows` joins the next; where no range has
+    as many, the last holds all. A band always holds the prediction itself: where few rows err to one side,
+    its other end is 1.
+    """
+    ratio = measured_us / predicted_us
+    bands: list[Residual] = []
+    lower = 0
+    for upper in upper_ends:
+        inside = ratio[(size > lower) & (size <= upper)]
+        alone = not bands and upper == upper_ends[-1]
+        if inside.size >= (1 if alone else least_rows):
+            low, high = np.quantile(inside, (0.1, 0.9))
+            bands.append(
+                Residual(size_max=float(upper), low=min(1.0, float(low)), high=max(1.0, float(high)))
+            )
+            lower = upper
+    return tuple(bands)

@@ -25,7 +25,7 @@ from medusa_sim.calibrate.fit import (
 from medusa_sim.latency.stream import joined_us, parts_us, stream_time, terms_of
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.stream_kernel import StreamKernel
+from medusa_sim.specs.kernels import StreamKernel
 
 _OWN: Bounds = {
     "ramp_us": (4.0, 0.1, 3000.0),

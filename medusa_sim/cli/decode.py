@@ -8,9 +8,8 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.decoder_extra import SEED_MAX, require_decoder_extra
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import Threads, output_options
+from medusa_sim.cli.options import SEED_MAX, Threads, output_options, require_decoder_extra
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import DataError, UsageError

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.decoder_extra import require_decoder_extra
 from medusa_sim.cli.group import examples
 from medusa_sim.cli.measure_decoder import (
     decoder_options,
@@ -18,7 +17,7 @@ from medusa_sim.cli.measure_decoder import (
     refuse_unused,
 )
 from medusa_sim.cli.names import MODELS
-from medusa_sim.cli.options import PositiveFloat, Threads
+from medusa_sim.cli.options import PositiveFloat, Threads, require_decoder_extra
 from medusa_sim.cli.progress import progress
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import DataError, UsageError

@@ -105,7 +105,7 @@ def recommend(
         for line in search_note(answer):
             click.echo(line, err=True)
     if by_count:
-        from medusa_sim.plan.by_count import count_table
+        from medusa_sim.plan.quantities import count_table
 
         output.rows(count_table(answer.surface), "recommend-by-count")
         return

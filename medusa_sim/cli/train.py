@@ -10,9 +10,14 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.decoder_extra import SEED_MAX, require_decoder_extra
 from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import PositiveFloat, output_options, overwrite_option
+from medusa_sim.cli.options import (
+    SEED_MAX,
+    PositiveFloat,
+    output_options,
+    overwrite_option,
+    require_decoder_extra,
+)
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError

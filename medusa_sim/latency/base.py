@@ -12,9 +12,8 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import CoverageError, SpecError
-from medusa_sim.latency.band import residual_band
 from medusa_sim.operators.operator import Operator
-from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR, widen_band
@@ -168,3 +167,15 @@ class LatencyModel(Protocol):
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch. Raises SpecError (no peak for the dtype) or CoverageError."""
         ...
+
+
+def residual_band(residuals: tuple[Residual, ...], size: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """(low, high) factors on the predicted time for every size; beyond the last range its factors are kept.
+
+    size: m of a GEMM, q_len x batch of an attention operator, m of an elementwise kernel.
+    """
+    edges = np.asarray([residual.size_max for residual in residuals])
+    index = np.minimum(np.searchsorted(edges, size), len(edges) - 1)
+    low = np.asarray([residual.low for residual in residuals])[index]
+    high = np.asarray([residual.high for residual in residuals])[index]
+    return low, high

@@ -31,7 +31,7 @@ from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR
-from medusa_sim.specs.stream_kernel import StreamKernel
+from medusa_sim.specs.kernels import StreamKernel
 from medusa_sim.units import US_PER_S
 
 _HOST_NORM = 8.0

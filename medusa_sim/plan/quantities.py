@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -174,3 +174,26 @@ def values(surface: Surface, names: Iterable[str] = BY_NAME) -> dict[str, Any]:
     block = surface.scenario.scope == "block"
     empty: npt.NDArray[np.float64] = np.full((), np.nan)
     return {name: empty if block and BY_NAME[name].of_model else BY_NAME[name].of(at) for name in names}
+
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+COLUMNS = (
+    "batch", "seq_len", "candidates", "drafts", "tokens_per_step", "decode_step_us", "verify_step_us",
+    "overhead", "speedup", "fits_memory",
+)  # fmt: skip
+
+
+def count_table(surface: Surface) -> pa.Table:
+    """One row a length, batch and count, with the drafting that is best for that count there: COLUMNS.
+
+    drafts: draft length (Medusa: heads run). One candidate is plain decoding.
+    """
+    import pyarrow as pa
+
+    shape, columns = surface.by_count.fits.shape, values(surface, COLUMNS)
+    return pa.table(
+        {name: np.moveaxis(np.broadcast_to(each, shape), 1, 0).ravel() for name, each in columns.items()}
+    )

@@ -318,11 +318,6 @@ class Surface:
         drafting = self.drafting_of(index)
         return verified if drafting is None else verified + work_joules(gpu, gpu.power, drafting.works)
 
-    def band_at(self, at: int, s: int, configuration: int) -> tuple[float, float]:
-        """80 % interval of the speedup of one configuration."""
-        low, high = self.bands_at(np.asarray([at]), s, configuration)
-        return float(low[0]), float(high[0])
-
     def bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the speedup of one configuration at several batches."""
         option = self.option_of(configuration)

@@ -21,7 +21,6 @@ from medusa_sim.step.union import CHAIN, Overlap
 
 Phase = Literal["prefill", "decode", "verify"]
 Scope = Literal["block", "model"]
-SCOPES: tuple[Scope, ...] = ("model", "block")
 Part = Literal[
     "qkv",
     "attention",

@@ -21,9 +21,13 @@ from stochastic_beam import rsd_s_block_efficiency
 
 from medusa_sim.acceptance.draft_model.bernoulli import bernoulli_acceptance
 from medusa_sim.acceptance.draft_model.rsd import recursive_children_of_draws, recursive_rejection
-from medusa_sim.acceptance.draft_model.specinfer import multi_round_children
-from medusa_sim.acceptance.draft_model.spectr import k_seq_acceptance, k_seq_gamma, k_seq_holders
-from medusa_sim.acceptance.draft_model.transport import optimal_acceptance
+from medusa_sim.acceptance.draft_model.spectr import (
+    k_seq_acceptance,
+    k_seq_gamma,
+    k_seq_holders,
+    multi_round_children,
+    optimal_acceptance,
+)
 from medusa_sim.errors import DataError
 
 SMALL = settings(max_examples=40, deadline=None)

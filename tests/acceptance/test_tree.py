@@ -41,7 +41,6 @@ def test_small_tree_by_hand() -> None:
     assert tree.depths.tolist() == [0, 1, 1, 2, 2, 3]
     assert tree.ranks.tolist() == [-1, 0, 1, 0, 1, 0]
     assert tree.leaves.tolist() == [2, 3, 5]
-    assert tree.leaf_nodes.tolist() == [[0, 2, -1, -1], [0, 1, 3, -1], [0, 1, 4, 5]]
     assert tree.mask.astype(int).tolist() == [
         [1, 0, 0, 0, 0, 0],
         [1, 1, 0, 0, 0, 0],
@@ -55,7 +54,6 @@ def test_small_tree_by_hand() -> None:
 def test_root_alone_is_plain_decoding() -> None:
     tree = CandidateTree.from_paths([])
     assert (tree.candidates, tree.depth, tree.leaves.tolist()) == (1, 0, [0])
-    assert tree.leaf_nodes.tolist() == [[0]]
 
 
 def test_cartesian_has_every_combination() -> None:
@@ -74,14 +72,6 @@ def test_mask_is_the_ancestors_and_itself(tree: CandidateTree) -> None:
             ancestors.add(int(tree.parents[min(ancestors)]))
         assert set(np.flatnonzero(tree.mask[node]).tolist()) == ancestors
     assert np.all(tree.mask.sum(axis=1) == tree.depths + 1)
-
-
-@given(tree=trees())
-def test_leaf_rows_cover_every_node_and_never_pad_inside(tree: CandidateTree) -> None:
-    rows = tree.leaf_nodes
-    assert set(rows[rows >= 0].tolist()) == set(range(tree.candidates))
-    assert np.all((rows >= 0).sum(axis=1) == tree.depths[tree.leaves] + 1)
-    assert np.all(np.diff((rows >= 0).astype(int), axis=1) <= 0)
 
 
 @given(tree=trees(), form=st.sampled_from(["paths", "json", "tensorrt-llm", "successors", "leaves"]))

@@ -23,7 +23,7 @@ from conftest import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.plan.at_batch import scheduled_at, scheduled_counts, steps_at
-from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.quantities import count_table
 from medusa_sim.report import recommend_warnings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"

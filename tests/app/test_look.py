@@ -16,7 +16,7 @@ from conftest import APP, Opened, tables
 from conftest import charts as drawn
 from test_answer import set_up
 
-from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.quantities import count_table
 from medusa_sim.report.figures.style import PARTS, SHADES, contrast, ink_on
 from medusa_sim.step.workload import PARTS as OF_A_STEP
 

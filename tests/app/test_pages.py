@@ -32,7 +32,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
 from medusa_sim.plan.at_batch import at_batch, gains_by_batch, scheduled_at, scheduled_counts, steps_at
-from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.quantities import count_table
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels

@@ -14,7 +14,7 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.stream import stream_time
 from medusa_sim.operators.recurrent import Recurrent
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.stream_kernel import StreamKernel
+from medusa_sim.specs.kernels import StreamKernel
 
 H100 = load_gpu("h100-sxm")
 QUERIES = np.array([2, 4, 8])

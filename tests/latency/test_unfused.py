@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.residuals import residual_bands
+from medusa_sim.calibrate.fit import Rows, residual_bands
 from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.errors import DataError, SpecError
 from medusa_sim.latency.base import Bound, Source

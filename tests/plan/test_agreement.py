@@ -24,8 +24,8 @@ from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
 from medusa_sim.plan.at_batch import at_batch, scheduled_at, steps_at
-from medusa_sim.plan.by_count import count_table
 from medusa_sim.plan.insights import answer
+from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep import sweep

@@ -10,7 +10,7 @@ import pytest
 from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.plan.by_count import count_table
+from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.tree_speedup import accuracies_of, best_tree, tree_answer, tree_curve, tree_drafter

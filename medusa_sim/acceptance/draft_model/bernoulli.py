@@ -6,9 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.acceptance.draft_model.rsd import recursive_rejection
-from medusa_sim.acceptance.draft_model.specinfer import multi_round_children
-from medusa_sim.acceptance.draft_model.spectr import k_seq_acceptance
-from medusa_sim.acceptance.draft_model.transport import optimal_acceptance
+from medusa_sim.acceptance.draft_model.spectr import (
+    k_seq_acceptance,
+    multi_round_children,
+    optimal_acceptance,
+)
 from medusa_sim.arrays import FloatArray
 
 DRAWS = 2

@@ -7,11 +7,14 @@ with probability beta = sum of taken, and one of K with 1 - (1 - beta)^K.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.draft_model.sd import checked_pair
+from medusa_sim.acceptance.draft_model.sd import checked_pair, residual
 from medusa_sim.arrays import FloatArray
+from medusa_sim.errors import DataError
 
 BISECTIONS = 60
 """Halvings of gamma's interval [1, K]: the error ends below 1e-16 K."""
@@ -84,3 +87,46 @@ def k_seq_holders(
         walks = np.where(equal, draws * fresh ** (draws - 1), powers / apart)
         values.append((taken * walks).sum(axis=-1))
     return np.fft.irfft(np.stack(values, axis=-1), n=draws, axis=-1)
+
+
+def multi_round_children(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> FloatArray:
+    """(..., draws) probability that the k-th independent draw is the accepted one.
+
+    Each round tests against the residual of the round before; the draft's distribution stays, so that a
+    token that was rejected may be drawn again (it is then rejected again: its residual is 0).
+    """
+    drawn_from, left = checked_pair(draft, target)
+    reached = np.ones(np.broadcast_shapes(drawn_from.shape, left.shape)[:-1])
+    children = []
+    for _ in range(draws):
+        beta = np.minimum(drawn_from, left).sum(axis=-1)
+        children.append(reached * beta)
+        reached = reached * (1.0 - beta)
+        left = residual(drawn_from, left)
+    return np.stack(children, axis=-1)
+
+
+VOCABULARY_MAX = 16
+"""The minimum cut is taken over all 2^vocabulary sets of tokens."""
+
+
+def optimal_acceptance(draft: npt.ArrayLike, target: npt.ArrayLike, draws: int) -> FloatArray:
+    """Largest probability that the target's token is among `draws` independent draws from the draft.
+
+    The transport problem is a flow from tuples of draws to tokens they contain; by max-flow = min-cut
+    it is min over token sets B of target(B) + 1 - draft(B)^K. Shape: contexts.
+
+    Raises:
+        DataError: a vocabulary too large to enumerate its subsets.
+    """
+    draft, target = checked_pair(draft, target)
+    size = draft.shape[-1]
+    if size > VOCABULARY_MAX:
+        raise DataError(
+            f"optimal transport enumerates subsets of at most {VOCABULARY_MAX} tokens, given {size}"
+        )
+    best = np.ones(np.broadcast_shapes(draft.shape, target.shape)[:-1])
+    for chosen in itertools.product((0.0, 1.0), repeat=size):
+        subset = np.array(chosen)
+        best = np.minimum(best, target @ subset + 1.0 - (draft @ subset) ** draws)
+    return np.asarray(best)
