@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from deepseek_rows import GPUS, STATED_SHARE, drafts_of, newest
+from deepseek_rows import GPUS, ROUNDS_A_CHUNK, STATED_SHARE, newest, tokens_per_round
+from deepseek_rows import predicted as time_per_token
 from recorded import data_folder, named_rows
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.frontier import on_frontier
-from medusa_sim.setups.question import DRAFTS
+from medusa_sim.specs.runtime import load_runtime
 
 TARGETS = 10
 CELL = ["gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "concurrency"]
@@ -35,23 +36,29 @@ def measured(folder: Path) -> pd.DataFrame:
     return rows.assign(speed=1e3 / rows.median_tpot_ms, rate=rows.output_tput_per_gpu)
 
 
-def predicted(rows: pd.DataFrame, *, freely: bool) -> pd.DataFrame:
-    """The cells with `predicted_speed` and `predicted_rate`; cells that are refused are left out.
+def as_told(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells with `predicted_speed` and `predicted_rate` where a round emits what the rows show.
 
-    freely: with the draft length that is predicted to be best, as a user asks, not the recipe's.
+    What is left is the error of times alone; drafts are those of the recipes (`deepseek_rows`).
     """
+    runtimes = {name: load_runtime(name) for name in ROUNDS_A_CHUNK}
+    rows = rows.assign(tokens=np.round(tokens_per_round(rows, runtimes), 6))
+    speed = 1e3 / time_per_token(rows, runtimes)
+    return rows.assign(predicted_speed=speed, predicted_rate=rows.concurrency * speed / rows.tp)
+
+
+def predicted(rows: pd.DataFrame) -> pd.DataFrame:
+    """The cells with `predicted_speed` and `predicted_rate`, as a user asks; refused ones are left out."""
     parts = []
     setup = [*CELL[:3], *CELL[4:7], *TRAFFIC]
     for _, part in rows.groupby(setup):
         named: Any = part.iloc[0]
-        recipe = (drafts_of(named["engine"], named["dp_attention"]),)
-        drafts = DRAFTS if freely else recipe
         prompt, output = (STATED_SHARE * named[name] for name in TRAFFIC)
         try:
             found = ms.compare(
                 "deepseek-r1", gpus=GPUS[named["gpu"]], engines=named["engine"], counts=named["tp"],
                 eps=named["ep"], dp_attention=bool(named["dp_attention"]), drafters=("none", "mtp"),
-                drafts=drafts, weight_dtypes="nvfp4" if named["weights"] == "fp4" else "fp8_block",
+                weight_dtypes="nvfp4" if named["weights"] == "fp4" else "fp8_block",
                 batches=sorted(set(part.concurrency)), prompt_tokens=prompt, output_tokens=output,
             ).table  # fmt: skip
         except UsageError as error:
@@ -129,9 +136,8 @@ def scores(rows: pd.DataFrame) -> tuple[list[str], pd.DataFrame]:
 def main() -> None:
     """Print scores of all cells and of each card and format alone, and every choice."""
     rows = measured(Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder())
-    for freely in (True, False):
-        found = predicted(rows, freely=freely)
-        print(f"\nDrafts {'chosen' if freely else 'of the recipes'}, {len(found)} of {len(rows)} cells")
+    for how, found in (("shipped acceptance", predicted(rows)), ("tokens of the rows", as_told(rows))):
+        print(f"\n{how}, {len(found)} of {len(rows)} cells")
         parts = {"every card": found, "plain decoding": found[found.speculation == "none"]}
         for (gpu, weights), part in found.groupby(["gpu", "weights"]):
             parts[f"{gpu} {weights} alone"] = part

@@ -110,7 +110,8 @@ def main() -> None:
         folder = Path(name)
         for shared in ("profiles", "docs"):
             (folder / shared).symlink_to(ROOT / shared)
-        for page in (ROOT / "README.md", ROOT / "docs" / "guide.md", ROOT / "docs" / "load.md"):
+        for name_of_page in ("README.md", "docs/guide.md", "docs/load.md", "docs/which-setup.md"):
+            page = ROOT / name_of_page
             text = page.read_text(encoding="utf-8")
             filled = _SHOWN.sub(
                 lambda found: found[1] + output_of(found["commands"], folder) + found[4], text
@@ -121,6 +122,17 @@ def main() -> None:
         output_of("medusa-sim sweep --batch 1..64 --report report", folder)
         picture = next((folder / "report").glob("speedup-*.png"))
         (ROOT / "docs" / "speedup.png").write_bytes(picture.read_bytes())
+        output_of(f"{which_setup()} --report which", folder)
+        picture = folder / "which" / "usd_per_million_tokens.png"
+        (ROOT / "docs" / "images" / "which-setup.png").write_bytes(picture.read_bytes())
+
+
+def which_setup() -> str:
+    """The command of docs/which-setup.md."""
+    page = (ROOT / "docs" / "which-setup.md").read_text(encoding="utf-8")
+    found = re.search(r"^medusa-sim compare .*$", page, re.MULTILINE)
+    assert found is not None  # the page begins with it
+    return found[0]
 
 
 if __name__ == "__main__":

@@ -507,13 +507,17 @@ def compare(
     for name in given:
         if name not in ARGUMENTS:
             raise UsageError(unknown_name("argument of a comparison", name, {*ARGUMENTS, *asked, *choices}))
-    for part, names in ((choices, _LISTS_OF_CHOICES), (asked, ("batches", "drafts"))):
-        part.update({name: tuple(_several(part[name])) for name in names if part.get(name) is not None})
+    for part in (choices, asked):
+        for name in part.keys() & _LISTS_OF_NAMES:
+            part[name] = None if part[name] is None else tuple(_several(part[name]))
+        for name in part.keys() & _LISTS_OF_SIZES:
+            part[name] = None if part[name] is None else tuple(_listed(name, part[name]))
     found = compared(model, Asked(**asked), Choices(**choices), prices=price, advance=advance, **given)
     return Compared(comparison=found)
 
 
-_LISTS_OF_CHOICES = ("gpus", "counts", "weight_dtypes", "kv_dtypes", "engines", "drafters", "eps")
+_LISTS_OF_NAMES = {"gpus", "weight_dtypes", "kv_dtypes", "engines", "drafters"}
+_LISTS_OF_SIZES = {"counts", "eps", "batches", "drafts"}
 
 
 def time_rows(

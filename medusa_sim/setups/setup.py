@@ -131,7 +131,7 @@ def setups(
         eps = choices.eps or ((1, tp) if has_experts and tp > 1 else (1,))
         for ep in dict.fromkeys(eps):
             own = (False, True) if latent and ep == tp > 1 else (False,)
-            for dp in own if choices.dp_attention is None else (choices.dp_attention and tp > 1,):
+            for dp in own if choices.dp_attention is None else (bool(choices.dp_attention and tp > 1),):
                 yield SetUp(
                     gpu=gpu, tp=tp, ep=ep, dp_attention=dp, precision=precision, kv_precision=kv,
                     engine=engine, drafters=tuple(drafters),
