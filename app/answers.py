@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,11 +29,15 @@ from medusa_sim.operators.kinds import KINDS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.plan import tree_speedup
 from medusa_sim.plan.at_batch import scheduled_at, steps_at
+from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_SEQ_LEN
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce import Reproduction, reproduction
+from medusa_sim.setups.comparison import Comparison, compare
+from medusa_sim.setups.question import Question as SetUpQuestion
+from medusa_sim.setups.setup import PLAIN, Choices
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model, with_dtypes
 from medusa_sim.specs.models import load_model
@@ -42,7 +47,6 @@ from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.step.breakdown import breakdown
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.roofline import roofline_points
-from medusa_sim.units import US_PER_MS, US_PER_S
 from medusa_sim.validate.generations import RunsCell, RunsValidation, validate_runs
 from medusa_sim.validate.operators import compared_rows
 from medusa_sim.validate.steps import DecoderValidation, StepCell, validate_decoder
@@ -289,35 +293,71 @@ def _tree(set_up: SetUp, chosen: CandidateTree, batch: int, version: float) -> T
     return tree_speedup.tree_answer(_scenario(set_up, version), chosen, batch, set_up.seq_len)
 
 
-def by_batch(set_up: SetUp, batches: tuple[int, ...]) -> list[dict[str, float | int | bool | None]]:
-    """What to run at each of these batches, as `recommend --batch b..b` answers."""
-    return _by_batch(set_up, batches, data_version())
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompareQuestion:
+    """What the page Which GPU? asks: target, traffic, and what may be chosen; target: tokens/s a user."""
+
+    target: int
+    prompt_tokens: int
+    output_tokens: int
+    measure: str
+    gpus: tuple[str, ...]
+    counts: tuple[int, ...]
+    engines: tuple[str, ...]
+    weight_dtypes: tuple[str, ...]
+
+    def options(self, set_up: SetUp) -> list[str]:
+        """The same as options of `medusa-sim compare`."""
+        lists = {
+            "--gpu": self.gpus, "--gpus": self.counts, "--engine": self.engines,
+            "--weight-dtype": self.weight_dtypes, "--drafter": (PLAIN, set_up.drafter),
+        }  # fmt: skip
+        given = ["--model", set_up.model_given]
+        given += [word for name, values in lists.items() for word in (name, ",".join(map(str, values)))]
+        numbers = {
+            "--prompt-tokens": self.prompt_tokens, "--output-tokens": self.output_tokens,
+            "--tokens-per-s-per-user": self.target, "--measure": self.measure,
+            "--acceptance": set_up.acceptance, "--draft-model": set_up.draft_model,
+        }  # fmt: skip
+        return given + [word for name, value in numbers.items() if value for word in (name, str(value))]
 
 
-@st.cache_data(max_entries=64, show_spinner=False)
-def _by_batch(
-    set_up: SetUp, batches: tuple[int, ...], version: float
-) -> list[dict[str, float | int | bool | None]]:
-    answer = _recommendation(set_up, 1, max(batches), "latency", None, version)
-    rows = [scheduled_at(answer, batch, set_up.seq_len) for batch in batches]
-    return [
-        {
-            "batch": row.batch_max,
-            "candidates": row.candidates,
-            "drafts": row.drafts,
-            "speedup": row.speedup,
-            "speedup_low": row.speedup_low,
-            "speedup_high": row.speedup_high,
-            "tokens_per_s": row.tokens_per_s,
-            "plain_tokens_per_s": row.plain_tokens_per_s,
-            "ms_per_token": US_PER_S / US_PER_MS / row.tokens_per_s_per_user,
-            "plain_ms_per_token": US_PER_S / US_PER_MS / row.plain_tokens_per_s_per_user,
-            "max_batch": row.max_batch_with,
-            "fits_memory": row.fits_memory,
-            "break_even_batch": answer.break_even_batch,
-        }
-        for row in rows
-    ]
+def set_ups_for(
+    set_up: SetUp, asked: CompareQuestion, advance: Callable[[int, int], None] | None = None
+) -> Comparison:
+    """`medusa-sim compare` with the set-up's model, drafter and acceptance; advance as in `load`."""
+    # The sidebar's card, context and engine make no other question.
+    alike = dataclasses.replace(set_up, gpu=DEFAULT_GPU, seq_len=DEFAULT_SEQ_LEN, tp=1, ep=1, engine="")
+    kept = _set_ups_for(alike, asked, data_version())
+    if not kept:
+        given: dict[str, Any] = {"acceptance": set_up.acceptance, "draft_model": set_up.draft_model}
+        kept.append(
+            compare(
+                _published_model(set_up),
+                SetUpQuestion(
+                    prompt_tokens=asked.prompt_tokens,
+                    output_tokens=asked.output_tokens,
+                    tokens_per_s_per_user=asked.target,
+                    measure=asked.measure,  # type: ignore[arg-type]
+                ),
+                Choices(
+                    gpus=asked.gpus,
+                    counts=asked.counts,
+                    engines=asked.engines,
+                    weight_dtypes=asked.weight_dtypes,
+                    drafters=(PLAIN, set_up.drafter),
+                ),
+                advance=advance,
+                **{name: value for name, value in given.items() if value is not None},
+            )
+        )
+    return kept[0]
+
+
+@st.cache_resource(max_entries=16, show_spinner=False)
+def _set_ups_for(set_up: SetUp, asked: CompareQuestion, version: float) -> list[Comparison]:
+    """Where an answer is kept, as `_load`."""
+    return []
 
 
 def load(

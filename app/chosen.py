@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from medusa_sim import data
-from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.export import ENGINES
 from medusa_sim.plan.arguments import ARGUMENTS, words_of
 from medusa_sim.plan.defaults import (
@@ -19,7 +18,6 @@ from medusa_sim.plan.defaults import (
 )
 from medusa_sim.plan.limit import LIMIT
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter.registry import drafter_kind
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")
 """Arguments beside GPU, model and engine that decide the kernels of a step."""
@@ -170,12 +168,6 @@ PRESETS: dict[str, dict[str, str | int]] = {
 def default_engine(drafter: str) -> str:
     """The runtime of a drafter where none is named, by its version."""
     return load_runtime(default_runtime(drafter)).name
-
-
-def ships(drafter: str, model: str) -> bool:
-    """Whether an acceptance of that drafter was measured on the model itself."""
-    known = acceptance_names()
-    return any(f"{prefix}{model}" in known for prefix in drafter_kind(drafter).profiles[:1])
 
 
 def measured_models(gpu: str) -> dict[str, str]:

@@ -47,6 +47,8 @@ WORDS = {
 }
 """Options of a list and the words that it shows for them; a link may have either."""
 _ENGINES = re.compile(r"runtime|engine[0-9]")
+_LISTS = ("cards", "copies", "engines", "weights")
+"""Parameters that hold several values; a link may name them with commas between."""
 _LONGEST = 200
 
 
@@ -62,7 +64,8 @@ def renamed() -> None:
     for name in sorted(given, key=lambda name: name in _CALLED or "-" in name):  # widgets' own names first
         known = name.replace("-", "_")
         known = _CALLED.get(known, known)
-        meant.setdefault(known, [_meant(known, value) for value in given[name]])
+        values = ",".join(given[name]).split(",") if known in _LISTS else given[name]
+        meant.setdefault(known, [_meant(known, value) for value in values])
     if meant == given:
         return
     st.query_params.clear()
@@ -180,6 +183,17 @@ def one_of(where: Any, name: str, label: str, options: Sequence[str], default: s
         label, options, default=default, key=name, bind="query-params", required=True
     )
     return str(chosen or default)
+
+
+def several(
+    where: Any, name: str, label: str, options: Sequence[str], default: Sequence[str], help_: str
+) -> tuple[str, ...]:
+    """Some of many; the default where none is left."""
+    _checked(name, lambda given: set(given.split(",")) <= set(options), f"some of {', '.join(options)}")
+    chosen = where.multiselect(
+        label, options, default=list(default), key=name, help=help_, bind="query-params"
+    )
+    return tuple(chosen) or tuple(default)
 
 
 def whole(where: Any, name: str, label: str, low: int, high: int, default: int, help_: str) -> int:

@@ -52,7 +52,7 @@ FILES = "files_"
 FAULT = ":material/bug_report:"
 """Stands before a line that no input should have caused."""
 _LINE = 64
-_NUMBER = re.compile(r"-|off|no room|[-+$]?[0-9][^:;]{0,24}")
+_NUMBER = re.compile(r"(?!.* x )(?:-|off|no room|[-+$]?[0-9][^:;]{0,24})")
 """`3`, `1..40`, `1.66x to 1.50x`, `27.1 ms`, `2,561 (1,703)`, `-`."""
 _JOINT = re.compile(r"(?<=\w\w)[._/:](?=\w\w)")
 _MOST_ROWS = 40
@@ -236,9 +236,13 @@ def chart(
     caption: str,
     told: str | None = None,
     rows: pa.Table | None = None,
+    values: Callable[[], dict[str, Any]] = dict,
     alt: str = "",
 ) -> None:
-    """A chart, its caption, the command `told` that gives its numbers, and its downloads."""
+    """A chart, its caption, the command `told` that gives its numbers, and its downloads.
+
+    values: what JSON says beside the rows.
+    """
     st.vega_lite_chart(spec, width="stretch", key=f"chart_{name}", alt=alt or caption)
     st.caption(caption)
     downloads: list[Download] = [
@@ -248,7 +252,7 @@ def chart(
     if rows is not None:
         downloads += [
             ("csv", "text/csv", lambda: csv_bytes(rows)),
-            ("json", "application/json", lambda: json_bytes(rows, told or "", name)),
+            ("json", "application/json", lambda: json_bytes(rows, told or "", name, values())),
         ]
     hand_out(name, downloads, told)
 
@@ -309,8 +313,8 @@ def csv_bytes(rows: pa.Table) -> bytes:
     return b"".join(csv_parts([rows]))
 
 
-def json_bytes(rows: pa.Table, told: str, kind: str) -> bytes:
+def json_bytes(rows: pa.Table, told: str, kind: str, more: dict[str, Any]) -> bytes:
     """As `--format json` writes it."""
     from medusa_sim.report.formats import json_parts
 
-    return b"".join(json_parts([rows], told, kind, {}))
+    return b"".join(json_parts([rows], told, kind, more))

@@ -21,6 +21,7 @@ from medusa_sim.plan.defaults import (
     DEFAULT_SEQ_LEN,
 )
 from medusa_sim.plan.limit import LIMIT
+from medusa_sim.report.numbers import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
@@ -50,11 +51,9 @@ _HEADS = 5
 def set_up(where: Any) -> SetUp:
     """The shared inputs, in the sidebar."""
     known = inputs.now("drafter")
-    engine = engine_choice(
-        where, default=default_engine(known if known in drafter_names() else DEFAULT_DRAFTER), titled=True
-    )
+    engine = engine_choice(where, default_engine(known if known in drafter_names() else DEFAULT_DRAFTER))
     gpu = gpu_choice(where)
-    model = model_choice(where, gpu, also=OWN_MODEL)
+    model = model_choice(where, gpu)
     config = _own_config(where) if model == OWN_MODEL else None
     seq_len = inputs.number(
         where,
@@ -79,7 +78,10 @@ def set_up(where: Any) -> SetUp:
     acceptance = acceptance_choice(where, drafter)
     tp = inputs.step_of(where, "tp", "GPUs", GPUS, 1, "They share the model by tensor parallelism.")
     with where.expander("More"):
-        dtype = dtype_choice(st)
+        told = (
+            "Arithmetic of the linear layers. A device that was measured in one dtype alone takes that one."
+        )
+        dtype = inputs.choice(st, "dtype", "Dtype", DTYPES, PUBLISHED, told)
         weights = inputs.choice(
             st, "weight_dtype", "Weights", WEIGHTS, SAME, "int4: weights alone, as AWQ and GPTQ store them."
         )
@@ -135,37 +137,56 @@ def take(preset: Mapping[str, str | int]) -> None:
             st.session_state[name] = value
 
 
-def engine_choice(where: Any, name: str = "runtime", *, default: str, titled: bool = False) -> str:
+def engine_choice(where: Any, default: str) -> str:
     """A serving engine, or how code of one's own launches its kernels."""
     told = (
         "What runs it. cuda-graph, hf-eager: code of your own, which may verify any tree. Serving engines "
         "verify chains of drafts, some of them trees, and add time of their own to a step. Only what the "
         "engine can run is recommended."
     )
-    chosen = inputs.choice(where, name, "Engine", RUNS_ON, default, told)
+    chosen = inputs.choice(where, "runtime", "Engine", RUNS_ON, default, told)
     untimed = f"Its time between kernels is not known: kernels alone ({LIMIT}) are counted."
-    if titled:
-        where.caption(untimed if chosen in UNTIMED else load_runtime(chosen).title)
+    where.caption(untimed if chosen in UNTIMED else load_runtime(chosen).title)
     return chosen
 
 
-def gpu_choice(where: Any, name: str = "gpu", default: str = DEFAULT_GPU) -> str:
+def cards() -> tuple[str, ...]:
+    """Every card, those of today's data centres first."""
+    return tuple(sorted(gpu_names(), key=lambda name: (_KINDS.index(_kind(name)), name)))
+
+
+_KINDS = ("data centre", "data centre, older", "workstation or consumer", "measured here")
+_BEGIN = {"rtx-": 2, "cpu-": 3, "a100-": 1, "a40": 1, "l4": 1}
+"""How names of other cards than those of today's data centres begin, and the place of their kind."""
+
+
+def _kind(gpu: str) -> str:
+    """By its name alone: reading the files of all cards would keep the first answer waiting."""
+    return _KINDS[next((place for begin, place in _BEGIN.items() if gpu.startswith(begin)), 0)]
+
+
+def told_of(gpu: str) -> str:
+    """`80 GiB, 3.35 TB/s`."""
+    card = load_gpu(gpu)
+    return f"{card.memory_bytes / 2**30:.0f} GiB, {with_prefix(card.bandwidth_bytes_per_s, 'B/s')}"
+
+
+def gpu_choice(where: Any) -> str:
     """A GPU that is known."""
-    told = "A card with a file under hardware/, your own measured devices among them."
-    return inputs.choice(where, name, "GPU", gpu_names(), default, told)
+    told = "Data centre first, then older, consumer, and devices measured here."
+    chosen = inputs.choice(where, "gpu", "GPU", cards(), DEFAULT_GPU, told)
+    where.caption(f"{_kind(chosen).capitalize()}: {told_of(chosen)}")
+    return chosen
 
 
-def model_choice(
-    where: Any, gpu: str, name: str = "model", default: str = DEFAULT_MODEL, *, also: str | None = None
-) -> str:
-    """A model by name or Hugging Face id, or one measured on the device; also: what else may be picked."""
-    names = (*measured_models(gpu), *model_names())
+def model_choice(where: Any, gpu: str) -> str:
+    """A model by name or Hugging Face id, one measured on the device, or the user's own."""
+    options = (*measured_models(gpu), *model_names(), OWN_MODEL)
     told = (
         "Sizes decide the time of a step. Pick a name, type a Hugging Face id "
         f"({_AN_ID}), or upload your own config.json: the last entry."
     )
-    options = names if also is None else (*names, also)
-    chosen = inputs.choice(where, name, "Model", options, default, told, typed=True)
+    chosen = inputs.choice(where, "model", "Model", options, DEFAULT_MODEL, told, typed=True)
     if chosen in options:
         return chosen
     # What is typed is never opened as a file: the app may be open to others.
@@ -174,11 +195,11 @@ def model_choice(
     return load_model(chosen).name
 
 
-def drafter_choice(where: Any, engine: str, name: str = "drafter", default: str = DEFAULT_DRAFTER) -> str:
+def drafter_choice(where: Any, engine: str) -> str:
     """What drafts: of the methods that the engine has; its first where it lacks the default."""
     options = tuple(method for method in drafter_names() if method in drafters_of(engine))
-    first = default if default in options else options[0]
-    return inputs.choice(where, name, "Drafter", options, first, "What proposes the candidates.")
+    first = DEFAULT_DRAFTER if DEFAULT_DRAFTER in options else options[0]
+    return inputs.choice(where, "drafter", "Drafter", options, first, "What proposes the candidates.")
 
 
 def drafters_of(engine: str) -> tuple[str, ...]:
@@ -189,18 +210,15 @@ def drafters_of(engine: str) -> tuple[str, ...]:
     return drafter_names() if terms is None else terms.drafters
 
 
-def acceptance_choice(
-    where: Any, drafter: str, name: str = "acceptance", default: str | None = None
-) -> str | None:
+def acceptance_choice(where: Any, drafter: str) -> str | None:
     """A profile, or rates as the user types them; None for what ships."""
     profiles = profiles_of(drafter)
-    typed = () if default is None or default in profiles else (default,)
     chosen = inputs.choice(
         where,
-        name,
+        "acceptance",
         "Acceptance",
-        (SHIPPED, *profiles, *typed),
-        default or SHIPPED,
+        (SHIPPED, *profiles),
+        SHIPPED,
         f"How often drafts are accepted: {_TYPED}. It depends on model, drafter and prompts: measure yours.",
         typed=True,
     )
@@ -218,12 +236,6 @@ def profiles_of(drafter: str) -> tuple[str, ...]:
     own = drafter_kind(drafter).profiles
     claimed = tuple(prefix for kind in others for prefix in kind.profiles if prefix not in own)
     return tuple(name for name in acceptance_names() if not name.startswith(claimed))
-
-
-def dtype_choice(where: Any, name: str = "dtype", default: str | None = None) -> str:
-    """A dtype, or the model's own."""
-    told = "Arithmetic of the linear layers. A device that was measured in one dtype alone takes that one."
-    return inputs.choice(where, name, "Dtype", DTYPES, default or PUBLISHED, told)
 
 
 def dtype_for(gpu: str, chosen: str) -> str | None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from medusa_sim.errors import DataError, SpecError
@@ -25,6 +27,15 @@ def config_bytes(name: str, content: bytes) -> bytes:
     """A config.json that the package can read. Raises DataError or SpecError."""
     model_of(checked(name, content))
     return content
+
+
+@contextmanager
+def as_file(name: str, content: bytes) -> Iterator[Path]:
+    """The content as a file that the package's readers take, gone afterwards; its name kept for messages."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / (Path(name).name[-80:] or "given.txt")
+        path.write_bytes(checked(name, content))
+        yield path
 
 
 def model_of(content: bytes) -> Model:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from charts.style import TEXT, Spec, base, category, quantity
+from charts.style import NEUTRAL, Spec, base, category, columns, quantity
 from medusa_sim.report.compare_chart import X_TITLE, Chart
 
 _SHAPES = {
@@ -21,12 +23,13 @@ def setups_chart(chart: Chart) -> Spec:
     names = [curve.name for curve in chart.curves]
     x = quantity("x", X_TITLE, scale={"type": "log", "nice": False, "padding": 20})
     y = quantity("y", chart.y_title, scale={"type": "log", "nice": False, "padding": 12})
+    legend = {**_LEGEND, **columns(1, 4), "values": [name for name in names if _is_told(name, names)]}
     colour = category(
-        "curve", None, sort=names, legend=_LEGEND,
+        "curve", None, sort=names, legend=legend,
         scale={"domain": names, "range": [curve.colour for curve in chart.curves]},
     )  # fmt: skip
     dash = category(
-        "curve", None, sort=names, legend=_LEGEND,
+        "curve", None, sort=names, legend=legend,
         scale={"domain": names, "range": [[1, 0] if curve.speculative else [2, 3] for curve in chart.curves]},
     )  # fmt: skip
     cards = list(dict.fromkeys(curve.gpu for curve in chart.curves))
@@ -58,8 +61,8 @@ def setups_chart(chart: Chart) -> Spec:
             "encoding": {"x": x, "y": y, "color": colour, "shape": shape, "tooltip": _TIPS},
         },
         {
-            "data": {"values": [point for point in points if point["drafts"]]},
-            "mark": {"type": "text", "align": "left", "dx": 6, "dy": -6, "fontSize": 10},
+            "data": {"values": _named(points)},
+            "mark": {"type": "text", "align": "left", "dx": 7, "dy": 8, "fontSize": 11},
             "encoding": {"x": x, "y": y, "text": {"field": "label"}},
         },
     ]  # fmt: skip
@@ -67,7 +70,7 @@ def setups_chart(chart: Chart) -> Spec:
         layers.append(
             {
                 "data": {"values": [{"x": chart.target}]},
-                "mark": {"type": "rule", "color": TEXT, "strokeDash": [6, 3]},
+                "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1.5, "strokeDash": [6, 3]},
                 "encoding": {"x": x},
             }
         )
@@ -76,11 +79,37 @@ def setups_chart(chart: Chart) -> Spec:
         layers.append(
             {
                 "data": {"values": [{"x": one.x, "y": one.y}]},
-                "mark": {"type": "point", "filled": False, "size": 260, "strokeWidth": 2, "color": TEXT},
+                "mark": {"type": "point", "filled": False, "size": 260, "strokeWidth": 3, "color": NEUTRAL},
                 "encoding": {"x": x, "y": y},
             }
         )
     return base(380, layer=layers)
+
+
+def _is_told(name: str, names: Sequence[str]) -> bool:
+    """Whether the legend has a curve: the dotted one of a card goes without saying beside its solid one."""
+    return name.partition(", ")[0] not in names or ", " not in name
+
+
+_APART = {"x": 0.12, "y": 0.05}
+"""Of an axis, between the names of two points."""
+
+
+def _named(points: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Points that nothing at all beats, those that stand far enough from each other for a name."""
+    kept: list[Mapping[str, Any]] = []
+    if not points:
+        return kept
+    spans = {axis: [math.log(point[axis]) for point in points] for axis in ("x", "y")}
+    wide = {axis: (max(span) - min(span)) or 1.0 for axis, span in spans.items()}
+
+    def apart(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+        return any(abs(math.log(one[axis] / other[axis])) > _APART[axis] * wide[axis] for axis in wide)
+
+    for point in sorted(points, key=lambda point: not point["chosen"]):
+        if (point["on_frontier"] or point["chosen"]) and all(apart(point, other) for other in kept):
+            kept.append(point)
+    return kept
 
 
 _TIPS = [

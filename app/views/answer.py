@@ -21,6 +21,7 @@ from medusa_sim.plan.quantities import count_table
 from medusa_sim.report.numbers import duration, significant, times, with_prefix
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table
+from views.server import judged
 from views.verdict import verdict_of
 
 if TYPE_CHECKING:
@@ -121,6 +122,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
             _gains(answer, row, told)
             _breakdown(answer, row, set_up)
             _detail(answer, row, set_up, told)
+            judged(set_up, batch)
 
 
 def _figures(answer: Recommendation, row: ScheduleRow, request: RequestLatency | None) -> None:

@@ -1,225 +1,186 @@
-"""Compare: up to four set-ups side by side over batch."""
+"""Which GPU?: the set-up that meets a target at the least cost, what nothing beats, and what was refused."""
 
 from __future__ import annotations
 
-import dataclasses
-from typing import Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 import answers
 import inputs
 import show
 import sidebar
 import streamlit as st
-from charts.compare import compare_chart
-from chosen import SetUp, ships
+from charts.setups import setups_chart
+from chosen import SetUp
 
-from medusa_sim.errors import MedusaSimError
-from medusa_sim.report.numbers import times
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
+from medusa_sim.report.compare_chart import chart_of
+from medusa_sim.report.compare_text import (
+    MOST_ROWS,
+    compare_values,
+    frontier_table,
+    refused_lines,
+    rows_table,
+    sentence,
+    told_of_prices,
+)
+from medusa_sim.report.numbers import significant
+from medusa_sim.setups.question import COLUMN
+from medusa_sim.setups.setup import ENGINES, GPUS, PLAIN
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter.registry import drafter_kind
+from medusa_sim.units import KILO
 
-_MOST = 4
-_BATCHES = (1, 2, 4, 8, 16, 32, 64)
-_GPUS = ("h100-sxm", "h200-sxm", "l40s")
-_ENGINES = ("vllm", "sglang", "tensorrt-llm", "cuda-graph")
-_SAME = "as set-up 1"
-_WHAT = ("speedup", "tokens_per_s", "ms_per_token")
-_PHONE = ("batch", "drafts", "speedup", "tokens/s", "ms a token")
+if TYPE_CHECKING:
+    from medusa_sim.setups.comparison import Comparison
+
+_CARDS = ("h100-sxm", "h200-sxm", "b200", "b300", "a100-80gb-sxm", "l40s")
+"""Those often rented: the first answer comes soon."""
+_TARGET, _MOST = 50, 100_000
+_LONGEST = 131_072
+_PROMPT, _OUTPUT = int(LOAD_PROMPT_TOKENS), int(LOAD_OUTPUT_TOKENS)
+_AXES = {
+    "cost": "usd_per_million_tokens",
+    "tokens/s a GPU": "tokens_per_s_per_gpu",
+    "energy": "joule_per_token",
+    "tokens/s a megawatt": "tokens_per_s_per_mw",
+}
+"""What the chart may show, and the column that has it."""
+_PHONE = ("", "set-up", "tokens/s/user", "$/M tokens")
 
 
 def page(set_up: SetUp) -> None:
-    """The first set-up is the sidebar's; the others are it but for what their column says."""
-    st.title("Set-ups side by side", anchor=False)
-    headline = st.container()  # the answer stands above its inputs
-    left, right = st.columns(2)
-    count = inputs.whole(left, "setups", "Set-ups", 1, _MOST, 2, "The first is the one of the sidebar.")
-    what = inputs.choice(right, "what", "Show", _WHAT, "speedup", "What the chart shows.")
-    set_ups = [set_up, *_others(set_up, count)]
-    show.ignored_note()
-    rows = _rows(set_ups)
-    if not rows:
-        return
+    """The sentence first; the target and what may be chosen below it."""
+    st.title("Which GPU?", anchor=False)
+    note, headline, asking = (st.container() for _ in range(3))
+    with asking:
+        asked = _asked(set_up)
     with headline:
-        _answer(rows)
-    plain = {"tokens_per_s": "plain_tokens_per_s", "ms_per_token": "plain_ms_per_token"}.get(what)
-    titles = {
-        "speedup": "speedup over plain decoding",
-        "tokens_per_s": "tokens/s",
-        "ms_per_token": "ms a token",
-    }
-    searched = ["--batch", "1..64", "--by-count"]
-    commands = [show.command(["recommend", *each.options, *searched, "--format", "csv"]) for each in set_ups]
+        with show.progress("set-ups") as advance:
+            answer = answers.set_ups_for(set_up, asked, advance)
+        _answer(answer)
+    _chart(answer, show.command(["compare", *asked.options(set_up), "--format", "csv"]))
+    _launch(answer)
+    if len(others := answer.runners_up.head(MOST_ROWS)):
+        st.subheader("Not told apart from it", anchor=False)
+        st.caption(f"{len(answer.runners_up)} set-ups within the 80 % interval; the best first.")
+        show.text_table(rows_table(others, ""), phone=_PHONE)
+    st.subheader("Nothing is both faster for the user and better", anchor=False)
+    show.text_table(frontier_table(answer), phone=_PHONE)
+    with st.expander(f"Refused: {len(answer.refused)}"):
+        st.markdown("\n".join(f"- {show.in_words(line)}" for line in refused_lines(answer)) or "Nothing.")
+    with st.expander("What it rests on"):
+        lines = (*answer.warnings, *told_of_prices(answer))
+        st.markdown("\n".join(f"- {show.in_words(line)}" for line in lines))
+    with note:
+        show.ignored_note()
+
+
+def _asked(set_up: SetUp) -> answers.CompareQuestion:
+    """Target and traffic, then what may be chosen: by default the sidebar's drafter and engine."""
+    first, second, third, last = st.columns(4)
+    target = inputs.number(
+        first, "target", "Tokens/s a user", 1, _MOST, _TARGET, "The slowest stream allowed."
+    )
+    told = "Of a request, in the mean."
+    prompt = inputs.number(second, "prompts", "Prompt tokens", 1, _LONGEST, _PROMPT, told)
+    output = inputs.number(third, "outputs", "Output tokens", 1, _LONGEST, _OUTPUT, told)
+    told = "Cost where every card has a price, else tokens/s a GPU."
+    measure = inputs.choice(last, "measure", "Save", tuple(COLUMN), "cost", told)
+    with st.expander("What may be chosen"):
+        gpus = inputs.several(
+            st, "cards", "Cards", sidebar.cards(), _CARDS, "Of every kind; more take longer."
+        )
+        left, middle, right = st.columns(3)
+        near = [str(count) for count in GPUS if set_up.tp <= 2 * count <= 4 * set_up.tp] or ["8"]
+        counts = inputs.several(
+            left, "copies", "GPUs of a copy", tuple(map(str, GPUS)), near, "Of one copy of the model."
+        )
+        own = next((name for name in ENGINES if set_up.engine.startswith(name)), ENGINES[0])
+        engines = inputs.several(middle, "engines", "Engines", ENGINES, (own,), "Serving engines.")
+        dtypes = tuple(dict.fromkeys((answers.model_of(set_up).form, "fp8", "nvfp4")))
+        weights = inputs.several(
+            right, "weights", "Weights", dtypes, dtypes[:2], "Other weights may answer worse."
+        )
+        st.caption(
+            "Memory and bandwidth: " + "; ".join(f"{gpu} {sidebar.told_of(gpu)}" for gpu in gpus) + "."
+        )
+    return answers.CompareQuestion(
+        target=target, prompt_tokens=prompt, output_tokens=output, measure=measure, gpus=gpus,
+        counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
+    )  # fmt: skip
+
+
+def _answer(answer: Comparison) -> None:
+    """The winner in a sentence, and its numbers."""
+    chosen, plain = answer.chosen, answer.chosen_plain
+    if chosen is None:
+        st.error(show.in_words(sentence(answer)), icon=":material/do_not_disturb_on:")
+        return
+    cards, _, rest = sentence(answer).partition(", ")
+    st.success(f"**{show.in_words(cards)}**, {show.in_words(rest)}", icon=":material/memory:")
+
+    def figure(label: str, column: str, form: str, meaning: str) -> show.Figure:
+        def told(row: Mapping[str, Any]) -> str:
+            value = float(row[column])
+            return form.format(f"{value:,.0f}" if value >= KILO else significant(value, 3))
+
+        return show.Figure(label, told(chosen), None if plain is None else f"{told(plain)} without", meaning)
+
+    show.figures(
+        *(
+            figure(label, column, form, meaning)
+            for label, column, form, meaning in (
+                ("A million tokens", "usd_per_million_tokens", "${}", "Output tokens, at the price below."),
+                ("Tokens/s a user", "tokens_per_s_per_user", "{}", "Of one stream, at the batch chosen."),
+                ("Tokens/s a GPU", "tokens_per_s_per_gpu", "{}", "Output tokens of all requests."),
+                ("First token", "ttft_ms", "{} ms", "The prompt alone, without queueing."),
+                ("Joules a token", "joule_per_token", "{}", "All GPUs together."),
+            )
+            if float(chosen[column]) == float(chosen[column])  # nan: no price, or no known power
+        ),
+        width=165,
+    )
+
+
+def _chart(answer: Comparison, told: str) -> None:
+    known = [name for name, column in _AXES.items() if answer.table[column].notna().any()]
+    first = next(name for name in known if _AXES[name] == answer.column)
+    what = inputs.one_of(st, "axis", "Against tokens/s a user", tuple(known), first)
     import pyarrow as pa
 
-    table = pa.Table.from_pylist([{"set_up": name, **row} for name, found in rows.items() for row in found])
-    caption = "Each batch with the count of its schedule; batches that do not fit in memory are left out. "
-    caption += "Bars: 80 % intervals." if plain is None else "Thin lines: plain decoding."
     show.chart(
-        compare_chart(
-            rows, what, titles[what], plain, ("speedup_low", "speedup_high") if plain is None else None
-        ),
-        name="compare",
-        caption=caption,
-        told="\n".join(commands),
-        rows=table,
-        alt="Lines of the set-ups over batch",
-    )
-    for name, found in rows.items():
-        st.markdown(f"**{name}**")
-        show.table([_told(row) for row in found], _PHONE)
-
-
-def _rows(set_ups: list[SetUp]) -> dict[str, list[dict[str, Any]]]:
-    """Answers by name; a set-up without one says why and leaves the others alone."""
-    found = {}
-    known: set[str] = set()
-    for name, each in zip(_names(set_ups), set_ups, strict=True):
-        try:
-            found[name] = answers.by_batch(each, _BATCHES)
-        except MedusaSimError as error:
-            st.error(show.in_words(f"{name}: {error}"), icon=":material/error:")
-            continue
-        told = answers.scenario_of(each).warnings
-        show.warn(*(line for line in told if line not in known))
-        known |= set(told)
-    return found
-
-
-def _others(first: SetUp, count: int) -> list[SetUp]:
-    """Set-ups 2 to `count`, a column each: another GPU, another engine, another drafter, else another GPU."""
-    found = []
-    columns = st.columns(_MOST)
-    with columns[0]:
-        _first(first)
-    cards = iter(name for name in _GPUS if name != first.gpu)
-    engine = _other_engine(first)
-    drafter = _other_drafter(first)
-    for i, column in enumerate(columns[1:count]):
-        varied = {1: "engine" if engine else "gpu", 2: "drafter" if drafter else "gpu"}.get(i, "gpu")
-        with column:
-            found.append(
-                _asked(
-                    first,
-                    i + 2,
-                    gpu=next(cards) if varied == "gpu" else first.gpu,
-                    engine=engine if varied == "engine" and engine else first.engine,
-                    drafter=drafter if varied == "drafter" and drafter else first.drafter,
-                )
-            )
-    return found
-
-
-def _other_engine(first: SetUp) -> str | None:
-    """The first other engine that runs the drafter."""
-    names = (load_runtime(name).name for name in _ENGINES)
-    same = load_runtime(first.runtime).library
-    runs = (name for name in names if first.drafter in sidebar.drafters_of(name))
-    return next((name for name in runs if load_runtime(name).library != same), None)
-
-
-def _other_drafter(first: SetUp) -> str | None:
-    """The first other drafter of the engine of which an acceptance is known for the model."""
-    known = sidebar.drafters_of(first.engine)
-    return next((name for name in known if name != first.drafter and ships(name, first.model)), None)
-
-
-def _asked(first: SetUp, number: int, *, gpu: str, engine: str, drafter: str) -> SetUp:
-    """One set-up as its column says, the first where it says nothing else."""
-    st.markdown(f"**Set-up {number}**")
-    gpu = sidebar.gpu_choice(st, f"gpu{number}", default=gpu)
-    model = sidebar.model_choice(st, gpu, f"model{number}", default=_SAME, also=_SAME)
-    engine = sidebar.engine_choice(st, f"engine{number}", default=engine)
-    drafter = sidebar.drafter_choice(st, engine, f"drafter{number}", default=drafter)
-    acceptance = sidebar.acceptance_choice(
-        st, drafter, f"acceptance{number}", default=first.acceptance if drafter == first.drafter else None
-    )
-    dtype = sidebar.dtype_choice(st, f"dtype{number}", default=first.dtype)
-    draft_model = first.draft_model or "llama-68m"
-    return dataclasses.replace(
-        first,
-        gpu=gpu,
-        model=first.model if model == _SAME else model,
-        engine=engine,
-        drafter=drafter,
-        draft_model=draft_model if drafter_kind(drafter).takes_draft_model else None,
-        heads=first.heads if drafter == first.drafter else None,
-        acceptance=acceptance,
-        config=first.config if model == _SAME else None,
-        dtype=sidebar.dtype_for(gpu, dtype),
+        setups_chart(chart_of(answer, _AXES[what])),
+        name="setups",
+        caption="What nothing beats of each card: solid with speculation, dotted without; bands: 80 %. "
+        "Points are batches, named requests/drafts; dashed: the target; ringed: the answer.",
+        told=told,
+        rows=pa.Table.from_pandas(answer.table, preserve_index=False),
+        values=lambda: compare_values(answer),
+        alt="Curves of the cards: worth against tokens per second of a user",
     )
 
 
-def _first(first: SetUp) -> None:
-    """What the sidebar says, beside the set-ups that it is compared with."""
-    st.markdown("**Set-up 1** :small[(the sidebar)]")
-    told = {
-        "GPU": first.gpu,
-        "Model": first.model,
-        "Engine": first.engine,
-        "Drafter": first.drafter,
-        "Acceptance": first.acceptance or sidebar.SHIPPED,
-        "Dtype": first.dtype or sidebar.PUBLISHED,
-    }
-    st.markdown("\n\n".join(f":small[{name}]  \n{value}" for name, value in told.items()))
-
-
-def _names(set_ups: list[SetUp]) -> list[str]:
-    """Number, GPU, and what else differs between them."""
-    parts = [
-        [each.gpu, each.model, each.engine, each.drafter, each.acceptance or "", each.dtype or ""]
-        for each in set_ups
-    ]
-    differs = [len(set(column)) > 1 for column in zip(*parts, strict=True)]
-    differs[0] = True
-    kept = [[word for word, is_told in zip(row, differs, strict=True) if is_told and word] for row in parts]
-    return [f"{i + 1}: {', '.join(words)}" for i, words in enumerate(kept)]
-
-
-def _answer(rows: dict[str, list[dict[str, Any]]]) -> None:
-    """Which is fastest for one user, and which for the card."""
-    fitting = {name: [row for row in found if row["fits_memory"]] for name, found in rows.items()}
-    fitting = {name: found for name, found in fitting.items() if found}
-    if not fitting:
-        st.error("No set-up fits in memory at any batch shown.")
+def _launch(answer: Comparison) -> None:
+    """The command that starts the chosen set-up, and a way to take it to the other pages."""
+    row = answer.chosen
+    if row is None:
         return
-    first = min(fitting, key=lambda name: float(fitting[name][0]["ms_per_token"]))
-    most = max(fitting, key=lambda name: max(float(row["tokens_per_s"]) for row in fitting[name]))
-    gains = max(fitting, key=lambda name: float(fitting[name][0]["speedup"]))
-    quickest, top = fitting[first][0], max(fitting[most], key=lambda row: float(row["tokens_per_s"]))
-    show.figures(
-        show.Figure(
-            "Fastest for one user",
-            f"{quickest['ms_per_token']:.2f} ms a token",
-            first,
-            "Least time a token and user at the smallest batch that fits.",
-        ),
-        show.Figure(
-            "Most tokens/s",
-            f"{top['tokens_per_s']:,.0f}",
-            f"{most}, batch {top['batch']}",
-            "Largest throughput of any batch shown that fits.",
-        ),
-        show.Figure(
-            "Gains most at batch 1",
-            times(float(fitting[gains][0]["speedup"])),
-            gains,
-            "Largest speedup over plain decoding at the smallest batch that fits.",
-        ),
-        width=275,
-    )
+    from medusa_sim.export.launch import chosen_command
 
-
-def _told(row: dict[str, Any]) -> dict[str, Any]:
-    """A batch of a set-up as text."""
-    drafts = "off" if row["candidates"] == 1 else str(row["drafts"])
-    return {
-        "batch": row["batch"],
-        "drafts": drafts if row["fits_memory"] else "no room",
-        "candidates": row["candidates"],
-        "speedup": times(row["speedup"]),
-        "80 %": f"{row['speedup_low']:.2f}-{row['speedup_high']:.2f}",
-        "tokens/s": f"{row['tokens_per_s']:,.0f}",
-        "plain": f"{row['plain_tokens_per_s']:,.0f}",
-        "ms a token": f"{row['ms_per_token']:.2f}",
-        "largest batch": row["max_batch"],
-    }
+    st.subheader("Launch it", anchor=False)
+    try:
+        with st.spinner("Writing the command"):
+            st.code(chosen_command(answer, row), language="sh", wrap_lines=True)
+    except UsageError as error:  # what an engine cannot be told is an answer here
+        st.info(show.in_words(str(error)))
+    given = answer.scenario(row).arguments
+    taken = {
+        "gpu": row["gpu"], "model": str(answer.model.name), "runtime": load_runtime(row["engine"]).name,
+        "tp": int(row["tp"]), "ep": bool(row["ep"] > 1), "dtype": given.dtype or sidebar.PUBLISHED,
+        "weight_dtype": given.weight_dtype or sidebar.SAME,
+    }  # fmt: skip
+    if row["drafter"] != PLAIN:
+        taken["drafter"] = row["drafter"]
+    st.button("Use this set-up on the other pages", on_click=sidebar.take, args=(taken,), type="tertiary",
+              icon=":material/input:", help="The sidebar takes it.")  # fmt: skip

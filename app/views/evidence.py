@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import answers
 import inputs
@@ -287,7 +287,7 @@ def _published() -> None:
     frame = target.frame
     import pyarrow as pa
 
-    shown = {"name": name, "told": show.command(["reproduce", name, "--format", "csv"])}
+    shown: dict[str, Any] = {"name": name, "told": show.command(["reproduce", name, "--format", "csv"])}
     rows = pa.Table.from_pandas(frame, preserve_index=False)
     caption = f"{target.source}. {target.caveat}"
     if "speedup_fixed" in frame:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import math
 import shlex
 from typing import Any
 
@@ -18,7 +19,7 @@ import pandas as pd
 import pyarrow as pa
 import show
 import uploads
-from charts import answer, compare, roofline, tornado, tree, validation
+from charts import answer, roofline, tornado, tree, validation
 from charts.style import Spec
 from chosen import SetUp
 from conftest import Opened, commands, csv_rows, metrics, printed, tables, text_of
@@ -33,6 +34,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
 from medusa_sim.plan.at_batch import at_batch, gains_by_batch, scheduled_at, scheduled_counts, steps_at
 from medusa_sim.plan.quantities import count_table
+from medusa_sim.report.numbers import significant
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
@@ -163,46 +165,48 @@ def test_own_paths_and_widths(opened: Opened) -> None:
     assert "at least one guess" in page.error[0].value
 
 
-def test_compare_shows_each_set_up_as_recommend_answers(opened: Opened) -> None:
-    page = opened(
-        "compare", setups=3, gpu2="h200-sxm", drafter3="ngram", acceptance3="0.6", model3="llama-3-8b"
+EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3"}
+FEW = {"cards": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
+
+
+def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
+    page = opened("compare", **EIGHT_B, **FEW, target=60)
+    asked = answers.CompareQuestion(
+        target=60, prompt_tokens=512, output_tokens=256, measure="cost", gpus=("h100-sxm", "l40s"),
+        counts=(1,), engines=("vllm",), weight_dtypes=("bf16",),
+    )  # fmt: skip
+    found = answers.set_ups_for(set_up(**EIGHT_B), asked)
+    assert found.chosen is not None
+    assert page.success[0].value.replace("**", "").startswith(f"1 x {found.chosen['gpu']}, bf16, vllm")
+    assert metrics(page)["Tokens/s a user"] == significant(found.chosen["tokens_per_s_per_user"], 3)
+    rows = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim compare"))))
+    assert len(rows) == len(found.table)
+    assert [float(row["usd_per_million_tokens"]) for row in rows] == pytest.approx(
+        found.table.usd_per_million_tokens.tolist()
     )
-    assert len(tables(page)) == 3
-    row = scheduled_at(answers.recommendation(set_up(gpu="h200-sxm"), 64), 8, 1024)
-    mine = tables(page)[1].set_index("batch").loc["8"]
-    assert mine["speedup"] == f"{row.speedup:.2f}x"
-    assert mine["candidates"] == str(row.candidates)
-    assert "2: h200-sxm" in text_of(page)
-    page = opened("compare", gpu2="h200-sxm")
-    page.selectbox(key="gpu2").set_value("a40").run()
-    assert not page.exception
-    assert "2: a40" in text_of(page)
-    assert "2: h200-sxm" not in text_of(page)
+    chosen = [row for row in rows if row["chosen"].lower() == "true"]
+    assert [row["gpu"] for row in chosen] == [found.chosen["gpu"]]
 
 
-@pytest.mark.parametrize(
-    "url",
-    [
-        {"model": "llama-3.1-8b", "drafter": "eagle3", "gpu": "h100-sxm"},
-        {"model": "qwen3-8b", "drafter": "ngram", "acceptance": "0.5", "gpu": "l40s", "dtype": "fp16"},
-        {"runtime": "sglang-0.5", "model": "deepseek-r1", "drafter": "mtp", "gpu": "h200-sxm", "tp": 8},
-    ],
-)
-def test_other_set_ups_are_the_first_varied(opened: Opened, url: dict[str, Any]) -> None:
-    page = opened("compare", setups=4, **url)
-    told = [line for line in commands(page) if line.startswith("medusa-sim recommend")]
-    assert len(set(told)) == len(told) == 4
-    for line in told:
-        assert f"--model {url['model']}" in line
-        assert ("--tp 8" in line) == ("tp" in url)
+def test_which_gpu_says_what_cannot_be(opened: Opened) -> None:
+    page = opened("compare", **EIGHT_B, **FEW, target=100_000)
+    assert "No set-up of llama-3.1-8b keeps the limits" in page.error[0].value
+    assert chart_specs(page), "what can be had is drawn all the same"
+    refused = opened("compare", **EIGHT_B, cards="a100-80gb-sxm", copies="1", weights="bf16,fp8")
+    assert "the card has no fp8 arithmetic" in text_of(refused)
 
 
-@pytest.mark.parametrize("what", ["speedup", "tokens_per_s", "ms_per_token"])
-def test_compare_charts_every_quantity(opened: Opened, what: str) -> None:
-    opened("compare", what=what)
-    rows = {"1: a": answers.by_batch(set_up(), (1, 8)), "2: b": answers.by_batch(set_up(gpu="l40s"), (1, 8))}
-    spec = compare.compare_chart(rows, what, "t", "plain_tokens_per_s", ("speedup_low", "speedup_high"))
-    drawn(spec)
+@pytest.mark.parametrize("axis", ["tokens/s a GPU", "energy", "tokens/s a megawatt"])
+def test_which_gpu_draws_every_axis(opened: Opened, axis: str) -> None:
+    drawn(chart_specs(opened("compare", **EIGHT_B, **FEW, axis=axis))[0])
+
+
+def test_names_of_points_do_not_stand_on_each_other(opened: Opened) -> None:
+    spec = chart_specs(opened("compare", **EIGHT_B))[0]
+    texts = next(layer for layer in spec["layer"] if layer["mark"].get("type") == "text")["data"]["values"]
+    assert 2 < len(texts) < 20
+    logs = [(math.log(point["x"]), math.log(point["y"])) for point in texts]
+    assert len(set(logs)) == len(logs)
 
 
 def test_validation_scores_are_the_commands(opened: Opened) -> None:
@@ -368,26 +372,10 @@ def test_a_device_measured_in_one_dtype_takes_it(opened: Opened) -> None:
     assert printed(command)
 
 
-def test_one_set_up_without_an_answer_leaves_the_others(opened: Opened) -> None:
-    page = opened("compare", setups=2, dtype2="fp32", gpu2="h100-sxm")
-    assert page.error[0].value.startswith("2: h100-sxm")
-    assert chart_specs(page)
-
-
-def test_compare_prints_commands_with_its_numbers(opened: Opened) -> None:
-    page = opened("compare", setups=1)
-    command = next(line for line in commands(page) if line.startswith("medusa-sim recommend"))
-    curve = [row for row in csv_rows(printed(command)) if row["batch"] == "4"]
-    shown = tables(page)[-1].set_index("batch").loc["4"]
-    told = next(row for row in curve if row["candidates"] == shown["candidates"])
-    assert shown["speedup"] == f"{float(told['speedup']):.2f}x"
-    assert shown["drafts"] == told["drafts"]
-
-
 def test_acceptance_of_another_model_is_told(opened: Opened) -> None:
     line = "cceptance medusa1-vicuna-7b was measured on another model"
     assert line in text_of(opened("answer", model="qwen3-8b"))
-    assert line in text_of(opened("compare", model2="qwen3-8b"))
+    assert line in text_of(opened("compare", model="qwen3-8b", drafter="medusa", **FEW))
     assert line not in text_of(opened("answer"))
 
 

@@ -1,0 +1,88 @@
+"""A running engine beside its prediction: what a log or a metrics page says, taken over and judged."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import answers
+import show
+import streamlit as st
+import uploads
+from chosen import SetUp
+
+from medusa_sim.acceptance.engine_counters import combined
+from medusa_sim.acceptance.engine_records import read_counts
+from medusa_sim.calibrate.engine_run import engine_run
+from medusa_sim.errors import MedusaSimError
+from medusa_sim.plan.check import check
+from medusa_sim.report.check_text import Checked
+
+if TYPE_CHECKING:
+    from medusa_sim.acceptance.engine_counters import AcceptanceCounts
+
+_TOLD = (
+    "A /metrics page of vLLM, a result of a load generator (vllm bench serve, SGLang, AIPerf), acceptance "
+    "histograms as JSON, or a log of vLLM or llama.cpp."
+)
+
+
+def judged(set_up: SetUp, batch: int) -> None:
+    """What a file or a pasted text of the user's engine says; batch: in flight, where it says none."""
+    with st.expander("Your running engine: paste or upload its log, metrics page or benchmark"):
+        given = st.file_uploader("File", key="engine_file", help=_TOLD)
+        pasted = st.text_area("Or its text", key="engine_text", height=90, placeholder=_TOLD)
+        if given is None and not pasted.strip():
+            return
+        name, content = ("pasted.txt", pasted.encode()) if given is None else (given.name, given.getvalue())
+        try:
+            with uploads.as_file(name, content) as path:
+                _read(set_up, path, batch)
+        except MedusaSimError as error:
+            st.error(show.in_words(str(error)), icon=":material/error:")
+
+
+def _read(set_up: SetUp, path: Path, batch: int) -> None:
+    """Acceptance where it is counted; the verdict where a speed is."""
+    counts: AcceptanceCounts | None = None
+    unread: MedusaSimError | None = None
+    try:
+        counts = combined(read_counts(path))
+    except MedusaSimError as error:  # a benchmark's result may hold none
+        unread = error
+    scenario = answers.scenario_of(set_up)
+    taken: dict[str, str | int] = {}
+    if counts is not None:
+        taken["acceptance"] = ",".join(f"{share:.3f}" for share in counts.shares.tolist())
+    verdict: Checked | None = None
+    why = ""
+    for files, more in (((path,), {}), ((), {}), ((), {"batch": batch})):
+        try:
+            verdict = Checked(check=check(*engine_run(scenario, files, None if files else counts, **more)))
+            break
+        except MedusaSimError as error:
+            why = str(error)
+    if verdict is not None:
+        run = verdict.check.run
+        taken |= {"batch": run.batch} if run.batch <= 64 else {}
+        taken |= {"seq": run.seq_len} if verdict.check.scenario.traffic is not None else {}
+        tell = st.success if verdict.is_inside else st.warning
+        tell(show.in_words(verdict.sentence))
+    elif unread is not None:
+        raise unread
+    if counts is not None:
+        st.markdown(
+            f"{counts.engine} counted {counts.steps:,} steps, {counts.tokens_per_step:.2f} tokens a step; "
+            f"acceptance by position {taken['acceptance']}."
+        )
+    if verdict is None:
+        st.caption(f"No verdict on its speed: {show.in_words(why)}")
+    told = ", ".join({"acceptance": "acceptance", "batch": "batch", "seq": "context"}[name] for name in taken)
+    if taken:
+        st.button(f"Take over {told}", on_click=_take, args=(taken,), icon=":material/input:")
+
+
+def _take(values: dict[str, str | int]) -> None:
+    """Put them into the page's own inputs: the callback of a button."""
+    for name, value in values.items():
+        st.session_state[name] = value
