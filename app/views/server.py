@@ -37,7 +37,12 @@ def judged(set_up: SetUp, batch: int) -> None:
         name, content = ("pasted.txt", pasted.encode()) if given is None else (given.name, given.getvalue())
         try:
             with uploads.as_file(name, content) as path:
-                _read(set_up, path, batch)
+                try:
+                    _read(set_up, path, batch)
+                except MedusaSimError as error:  # the folder is ours, the name the user's
+                    st.error(
+                        show.in_words(str(error).replace(f"{path.parent}/", "")), icon=":material/error:"
+                    )
         except MedusaSimError as error:
             st.error(show.in_words(str(error)), icon=":material/error:")
 
