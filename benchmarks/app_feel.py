@@ -7,7 +7,7 @@ Beside them the seconds of CPU that the server took for each: those hold on a bu
 
 Asked: 2 s and 300 ms, medians. The server has served one page before; every opening is a fresh window.
 Needs Chromium and its driver (`make test-browser` installs them). --pictures writes screenshots instead: the
-page Choose, and one sheet a theme with every page as wide as a screen and as a phone.
+page Answer, and one sheet a theme with every page as wide as a screen and as a phone.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ IDLE = "return document.querySelector('[data-testid=stApp]').dataset.testScriptS
 DRAWN = "return !document.querySelector('[data-testid=stSkeleton]')"
 _EAGLE = "gpu=h100-sxm&model=llama-3.1-8b&drafter=eagle3"
 PAGES = {
-    "choose": f"?{_EAGLE}&batch=4",
+    "answer": f"?{_EAGLE}&batch=4",
     "load": f"load?{_EAGLE}&tpot=12",
-    "tree": "tree?size=32",
-    "compare": f"compare?{_EAGLE}&setups=3",
-    "roofline": f"roofline?{_EAGLE}&against=l40s",
-    "validation": "validation",
+    "compare": f"compare?{_EAGLE}",
+    "change": f"?{_EAGLE}&batch=4&look=what+would+change+it",
+    "tree": "tree?size=32&runtime=cuda-graph",
+    "evidence": "evidence?preset=defaults",
 }
 SCREEN, PHONE = 1280, 390
 SHEET_HEIGHT = 1500
@@ -173,10 +173,10 @@ def _changed_s(driver: webdriver.Chrome, process: int, act: Callable[[], None]) 
 
 
 def pictures(address: str, folder: Path) -> None:
-    """`choose.png`, and `app-light.png` and `app-dark.png` with every page at both widths."""
+    """`answer.png`, and `app-light.png` and `app-dark.png` with every page at both widths."""
     folder.mkdir(parents=True, exist_ok=True)
-    whole = _picture(address, PAGES["choose"], SCREEN, 1900, dark=False)
-    whole.quantize(256, dither=Image.Dither.NONE).save(folder / "choose.png", optimize=True)
+    whole = _picture(address, PAGES["answer"], SCREEN, 1900, dark=False)
+    whole.quantize(256, dither=Image.Dither.NONE).save(folder / "answer.png", optimize=True)
     for theme in ("light", "dark"):
         shown = [
             _picture(address, path, width, SHEET_HEIGHT, dark=theme == "dark")

@@ -28,7 +28,7 @@ _LOCAL = ("localhost", "127.0.0.1", "::1")
 )
 @click.option("--browser/--no-browser", default=True, show_default=True, help="Open a browser window.")
 def app(port: int, address: str, *, browser: bool) -> None:
-    """Explore in a browser: choose, roofline, trees, comparisons, validation, sources.
+    """Explore in a browser: the answer, under load, which GPU, evidence.
 
     Needs Streamlit (pip install 'medusa-sim[app]'). Nothing leaves this machine. Ctrl-C ends it.
     """
