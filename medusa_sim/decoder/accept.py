@@ -44,21 +44,22 @@ class TreeShape:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Draft:
-    """Candidates of one step. n nodes, the root (already emitted, not yet in the cache) first.
-
-    tokens: (batch, n). parents: (batch, n), -1 for the root and for unused nodes, a parent before its
-    children, siblings in the order in which they are to be tried; or, where all trees are alike, their
-    shape. depths, mask: (batch, n) and (batch, n, n), or without the batch where all trees are alike. laws:
-    from which the children of a node were drawn: (batch, n, vocab) fp64, or None where drafting is
-    deterministic.
-    """
+    """Candidates of one step: n nodes, the root (already emitted, not yet in the cache) first."""
 
     tokens: Tensor
+    """(batch, n)."""
     parents: Tensor | TreeShape
+    """(batch, n), -1 for the root and unused nodes, a parent before its children, siblings as they are tried; the
+    shape where all trees are alike.
+    """
     depths: Tensor
+    """(batch, n), or (n,) where all trees are alike."""
     mask: Tensor
+    """(batch, n, n), or (n, n): which nodes each node sees."""
     laws: Tensor | None = None
+    """(batch, n, vocab) fp64: what the children of a node were drawn from; None: drafts are certain."""
     rule: Rule = "recursive"
+    """How rejection treats siblings."""
 
     @property
     def shapes(self) -> list[TreeShape]:

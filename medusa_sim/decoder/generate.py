@@ -55,19 +55,18 @@ SEED_MAX = 2**32 - 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GenerationSettings:
-    """When to stop and how to choose. Temperature 0 is greedy, whatever the acceptance rule.
-
-    `draw_typical`: under typical acceptance the token after the kept path is drawn and not the argmax.
-    """
+    """When to stop and how to choose."""
 
     max_new_tokens: int
     temperature: float = 0.0
+    """0 is greedy, whatever the acceptance rule."""
     acceptance: Acceptance = "rejection"
     epsilon: float = EPSILON
     delta: float = DELTA
     seed: int = 0
     stop_at_end_of_text: bool = True
     draw_typical: bool = False
+    """Under typical acceptance: draw the token after the kept path instead of taking the argmax."""
 
     @property
     def rule(self) -> Acceptance:
@@ -77,11 +76,13 @@ class GenerationSettings:
 
 @dataclass(slots=True)
 class Generation:
-    """What one sequence got: `accepted_lengths[i]` draft tokens in step i, `steps` steps in all."""
+    """One sequence and its steps."""
 
     prompt: list[int]
     token_ids: list[int] = field(default_factory=list)
+    """New tokens."""
     accepted_lengths: list[int] = field(default_factory=list)
+    """Draft tokens that each step kept."""
 
     @property
     def steps(self) -> int:
@@ -96,14 +97,14 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class GenerationRun:
-    """A batch's sequences and wall times in seconds: prefill, making forwards ready (compilation, capture
-    of graphs; 0 where nothing is made), and all steps.
-    """
+    """A batch's sequences and wall times."""
 
     sequences: list[Generation]
     prefill_s: float
     setup_s: float
+    """Making forwards ready: compilation, capture of graphs; 0 where nothing is made."""
     decode_s: float
+    """All steps."""
 
     @property
     def steps(self) -> int:

@@ -56,17 +56,17 @@ Tell = Callable[[str], object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepGrid:
-    """What is measured of every model. acceptance: a profile of heads, which decides each size's tree;
-    splits_attention: of `Llama`.
-    """
+    """What is measured of every model."""
 
     batches: Sequence[int]
     candidates: Sequence[int]
     seq_len: int
     acceptance: str
+    """A profile of heads: it decides each size's tree."""
     repeats: int = 10
     passes: int = 2
     splits_attention: bool = False
+    """Of `Llama`."""
 
     def trees(self) -> dict[int, tuple[CandidateTree, float]]:
         """The best tree of each size above 1 and the tokens per step that it is expected to give.

@@ -23,7 +23,7 @@ from medusa_sim.plan.question import Question
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.speedup import tokens_per_s
 from medusa_sim.plan.surface import PLAIN, Surface
-from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.server import served
 from medusa_sim.step.step import verify_step
@@ -252,7 +252,7 @@ def _own_best(surface: Surface, at: IntArray, s: int) -> _OwnBest:
 
 def _with_accepted_rows(surface: Surface, at: int, s: int, j: int) -> float | None:
     option, runtime = surface.option_of(j), surface.setting.runtime
-    if option is None or not isinstance(option.drafter, MedusaHeads) or runtime.head_rows == "accepted":
+    if option is None or not isinstance(option.drafter, Medusa) or runtime.head_rows == "accepted":
         return None
     setting = replace(surface.setting, drafter=option.drafter, runtime=replace(runtime, head_rows="accepted"))
     step = verify_step(setting, int(surface.batch[at]), int(surface.seq_len[s]), int(surface.candidates[j]))

@@ -20,7 +20,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce.published import PAPER_GPU, cited, read_published
 from medusa_sim.reproduce.target import Reproduction
-from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import (
     Setting,
     decode_step,
@@ -76,7 +76,7 @@ def overhead(setting: Setting, tokens_per_step: float, candidates: int = CANDIDA
 
 def _setting(model: str, data_dir: DataDir) -> Setting:
     found = Scenario(gpu=PAPER_GPU, model=model, runtime="hf-eager", data_dir=data_dir).setting
-    return replace(found, drafter=MedusaHeads(heads=HEADS), depth=LEVELS - 1)
+    return replace(found, drafter=Medusa(heads=HEADS), depth=LEVELS - 1)
 
 
 def overhead_of(

@@ -34,7 +34,7 @@ from medusa_sim.specs.measurement import META, Environment, Meta, read_meta
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import PassWork
-from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step, work_time
 from medusa_sim.step.workload import elementwise_launch, verify
@@ -249,7 +249,7 @@ def decoder_step(
         model=model,
         runtime=runtime,
         scope="model",
-        drafter=MedusaHeads(heads=depth) if depth else FreeDrafter(),
+        drafter=Medusa(heads=depth) if depth else FreeDrafter(),
         depth=depth,
     )
     if candidates == 1:

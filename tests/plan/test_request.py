@@ -7,7 +7,7 @@ import pytest
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.request import request_latency
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import decode_step, prefill_step
 
 SCENARIO = Scenario(latency="roofline")
@@ -32,7 +32,7 @@ def test_the_context_grows() -> None:
 
 def test_speculation_divides_the_steps_and_delays_the_first_token() -> None:
     heads = SCENARIO.but(acceptance=0.6).options()[2]
-    assert isinstance(heads.drafter, MedusaHeads)
+    assert isinstance(heads.drafter, Medusa)
     r = request_latency(SETTING, heads, 4, batch=1, prompt_tokens=300, output_tokens=200)
     assert r.tokens_per_step == pytest.approx(1 + 0.6 + 0.36 + 0.216)
     assert r.first_token_us > r.plain_first_token_us

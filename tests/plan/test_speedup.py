@@ -16,7 +16,7 @@ from medusa_sim.plan.surface import price
 from medusa_sim.plan.tree_speedup import accuracies_of, best_tree, tree_answer, tree_curve, tree_drafter
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
-from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import decode_step, verify_step
 
 MEDUSA = Scenario(runtime="cuda-graph", latency="roofline")
@@ -54,7 +54,7 @@ def test_no_tree_is_faster_than_the_best_of_its_size(branches: list[int]) -> Non
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_a_tree_is_charged_as_many_heads_as_it_is_deep(depth: int) -> None:
     chain = CandidateTree.chain(depth)
-    charged = replace(MEDUSA.setting, drafter=MedusaHeads(heads=depth))
+    charged = replace(MEDUSA.setting, drafter=Medusa(heads=depth))
     plain_us, step_us = (
         float(step.time_us)
         for step in (decode_step(charged, 4, 512), verify_step(charged, 4, 512, depth + 1))

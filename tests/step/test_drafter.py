@@ -21,7 +21,7 @@ from medusa_sim.step.drafter.dflash import DFlash
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.dspark import DSpark
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
-from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.drafter.mtp import Mtp
 from medusa_sim.step.drafter.ngram import FreeDrafter, Suffix
 from medusa_sim.step.drafter.parallel import Pard, PEagle
@@ -49,16 +49,14 @@ def gemms(works: tuple, name: str) -> list[Gemm]:
 
 def test_medusa_weights_are_those_of_the_public_checkpoints() -> None:
     # Vicuna-7B, five heads of 4096 x 4096 + 4096 and 32000 x 4096 in fp16: 5 x 295.7 MB
-    assert MedusaHeads(heads=5).weight_bytes(MODEL) == pytest.approx(
-        2 * 5 * (4096 * 4096 + 4096 + 32000 * 4096)
-    )
-    shared = MedusaHeads(heads=5, own_output_layers=False).weight_bytes(MODEL)
+    assert Medusa(heads=5).weight_bytes(MODEL) == pytest.approx(2 * 5 * (4096 * 4096 + 4096 + 32000 * 4096))
+    shared = Medusa(heads=5, own_output_layers=False).weight_bytes(MODEL)
     assert shared == 2 * 5 * 4096 * 4097
-    assert MedusaHeads().kv_bytes_per_token(MODEL) == 0.0
+    assert Medusa().kv_bytes_per_token(MODEL) == 0.0
 
 
 def test_heads_run_on_all_candidates_or_on_the_accepted_row() -> None:
-    heads = MedusaHeads(heads=3)
+    heads = Medusa(heads=3)
     (output,) = gemms(heads.work(MODEL, STEP, RUNTIME), "medusa_output")
     assert (int(output.m), output.n, output.k) == (64, 32000, 4096)
     accepted = replace(RUNTIME, head_rows="accepted")
@@ -69,7 +67,7 @@ def test_heads_run_on_all_candidates_or_on_the_accepted_row() -> None:
 def test_a_head_costs_the_same_whichever_it_is() -> None:
     latency = RooflineLatency(load_gpu("a100-80gb-pcie"))
     times = [
-        float(sum(work_time(latency, w).time_us for w in MedusaHeads(heads=k).work(MODEL, STEP, RUNTIME)))
+        float(sum(work_time(latency, w).time_us for w in Medusa(heads=k).work(MODEL, STEP, RUNTIME)))
         for k in (1, 2, 4)
     ]
     assert times[1] == pytest.approx(2 * times[0])

@@ -18,7 +18,7 @@ from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.compose import HOST_OVERLAP, Cost, step_us
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
-from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.network import model_launches, step_launches
 from medusa_sim.step.step import (
@@ -38,7 +38,7 @@ def setting(
     model: str = "llama-7b", runtime: str = "cuda-graph", scope: str = "model", **other: object
 ) -> Setting:
     given = {"latency": RooflineLatency(GPU), "model": load_model(model), "runtime": load_runtime(runtime),
-             "scope": scope, "drafter": MedusaHeads()}  # fmt: skip
+             "scope": scope, "drafter": Medusa()}  # fmt: skip
     return Setting(**(given | other))
 
 
@@ -159,11 +159,11 @@ def test_heads_cost_what_they_read() -> None:
     base = setting("vicuna-7b")
     spec = base.model
     (drafting,) = drafting_steps(base, 1, 1024, 64)
-    read_us = MedusaHeads().weight_bytes(spec) / GPU.bandwidth_bytes_per_s * 1e6
+    read_us = Medusa().weight_bytes(spec) / GPU.bandwidth_bytes_per_s * 1e6
     assert float(drafting.device_us) >= 0.99 * read_us
     assert drafting.host_us == 0.0
-    shared = MedusaHeads(own_output_layers=False)
-    assert shared.weight_bytes(spec) < 0.2 * MedusaHeads().weight_bytes(spec)
+    shared = Medusa(own_output_layers=False)
+    assert shared.weight_bytes(spec) < 0.2 * Medusa().weight_bytes(spec)
     assert drafting_steps(setting(drafter=FreeDrafter()), 1, 1024, 64) == ()
     assert drafting_steps(setting(scope="block"), 1, 1024, 64) == ()
 

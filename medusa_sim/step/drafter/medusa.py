@@ -14,7 +14,7 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MedusaHeads(Drafter):
+class Medusa(Drafter):
     """K Medusa heads: each a residual layer x + SiLU(Wx + b) and an output layer (Medusa 2.1.1).
 
     own_output_layers: each head keeps a vocab x hidden matrix of its own (the public checkpoints);
@@ -33,7 +33,7 @@ class MedusaHeads(Drafter):
     lender: ClassVar[str] = "medusa1-vicuna-7b"
 
     @classmethod
-    def of(cls, parts: Parts, depth: int, width: int = 1) -> MedusaHeads:
+    def of(cls, parts: Parts, depth: int, width: int = 1) -> Medusa:
         """As many heads as the tree is deep: the others need not run."""
         del parts, width
         return cls(heads=depth)

@@ -8,7 +8,7 @@ from medusa_sim.step.drafter.dflash import DFlash
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.dspark import DSpark
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
-from medusa_sim.step.drafter.medusa import MedusaHeads
+from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.drafter.mtp import Mtp
 from medusa_sim.step.drafter.ngram import FreeDrafter, Suffix
 from medusa_sim.step.drafter.parallel import Pard, PEagle
@@ -16,7 +16,7 @@ from medusa_sim.step.drafter.parallel import Pard, PEagle
 DRAFTERS: dict[str, type[Drafter]] = {
     kind.name: kind
     for kind in (
-        MedusaHeads,
+        Medusa,
         DraftModel,
         Eagle,
         Eagle3,
