@@ -49,8 +49,8 @@ class Draft:
     tokens: Tensor
     """(batch, n)."""
     parents: Tensor | TreeShape
-    """(batch, n), -1 for the root and unused nodes, a parent before its children, siblings as they are tried; the
-    shape where all trees are alike.
+    """(batch, n), -1 for the root and unused nodes, a parent before its children, siblings as they are tried;
+    the shape where all trees are alike.
     """
     depths: Tensor
     """(batch, n), or (n,) where all trees are alike."""
