@@ -1,7 +1,7 @@
 """The tricks for speed, behind one seam: steps that give what `step.cached_step` gives, sooner.
 
 A small model's step is mostly bookkeeping, so one sequence writes its rows side by side, without indices, and
-masks the tree alone (`Shortcuts`). A long prefix is read without a mask (`prefix_and_tree`). And a step of
+masks the tree alone (`quick_step`). A long prefix is read without a mask (`prefix_and_tree`). And a step of
 fixed shapes can be compiled by torch or replayed as a CUDA graph (`FORWARDS`, for `generate`): it scans the
 fewest slots of a ladder that doubles, so that a shape serves many steps, a long cache costs nothing before
 its text is long, and there are at most as many shapes as doublings.
@@ -21,7 +21,7 @@ from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.capture import capture
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.rotary import Rotations
-from medusa_sim.decoder.step import CachedStep, Forward, Step, placement, slots_mask
+from medusa_sim.decoder.step import CachedStep, Forward, NewTokens, Step, cached_step
 from medusa_sim.decoder.tree_attention import aligned_tensor, attend, mask_bias
 from medusa_sim.errors import UsageError
 
@@ -40,13 +40,11 @@ _Make: TypeAlias = Callable[[Forward, tuple[Tensor, Tensor, Tensor]], Forward]
 class SideBySide(Step):
     """One sequence, whose new rows lie side by side: they are copied into the cache without indices."""
 
-    __slots__ = ("prefix", "windows")
+    __slots__ = ("windows",)
 
-    def __init__(
-        self, cos: Tensor, sin: Tensor, mask: Tensor | None, windows: Sequence[_Window], prefix: int
-    ) -> None:
+    def __init__(self, cos: Tensor, sin: Tensor, mask: Tensor | None, windows: Sequence[_Window]) -> None:
         super().__init__(1, cos, sin, mask)
-        self.windows, self.prefix = windows, prefix
+        self.windows = windows
 
     def write(self, layer: int, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
         """As `CachedStep.write`."""
@@ -56,9 +54,7 @@ class SideBySide(Step):
         return keys, values
 
     def attend(self, q: Tensor, keys: Tensor, values: Tensor) -> Tensor:
-        """As `CachedStep.attend`; with a prefix, `mask` is over the keys behind it."""
-        if self.prefix and self.mask is not None:
-            return prefix_and_tree(q, keys, values, self.prefix, self.mask)
+        """As `CachedStep.attend`."""
         return attend(q, keys, values, self.mask)
 
 
@@ -73,118 +69,62 @@ class TwoParts(CachedStep):
         return prefix_and_tree(q, keys, values, self.kv_len - self.mask.shape[-1], self.mask)
 
 
-class Shortcuts:
-    """Steps of one model that need no indices, or no mask over the committed tokens."""
-
-    def __init__(self, config: DecoderConfig, rotations: Rotations) -> None:
-        self.config, self.rotations = config, rotations
-        self._last_bias: tuple[Tensor, Tensor] | None = None
-
-    def step(
-        self,
-        cache: KVCache,
-        query_tokens: int,
-        tree_mask: Tensor | None,
-        depths: Tensor | None,
-        offset: int,
-        *,
-        splits_attention: bool,
-    ) -> Step | None:
-        """The step of `cached_step`, or None where only the plain way is right."""
-        if self.config.sliding_window is not None:
-            return None
-        if cache.batch == 1:
-            return self._alone(cache, query_tokens, tree_mask, depths, offset, splits_attention)
-        scratch_tokens = offset + query_tokens
-        longest = cache.require_room(scratch_tokens)
-        if min(cache.lengths_on_host) < longest or (scratch_tokens > 1 and not splits_attention):
-            return None
-        return fixed_step(
-            self.config,
-            self.rotations,
-            cache,
-            longest + scratch_tokens,
-            (query_tokens, tree_mask, depths, offset),
-            filled=True,
-            splits_attention=splits_attention,
-        )
-
-    def _alone(
-        self,
-        cache: KVCache,
-        query_tokens: int,
-        tree_mask: Tensor | None,
-        depths: Tensor | None,
-        offset: int,
-        splits_attention: bool,
-    ) -> Step:
-        """Of one sequence: rows side by side, and a mask only where a token must not see another."""
-        scratch_tokens = offset + query_tokens
-        length = cache.require_room(scratch_tokens)
-        start, kv_len = length + offset, length + scratch_tokens
-        cos, sin = self.rotations.tables(kv_len, cache.lengths.device, cache.keys.dtype)
-        if depths is None or scratch_tokens == 1:
-            cos, sin = cos.narrow(0, start, query_tokens), sin.narrow(0, start, query_tokens)
-        else:
-            depths = depths.view(-1)[offset:] if offset else depths.view(-1)
-            tables = (each.narrow(0, length, scratch_tokens) for each in (cos, sin))
-            cos, sin = (each.index_select(0, depths) for each in tables)
-        bias, prefix = None, 0
-        if query_tokens > 1 or (tree_mask is not None and offset):
-            if tree_mask is None:
-                order = torch.arange(scratch_tokens, device=cos.device)
-                tree_mask = order[offset:, None] >= order
-            small = self._tree_bias(tree_mask, cache.keys.dtype)
-            if splits_attention and length:
-                bias, prefix = small, length
-            else:
-                bias = aligned_tensor((1, 1, small.shape[0], kv_len), small.dtype, small.device, fill=0.0)
-                bias[..., length:] = small
-        stores = (cache.keys, cache.values)
-        own = [store.narrow(3, start, query_tokens).transpose(2, 3).unbind(0) for store in stores]
-        seen = [store.narrow(3, 0, kv_len).unbind(0) for store in stores]
-        windows = list(zip(*own, *seen, strict=True))
-        return SideBySide(cos, sin, bias, windows, prefix)
-
-    def _tree_bias(self, tree_mask: Tensor, dtype: torch.dtype) -> Tensor:
-        """`mask_bias` of a tree alone, (group * q, t); drafters with one tree give one mask."""
-        known = self._last_bias
-        if known is None or known[0] is not tree_mask or known[1].dtype != dtype:
-            mask = tree_mask.view(1, *tree_mask.shape[-2:])
-            known = self._last_bias = (tree_mask, mask_bias(mask, self.config.group_size, dtype)[0, 0])
-        return known[1]
+def quick_step(
+    config: DecoderConfig, rotations: Rotations, cache: KVCache, new: NewTokens, *, splits_attention: bool
+) -> Step | None:
+    """The step of `cached_step` without indices, or without a mask over committed tokens; None where only the
+    plain way is right.
+    """
+    longest = cache.require_room(new.uncommitted)
+    if config.sliding_window is not None or min(cache.lengths_on_host) < longest:
+        return None
+    splits = splits_attention and longest > 0 and new.uncommitted > 1
+    if cache.batch == 1 and not splits:
+        return _side_by_side(config, rotations, cache, new, longest)
+    if not splits and new.uncommitted > 1:
+        return None
+    return filled_step(config, rotations, cache, new, longest + new.uncommitted, splits_attention=splits)
 
 
-def fixed_step(
+def _side_by_side(
+    config: DecoderConfig, rotations: Rotations, cache: KVCache, new: NewTokens, length: int
+) -> SideBySide:
+    start, kv_len = length + new.offset, length + new.uncommitted
+    tables = rotations.tables(kv_len, cache.lengths.device, cache.keys.dtype)
+    bias = None
+    if new.uncommitted == 1:
+        cos, sin = (table.narrow(0, start, 1) for table in tables)
+    else:
+        depths = new.depths.view(-1)[new.offset :]
+        cos, sin = (table.narrow(0, length, new.uncommitted).index_select(0, depths) for table in tables)
+        seen = new.mask.view(1, new.tokens, new.uncommitted)
+        tree = mask_bias(seen, config.group_size, cache.keys.dtype)
+        bias = aligned_tensor((*tree.shape[:-1], kv_len), tree.dtype, tree.device, fill=0.0)
+        bias[..., length:] = tree
+    stores = (cache.keys, cache.values)
+    own = [store.narrow(3, start, new.tokens).transpose(2, 3).unbind(0) for store in stores]
+    seen_rows = [store.narrow(3, 0, kv_len).unbind(0) for store in stores]
+    return SideBySide(cos, sin, bias, list(zip(*own, *seen_rows, strict=True)))
+
+
+def filled_step(
     config: DecoderConfig,
     rotations: Rotations,
     cache: KVCache,
+    new: NewTokens,
     kv_len: int,
-    new: tuple[int, Tensor | None, Tensor | None, int],
     *,
-    filled: bool = False,
-    splits_attention: bool = False,
-) -> Step:
-    """A step over the first `kv_len` slots. The arguments fix its shapes, and nothing is read from the
-    device, as CUDA graphs need.
-
-    new: query tokens, tree mask, depths, offset as `cached_step` takes them. filled: every sequence ends
-    where `kv_len` does, so that one token needs no mask and a tree may be verified in two parts.
-    """
-    query_tokens, tree_mask, depths, offset = new
-    scratch_tokens = offset + query_tokens
-    cos, sin, slots = placement(rotations, cache, cache.capacity, scratch_tokens, depths, offset)
-    filled = filled and config.sliding_window is None
-    if filled and scratch_tokens == 1:
-        return CachedStep(cache.batch, cos, sin, cache, slots, None, kv_len)
-    if filled and splits_attention and kv_len > scratch_tokens:
-        order = torch.arange(scratch_tokens, device=slots.device)
-        mask = order[offset:, None] >= order if tree_mask is None else tree_mask
-        mask = mask.expand(cache.batch, query_tokens, scratch_tokens)
-        bias = mask_bias(mask, config.group_size, cache.keys.dtype)
-        return TwoParts(cache.batch, cos, sin, cache, slots, bias, kv_len)
-    bias = slots_mask(config, cache, query_tokens, tree_mask, depths, offset, kv_len)
-    return CachedStep(cache.batch, cos, sin, cache, slots, bias, kv_len)
+    splits_attention: bool,
+) -> CachedStep:
+    """Of sequences that all end at `kv_len`: one token needs no mask, a tree may be read in two parts."""
+    splits = splits_attention and 1 < new.uncommitted < kv_len
+    is_masked = new.uncommitted > 1 and not splits
+    step = cached_step(config, rotations, cache, new, kv_len, is_masked=is_masked)
+    if not splits:
+        return step
+    mask = new.mask.expand(cache.batch, new.tokens, new.uncommitted)
+    bias = mask_bias(mask, config.group_size, cache.keys.dtype)
+    return TwoParts(cache.batch, step.cos, step.sin, cache, step.slots, bias, kv_len)
 
 
 def prefix_and_tree(q: Tensor, keys: Tensor, values: Tensor, prefix: int, bias: Tensor) -> Tensor:
@@ -285,15 +225,12 @@ def verify_slots(
     filled: bool = False,
 ) -> Tensor:
     """Verification over the first `slots` of the cache: no shape and no value depends on the text."""
-    step = fixed_step(
-        model.config,
-        model.rotations,
-        cache,
-        slots,
-        (tokens.shape[1], mask, depths, 0),
-        filled=filled,
-        splits_attention=model.splits_attention,
-    )
+    new = NewTokens(tokens.shape[1], 0, mask, depths)
+    given = (model.config, model.rotations, cache, new, slots)
+    if filled and model.config.sliding_window is None:
+        step = filled_step(*given, splits_attention=model.splits_attention)
+    else:
+        step = cached_step(*given)
     hidden: Tensor = model(tokens, step=step)
     return hidden
 

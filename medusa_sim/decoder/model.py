@@ -15,10 +15,10 @@ from torch.nn import functional
 
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
-from medusa_sim.decoder.fast_step import Shortcuts
+from medusa_sim.decoder.fast_step import quick_step
 from medusa_sim.decoder.parts import Embedding, Linear, Part
 from medusa_sim.decoder.rotary import Rotations, rotate
-from medusa_sim.decoder.step import Step, cached_step, causal_step
+from medusa_sim.decoder.step import NewTokens, Step, cached_step, causal_step
 
 
 class RMSNorm(Part):
@@ -137,7 +137,6 @@ class Llama(Part):
         if config.tie_word_embeddings:
             self.lm_head.weight = self.model.embed_tokens.weight
         self.rotations = Rotations(config)
-        self._shortcuts = Shortcuts(config, self.rotations)
         self.splits_attention = False
 
     @property
@@ -173,8 +172,14 @@ class Llama(Part):
         `lengths` do not move: the caller commits by `cache.keep`. step: made elsewhere (`fast_step`), in
         place of all of these.
         """
-        if step is None:
-            step = self._step(tokens, cache, tree_mask, depths, offset)
+        if step is None and cache is not None:
+            order = torch.arange(offset + tokens.shape[1], device=tokens.device)
+            mask = order[offset:, None] >= order if tree_mask is None else tree_mask
+            new = NewTokens(tokens.shape[1], offset, mask, order if depths is None else depths)
+            given = (self.config, self.rotations, cache, new)
+            step = quick_step(*given, splits_attention=self.splits_attention) or cached_step(*given)
+        elif step is None:
+            step = causal_step(self.config, self.rotations, tokens, self.dtype)
         backbone, _ = self.parts
         embed_tokens, layers, norm = backbone.parts
         # Layers see rows: a product of a matrix is quicker than of a batch of them.
@@ -189,21 +194,6 @@ class Llama(Part):
         _, lm_head = self.parts
         out: Tensor = lm_head(hidden)
         return out
-
-    def _step(
-        self,
-        tokens: Tensor,
-        cache: KVCache | None,
-        tree_mask: Tensor | None,
-        depths: Tensor | None,
-        offset: int,
-    ) -> Step:
-        """The plain one, or one that gives the same result sooner."""
-        if cache is None:
-            return causal_step(self.config, self.rotations, tokens, self.dtype)
-        given = (cache, tokens.shape[1], tree_mask, depths, offset)
-        sooner = self._shortcuts.step(*given, splits_attention=self.splits_attention)
-        return cached_step(self.config, self.rotations, *given) if sooner is None else sooner
 
 
 def random_llama(

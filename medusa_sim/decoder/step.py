@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -89,51 +89,46 @@ def causal_step(config: DecoderConfig, rotations: Rotations, tokens: Tensor, dty
     return Step(batch, cos, sin, mask)
 
 
+class NewTokens(NamedTuple):
+    """The tokens of one forward, the last of t that are uncommitted."""
+
+    tokens: int
+    offset: int
+    """Uncommitted tokens before them."""
+    mask: Tensor
+    """(q, t) or (batch, q, t) bool: which uncommitted tokens each sees."""
+    depths: Tensor
+    """(t,) or (batch, t): positions behind the committed ones."""
+
+    @property
+    def uncommitted(self) -> int:
+        """T."""
+        return self.offset + self.tokens
+
+
 def cached_step(
     config: DecoderConfig,
     rotations: Rotations,
     cache: KVCache,
-    query_tokens: int,
-    tree_mask: Tensor | None,
-    depths: Tensor | None,
-    offset: int,
+    new: NewTokens,
+    kv_len: int | None = None,
+    *,
+    is_masked: bool = True,
 ) -> CachedStep:
-    """Of new tokens behind those of a cache, as `Llama.forward` takes them."""
-    scratch_tokens = offset + query_tokens
-    kv_len = cache.require_room(scratch_tokens) + scratch_tokens
-    cos, sin, slots = placement(rotations, cache, kv_len, scratch_tokens, depths, offset)
-    mask = slots_mask(config, cache, query_tokens, tree_mask, depths, offset, kv_len)
-    return CachedStep(cache.batch, cos, sin, cache, slots, mask, kv_len)
+    """New tokens behind those of a cache.
 
-
-def placement(
-    rotations: Rotations, cache: KVCache, rows: int, scratch_tokens: int, depths: Tensor | None, offset: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """Cosines and sines (batch, q, 1, head_dim) of the new tokens, from tables of `rows`, and their slots."""
-    order = torch.arange(scratch_tokens, device=cache.lengths.device)
+    kv_len: slots to look at: all shapes are fixed, nothing is read from the device. None: those in use.
+    """
+    device, dtype = cache.lengths.device, cache.keys.dtype
+    if kv_len is None:
+        kv_len = cache.require_room(new.uncommitted) + new.uncommitted
     committed = cache.lengths[:, None]
-    positions = (committed + (order if depths is None else depths))[:, offset:]
-    cos, sin = (table[positions] for table in rotations.tables(rows, order.device, cache.keys.dtype))
-    return cos, sin, committed + order[offset:]
-
-
-def slots_mask(
-    config: DecoderConfig,
-    cache: KVCache,
-    query_tokens: int,
-    tree_mask: Tensor | None,
-    depths: Tensor | None,
-    offset: int,
-    kv_len: int,
-) -> Tensor:
-    """Additive mask over the first slots, made once for all layers: a row for every head of a group."""
-    order = torch.arange(offset + query_tokens, device=cache.lengths.device)
-    mask = attention_mask(
-        cache.lengths,
-        order[offset:, None] >= order if tree_mask is None else tree_mask,
-        kv_len,
-        order if depths is None else depths,
-        offset=offset,
-        sliding_window=config.sliding_window,
-    )
-    return mask_bias(mask, config.group_size, cache.keys.dtype)
+    positions = (committed + new.depths)[:, new.offset :]
+    cos, sin = (table[positions] for table in rotations.tables(cache.capacity, device, dtype))
+    slots = committed + torch.arange(new.offset, new.uncommitted, device=device)
+    bias = None
+    if is_masked:  # once for all layers, a row for every head of a group
+        seen = (cache.lengths, new.mask, kv_len, new.depths)
+        mask = attention_mask(*seen, offset=new.offset, sliding_window=config.sliding_window)
+        bias = mask_bias(mask, config.group_size, dtype)
+    return CachedStep(cache.batch, cos, sin, cache, slots, bias, kv_len)

@@ -336,7 +336,7 @@ def test_operators_are_those_of_the_simulator(tmp_path: Path, monkeypatch: pytes
     runtime = load_runtime("hf-eager")
     work = workload.verify(batch, 3, candidates)
     launches = [*network.step_launches(described, work, runtime, "model")]
-    for part in drafters.MedusaHeads(heads=3).work(described, workload.verify(batch, 3, 1), runtime):
+    for part in drafters.Medusa(heads=3).work(described, workload.verify(batch, 3, 1), runtime):
         launches += part.launches
     told: Counter[tuple[int, int, int]] = Counter()
     for launch in launches:
