@@ -83,7 +83,7 @@ def _drafters(data_dir: str | None) -> tuple[str, ...]:
     "--measure",
     type=click.Choice(("cost", "throughput", "energy")),
     default=None,
-    help="What the best set-up saves [cost; throughput a GPU where a card has no price].",
+    help="What the best set-up saves [cost; throughput a GPU where a named card has no price].",
 )
 @click.option(
     "--price", "prices", default=None, help="Dollars per GPU-hour: 2.5, or by card h100-sxm=2.5,b200=5."

@@ -234,8 +234,12 @@ def told_of_prices(answer: Comparison) -> list[str]:
     missing = sorted({item.gpu.name for item in answer.scenarios.values() if item.price is None})
     if missing:
         lines.append(
-            f"no price is listed for {', '.join(missing)}: give --price {missing[0]}=USD; set-ups are "
-            f"compared by {answer.measure}"
+            f"no price is listed for {', '.join(missing)}: give --price {missing[0]}=USD; "
+            + (
+                "until then they are not chosen"
+                if answer.measure == "cost"
+                else f"compared by {answer.measure}"
+            )
         )
     return lines
 

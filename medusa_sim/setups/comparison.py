@@ -23,7 +23,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, at_counts, price
 from medusa_sim.setups.frontier import on_frontier
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, Measure, Question
-from medusa_sim.setups.setup import PLAIN, Choices, SetUp, model_of, setups
+from medusa_sim.setups.setup import PLAIN, Choices, SetUp, model_of, own_precision, setups
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.formats import FORMATS
 from medusa_sim.specs.gpu import load_gpu
@@ -175,7 +175,10 @@ def compare(
             f"none of {len(todo)} set-ups of {target.name} can run; {first.setup}: {first.reason}"
         )
     table = pd.concat([pd.DataFrame(part) for part in rows], ignore_index=True)
-    measure = asked.measure or ("cost" if table.usd_per_million_tokens.notna().all() else "throughput")
+    priced = table.usd_per_million_tokens.notna()
+    # cards that nobody named may lack a price: they are left out of the choice, which says so
+    by_cost = priced.any() if allowed.gpus is None else priced.all()
+    measure = asked.measure or ("cost" if by_cost else "throughput")
     worth = _worth(table[COLUMN[measure]].to_numpy(), measure)
     speed = table.tokens_per_s_per_user.to_numpy()
     table["on_frontier"] = on_frontier(speed, worth)
@@ -226,7 +229,7 @@ def _priced(
     """
     gpu = load_gpu(setup.gpu, given.get("data_dir"))
     needed = FORMATS[setup.precision].dtype
-    if setup.precision != model.form and gpu.lacks(needed):
+    if setup.precision != own_precision(model) and gpu.lacks(needed):
         listed = ", ".join(gpu.peak_flops_per_s)
         yield Refused(
             f"{setup.gpu}, {setup.precision}", f"the card has no {needed} arithmetic, only {listed}"

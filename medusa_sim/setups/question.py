@@ -33,8 +33,8 @@ class Question:
     prompt_tokens, output_tokens: means of a request. ttft_ms, tpot_ms, e2e_ms: longest time to the first
     token, per further token and of a whole request; tokens_per_s_per_user: slowest stream; None: no limit.
     rate: requests a second, or users: requests at once, of all copies together (neither: one full copy).
-    measure: what is to be saved; None: cost where every card has a price, else throughput. batches: requests
-    of one copy; drafts: draft lengths. Raises UsageError for what makes no sense.
+    measure: what is to be saved; None: cost where every named card has a price, else throughput. batches:
+    requests of one copy; drafts: draft lengths. Raises UsageError for what makes no sense.
     """
 
     prompt_tokens: float = LOAD_PROMPT_TOKENS

@@ -55,7 +55,7 @@ class SetUp:
             "dp_attention": self.dp_attention,
             "kv_dtype": self.kv_precision,
         }
-        if self.precision != model.form:
+        if self.precision != own_precision(model):
             form = FORMATS[self.precision]
             weight_only = form.dtype in HALVES and form.weight_dtype != form.dtype
             given["dtype"] = model.activation_dtype if weight_only else form.dtype
@@ -95,12 +95,19 @@ def model_of(model: ModelName) -> Model:
     return model if isinstance(model, Model) else load_model(model)
 
 
+def own_precision(model: Model) -> str:
+    """The format in which the model is published; of its experts where these have one of their own."""
+    own = (experts.form for _, experts in model.blocks(MoE) if experts.form is not None)
+    return next(own, model.form)
+
+
 def precisions(model: Model, given: Sequence[str] | None) -> tuple[str, ...]:
     """Names of formats: those given, else the model's own, fp8 and nvfp4.
 
     Raises UsageError for an unknown name.
     """
-    own = (model.form, *(("fp8",) if model.form in HALVES else ()), "nvfp4")
+    published = own_precision(model)
+    own = (published, *(("fp8",) if published in HALVES else ()), "nvfp4")
     return tuple(dict.fromkeys(own if given is None else (_named(model, name) for name in given)))
 
 
@@ -109,7 +116,8 @@ def _named(model: Model, name: str) -> str:
         form = format_of(name).key
     except ValueError as error:
         raise UsageError(str(error)) from None
-    return model.form if {form, model.form} <= set(HALVES) else form
+    own = own_precision(model)
+    return own if {form, own} <= set(HALVES) else form
 
 
 def setups(

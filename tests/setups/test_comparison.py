@@ -153,3 +153,27 @@ def test_what_a_card_or_an_engine_cannot_run_is_refused_with_its_reason(experts:
 def test_what_makes_no_sense_is_one_error(given: dict[str, object], error: type[Exception]) -> None:
     with pytest.raises(error):
         ms.compare(**{"model": "llama-3.1-8b", "gpus": "h100-sxm", **given})  # type: ignore[arg-type]
+
+
+def test_cost_decides_where_every_named_card_has_a_price() -> None:
+    few = {"model": "llama-3.1-8b", "counts": 1, "engines": "vllm", "drafters": "none", "batches": (8, 64),
+           "weight_dtypes": "bf16"}  # fmt: skip
+    named = ms.compare(**few, gpus=("h100-sxm", "b300"))
+    assert named.comparison.measure == "throughput"
+    given = ms.compare(**few, gpus=("h100-sxm", "b300"), price={"b300": 9.0})
+    assert given.comparison.measure == "cost"
+    assert given.table.usd_per_million_tokens.notna().all()
+    every = ms.compare(**few)
+    assert every.comparison.measure == "cost"
+    assert every.chosen is not None
+    assert any("not chosen" in line and "b300" in line for line in every.warnings)
+    assert {"a100-80gb-sxm", "b200", "b300", "h200-sxm", "mi300x"} <= set(every.table.gpu)
+
+
+def test_a_model_in_several_formats_is_named_by_its_experts() -> None:
+    found = ms.compare(
+        "gpt-oss-120b", gpus="h100-sxm", counts=2, engines="vllm", drafters="none", batches=8, eps=1
+    )
+    assert "mxfp4" in set(found.table.precision)
+    published = found.comparison.scenario(found.table[found.table.precision == "mxfp4"].iloc[0])
+    assert published.arguments.weight_dtype is None
