@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from recorded import data_folder, present
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.rows import FittedKernel, fitted_kernels, write_kernels
 from medusa_sim.latency.stream import stream_time
 from medusa_sim.operators.cells import texts
@@ -88,11 +89,11 @@ def score() -> None:
 
 
 def transfer() -> None:
-    """Mean error of one GPU's parameters on another's rows, by section; nothing is fitted to these."""
+    """One GPU's parameters on another's rows: mean error, and what holds 80 % of them beyond the own band."""
     for table in tables():
         for lender, borrower in PAIRS:
             rows = table[table["gpu"] == borrower].reset_index(drop=True)
-            errors = []
+            found = []
             for index, operator in operators_of(rows, by=("engine", "kernel")) if len(rows) else ():
                 engine, name = (str(texts(rows, column, index[:1])[0]) for column in ("engine", "kernel"))
                 held = load_gpu(lender).kernels.get(engine)
@@ -101,11 +102,22 @@ def transfer() -> None:
                 kernels = [kernel for section in SECTIONS for key, kernel in held.table(section).items()
                            if key.partition("@")[0] == operator.form and kernel.name == name]  # type: ignore[union-attr]  # fmt: skip
                 for kernel in kernels[:1]:
-                    told = stream_time(load_gpu(borrower), kernel, operator, cold=False).time_us  # type: ignore[arg-type]
-                    errors.append(np.abs(told / rows["time_us"].to_numpy()[index] - 1.0))
-            if errors:
-                every, what = np.concatenate(errors), rows["op"].iloc[0]
-                print(f"{what:20} {lender:10} -> {borrower:14} {every.size:6} rows: {every.mean():.1%}")
+                    told = stream_time(load_gpu(borrower), kernel, operator, cold=False)  # type: ignore[arg-type]
+                    ends = (rows["time_us"].to_numpy()[index], told.low_us, told.high_us)
+                    found.append([np.log(each / told.time_us) for each in ends])
+            if found:
+                every, what = np.concatenate(found, axis=1), rows["op"].iloc[0]
+                error = np.abs(np.exp(-every[0]) - 1.0).mean()
+                print(
+                    f"{what:20} {lender:10} -> {borrower:14} {every.shape[1]:6} rows: {error:.1%}, beyond "
+                    f"the own band +-{_beyond(*every):.2f}"
+                )
+
+
+def _beyond(measured: FloatArray, low: FloatArray, high: FloatArray) -> float:
+    """What, in quadrature beside half the band, holds 80 % of the rows, in the logarithm."""
+    off, half = np.abs(measured - (low + high) / 2.0), (high - low) / 2.0
+    return float(np.quantile(np.sqrt(np.maximum(off**2 - half**2, 0.0)), 0.8))
 
 
 if __name__ == "__main__":
