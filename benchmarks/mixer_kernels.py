@@ -106,7 +106,8 @@ def transfer() -> None:
                     ends = (rows["time_us"].to_numpy()[index], told.low_us, told.high_us)
                     found.append([np.log(each / told.time_us) for each in ends])
             if found:
-                every, what = np.concatenate(found, axis=1), rows["op"].iloc[0]
+                what = rows["op"].iloc[0]
+                every: FloatArray = np.concatenate(found, axis=1)
                 error = np.abs(np.exp(-every[0]) - 1.0).mean()
                 print(
                     f"{what:20} {lender:10} -> {borrower:14} {every.shape[1]:6} rows: {error:.1%}, beyond "
