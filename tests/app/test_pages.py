@@ -64,7 +64,7 @@ def test_the_named_operators_add_up_to_both_steps(opened: Opened) -> None:
 
 
 def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> None:
-    chosen = set_up(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
+    chosen = SetUp(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
     changes = {f"{row['what']} {row['change']}": row["speedup"] for row in answers.changes(chosen, 8)}
     assert {"acceptance -10%", "acceptance +10%", "context 2,048", "batch 16", "engine sglang"} <= set(
         changes
