@@ -9,6 +9,7 @@ import click
 
 from medusa_sim.cli.calibrate_engine import calibrate_engine
 from medusa_sim.cli.group import examples
+from medusa_sim.cli.modes import Mode, Moded
 from medusa_sim.cli.names import DRAFTER, MODEL, RUNTIME
 from medusa_sim.cli.options import PositiveFloat, options, output_options, overwrite_option
 from medusa_sim.cli.output import Output
@@ -18,13 +19,14 @@ from medusa_sim.plan.arguments import ARGUMENTS
 
 
 @click.command(
+    "calibrate",
     cls=Sectioned,
     short_help="Fit kernels of a GPU, or an engine, to measured rows.",
     epilog=examples(
-        "medusa-sim calibrate --gpu h100-sxm --kernels torch --rows gemm.csv attention.csv elementwise.csv",
-        "medusa-sim calibrate --gpu a40 --kernels mine --rows rows.parquet --source 'my A40, 2026-11'",
-        "medusa-sim calibrate --gpu h100-sxm --model llama-3.1-8b --name mine --engine-bench plain_b1.json "
-        "plain_b8.json plain_b64.json",
+        "medusa-sim calibrate rows gemm.csv attention.csv elementwise.csv --gpu h100-sxm --kernels torch",
+        "medusa-sim calibrate rows rows.parquet --gpu a40 --kernels mine --source 'my A40, 2026-11'",
+        "medusa-sim calibrate engine plain_b1.json plain_b8.json plain_b64.json --gpu h100-sxm "
+        "--model llama-3.1-8b --name mine",
     ),
 )
 @options(ARGUMENTS, "gpu", "draft_model", "draft_vocab", "dtype")
@@ -80,7 +82,7 @@ from medusa_sim.plan.arguments import ARGUMENTS
 @click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
 @overwrite_option
 @output_options
-def calibrate(
+def _whole(
     gpu: str,
     kernels: str | None,
     rows_files: tuple[Path, ...],
@@ -169,3 +171,22 @@ def calibrate(
         for residual in each.kernel.fit.residuals
     ]
     output.rows(pd.DataFrame(records), "calibrate")
+
+
+_ENGINE = (
+    "bench_files", "model", "runtime", "name", "title", "drafter", "draft_model", "draft_vocab", "dtype",
+    "concurrency", "prompt_tokens", "output_tokens", "drafts",
+)  # fmt: skip
+calibrate = Moded(
+    _whole,
+    {
+        "rows": Mode(
+            says="Kernel parameters of a GPU and library, fitted to measured rows of operators.",
+            files="rows_files", own=("rows_files", "source"), chosen_by=("--rows",),
+        ),
+        "engine": Mode(
+            says="A runtime of one's own, fitted to results of a load generator.", files="bench_files",
+            own=_ENGINE, chosen_by=("--engine-bench",),
+        ),
+    },
+)  # fmt: skip

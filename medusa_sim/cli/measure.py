@@ -16,6 +16,7 @@ from medusa_sim.cli.measure_decoder import (
     measure_steps,
     refuse_unused,
 )
+from medusa_sim.cli.modes import Mode, Moded
 from medusa_sim.cli.names import MODELS
 from medusa_sim.cli.options import PositiveFloat, Threads, require_decoder_extra
 from medusa_sim.cli.progress import progress
@@ -37,11 +38,12 @@ _METHODS = {
 
 
 @click.command(
+    "measure",
     cls=Sectioned,
     epilog=examples(
-        "medusa-sim measure --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
-        "medusa-sim measure --device cpu --models my/config.json --dtype fp32 --budget 300 --resume",
-        "medusa-sim measure --device cuda --models llama-7b --batch 1,4,16 --decoder-steps out/steps",
+        "medusa-sim measure operators --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
+        "medusa-sim measure operators --models my/config.json --dtype fp32 --budget 300 --resume",
+        "medusa-sim measure steps out/steps --device cuda --models llama-7b --batch 1,4,16",
     ),
 )
 @click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:n.")
@@ -85,7 +87,7 @@ _METHODS = {
     help="Your own specs and profiles [default: $MEDUSA_SIM_DATA_DIR, else the platform's user data folder].",
 )
 @decoder_options
-def measure(
+def _whole(
     device: str,
     models: tuple[str, ...],
     dtypes: str | None,
@@ -269,3 +271,25 @@ def _tell_outcome(outcome: Outcome, rows: int, folder: Path, hardware: Path | No
     click.echo(f"{'; '.join(told)}; {rows} rows in {folder}", err=True)
     if hardware is not None:
         click.echo(f"wrote {hardware}", err=True)
+
+
+_STEPS = ("seq_len", "acceptance", "repeats", "with_operators", "batch", "candidates", "passes")
+measure = Moded(
+    _whole,
+    {
+        "operators": Mode(
+            says="Times of the operators of models on this device, for `calibrate rows`.",
+            own=("budget", "resume", "allow_different", "out", "models", "dtypes", "name", "device"),
+        ),
+        "steps": Mode(
+            says="Times of whole steps of models with random weights, for `validate decoder`.",
+            files="decoder_steps", chosen_by=("--decoder-steps",), metavar="FOLDER",
+            own=(*_STEPS, "tree_attention", "models", "dtypes", "name", "device"),
+        ),
+        "runs": Mode(
+            says="Times of whole generations of trained checkpoints, for `validate decoder`.",
+            files="decoder_runs", chosen_by=("--decoder-runs",), metavar="FOLDER",
+            own=("checkpoint", "batch", "candidates", "passes", "decoder_runs"),
+        ),
+    },
+)  # fmt: skip

@@ -10,7 +10,7 @@ from medusa_sim.plan.question import QUESTION
 
 FIRST = (
     "--gpu", "--model", "--drafter", "--acceptance", "--batch", "--rate", "--seq", "--policy", "--prompt",
-    "--checkpoint", "--measured", "--rows", "--method", "--save",
+    "--checkpoint", "--method", "--save",
 )  # fmt: skip
 """What most questions begin with; the first six that a command has lead its page."""
 MOST_FIRST = 6

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli.group import examples
+from medusa_sim.cli.modes import Mode, Moded
 from medusa_sim.cli.options import PositiveFloat, output_options, row_options
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.sections import Sectioned
@@ -19,13 +20,14 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    "validate",
     cls=Sectioned,
     short_help="Errors of predictions against measured rows.",
     epilog=examples(
-        "medusa-sim validate --gpu h100-sxm --measured rows.parquet --cache as-measured",
-        "medusa-sim validate --gpu a40 --measured gemm.csv attention.csv --fail-above 10",
-        "medusa-sim validate --tree-runs runs.csv --child-vectors vectors.csv",
-        "medusa-sim validate --gpu my-cpu --kernels torch --decoder out/steps --fail-above 10",
+        "medusa-sim validate rows rows.parquet --gpu h100-sxm --cache as-measured",
+        "medusa-sim validate rows gemm.csv attention.csv --gpu a40 --fail-above 10",
+        "medusa-sim validate trees --tree-runs runs.csv --child-vectors vectors.csv",
+        "medusa-sim validate decoder out/steps --gpu my-cpu --kernels torch --fail-above 10",
     ),
 )
 @click.option(
@@ -75,7 +77,7 @@ if TYPE_CHECKING:
 )
 @row_options
 @output_options
-def validate(
+def _whole(
     measured: tuple[Path, ...],
     more: tuple[Path, ...],
     tree_runs: Path | None,
@@ -97,8 +99,7 @@ def validate(
     (0.8 is promised). Where a file holds the linear layers of whole models (told apart by its column
     `source`), the regret of choosing the candidate count by predicted times follows.
 
-    Trees (--tree-runs with --child-vectors), published throughput curves (--batch-curves) and steps of the
-    decoder (--decoder) are scored in calls of their own.
+    Trees, published throughput curves and steps of the decoder are modes of their own.
     """
     _one_comparison(measured, more, tree_runs, child_vectors, batch_curves, decoder)
     if decoder is not None:
@@ -220,3 +221,26 @@ def _check(found: list[Score], fail_above: float) -> None:
             f"{worst.op} {worst.dtype}: mean error {100.0 * worst.mean:.2f} % is above {fail_above:g} % "
             f"(worst row: {worst.worst_at})"
         )
+
+
+validate = Moded(
+    _whole,
+    {
+        "rows": Mode(
+            says="Errors of predicted times of operators, by kind, dtype and size.", files="measured",
+            own=("runtime", "cache"), chosen_by=("--measured",),
+        ),
+        "trees": Mode(
+            says="Errors of predicted tokens per step of trees.", own=("tree_runs", "child_vectors"),
+            chosen_by=("--tree-runs", "--child-vectors"),
+        ),
+        "curves": Mode(
+            says="Published throughput ratios by batch beside predicted ones.", files="batch_curves",
+            own=("batch_curves",), chosen_by=("--batch-curves",), metavar="FILE",
+        ),
+        "decoder": Mode(
+            says="Errors of predicted steps or generations of the decoder.", files="decoder",
+            own=("decoder", "allow_different"), chosen_by=("--decoder",), metavar="FOLDER",
+        ),
+    },
+)  # fmt: skip

@@ -6,9 +6,11 @@ import re
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from medusa_sim.cli import cli
 from medusa_sim.cli.group import COMMANDS
+from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.sections import FEWEST, FIRST, MOST_FIRST, SECTIONS, Sectioned
 from medusa_sim.export import ENGINES
 from medusa_sim.load.arguments import LOAD
@@ -20,7 +22,32 @@ from medusa_sim.step.drafter.registry import drafter_names
 def _commands() -> dict[str, click.Command]:
     context = click.Context(cli)
     found = {name: cli.get_command(context, name) for name in COMMANDS}
-    return {name: command for name, command in found.items() if command is not None}
+    modes = {
+        f"{name} {mode}": command
+        for name, group in found.items()
+        if isinstance(group, Moded)
+        for mode, command in group.commands.items()
+    }
+    return {name: command for name, command in (found | modes).items() if command is not None}
+
+
+@pytest.mark.parametrize(
+    ("earlier", "mode"),
+    [
+        ("validate --decoder f", "decoder"), ("validate --measured f", "rows"), ("validate f", "rows"),
+        ("validate --tree-runs f", "trees"), ("validate --batch-curves=f", "curves"),
+        ("measure --device nope", "operators"), ("measure --decoder-runs f --device nope", "runs"),
+        ("measure --decoder-steps f --device nope", "steps"), ("calibrate --rows f", "rows"),
+        ("calibrate --engine-bench f", "engine"),
+    ],
+)  # fmt: skip
+def test_an_earlier_spelling_means_its_mode(earlier: str, mode: str) -> None:
+    name, *args = earlier.split()
+    command = _commands()[name]
+    assert isinstance(command, Moded)
+    assert command.meant(args) == mode
+    one, other = (CliRunner().invoke(cli, line) for line in ([name, *args], [name, mode, *args]))
+    assert (one.exit_code, str(one.exception)) == (other.exit_code, str(other.exception))
 
 
 def _options(command: click.Command) -> list[str]:
@@ -40,7 +67,7 @@ def test_a_page_lists_every_option_once(name: str) -> None:
     listed = [line.split("/")[0].split() for line in text.splitlines() if line.startswith("  -")]
     names = [next(word for word in words if word.startswith("--")).rstrip(",") for words in listed]
     assert sorted(names) == sorted([*options, "--help"])
-    if isinstance(command, Sectioned):
+    if isinstance(command, Sectioned) and len(options) + 1 >= FEWEST:  # --help too
         first = [option for option in FIRST if option in options][:MOST_FIRST]
         assert names[: len(first)] == first
 

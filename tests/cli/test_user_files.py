@@ -12,6 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from medusa_sim.cli import cli
+from medusa_sim.cli.modes import Moded
 
 ROOT = Path(__file__).resolve().parents[2]
 ENGINE = ROOT / "tests" / "data" / "engine"
@@ -202,6 +203,8 @@ def _command(case: tuple[str, ...]) -> click.Command:
 def _commands(
     command: click.Command, words: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
+    if isinstance(command, Moded):  # every mode has the options of all, those of others hidden
+        command = next(iter(command.commands.values()))
     if not isinstance(command, click.Group):
         yield words, command
         return
