@@ -1,14 +1,16 @@
 """Asks `recommend` about every shipped model x drafter x runtime x {1, 4, 8} GPUs, and checks each answer.
 
     python benchmarks/every_setup.py --sample 400 --seed 1 --jobs 2
-    python benchmarks/every_setup.py --jobs 2            # all of them
+    python benchmarks/every_setup.py --jobs 2            # all of them, in an order drawn by the seed
+    python benchmarks/every_setup.py --skip 5000         # go on behind the first 5,000 of that order
 
 A set-up is either refused in one line, or its answer agrees with itself at six neighbouring batches and one
 length, on a card that turns with the set-up and holds the model where one does: speculation is on exactly
 where the best speedup is above 1, in the schedule, its rows at a batch, the curve by count, the crossings,
 `enable`, the decision and the exported settings; bands lie around values; every warning stands in the text,
 in Markdown, in JSON, in the notebook's HTML, in the report and on the app's page. Prints counts, reasons of
-refusal and failures; exit code 3 where anything failed.
+refusal and failures, and while it runs how many are done and the time left; what has run is a random sample
+at any time. Exit code 3 where anything failed.
 """
 
 from __future__ import annotations
@@ -66,6 +68,8 @@ FIRST_BATCHES = (1, 5, 14, 30, 62, 126, 250)
 """Where the batches that are asked for begin, in turn."""
 RATE = 0.6
 """Acceptance of drafters of which none ships."""
+PROGRESS = 200
+"""Set-ups between two lines of progress."""
 ROOM = 1.25
 """Memory over weights from which a card is taken to hold a model."""
 
@@ -263,23 +267,27 @@ def main() -> int:
     """Ask about all or a sample; the exit code."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--sample", type=int, default=0, help="so many, drawn at random [all]")
-    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--skip", type=int, default=0, help="leave out so many, that ran before")
+    parser.add_argument("--seed", type=int, default=0, help="draws the order [0]")
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--only", default="", help="words that the set-up must have, as in 'sglang mtp'")
     args = parser.parse_args()
     every = [asked for asked in set_ups() if all(word in repr(asked) for word in args.only.split())]
-    if args.sample and args.sample < len(every):
-        every = random.Random(args.seed).sample(every, args.sample)  # noqa: S311
+    random.Random(args.seed).shuffle(every)  # noqa: S311
+    every = every[args.skip : args.skip + args.sample if args.sample else None]
     start = time.perf_counter()
     counts: collections.Counter[str] = collections.Counter()
     refusals: collections.Counter[str] = collections.Counter()
     with multiprocessing.Pool(args.jobs) as pool:
-        for outcome in pool.imap_unordered(checked, every, chunksize=8):
+        for done, outcome in enumerate(pool.imap(checked, every, chunksize=8), 1):
             counts["failed" if outcome.failures else "refused" if outcome.refused else "answered"] += 1
             if outcome.refused:
                 refusals[_kind(outcome)] += 1
             for line in outcome.failures:
                 print(f"FAILED {outcome.asked} on {outcome.gpu}: {line}", flush=True)
+            if done % PROGRESS == 0:
+                left = (time.perf_counter() - start) / done * (len(every) - done)
+                print(f"{done} of {len(every)}, {left / 60:.0f} min left: {dict(counts)}", file=sys.stderr)
     took = time.perf_counter() - start
     print(f"{len(every)} set-ups in {took:.0f} s ({len(every) / took:.1f} a second): {dict(counts)}")
     for told, count in refusals.most_common():
