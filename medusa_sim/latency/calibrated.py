@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time, verify_attention_time, whole_attention_time
 from medusa_sim.latency.base import OperatorTime, filled
-from medusa_sim.latency.choice import Asked, choose, said
+from medusa_sim.latency.choice import Asked, Choice, choose, said
 from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.serial import serial_attention_time
 from medusa_sim.latency.unfused import unfused_attention_time
@@ -67,6 +67,7 @@ class CalibratedLatency:
         self.cold = cold
         self.held: KernelSet = _over(gpu.kernels.get(kernels), gpu.kernel_set(self.kernels))
         self.asked = Asked(kernels=kernels, library=library, engine=engine, kernel=kernel)
+        self._chosen: dict[Hashable, Choice] = {}
 
     def backend(self, operator: Attention) -> Backend:
         """The kernel that attends with several queries: the one that rows name, else the engine's."""
@@ -87,7 +88,11 @@ class CalibratedLatency:
             return found
         if isinstance(operator, WindowAttention) and operator.phase == VERIFY:
             return verify_in_window(self, operator)
-        choice = choose(self.gpu, kind, operator, self._asked_for(operator))
+        asked = self._asked_for(operator)
+        key = operator.kind, operator.form, operator.forms, asked
+        if key not in self._chosen:
+            self._chosen[key] = choose(self.gpu, kind, operator, asked)
+        choice = self._chosen[key]
         found = kind.timer(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
         found = said(choice, found)
         if self.cold and isinstance(operator, Sparse) and operator.phase == VERIFY:

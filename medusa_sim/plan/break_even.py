@@ -15,7 +15,7 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, at_counts, price
+from medusa_sim.plan.surface import Surface, at_counts, price, unpriced
 from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
@@ -100,32 +100,66 @@ def pays(surface: Surface) -> BoolArray:
     return np.asarray(gain.max(axis=-1, initial=0.0) > 1.0)
 
 
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Coarse:
+    """Few counts at many batches of one length, priced once for all that look for a batch.
+
+    batches: where speculation may change between paying and not. surface: of those, and of what else was
+    asked for. largest: batch that fits with some drafting, BATCHES_SEARCHED (or what is searched) at most.
+    """
+
+    batches: IntArray
+    surface: Surface
+    largest: int
+
+    @property
+    def paying(self) -> BoolArray:
+        """Whether speculation pays at each of `batches`."""
+        return np.asarray(pays(self.surface)[np.isin(self.surface.batch, self.batches), 0])
+
+
+def coarse(
+    scenario: Scenario,
+    options: Sequence[DraftOption],
+    seq_len: IntArray,
+    searched: IntArray,
+    more: Callable[[int], IntArray] = lambda s: np.empty(0, dtype=np.int64),
+) -> tuple[Coarse, ...]:
+    """The batches to look at first, of each length. searched: those that will be; more: others, by length."""
+    few = few_counts(options)
+    end = max(BATCHES_SEARCHED, int(searched.max(initial=0)))
+    beyond = np.geomspace(
+        _EVERY_BATCH_TO, end, 1 + round(float(np.log(end / _EVERY_BATCH_TO) / np.log(_RATIO)))
+    )
+    tried = np.concatenate([np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64), searched])
+    largest = unpriced(scenario, [1], seq_len, few).max_batch[:, 1:].max(axis=-1, initial=0)
+    largest = np.minimum(largest, end)
+    every = np.unique(np.concatenate([tried, largest[largest > 0]]))
+    found = []
+    for s, most in enumerate(largest.tolist()):
+        batches = every[every <= most]
+        asked = np.union1d(batches, more(s))
+        found.append(
+            Coarse(batches=batches, surface=price(scenario, asked, seq_len[s : s + 1], few), largest=most)
+        )
+    return tuple(found)
+
+
 def break_even_batches(
     scenario: Scenario,
     options: Sequence[DraftOption],
     seq_len: IntArray,
     searched: Surface | None = None,
+    first: Sequence[Coarse] | None = None,
 ) -> tuple[BreakEven, ...]:
     """For each length where speculation pays, among the batches that fit, to BATCHES_SEARCHED.
 
     searched: every count at some batches of these lengths. It decides there, and between them every count is
-    looked at, so that no crossing contradicts a schedule of it.
+    looked at, so that no crossing contradicts a schedule of it. first: where to look first, if that is known.
     """
     few = few_counts(options)
     own = np.empty(0, dtype=np.int64) if searched is None else searched.batch
-    end = max(BATCHES_SEARCHED, int(own.max(initial=0)))
-    beyond = np.geomspace(
-        _EVERY_BATCH_TO, end, 1 + round(float(np.log(end / _EVERY_BATCH_TO) / np.log(_RATIO)))
-    )
-    tried = np.unique(np.concatenate([np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64), own]))
-    largest = price(scenario, [1], seq_len, few).max_batch[:, 1:].max(axis=-1, initial=0)
-    largest = np.minimum(largest, end)
-    batches = np.unique(np.concatenate([tried[tried <= largest.max(initial=0)], largest[largest > 0]]))
-    if batches.size == 0:
-        return (NOTHING_FITS,) * seq_len.size
-    paying = pays(price(scenario, batches, seq_len, few))
-    if searched is not None:
-        paying[np.isin(batches, own)] = pays(searched)[np.isin(own, batches)]
+    known = np.empty((0, seq_len.size), dtype=np.bool_) if searched is None else pays(searched)
 
     def at_length(s: int) -> Callable[[IntArray], BoolArray]:
         def pays_at(batch: IntArray) -> BoolArray:
@@ -135,12 +169,16 @@ def break_even_batches(
 
         return pays_at
 
-    return tuple(
-        _refined(batches[kept := batches <= largest[s]], paying[kept, s], at_length(s))
-        if largest[s]
-        else NOTHING_FITS
-        for s in range(seq_len.size)
-    )
+    found = []
+    for s, at in enumerate(coarse(scenario, options, seq_len, own) if first is None else first):
+        is_own = own <= at.largest
+        batches = np.union1d(at.batches, own[is_own])
+        paying = np.zeros(batches.size, dtype=np.bool_)
+        paying[np.isin(batches, at.batches)] = at.paying
+        paying[np.isin(batches, own)] = known[is_own, s]
+        is_any = at.largest > 0
+        found.append(_refined(batches, paying, at_length(s)) if is_any else NOTHING_FITS)
+    return tuple(found)
 
 
 def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: int) -> int:

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.plan.break_even import few_counts
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import PLAIN, Surface, price
@@ -73,22 +73,39 @@ class Capacity:
         return self.with_speculation.tokens_per_s / self.without_speculation.tokens_per_s
 
 
+def batches_tried(largest: int) -> IntArray:
+    """Batches at which throughput is looked at first, up to the largest that fits without speculation."""
+    if largest < 1:
+        return np.empty(0, dtype=np.int64)
+    every = np.arange(1, min(largest, _EVERY_BATCH_TO) + 1)
+    ratio = 1 + int(np.ceil(np.log(max(largest / every[-1], 1.0)) / np.log(_RATIO)))
+    beyond = np.rint(np.geomspace(every[-1], largest, ratio)).astype(np.int64)
+    return np.union1d(every, beyond)
+
+
 def capacities(
-    scenario: Scenario, options: Sequence[DraftOption], searched: Surface, max_latency_us: float | None = None
+    scenario: Scenario,
+    options: Sequence[DraftOption],
+    first: Sequence[Surface],
+    searched: Surface,
+    max_latency_us: float | None = None,
 ) -> tuple[Capacity, ...]:
     """For each length of `searched` the best operating points among all batches that fit.
 
-    Batches up to what memory allows are tried with few counts, those around the best and those that were
-    searched with every count. max_latency_us: longest time per output token of one user.
+    first: few counts of each length, at its `batches_tried` among others. Those around the best and those
+    that were searched are looked at with every count. max_latency_us: longest time per output token of one
+    user.
     """
     return tuple(
-        _capacity(scenario, options, searched, s, max_latency_us) for s in range(searched.seq_len.size)
+        _capacity(scenario, options, first[s], searched, s, max_latency_us)
+        for s in range(searched.seq_len.size)
     )
 
 
 def _capacity(
     scenario: Scenario,
     options: Sequence[DraftOption],
+    coarse: Surface,
     searched: Surface,
     s: int,
     max_latency_us: float | None,
@@ -103,16 +120,12 @@ def _capacity(
             without_speculation=None,
             with_speculation=None,
         )
-    every = np.arange(1, min(largest, _EVERY_BATCH_TO) + 1)
-    ratio = 1 + int(np.ceil(np.log(max(largest / every[-1], 1.0)) / np.log(_RATIO)))
-    beyond = np.rint(np.geomspace(every[-1], largest, ratio)).astype(np.int64)
-    few = few_counts(options)
-    coarse = price(scenario, np.unique(np.concatenate([every, beyond])), [length], few)
+    rows = np.isin(coarse.batch, batches_tried(largest))
     points = {}
     for speculate in (False, True):
         found = [
-            best_operating_point(surface, place, max_latency_us, speculate=speculate)
-            for surface, place in ((coarse, 0), (searched, s))
+            best_operating_point(coarse, 0, max_latency_us, speculate=speculate, rows=rows),
+            best_operating_point(searched, s, max_latency_us, speculate=speculate),
         ]
         known = [point for point in found if point is not None]
         best = max(known, key=_rate, default=None)
@@ -137,11 +150,19 @@ def _rate(point: OperatingPoint) -> float:
 
 
 def best_operating_point(
-    surface: Surface, s: int, max_latency_us: float | None, *, speculate: bool
+    surface: Surface,
+    s: int,
+    max_latency_us: float | None,
+    *,
+    speculate: bool,
+    rows: BoolArray | bool = True,
 ) -> OperatingPoint | None:
-    """The largest throughput at one length of the cells that fit and keep the latency; None if none does."""
+    """The largest throughput at one length of the cells that fit and keep the latency; None if none does.
+
+    rows: (B,) batches that count.
+    """
     place = slice(1, None) if speculate else slice(0, 1)
-    allowed = surface.fits[:, s, place]
+    allowed = surface.fits[:, s, place] & np.reshape(rows, (-1, 1))
     per_token_us = surface.step_us[:, s, place] / surface.tokens_per_step[place]
     if max_latency_us is not None:
         allowed = allowed & (per_token_us <= max_latency_us)

@@ -9,8 +9,14 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.cached import cached
-from medusa_sim.plan.break_even import BreakEven, break_even_batches, break_even_context, longest_asked
-from medusa_sim.plan.capacity import OperatingPoint, best_operating_point, capacities
+from medusa_sim.plan.break_even import (
+    BreakEven,
+    break_even_batches,
+    break_even_context,
+    coarse,
+    longest_asked,
+)
+from medusa_sim.plan.capacity import OperatingPoint, batches_tried, best_operating_point, capacities
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommendation import DraftsGain, Recommendation
 from medusa_sim.plan.request import RequestLatency, request_latency
@@ -39,11 +45,14 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     options = kept.options(asked.candidates_max)
     lengths = np.asarray(asked.seq_len, dtype=np.int64)
     surface = price(kept, asked.batches, lengths, options)
-    paying = break_even_batches(kept, options, lengths, surface)
+    first = coarse(
+        kept, options, lengths, surface.batch, lambda s: batches_tried(int(surface.max_batch[s, PLAIN]))
+    )
+    paying = break_even_batches(kept, options, lengths, surface, first)
     if edges := _edges_between(surface.batch, paying):
         # a row that stands for batches between two searched ones must not cross break-even either
         surface = price(kept, np.union1d(surface.batch, edges), lengths, options)
-        paying = break_even_batches(kept, options, lengths, surface)
+        paying = break_even_batches(kept, options, lengths, surface, first)
     schedules = [batch_ranges(surface, s, asked) for s in range(lengths.size)]
     rows = [schedule_row(surface, s, found, asked) for s, ranges in enumerate(schedules) for found in ranges]
     best_with = _best(surface, asked, speculate=True)
@@ -63,7 +72,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         by_drafts=by_drafts(surface, 0, 0),
         best_with=best_with,
         best_without=best_without,
-        capacities=capacities(kept, options, surface, asked.max_latency_us),
+        capacities=capacities(kept, options, [at.surface for at in first], surface, asked.max_latency_us),
         requests=_requests(kept, surface, asked),
         where_it_fits=_where_it_fits(kept, surface, asked),
     )

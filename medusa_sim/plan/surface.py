@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -76,9 +77,8 @@ class Surface:
         """The drafting of one option, priced once."""
         if index not in self._drafted:
             option = self.options[index]
-            steps = drafting_steps(
-                replace(self.setting, drafter=option.drafter), *self._places, option.candidates[None, None, :]
-            )
+            setting, counts = replace(self.setting, drafter=option.drafter), option.candidates[None, None, :]
+            steps = drafting_steps(setting, *self._places, counts, self._passes)
             self._drafted[index] = _together(steps)
         return self._drafted[index]
 
@@ -86,7 +86,12 @@ class Surface:
     def _drafted(self) -> dict[int, StepTime | None]:
         return {}
 
-    @property
+    @cached_property
+    def _passes(self) -> dict[Any, Any]:
+        """What the options share."""
+        return {}
+
+    @cached_property
     def _places(self) -> tuple[IntArray, IntArray]:
         lengths = self._met if self.is_in_flight else self.seq_len
         return self.batch[:, None, None], lengths[None, :, None]
@@ -359,6 +364,18 @@ def price(
     Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
     drafter.
     """
+    surface = unpriced(scenario, batch, seq_len, options)
+    _ = surface.decode, surface.verify, surface.drafting  # what cannot be priced is refused here
+    return surface
+
+
+def unpriced(
+    scenario: Scenario,
+    batch: Sequence[int] | IntArray,
+    seq_len: Sequence[int] | IntArray,
+    options: Sequence[DraftOption] | None = None,
+) -> Surface:
+    """A surface of which nothing is priced yet, for what memory alone decides. Raises UsageError."""
     chosen = tuple(scenario.options() if options is None else options)
     batches, lengths = np.asarray(batch, dtype=np.int64), np.asarray(seq_len, dtype=np.int64)
     configurations = 1 + sum(option.candidates.size for option in chosen)
@@ -368,7 +385,7 @@ def price(
             "many; search fewer lengths, a smaller range of batches or fewer candidates"
         )
     counts = np.unique(np.concatenate([np.empty(0, np.int64), *(option.candidates for option in chosen)]))
-    surface = Surface(
+    return Surface(
         scenario=scenario,
         setting=replace(scenario.setting, latency=cached(scenario.latency)),
         batch=batches,
@@ -380,8 +397,6 @@ def price(
         tokens_per_step=np.concatenate([[1.0], *(option.tokens_per_step for option in chosen)]),
         is_in_flight=in_flight,
     )
-    _ = surface.decode, surface.verify, surface.drafting  # what cannot be priced is refused here
-    return surface
 
 
 def at_counts(options: Sequence[DraftOption], candidates: IntArray) -> tuple[DraftOption, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -393,13 +394,22 @@ def padded(workload: Workload, runtime: Runtime) -> Workload:
     return replace(workload, padded_rows=rows)
 
 
-def drafting_steps(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> tuple[StepTime, ...]:
-    """What drafting adds to a verification step; nothing for scope `block`."""
+def drafting_steps(
+    setting: Setting, batch: Size, seq_len: Size, candidates: Size, kept: dict[Any, Any] | None = None
+) -> tuple[StepTime, ...]:
+    """What drafting adds to a verification step; nothing for scope `block`.
+
+    kept: passes that one drafter at other depths has on the same batches and lengths in the same setting.
+    """
     if setting.scope == "block":
         return ()
-    workload = verify(batch, seq_len, candidates)
+    known = {} if kept is None else kept
+    workload = replace(verify(batch, seq_len, candidates), kept=known)
     passes = setting.drafter.work(setting.shard, workload, setting.runtime)
-    timed = tuple(work_time(setting.latency, work) for work in passes)
+    for work in passes:
+        if id(work) not in known:
+            known[id(work)] = work, work_time(setting.latency, work)
+    timed = tuple(known[id(work)][1] for work in passes)
     own_passes = sum(work.of == "draft" for work in passes)
     drafter = setting.drafter
     own_requests = np.ceil(np.asarray(batch) / setting.parallel.schedulers)

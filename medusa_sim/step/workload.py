@@ -7,8 +7,8 @@ decoding (`query_tokens = candidates`, root included). `network.py` makes kernel
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar, get_args
+from dataclasses import dataclass, field, replace
+from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 
@@ -44,7 +44,8 @@ class Workload:
 
     seq_len: committed tokens before the step (the papers' s); in prefill the prompt itself. padded_rows: rows
     of the linear layers where an engine runs them at a captured size. All broadcast against each other.
-    overlap: how far the new tokens of a sequence share experts.
+    overlap: how far the new tokens of a sequence share experts. kept: what drafters of several depths share
+    on one grid (`drafter.base.level_passes`).
     """
 
     phase: Phase
@@ -53,6 +54,7 @@ class Workload:
     query_tokens: Size
     padded_rows: Size | None = None
     overlap: Overlap = CHAIN
+    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
 
     @property
     def tokens(self) -> Size:

@@ -7,6 +7,7 @@ another matter (`medusa_sim.acceptance`); the two do not know each other.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -145,17 +146,24 @@ class Drafter(ABC):
         return 0
 
 
-def levels(workload: Workload, depth: int, width: int) -> tuple[Workload, ...]:
-    """The forward passes of `depth` levels: one token a sequence first, then `width`."""
-    return tuple(
-        Workload(
-            phase="decode" if width == 1 or level == 0 else "verify",
-            batch=workload.batch,
-            seq_len=np.asarray(workload.seq_len) + level * width,
-            query_tokens=1 if level == 0 else width,
-        )
-        for level in range(depth)
-    )
+def level_passes(
+    workload: Workload, levels: range, width: int, make: Callable[[Workload], PassWork]
+) -> tuple[PassWork, ...]:
+    """The forward passes of some levels: one token a sequence at level 0, then `width`.
+
+    A level is the same at every depth of its drafter; `make` is asked once for each on a grid.
+    """
+    for level in levels:
+        if (width, level) not in workload.kept:
+            tokens = 1 if level == 0 else width
+            of_level = Workload(
+                phase="decode" if tokens == 1 else "verify",
+                batch=workload.batch,
+                seq_len=np.asarray(workload.seq_len) + level * width,
+                query_tokens=tokens,
+            )
+            workload.kept[width, level] = make(of_level)
+    return tuple(workload.kept[width, level] for level in levels)
 
 
 def as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:

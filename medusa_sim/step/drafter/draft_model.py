@@ -10,7 +10,7 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.shard import on_one_gpu
-from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, levels
+from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, level_passes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import Workload
 
@@ -61,7 +61,9 @@ class DraftModel(Drafter):
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """`depth` forward passes one after another; the i-th sees i - 1 levels of its own drafts."""
         own = self.runtime or runtime
-        return tuple(self._pass(model, level, own) for level in levels(workload, self.depth, self.width))
+        return level_passes(
+            workload, range(self.depth), self.width, lambda level: self._pass(model, level, own)
+        )
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft model reads the prompt as well."""

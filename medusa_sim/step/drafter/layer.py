@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
+
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, levels
+from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, level_passes
 from medusa_sim.step.exchange import logit_exchange
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
@@ -102,11 +104,16 @@ class LayerDrafter(Drafter):
 
     def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
         """The draft layers' forward pass and the fusion layer, `depth` times in a row."""
-        first, *later = levels(workload, self.depth, self.width)
-        seen = Workload(phase="verify", batch=first.batch, seq_len=first.seq_len, query_tokens=self.depth + 1)
+        batch, seq_len = workload.batch, np.asarray(workload.seq_len)
+        seen = Workload(phase="verify", batch=batch, seq_len=seq_len, query_tokens=self.depth + 1)
         return (
-            self._pass(model, seen, runtime, logit_rows=workload.batch),
-            *(self._pass(model, level, runtime, logit_rows=level.tokens) for level in later),
+            self._pass(model, seen, runtime, logit_rows=batch),
+            *level_passes(
+                workload,
+                range(1, self.depth),
+                self.width,
+                lambda level: self._pass(model, level, runtime, logit_rows=level.tokens),
+            ),
         )
 
     def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
