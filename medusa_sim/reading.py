@@ -11,7 +11,6 @@ import json
 import math
 import os
 import stat
-import tomllib
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -153,6 +152,8 @@ def read_toml(
     limit_bytes: int = SPEC_BYTES,
 ) -> dict[str, Any]:
     """Tables of a TOML file. Raises `error` for a syntax error, a key given twice, or tables too deep."""
+    import tomllib
+
     text = read_text(path, limit_bytes, what, error)
     content: dict[str, Any] = parsed(path, what, error, lambda: tomllib.loads(text))
     return content

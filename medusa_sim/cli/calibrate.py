@@ -21,7 +21,6 @@ from medusa_sim.plan.arguments import ARGUMENTS
 @click.command(
     "calibrate",
     cls=Sectioned,
-    short_help="Fit kernels of a GPU, or an engine, to measured rows.",
     epilog=examples(
         "medusa-sim calibrate rows gemm.csv attention.csv elementwise.csv --gpu h100-sxm --kernels torch",
         "medusa-sim calibrate rows rows.parquet --gpu a40 --kernels mine --source 'my A40, 2026-11'",

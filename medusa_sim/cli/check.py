@@ -50,7 +50,6 @@ class Shares(click.ParamType[tuple[float, ...]]):
 
 @click.command(
     cls=Sectioned,
-    short_help="A running engine beside its prediction: fine, or which part is off.",
     epilog=examples(
         "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --bench spec.json plain.json",
         "medusa-sim check --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --seq 600 "

@@ -49,7 +49,6 @@ def _drafters(data_dir: str | None) -> tuple[str, ...]:
 
 @click.command(
     cls=Sectioned,
-    short_help="Which GPUs, split, precision, engine, drafter and drafts for a target.",
     epilog=examples(
         "medusa-sim compare --model llama-3.1-8b --tokens-per-s-per-user 50",
         "medusa-sim compare --gpu h200-sxm,b200 --model deepseek-r1 --gpus 4,8 --drafter none,mtp "

@@ -5,7 +5,6 @@ A command `foo` is the object `foo` of module `medusa_sim.cli.foo`; nothing else
 
 from __future__ import annotations
 
-import difflib
 import errno
 import functools
 import importlib
@@ -19,26 +18,26 @@ import click
 
 from medusa_sim.errors import MedusaSimError, shown
 
-COMMANDS = (
-    "sweep",
-    "recommend",
-    "load",
-    "compare",
-    "check",
-    "roofline",
-    "time",
-    "tree",
-    "acceptance",
-    "measure",
-    "calibrate",
-    "validate",
-    "train",
-    "decode",
-    "reproduce",
-    "specs",
-    "app",
-)
-"""The order in which --help lists commands; a name without a module is not listed."""
+COMMANDS = {
+    "sweep": "Speedup over GPUs, models, batches, lengths and counts.",
+    "recommend": "Whether speculation pays, and with how many candidates.",
+    "load": "Requests over time: latency, goodput, policies of speculation.",
+    "compare": "Which GPUs, split, precision, engine, drafter and drafts for a target.",
+    "check": "A running engine beside its prediction: fine, or which part is off.",
+    "roofline": "A model's operators on the roofline of a GPU.",
+    "time": "The predicted time of every row of a file of operators.",
+    "tree": "Candidate trees: the best of a size, pictures, other formats.",
+    "acceptance": "Tokens per step: profiles, predictions, measurements.",
+    "measure": "Times of the operators of models on this device.",
+    "calibrate": "Fit kernels of a GPU, or an engine, to measured rows.",
+    "validate": "Errors of predictions against measured rows.",
+    "train": "Train a checkpoint that `decode` runs.",
+    "decode": "Continue prompts with a real model, beside plain decoding.",
+    "reproduce": "The papers' tables and figures, predicted beside published.",
+    "specs": "GPUs, models, runtimes, profiles, prices: every number's source.",
+    "app": "Explore in a browser: choose, sweep, trees, load, compare.",
+}
+"""What --help says of each command, in its order; a name without a module is not listed."""
 
 INTERRUPTED = 130
 BROKEN_PIPE = 141
@@ -66,7 +65,13 @@ class LazyGroup(click.Group):
             return None
         command = getattr(importlib.import_module(_module(cmd_name)), cmd_name)
         assert isinstance(command, click.Command)  # noqa: S101  # a module that breaks the rule is a bug
+        command.short_help = COMMANDS.get(cmd_name)
         return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, as click writes it, without importing any."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -74,6 +79,8 @@ class LazyGroup(click.Group):
         """As click does, but an unknown command is told with the nearest one and the whole list."""
         names = self.list_commands(ctx)
         if args and args[0] not in names and not args[0].startswith("-"):
+            import difflib
+
             near = difflib.get_close_matches(args[0][:60], names, n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             ctx.fail(f"unknown command {shown(args[0])}{hint} (commands: {', '.join(names)})")

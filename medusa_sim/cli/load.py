@@ -71,7 +71,6 @@ class Policies(click.ParamType[tuple[str, ...]]):
 
 @click.command(
     cls=Sectioned,
-    short_help="Requests over time: latency, goodput, policies of speculation.",
     epilog=examples(
         "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --policy none,3 --tpot-ms 20",
         "medusa-sim load --gpu h100-sxm --model llama-3.1-8b --drafter eagle3 --rate 5,20,30 --report out",

@@ -30,7 +30,6 @@ class _TargetType(click.ParamType[str]):
 
 
 @click.command(
-    short_help="The papers' tables and figures, predicted beside published.",
     epilog=examples(
         "medusa-sim reproduce",
         "medusa-sim reproduce table6 --format csv",

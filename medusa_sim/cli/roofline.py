@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 @click.command(
     cls=Sectioned,
-    short_help="A model's operators on the roofline of a GPU.",
     epilog=examples(
         "medusa-sim roofline --model llama-33b --runtime paper --batch 16 --plot roofline.png",
         "medusa-sim roofline --gpu h100-sxm --model llama-3-8b --batch 1..64 --format csv",

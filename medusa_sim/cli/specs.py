@@ -23,7 +23,6 @@ KINDS = ("gpu", "model", "runtime", "acceptance", "price")
 
 
 @click.command(
-    short_help="GPUs, models, runtimes, profiles, prices: every number's source.",
     epilog=examples(
         "medusa-sim specs",
         "medusa-sim specs h100-sxm",

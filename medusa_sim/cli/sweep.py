@@ -34,7 +34,6 @@ _MOST_CASES_SHOWN = 2_000
 
 @click.command(
     cls=Sectioned,
-    short_help="Speedup over GPUs, models, batches, lengths and counts.",
     epilog=examples(
         "medusa-sim sweep --batch 1..64",
         "medusa-sim sweep --gpu a100-80gb-pcie,h100-sxm --model llama-3-8b --batch 1..64 --seq 1024..8192",

@@ -13,7 +13,6 @@ from medusa_sim.cli.output import Output
 
 
 @click.command(
-    short_help="The predicted time of every row of a file of operators.",
     epilog=examples(
         "medusa-sim time --gpu h100-sxm --ops rows.csv --format csv",
         "medusa-sim time --gpu a100-80gb-pcie --ops rows.parquet --cache as-measured -o predicted.parquet",

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
 @click.command(
     "validate",
     cls=Sectioned,
-    short_help="Errors of predictions against measured rows.",
     epilog=examples(
         "medusa-sim validate rows rows.parquet --gpu h100-sxm --cache as-measured",
         "medusa-sim validate rows gemm.csv attention.csv --gpu a40 --fail-above 10",

@@ -2,33 +2,45 @@
 
 from __future__ import annotations
 
-from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.drafter.dflash import DFlash
-from medusa_sim.step.drafter.draft_model import DraftModel
-from medusa_sim.step.drafter.dspark import DSpark
-from medusa_sim.step.drafter.layer import Eagle, Eagle3
-from medusa_sim.step.drafter.medusa import Medusa
-from medusa_sim.step.drafter.mtp import Mtp
-from medusa_sim.step.drafter.ngram import FreeDrafter, Suffix
-from medusa_sim.step.drafter.parallel import Pard, PEagle
+from collections.abc import Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING
 
-DRAFTERS: dict[str, type[Drafter]] = {
-    kind.name: kind
-    for kind in (
-        Medusa,
-        DraftModel,
-        Eagle,
-        Eagle3,
-        Mtp,
-        PEagle,
-        Pard,
-        DFlash,
-        DSpark,
-        FreeDrafter,
-        Suffix,
-    )
+from medusa_sim.errors import UsageError, unknown_name
+
+if TYPE_CHECKING:
+    from medusa_sim.step.drafter.base import Drafter
+
+_CLASSES = {
+    "medusa": ("medusa", "Medusa"),
+    "draft-model": ("draft_model", "DraftModel"),
+    "eagle": ("layer", "Eagle"),
+    "eagle3": ("layer", "Eagle3"),
+    "mtp": ("mtp", "Mtp"),
+    "p-eagle": ("parallel", "PEagle"),
+    "pard": ("parallel", "Pard"),
+    "dflash": ("dflash", "DFlash"),
+    "dspark": ("dspark", "DSpark"),
+    "ngram": ("ngram", "FreeDrafter"),
+    "suffix": ("ngram", "Suffix"),
 }
+"""Name -> module here and class: names are listed without importing what nobody asks for."""
+
+
+class _Drafters(Mapping[str, "type[Drafter]"]):
+    def __getitem__(self, name: str) -> type[Drafter]:
+        module, kind = _CLASSES[name]
+        found: type[Drafter] = getattr(import_module(f"medusa_sim.step.drafter.{module}"), kind)
+        return found
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(_CLASSES)
+
+    def __len__(self) -> int:
+        return len(_CLASSES)
+
+
+DRAFTERS = _Drafters()
 """In the order in which they are listed to users."""
 
 
@@ -39,7 +51,6 @@ def drafter_names() -> tuple[str, ...]:
 
 def drafter_kind(name: str) -> type[Drafter]:
     """The drafter of that name. Raises UsageError for an unknown one."""
-    try:
-        return DRAFTERS[name]
-    except KeyError:
-        raise UsageError(unknown_name("drafter", name, DRAFTERS)) from None
+    if name not in _CLASSES:
+        raise UsageError(unknown_name("drafter", name, DRAFTERS))
+    return DRAFTERS[name]
