@@ -364,7 +364,7 @@ def price(
     Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
     drafter.
     """
-    surface = unpriced(scenario, batch, seq_len, options)
+    surface = unpriced(scenario, batch, seq_len, options, in_flight=in_flight)
     _ = surface.decode, surface.verify, surface.drafting  # what cannot be priced is refused here
     return surface
 
@@ -374,8 +374,10 @@ def unpriced(
     batch: Sequence[int] | IntArray,
     seq_len: Sequence[int] | IntArray,
     options: Sequence[DraftOption] | None = None,
+    *,
+    in_flight: bool = False,
 ) -> Surface:
-    """A surface of which nothing is priced yet, for what memory alone decides. Raises UsageError."""
+    """`price` of which nothing is priced yet, for what memory alone decides. Raises UsageError."""
     chosen = tuple(scenario.options() if options is None else options)
     batches, lengths = np.asarray(batch, dtype=np.int64), np.asarray(seq_len, dtype=np.int64)
     configurations = 1 + sum(option.candidates.size for option in chosen)
