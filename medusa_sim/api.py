@@ -78,6 +78,14 @@ def _listed(name: str, sizes: Sizes) -> list[int]:
     return [int(size) for size in given]
 
 
+def _names(name: str, given: object) -> tuple[str, ...]:
+    """Names, one or several. Raises UsageError for what is none."""
+    several = _several(given)
+    for each in several:
+        check_kind(name, each, "a name, or several", (str,))
+    return tuple(several)
+
+
 def _numbers(name: str, given: float | Iterable[float]) -> list[float]:
     """Numbers as a list, each once. Raises UsageError for what is none, such as text."""
     several = _several(given)
@@ -509,7 +517,7 @@ def compare(
             raise UsageError(unknown_name("argument of a comparison", name, {*ARGUMENTS, *asked, *choices}))
     for part in (choices, asked):
         for name in part.keys() & _LISTS_OF_NAMES:
-            part[name] = None if part[name] is None else tuple(_several(part[name]))
+            part[name] = None if part[name] is None else _names(name, part[name])
         for name in part.keys() & _LISTS_OF_SIZES:
             part[name] = None if part[name] is None else tuple(_listed(name, part[name]))
     found = compared(model, Asked(**asked), Choices(**choices), prices=price, advance=advance, **given)

@@ -37,22 +37,7 @@ def doubts(of: Resolved) -> tuple[str, ...]:
     told += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]
     if of.scope == "model" and of.runtime.engine is not None:
         told += told_of_states(of.runtime.library, of.model, of.drafting.method)
-    if not of.runtime.is_measured:
-        told.append(
-            f"{of.runtime.name}: nobody measured this engine; its own terms are guesses or another's, "
-            "with wide bands"
-        )
-    elif not of.runtime.is_drafting_measured:
-        told.append(
-            f"{of.runtime.name}: nobody measured drafting in this engine; its terms are guesses or "
-            "another's, with wide bands"
-        )
-    if (parallel := of.parallel) != ONE and (engine := of.runtime.engine) is not None:
-        known = f", {engine.several_gpus} aside," if engine.several_gpus else ""
-        told.append(
-            f"{of.runtime.name}'s own terms{known} were fitted on one GPU and are taken over for "
-            f"{parallel}, with wider bands"
-        )
+    told += _of_engine(of)
     if of.gpu.exceeds_link(np.asarray(float(of.parallel.tp))):
         told.append(
             f"the link of {of.gpu.name} joins {of.gpu.linked_gpus} cards: {of.parallel.tp} share a slower one"
@@ -70,6 +55,30 @@ def doubts(of: Resolved) -> tuple[str, ...]:
             "leaves them out"
         )
     return tuple(told)
+
+
+def _of_engine(of: Resolved) -> list[str]:
+    """What was not measured of the engine itself, while it drafts and on as many GPUs."""
+    told, engine, runtime = [], of.runtime.engine, of.runtime
+    only = () if engine is None else engine.measured_drafters
+    if not runtime.is_measured:
+        told.append(
+            f"{runtime.name}: nobody measured this engine; its own terms are guesses or another's, "
+            "with wide bands"
+        )
+    elif not runtime.is_drafting_measured or (only and of.drafting.method not in only):
+        but = f" but with {', '.join(only)}" if only else ""
+        told.append(
+            f"{runtime.name}: nobody measured drafting in this engine{but}; its terms are guesses or "
+            "another's, with wide bands"
+        )
+    if of.parallel != ONE and engine is not None:
+        known = f", {engine.several_gpus} aside," if engine.several_gpus else ""
+        told.append(
+            f"{runtime.name}'s own terms{known} were fitted on one GPU and are taken over for "
+            f"{of.parallel}, with wider bands"
+        )
+    return told
 
 
 def _of_kernels(of: Resolved) -> list[str]:

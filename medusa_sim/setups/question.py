@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral, Real
 from typing import Literal, get_args
 
 import numpy as np
 
-from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.plan.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.units import KILO
 
@@ -24,6 +25,8 @@ BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512
 """Requests in one copy of the model that are tried."""
 DRAFTS = (1, 2, 3, 5)
 """Draft lengths that are tried: those that recipes of engines use."""
+_MOST = 1e9
+"""Of any number that is asked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,12 +54,18 @@ class Question:
 
     def __post_init__(self) -> None:
         for name in ("prompt_tokens", "output_tokens"):
-            if not 1.0 <= getattr(self, name) < np.inf:
-                raise UsageError(f"{name} {getattr(self, name):g}: a finite number from 1 is needed")
+            check_kind(name, getattr(self, name), "a number", (Real,))
+            if not 1.0 <= getattr(self, name) <= _MOST:
+                raise UsageError(
+                    f"{name} {shown(getattr(self, name))}: a number from 1 to {_MOST:g} is needed"
+                )
         for name in ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_per_user", "rate", "users"):
-            given = getattr(self, name)
-            if given is not None and not 0.0 < given < np.inf:
-                raise UsageError(f"{name} {given:g}: a finite number above 0 is needed")
+            if (given := getattr(self, name)) is None:
+                continue
+            kind = ("a whole number", (Integral,)) if name == "users" else ("a number", (Real,))
+            check_kind(name, given, *kind)
+            if not 0.0 < given <= _MOST:
+                raise UsageError(f"{name} {shown(given)}: a number above 0 and up to {_MOST:g} is needed")
         if self.rate is not None and self.users is not None:
             raise UsageError("a rate and a number of users each fix the traffic: give one of them")
         if self.measure is not None and self.measure not in MEASURES:

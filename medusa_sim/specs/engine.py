@@ -126,6 +126,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     residual adds are part of the norms. chain_only: no tree attention. drafters: names of those it runs;
     synchronous_drafters: those whose steps hide nothing of the host. step_limits: what a step may hold by
     default, the first that fits the card. several_gpus: what was measured on more than one; empty: nothing.
+    measured_drafters: the only ones with which drafting was measured; empty: no such bound.
     """
 
     host_us_per_step: Term
@@ -169,6 +170,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     step_limits: tuple[StepLimit, ...]
     limits_source: str
     several_gpus: str
+    measured_drafters: tuple[str, ...]
 
     def step_limit(self, gpu: Gpu) -> StepLimit:
         """What one step may hold on a card unless it is told otherwise."""
@@ -252,6 +254,7 @@ class _SettingsToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     limits_source: Text | None = None
     synchronous_drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
     several_gpus: str | None = None
+    measured_drafters: tuple[Text, ...] = ()
 
 
 EngineToml: TypeAlias = dict[str, Any]
@@ -280,7 +283,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
         else:
             found[name] = _inherited(relative[1].terms[name], relative[0], settings.widen)
     for name in _SettingsToml.__struct_fields__:
-        if name in ("widen", "several_gpus"):
+        if name in ("widen", "several_gpus", "measured_drafters"):
             continue
         value = getattr(settings, name)
         if value is None and relative is None:
@@ -290,6 +293,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
         found[name] = getattr(cast("tuple[str, Engine]", relative)[1], name) if value is None else value
     lent_there = "" if relative is None else relative[1].several_gpus
     found["several_gpus"] = lent_there if settings.several_gpus is None else settings.several_gpus
+    found["measured_drafters"] = settings.measured_drafters
     if settings.graph_sizes is not None:
         found["graph_sizes"] = _sizes(settings.graph_sizes, f"{where}: {key}.graph_sizes")
     last = found["step_limits"][-1]

@@ -305,7 +305,10 @@ def test_charts_are_valid_specifications() -> None:
 def test_downloads_are_the_command_lines_formats() -> None:
     table = pa.table({"batch": [1, 2], "speedup": [1.5, None]})
     assert show.csv_bytes(table) == b"batch,speedup\n1,1.5\n2,\n"
-    assert json.load(io.BytesIO(show.json_bytes(table, "medusa-sim x", "rows")))["rows"][1]["speedup"] is None
+    assert (
+        json.load(io.BytesIO(show.json_bytes(table, "medusa-sim x", "rows", {})))["rows"][1]["speedup"]
+        is None
+    )
 
 
 def test_the_report_is_a_page() -> None:

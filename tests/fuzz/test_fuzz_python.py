@@ -72,6 +72,10 @@ def _calls() -> Iterator[tuple[str, Callable[..., Any], dict[str, Any], list[str
         ["gpu", "model", "batch", "seq_len", "candidates", "tp"],
     )
     yield "recommend", ms.recommend, {**SOUND, "batch": 2}, ["batch", "seq_len", "gpu", "model", "request"]
+    few = {**SOUND, "gpus": "a40", "counts": 1, "engines": "vllm", "weight_dtypes": "fp16", "batches": 1}
+    few["drafters"] = few.pop("drafter")
+    compared = ["model", "price", "gpus", "counts", "drafters", "batches", "rate", "users", "tpot_ms"]
+    yield "compare", ms.compare, {**few, "prompt_tokens": 8, "output_tokens": 8}, compared
     yield "simulate", ms.simulate, {**SOUND, **QUICK}, ["policies", "rates", "gpu", "prompt_tokens"]
     rows = {"rows": "docs/example_rows.csv", "gpu": "a40"}
     yield "time_rows", ms.time_rows, rows, list(inspect.signature(ms.time_rows).parameters)
