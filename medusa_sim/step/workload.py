@@ -54,7 +54,7 @@ class Workload:
     query_tokens: Size
     padded_rows: Size | None = None
     overlap: Overlap = CHAIN
-    kept: dict[Any, Any] = field(default_factory=dict, compare=False, repr=False)
+    kept: dict[Any, Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def tokens(self) -> Size:

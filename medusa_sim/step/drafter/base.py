@@ -153,8 +153,9 @@ def level_passes(
 
     A level is the same at every depth of its drafter; `make` is asked once for each on a grid.
     """
+    kept = {} if workload.kept is None else workload.kept
     for level in levels:
-        if (width, level) not in workload.kept:
+        if (width, level) not in kept:
             tokens = 1 if level == 0 else width
             of_level = Workload(
                 phase="decode" if tokens == 1 else "verify",
@@ -162,8 +163,8 @@ def level_passes(
                 seq_len=np.asarray(workload.seq_len) + level * width,
                 query_tokens=tokens,
             )
-            workload.kept[width, level] = make(of_level)
-    return tuple(workload.kept[width, level] for level in levels)
+            kept[width, level] = make(of_level)
+    return tuple(kept[width, level] for level in levels)
 
 
 def as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
