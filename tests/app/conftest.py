@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Callable
@@ -15,12 +16,18 @@ import pytest
 pytest.importorskip("streamlit")
 
 import show
+from chosen import SetUp
 from click.testing import CliRunner
 from streamlit.testing.v1 import AppTest
 
 APP = Path(__file__).resolve().parents[2] / "app"
 
 Opened = Callable[..., AppTest]
+
+
+def set_up(**changes: object) -> SetUp:
+    """The app's set-up as it opens, with these changes."""
+    return dataclasses.replace(SetUp(), **changes)  # type: ignore[arg-type]
 
 
 @pytest.fixture

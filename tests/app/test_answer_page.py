@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import re
 import shlex
@@ -17,8 +16,7 @@ import answers
 import show
 import uploads
 from charts import answer as charts
-from chosen import SetUp
-from conftest import Opened, commands, csv_rows, metrics, printed, tables, text_of
+from conftest import Opened, commands, csv_rows, metrics, printed, set_up, tables, text_of
 from conftest import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
@@ -27,10 +25,6 @@ from medusa_sim.plan.quantities import count_table
 from medusa_sim.report import recommend_warnings
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
-
-
-def set_up(**changes: object) -> SetUp:
-    return dataclasses.replace(SetUp(), **changes)  # type: ignore[arg-type]
 
 
 def test_the_answer_is_the_packages(opened: Opened) -> None:

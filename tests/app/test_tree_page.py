@@ -13,10 +13,9 @@ pytest.importorskip("streamlit")
 import answers
 import show
 from charts import tree as charts
-from conftest import Opened, commands, csv_rows, metrics, printed
+from conftest import Opened, commands, csv_rows, metrics, printed, set_up
 from conftest import charts as drawn
 from streamlit.testing.v1 import AppTest
-from test_answer import set_up
 
 from medusa_sim.acceptance.tree import CandidateTree
 
