@@ -20,8 +20,7 @@ from chosen import SetUp
 from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export import engine_settings
-from medusa_sim.latency.by_name import latency_model
-from medusa_sim.latency.cached import cached
+from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.question import LoadAnswer, answered, load_test
 from medusa_sim.measure.cells import STEPS
@@ -57,7 +56,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.settings import EngineSettings
-    from medusa_sim.latency.cached import CachedLatency
+    from medusa_sim.latency.by_name import CachedLatency
     from medusa_sim.plan.request import RequestLatency
     from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve

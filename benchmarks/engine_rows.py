@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 from recorded import named_rows, present
 
-from medusa_sim.latency.by_name import latency_model
-from medusa_sim.latency.cached import cached
+from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import with_dtypes

@@ -21,7 +21,7 @@ from recorded import data_folder, present
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.rows import FittedKernel, fitted_kernels, write_kernels
 from medusa_sim.latency.stream import stream_time
-from medusa_sim.operators.cells import texts
+from medusa_sim.operators.columns import texts
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.specs.gpu import load_gpu

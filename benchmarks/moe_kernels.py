@@ -30,8 +30,7 @@ from medusa_sim.calibrate.scores import growth_mape, mape
 from medusa_sim.latency.base import residual_band
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.table import operators_of
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.report.numbers import NOTHING, percent
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.expert_kernel import ExpertKernel

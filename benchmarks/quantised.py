@@ -25,8 +25,8 @@ from medusa_sim.calibrate.fit import FOLDS, Rows
 from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats, unscored_gemm
 from medusa_sim.calibrate.gemm_start import gemm_start
 from medusa_sim.calibrate.store import write_kernel
+from medusa_sim.latency.base import RooflineLatency
 from medusa_sim.latency.gemm import gemm_time
-from medusa_sim.latency.roofline import RooflineLatency
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.report.numbers import percent

@@ -28,12 +28,11 @@ from medusa_sim.calibrate.fit import LEAST_ROWS, Rows
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.rows import FittedKernel, write_kernels
 from medusa_sim.calibrate.scores import mape
+from medusa_sim.latency.attention import latent_time
 from medusa_sim.latency.collective import collective_time
-from medusa_sim.latency.latent import latent_time
 from medusa_sim.operators.collective import Collective, Dispatch
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.operators.table import operators_of
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.gpu import Gpu, load_gpu

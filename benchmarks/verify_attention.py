@@ -28,7 +28,7 @@ from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.rows import FittedKernel, write_kernels
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.attention_kernels import LatentKernel
 from medusa_sim.specs.gpu import load_gpu

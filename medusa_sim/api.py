@@ -545,8 +545,7 @@ def time_rows(
     """
     import pandas as pd
 
-    from medusa_sim.operators.table import read_rows
-    from medusa_sim.operators.table_check import check_rows
+    from medusa_sim.operators.table import check_rows, read_rows
 
     given = {"gpu": gpu, "latency": latency, "kernels": kernels, "fallback": fallback}
     check(given, ARGUMENTS)

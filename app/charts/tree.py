@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from charts.style import NEUTRAL, Spec, base, category, quantity
-from medusa_sim.acceptance.draw import node_columns
+from medusa_sim.acceptance.tree_file import node_columns
 from medusa_sim.report.figures.style import SHADES
 
 if TYPE_CHECKING:

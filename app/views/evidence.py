@@ -219,7 +219,7 @@ def _uploaded() -> pd.DataFrame | None:
     import pandas as pd
 
     from medusa_sim.errors import DataError
-    from medusa_sim.operators.table_check import check_rows
+    from medusa_sim.operators.table import check_rows
 
     text = uploads.text(given.name, uploads.checked(given.name, given.getvalue(), _LARGEST))
     try:

@@ -3,6 +3,8 @@
 Three layouts, told apart by their header: `head,rank,accuracy[,labels]` (accuracy of exactly that
 rank, 0-based), `head,top1,top2,...[,labels]` (cumulative), and `position,conditional_rate[,trials]` or
 `position,unconditional_rate[,trials]` (a chain). Lines that start with # are comments.
+
+Compact fits of them: a power law per head, and one correlation for all heads.
 """
 
 from __future__ import annotations
@@ -16,7 +18,10 @@ from pathlib import Path
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.profile_file import SCHEMA, Agreement, FittedHeadRow, HeadTopkFile
+from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError, SpecError, shown
 from medusa_sim.reading import TABLE_BYTES, read_text
 
@@ -189,3 +194,88 @@ def read_accuracies(path: Path, model: str | None = None) -> HeadAccuracy:
         f"{path}: columns {', '.join(columns)[:100]}: expected head,rank,accuracy[,labels] or "
         "head,top1,top2,...[,labels] or position,conditional_rate[,trials]"
     )
+
+
+XTOL = 1e-12
+DIGITS = 4
+"""Fitted numbers are stored to this many digits, far below what the labels resolve."""
+
+
+def fitted_rows(heads: HeadAccuracy) -> tuple[list[FittedHeadRow], float]:
+    """(rows, error): rank 0 as it is, ranks behind it as `scale (i + 1)^-exponent` (as in `with_tail`).
+
+    `error`: mean absolute difference of fitted and given accuracy over heads and ranks behind 0.
+
+    Raises:
+        CoverageError: fewer than three ranks above zero.
+    """
+    wide = heads.with_tail(heads.ranks + 2)
+    i = np.array([heads.ranks + 1.0, heads.ranks + 2.0])
+    tail = wide.accuracy[:, -2:]
+    exponent = -np.log(tail[:, 1] / tail[:, 0]) / np.log(i[1] / i[0])
+    scale = tail[:, 0] * i[0] ** exponent
+    rank = np.arange(2.0, heads.ranks + 1.0)
+    fitted: FloatArray = scale[:, None] * rank ** -exponent[:, None]
+    error = float(np.abs(fitted - heads.accuracy[:, 1:]).mean())
+    rows = [
+        FittedHeadRow(
+            top1=round(float(a), DIGITS), scale=round(float(c), DIGITS), exponent=round(float(s), DIGITS)
+        )
+        for a, c, s in zip(heads.accuracy[:, 0], scale, exponent, strict=True)
+    ]
+    return rows, error
+
+
+def compact_profile(
+    heads: HeadAccuracy,
+    *,
+    title: str,
+    source: str,
+    agreement: Agreement,
+    ranks: int,
+    correlation: float = 0.0,
+    model_error: float = 0.0,
+) -> HeadTopkFile:
+    """A `head-topk` profile that holds the fit instead of the measured table."""
+    rows, error = fitted_rows(heads)
+    return HeadTopkFile(
+        schema=SCHEMA,
+        title=title,
+        source=source,
+        agreement=agreement,
+        fitted_heads=rows,
+        ranks=ranks,
+        measured_ranks=heads.ranks,
+        fit_error=round(error, DIGITS + 1),
+        correlation=round(correlation, DIGITS),
+        model_error=model_error,
+    )
+
+
+def fitted_correlation(cases: Sequence[tuple[HeadAccuracy, CandidateTree, float]]) -> float:
+    """The one correlation whose expected tokens per step meet the measured ones.
+
+    `cases`: (heads, tree, measured tokens per step). Solves for a mean ratio of 1, inside the range
+    where every head stays a probability; 0 if the independent product is already too large.
+
+    Raises:
+        DataError: no case.
+    """
+    from scipy.optimize import brentq
+
+    if not cases:
+        raise DataError("a correlation needs at least one measured tree")
+
+    def excess(rho: float) -> float:
+        ratios = [
+            expected_tokens_per_step(tree, heads.with_correlation(rho)) / measured
+            for heads, tree, measured in cases
+        ]
+        return float(np.mean(ratios)) - 1.0
+
+    low, high = 0.0, min(heads.correlation_max for heads, _, _ in cases)
+    if excess(low) >= 0.0:
+        return low
+    if excess(high) <= 0.0:
+        return high
+    return float(brentq(excess, low, high, xtol=XTOL))

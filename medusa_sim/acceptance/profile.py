@@ -19,6 +19,7 @@ import numpy.typing as npt
 from medusa_sim.acceptance.curve import LogCurve, TableCurve
 from medusa_sim.acceptance.head_table import chain_accuracy, read_accuracies
 from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.optimise import ShapedAcceptance
 from medusa_sim.acceptance.profile_file import (
     CurveFile,
     DraftVectorFile,
@@ -27,7 +28,6 @@ from medusa_sim.acceptance.profile_file import (
     ProfileFile,
     read_profile,
 )
-from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
 from medusa_sim.data import find, stems

@@ -1,4 +1,4 @@
-"""Fits dispatch and combination of tokens (`medusa_sim.latency.dispatch`) to measured rows of one GPU and
+"""Fits dispatch and combination of tokens (`medusa_sim.latency.collective`) to measured rows of one GPU and
 backend.
 
 Whether a copy goes to each rank or to each expert is tried, the rest found by least squares. Held-out errors
@@ -22,7 +22,7 @@ from medusa_sim.calibrate.fit import (
     starts_of,
     with_fit,
 )
-from medusa_sim.latency.dispatch import dispatch_time
+from medusa_sim.latency.collective import dispatch_time
 from medusa_sim.operators.collective import ONE_NODE, Dispatch
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.link_kernels import DispatchKernel

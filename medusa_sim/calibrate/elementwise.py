@@ -1,4 +1,4 @@
-"""Fits the elementwise model of `medusa_sim.latency.elementwise` to measured rows of one GPU and library.
+"""Fits the elementwise model of `medusa_sim.latency.stream` to measured rows of one GPU and library.
 
 Held-out errors leave out whole row widths n, or blocks of m where there is one width.
 """
@@ -19,7 +19,7 @@ from medusa_sim.calibrate.fit import (
     starts_of,
     with_fit,
 )
-from medusa_sim.latency.elementwise import elementwise_time
+from medusa_sim.latency.stream import elementwise_time
 from medusa_sim.operators.operator import Elementwise
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel

@@ -19,9 +19,9 @@ from medusa_sim.calibrate.transfer import fit_linear
 from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import DataError, OutputError, UsageError
+from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.choice import NAME_MARK
-from medusa_sim.latency.roofline import roofline_time_us
-from medusa_sim.operators.cells import texts
+from medusa_sim.operators.columns import texts
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF, operator_of
 from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operator

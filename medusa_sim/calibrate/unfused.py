@@ -1,4 +1,4 @@
-"""Fits the unfused attention model of `medusa_sim.latency.unfused` to rows like the Medusa paper's Table 6.
+"""Fits the unfused attention model of `medusa_sim.latency.gemm` to rows like the Medusa paper's Table 6.
 
 QK^T and PV cost the same, so rows of both are one operator. Held-out errors leave out whole context lengths,
 so that they test the form along the axis that matters.
@@ -11,7 +11,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.fit import UNFITTED, Bounds, Rows, limits_of, refined, starts_of, with_fit
 from medusa_sim.errors import DataError
-from medusa_sim.latency.unfused import unfused_attention_time
+from medusa_sim.latency.gemm import unfused_attention_time
 from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import UnfusedKernel

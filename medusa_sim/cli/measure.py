@@ -159,7 +159,7 @@ def _measure_operators(
     splits: bool,
 ) -> None:
     from medusa_sim.data import user_data_dir
-    from medusa_sim.latency.profile import OPERATOR_PROFILES
+    from medusa_sim.latency.measured import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
     from medusa_sim.measure.attention_kernel import attention_kernels
     from medusa_sim.measure.clocks import raise_clocks, watch_clocks

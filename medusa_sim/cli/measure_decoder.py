@@ -155,7 +155,7 @@ def measure_both(folder: Path, device: torch.device, dtype: str, given: dict[str
 
     from medusa_sim.calibrate.fit import LEAST_ROWS
     from medusa_sim.data import user_data_dir
-    from medusa_sim.latency.profile import OPERATOR_PROFILES
+    from medusa_sim.latency.measured import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
     from medusa_sim.measure.decoder_steps import decoder_config
     from medusa_sim.measure.environment import environment, model_as_told

@@ -158,9 +158,8 @@ def draw(
     path: Path | None,
 ) -> None:
     """The tree as text, or as a picture in a file."""
-    from medusa_sim.acceptance.draw import svg_tree, text_tree, write_png
     from medusa_sim.acceptance.heads import node_probabilities
-    from medusa_sim.acceptance.tree_file import read_tree
+    from medusa_sim.acceptance.tree_file import read_tree, svg_tree, text_tree, write_png
     from medusa_sim.writing import check_writable, write_text
 
     read = read_tree(tree_file, name=name, leaves_only=leaves_only)
@@ -244,7 +243,7 @@ def _show(output: Output, built: CandidateTree, accuracy: HeadAccuracy) -> None:
         }
         output.rows(pa.table(rows), "tree")
         return
-    from medusa_sim.acceptance.draw import text_tree
+    from medusa_sim.acceptance.tree_file import text_tree
 
     head = f"{built.candidates} candidates, depth {built.depth}: {tokens:.4f} tokens a step"
     band = f" (80 %: {max(tokens - error, 1.0):.3f}-{tokens + error:.3f} from the labels)" if error else ""

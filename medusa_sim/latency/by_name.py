@@ -1,12 +1,18 @@
-"""The latency models by the names that users give them."""
+"""The latency models by the names that users give them, and one that computes each operator once."""
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Hashable
+from typing import Literal, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
+from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.base import CodeArray, LatencyModel, OperatorTime
+from medusa_sim.operators.operator import Operator, Size
 from medusa_sim.specs.gpu import Gpu
 
 LatencyName = Literal["calibrated", "roofline", "measured"]
@@ -36,7 +42,7 @@ def latency_model(
     Raises SpecError (no such kernel set or profile), UsageError (an unknown latency model).
     """
     if latency == "roofline":
-        from medusa_sim.latency.roofline import RooflineLatency
+        from medusa_sim.latency.base import RooflineLatency
 
         return RooflineLatency(gpu)
     if latency == "calibrated":
@@ -46,8 +52,7 @@ def latency_model(
             gpu, kernels, cold=cold, library=library, engine=engine, kernel=kernel, serves=serves
         )
     if latency == "measured":
-        from medusa_sim.latency.measured import MeasuredLatency
-        from medusa_sim.latency.profile import load_profile
+        from medusa_sim.latency.measured import MeasuredLatency, load_profile
 
         beyond = None
         if fallback == "calibrated":
@@ -63,3 +68,109 @@ def latency_model(
             )
         return MeasuredLatency(gpu, load_profile(gpu.name, data_dir), beyond)
     raise UsageError(unknown_name("latency model", latency, LATENCIES))
+
+
+T = TypeVar("T", np.float64, np.int8)
+
+
+class CachedLatency:
+    """Answers of another latency model, kept for as long as this object lives.
+
+    The depths of a drafter share their first passes, and Medusa heads differ in their number alone. An
+    operator with one axis (a linear layer by its m, a norm by its rows) is computed once for each size along
+    it, in whatever grid it comes: batch x candidates repeats, and an engine fills both up to few sizes.
+    """
+
+    def __init__(self, latency: LatencyModel) -> None:
+        self._latency = latency
+        self._known: dict[Hashable, OperatorTime] = {}
+        self._lines: dict[Hashable, _Line] = {}
+        self._distinct: dict[Hashable, tuple[FloatArray, IntArray]] = {}
+
+    @property
+    def name(self) -> str:
+        """Name of the model that is asked."""
+        return self._latency.name
+
+    @property
+    def gpu(self) -> Gpu:
+        """The device of the model that is asked."""
+        return self._latency.gpu
+
+    def time(self, operator: Operator) -> OperatorTime:
+        """Time of one launch, as the model that is asked gives it."""
+        sizes = operator.key
+        key, place = tuple(map(_hashable, sizes)), tuple(map(_hashable, operator.axes))
+        found = self._known.get((key, place))
+        if found is None:
+            is_line = len(place) == 1 and not any(np.ndim(size) for size in sizes)
+            found = self._along(operator, key, place) if is_line else self._latency.time(operator)
+            self._known[key, place] = found
+        return found
+
+    def _along(self, operator: Operator, key: Hashable, place: Hashable) -> OperatorTime:
+        """An operator with one axis, from what is known along it; only new sizes are computed."""
+        (axis,) = operator.axes
+        if place not in self._distinct:
+            sizes, index = np.unique(as_float(axis), return_inverse=True)
+            self._distinct[place] = sizes, index.reshape(np.shape(axis))
+        sizes, index = self._distinct[place]
+        line = self._lines.setdefault(key, _Line())
+        new = line.missing(sizes)
+        if new.size:
+            line.add(new, self._latency.time(operator.with_columns(**{operator.AXES[0]: new})))
+        return line.at(sizes, index)
+
+
+class _Line:
+    """Times of an operator along its only axis: (N,) rising sizes, (3, N) times and (2, N) codes."""
+
+    def __init__(self) -> None:
+        self._sizes: FloatArray = np.empty(0)
+        self._times: FloatArray = np.empty((3, 0))
+        self._codes: CodeArray = np.empty((2, 0), dtype=np.int8)
+        self._kernels = ""
+
+    def missing(self, sizes: FloatArray) -> FloatArray:
+        """Those of rising sizes that are not known."""
+        if not self._sizes.size:
+            return sizes
+        place = np.minimum(np.searchsorted(self._sizes, sizes), self._sizes.size - 1)
+        new: FloatArray = sizes[self._sizes[place] != sizes]
+        return new
+
+    def add(self, sizes: FloatArray, found: OperatorTime) -> None:
+        """What was computed at sizes that were missing."""
+        every = np.concatenate([self._sizes, sizes])
+        order = np.argsort(every)
+        self._sizes = every[order]
+        self._times = _joined(self._times, sizes.shape, found.time_us, found.low_us, found.high_us)[:, order]
+        self._codes = _joined(self._codes, sizes.shape, found.bound, found.source)[:, order]
+        self._kernels = found.kernels
+
+    def at(self, sizes: FloatArray, index: IntArray) -> OperatorTime:
+        """Times at known sizes, laid out by an index into them."""
+        place = np.searchsorted(self._sizes, sizes)[index]
+        time_us, low_us, high_us = self._times[:, place]
+        bound, source = self._codes[:, place]
+        return OperatorTime(
+            time_us=time_us, low_us=low_us, high_us=high_us, bound=bound, source=source, kernels=self._kernels
+        )
+
+
+def _joined(held: npt.NDArray[T], shape: tuple[int, ...], *rows: npt.NDArray[T]) -> npt.NDArray[T]:
+    return np.concatenate(
+        [held, [np.broadcast_to(np.ravel(row), shape) for row in rows]], axis=1, dtype=held.dtype
+    )
+
+
+def cached(latency: LatencyModel) -> CachedLatency:
+    """The model with a cache; itself where it has one, so that searches can share it."""
+    return latency if isinstance(latency, CachedLatency) else CachedLatency(latency)
+
+
+def _hashable(value: Size | str) -> Hashable:
+    if isinstance(value, str | int | float):
+        return value
+    array = np.asarray(value)
+    return array.shape, array.dtype.str, array.tobytes()

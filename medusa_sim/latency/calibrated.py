@@ -13,15 +13,14 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.attention import attention_time, verify_attention_time, whole_attention_time
 from medusa_sim.latency.base import OperatorTime, filled
 from medusa_sim.latency.choice import Asked, Choice, choose, said
-from medusa_sim.latency.elementwise import elementwise_time
+from medusa_sim.latency.gemm import unfused_attention_time
 from medusa_sim.latency.serial import serial_attention_time
-from medusa_sim.latency.unfused import unfused_attention_time
+from medusa_sim.latency.stream import elementwise_time
 from medusa_sim.operators.collective import Collective
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
-from medusa_sim.operators.recurrent import GENERATION, VERIFY
+from medusa_sim.operators.recurrent import GENERATION, VERIFY, WindowAttention
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.window import WindowAttention
 from medusa_sim.specs.attention_backends import (
     FA2,
     FA2_SPLIT,

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
-from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain
-from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
 from medusa_sim.latency.waves import byte_us, norm_max
 from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.expert_kernel import ExpertKernel, ExpertTile

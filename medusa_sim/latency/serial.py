@@ -24,9 +24,8 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.latency.base import OperatorTime, calibrated_time
+from medusa_sim.latency.base import OperatorTime, calibrated_time, roofline_time_us
 from medusa_sim.latency.gemm import gemm_time
-from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu

@@ -16,7 +16,6 @@ from typing import Any
 
 from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.hyper import HyperConnection
 from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,
@@ -28,9 +27,9 @@ from medusa_sim.operators.operator import (
     Operator,
     Size,
 )
-from medusa_sim.operators.recurrent import RECURRENT_KINDS, Recurrent
+from medusa_sim.operators.recurrent import RECURRENT_KINDS, Recurrent, WindowAttention
 from medusa_sim.operators.sparse import SPARSE_KINDS, Sparse
-from medusa_sim.operators.window import WindowAttention
+from medusa_sim.operators.stream import HyperConnection
 from medusa_sim.specs.kernels import Kernel, KernelSet
 
 
@@ -163,7 +162,7 @@ KINDS: tuple[Kind, ...] = (
         operator=LatentAttention,
         names=LATENT_KINDS,
         section="mla",
-        time="latency.latent:latent_time",
+        time="latency.attention:latent_time",
         fit="calibrate.latent:fit_latent",
         groups=(("heads",), ("batch",)),
         ranges=RANGES_OF_QUERIES,
@@ -186,7 +185,7 @@ KINDS: tuple[Kind, ...] = (
         operator=Dispatch,
         names=DISPATCH_KINDS,
         section="dispatch",
-        time="latency.dispatch:dispatch_time",
+        time="latency.collective:dispatch_time",
         fit="calibrate.dispatch:fit_dispatch",
         groups=(("ranks", "hidden"), ("tokens",)),
         ranges=(8, 64, 512, 4096, 65536),

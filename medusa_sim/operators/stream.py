@@ -2,19 +2,30 @@
 
 A class of bytes, FLOPs or steps has a coefficient of its own in `StreamKernel`; the counts themselves stand
 here and with each operator, their FLOP and byte totals too.
+
+Hyper-connections (DeepSeek-V4's mHC): `streams` residual streams, mixed before and after each block.
+
+A site reads all streams, multiplies them with a matrix of streams (2 + streams) columns in fp32, makes it
+doubly stochastic in some rounds of Sinkhorn, and writes one stream (`pre`); behind the block it reads the
+streams and the block's output and writes the streams (`post`). With t tokens of width h:
+
+    bytes  = t h (streams + 1) e before,  t h (2 streams + 1) e after                                  (J1)
+    FLOPs  = 2 t (streams h) streams (2 + streams) before,  2 t h streams (streams + 1) after          (J2)
 """
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
-from typing import ClassVar, Self
+from dataclasses import dataclass, field
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
-from medusa_sim.operators.operator import Operator
+from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.operators.operator import Numbers, Operator, Size, Words
+from medusa_sim.specs.formats import Format
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,3 +81,69 @@ def total_of(parts: Iterable[FloatArray]) -> FloatArray:
     for part in parts:
         total = total + part
     return total
+
+
+BEFORE, AFTER = "pre", "post"
+_TILE = 64.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HyperConnection(Stream):
+    """Mixing `streams` residual streams of `tokens` tokens at `sites` places, before or after the blocks."""
+
+    FAMILY = "hyper_connections"
+    COLUMNS = ("tokens", "hidden", "streams", "sites")
+    AXES = ("tokens",)
+    LABELS = ("part",)
+    NUMBERS = ("tokens", "hidden")
+    OPTIONAL: ClassVar[Mapping[str, float]] = {"streams": 4.0, "sites": 1.0}
+    WORDS: ClassVar[Mapping[str, str]] = {"part": BEFORE}
+    SPLITS = ("part",)
+    BLANK_DTYPE = "bf16"
+
+    kind: Literal["hyper_connections"] = "hyper_connections"
+    tokens: Size = field()
+    hidden: Size
+    streams: Size = 4
+    sites: Size = 1
+    part: str = BEFORE
+
+    @classmethod
+    def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
+        """Rows of a table of one part."""
+        del kind
+        return cls(name="hyper_connections", dtype=form.dtype, part=str(words["part"][0]), **numbers)  # type: ignore[arg-type]  # sizes alone
+
+    @property
+    def form(self) -> str:
+        """Key of its kernels: the part."""
+        return self.part
+
+    @property
+    def forms(self) -> tuple[str, ...]:
+        """Keys of kernels that may serve."""
+        return (self.part,)
+
+    @property
+    def size(self) -> FloatArray:
+        """The tokens."""
+        return as_float(self.tokens)
+
+    @property
+    def loads(self) -> Mapping[str, FloatArray]:
+        """Streams read and written (J1)."""
+        streams = as_float(self.streams)
+        passed = (streams if self.part == BEFORE else 2.0 * streams) + 1.0
+        moved = passed * self.size * as_float(self.hidden) * as_float(self.sites)
+        return {"streams": BYTES_PER_ELEMENT[self.dtype] * moved}
+
+    @property
+    def work(self) -> Mapping[str, FloatArray]:
+        """The products (J2)."""
+        streams = as_float(self.streams)
+        columns = streams * (2.0 + streams) if self.part == BEFORE else streams + 1.0
+        return {"mix": 2.0 * self.size * as_float(self.sites) * streams * as_float(self.hidden) * columns}
+
+    def steps(self, sms: int) -> Mapping[str, FloatArray]:
+        """Waves of tokens over the multiprocessors."""
+        return {"waves": np.ceil(self.size / sms), "tiles": np.ceil(self.size / (_TILE * sms))}

@@ -3,27 +3,222 @@
 Columns `op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype[,time_us]`, one launch a row, and those of
 the further families (`Operator.NUMBERS`, `OPTIONAL`, `WORDS`). Cells that do not apply to an operator are
 blank. `engine` and `kernel` name whose kernels a row is of. A `gpu` column and unknown columns are kept,
-never used. Tables of other projects may leave out `op` and `dtype` (`operators.recorded`).
+never used. Tables of other projects may leave out `op` and `dtype` (`operators.columns`). Where a table is
+wrong, one line names row, column, what was given and what is allowed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from medusa_sim.errors import DataError
-from medusa_sim.operators.cells import IndexArray, dtype_names, kinds_of, row_numbers, texts
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.errors import DataError, shown, unknown_name
+from medusa_sim.operators.columns import (
+    BYTES_COLUMN,
+    KINDS,
+    LARGEST_BYTES,
+    LARGEST_SIZE,
+    MORE_COLUMNS,
+    NAME_COLUMNS,
+    OPTIONAL_COLUMNS,
+    REQUIRED_COLUMNS,
+    SIZE_COLUMNS,
+    TIME_COLUMN,
+    IndexArray,
+    dtype_names,
+    kinds_of,
+    row_numbers,
+    texts,
+    with_names,
+)
 from medusa_sim.operators.kinds import OPERATORS
-from medusa_sim.operators.operator import Operator, TextArray
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.operator import Fault, Gemm, Operator, TextArray
 from medusa_sim.reading import check_regular, csv_chunks, named
-from medusa_sim.specs.formats import format_of
+from medusa_sim.specs.formats import FORMATS, format_of
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+class _Place(NamedTuple):
+    """A table in messages: its name, how many rows of the file came before, columns that it lacks."""
+
+    where: str
+    first_row: int
+    absent: tuple[str, ...] = ()
+
+    def row(self, row: int) -> str:
+        """The row as a person counts: 1 is the first below the header."""
+        return f"{self.where}, row {self.first_row + row + 1}"
+
+
+def check_rows(
+    frame: pd.DataFrame, where: str, *, need_time: bool = False, first_row: int = 0
+) -> pd.DataFrame:
+    """The same checks for a table that is in memory; a copy is returned.
+
+    `where` names it in messages; first_row: rows of the file before it.
+    """
+    frame = with_names(frame.reset_index(drop=True))
+    _check_columns(frame, where, need_time)
+    absent = tuple(column for column in (*SIZE_COLUMNS, *MORE_COLUMNS) if column not in frame)
+    checked = frame.assign(**{column: np.nan for column in absent if column in SIZE_COLUMNS})
+    at = _Place(where, first_row, absent)
+    for column in (*SIZE_COLUMNS, *MORE_COLUMNS):
+        if column in checked:
+            checked[column] = _numbers(checked[column], column, at, whole=True)
+    for column, blank in OPTIONAL_COLUMNS.items():
+        if column in checked:
+            lowest = None if blank > 0.0 else 0.0
+            checked[column] = _numbers(checked[column], column, at, whole=not np.isnan(blank), lowest=lowest)
+    if TIME_COLUMN in checked:
+        checked[TIME_COLUMN] = _numbers(checked[TIME_COLUMN], TIME_COLUMN, at, whole=False)
+    checked["op"] = _filled(checked["op"], "op", at)
+    kinds = kinds_of(checked)
+    _check_dtypes(checked, kinds, at)
+    _check_kinds(checked, kinds, at)
+    if need_time:
+        _require(checked, (TIME_COLUMN,), np.ones(len(checked), dtype=bool), at, "to calibrate or validate")
+        _check_spread(checked, at)
+    return checked
+
+
+def _check_columns(frame: pd.DataFrame, where: str, need_time: bool) -> None:
+    columns = [str(column) for column in frame.columns]
+    required = (*NAME_COLUMNS, TIME_COLUMN) if need_time else NAME_COLUMNS
+    missing = [column for column in required if column not in columns]
+    if missing:
+        raise DataError(
+            f"{where}: missing column(s) {', '.join(missing)} (it has: {shown(', '.join(columns))}; a table "
+            f"of operators has {', '.join(REQUIRED_COLUMNS)}; sizes that no row needs may be left out)"
+        )
+    # pandas renames the second `m` of a CSV to `m.1`.
+    known = (*REQUIRED_COLUMNS, TIME_COLUMN)
+    twice = [c for c in known if columns.count(c) > 1 or (c in columns and f"{c}.1" in columns)]
+    if twice:
+        raise DataError(f"{where}: column(s) {', '.join(twice)} given twice (keep one)")
+    if frame.empty:
+        raise DataError(f"{where}: no rows below the header (give at least one operator)")
+
+
+def _numbers(
+    column: pd.Series[Any], name: str, at: _Place, *, whole: bool, lowest: float | None = None
+) -> FloatArray:
+    """Blank -> NaN; anything else must be a positive finite number (a whole one for a size).
+
+    lowest: the smallest number that is allowed, 0 for measurements beside the shape and counts that may be
+    none.
+    """
+    import pandas as pd
+
+    largest = LARGEST_SIZE if name != BYTES_COLUMN else LARGEST_BYTES
+
+    blank = column.isna().to_numpy(dtype=bool)
+    if not pd.api.types.is_numeric_dtype(column.dtype):
+        text = column.astype(str).str.strip()
+        blank = blank | text.str.lower().isin(("", "nan", "na", "none", "null", "<na>")).to_numpy(dtype=bool)
+        column = text
+    values = pd.to_numeric(column, errors="coerce")
+    number = np.where(blank, np.nan, values.to_numpy(dtype=np.float64, na_value=np.nan))
+    allowed = "a whole number from 1" if whole else "a number of microseconds above 0"
+    if lowest is not None:
+        allowed = f"a {'whole ' if whole else ''}number from {lowest:g}"
+    allowed += f" to {largest:.0e}"
+    inside = (number >= lowest) if lowest is not None else (number > 0.0)
+    wrong = ~blank & ~(inside & (number <= largest))
+    if whole:
+        wrong |= ~blank & (number != np.floor(number))
+    if wrong.any():
+        row = int(np.argmax(wrong))
+        raise _cell_error(at, row, name, str(column.iloc[row]), allowed)
+    return number
+
+
+def _check_spread(frame: pd.DataFrame, at: _Place) -> None:
+    """Read p10_us and p90_us, where a file has them, as the band around every row's time."""
+    time_us = frame[TIME_COLUMN].to_numpy(dtype=np.float64)
+    for column, side, words in (("p10_us", 1.0, "at most"), ("p90_us", -1.0, "at least")):
+        if column not in frame:
+            continue
+        band = _numbers(frame[column], column, at, whole=False)
+        wrong = side * (band - time_us) > 0.0
+        if wrong.any():
+            row = int(np.argmax(wrong))
+            raise _cell_error(at, row, column, f"{band[row]:g}", f"{words} time_us = {time_us[row]:g}")
+        frame[column] = np.where(np.isnan(band), time_us, band)
+
+
+def _filled(column: pd.Series[Any], name: str, at: _Place) -> pd.Series[str]:
+    """A text column without blanks, stripped."""
+    blank = column.isna().to_numpy(dtype=bool)
+    text = column.astype(str).str.strip()
+    blank = blank | (text == "").to_numpy(dtype=bool)
+    if blank.any():
+        raise _cell_error(at, int(np.argmax(blank)), name, "blank", "an operator name")
+    return text
+
+
+def _check_dtypes(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
+    names = dtype_names(frame, kinds)
+    for name in np.unique(names):
+        row = int(np.argmax(names == name))
+        if not name:
+            raise _cell_error(at, row, "dtype", "blank", f"one of {', '.join(sorted(FORMATS))}")
+        try:
+            format_of(str(name))
+        except ValueError as error:
+            raise DataError(f"{at.row(row)}, column dtype: {error}") from None
+
+
+def _check_kinds(frame: pd.DataFrame, kinds: TextArray, at: _Place) -> None:
+    """Every row is a known operator, has the sizes of its kind and none that contradict it."""
+    unknown = kinds == ""
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        name = str(frame["op"].iloc[row])
+        given = [c for c in Gemm.COLUMNS if frame[c].notna().iloc[row]]
+        raise DataError(
+            f"{at.row(row)}, column op: {unknown_name('operator', name, KINDS)}; "
+            f"a linear layer of any name needs m, n and k (given: {', '.join(given) or 'none'}{_absent(at)})"
+        )
+    present = np.unique(kinds)
+    for made in dict.fromkeys(OPERATORS[str(kind)] for kind in present):
+        of_family = np.isin(kinds, [kind for kind in present if OPERATORS[str(kind)] is made])
+        _require(frame, made.row_numbers(), of_family, at, f"for {made.FAMILY} operators")
+        rows = np.flatnonzero(of_family)
+        for fault in made.faults(kinds[rows], row_numbers(frame, made, rows)):
+            if fault.wrong.any():
+                row = int(rows[np.argmax(fault.wrong)])
+                raise _cell_error(at, row, fault.column, _told(frame, row, fault), fault.allowed)
+
+
+def _told(frame: pd.DataFrame, row: int, fault: Fault) -> str:
+    given = f"{frame[fault.column].iloc[row]:g}"
+    return f"{given} with {fault.beside} {frame[fault.beside].iloc[row]:g}" if fault.beside else given
+
+
+def _absent(at: _Place) -> str:
+    lacking = [column for column in Gemm.COLUMNS if column in at.absent]
+    return f"; missing column {', '.join(lacking)}" if lacking else ""
+
+
+def _require(frame: pd.DataFrame, columns: tuple[str, ...], rows: BoolArray, at: _Place, why: str) -> None:
+    for column in columns:
+        blank = rows & (frame[column].isna().to_numpy(dtype=bool) if column in frame else True)
+        if blank.any():
+            row = int(np.argmax(blank))
+            if column in at.absent:
+                raise DataError(f"{at.where}: missing column {column}, which {at.row(row)} needs {why}")
+            raise _cell_error(at, row, column, "blank", f"a number, needed {why}")
+
+
+def _cell_error(at: _Place, row: int, column: str, given: str, allowed: str) -> DataError:
+    return DataError(f"{at.row(row)}, column {column}: given {shown(given)} (allowed: {allowed})")
+
 
 CHUNK_ROWS = 32_768
 """Rows of a file that are in memory at a time."""

@@ -13,9 +13,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from medusa_sim.acceptance.heads import HeadAccuracy, tokens_per_step_error
-from medusa_sim.acceptance.optimise import TreeOrder, best_chain, chain_tokens_per_step, optimal_order
+from medusa_sim.acceptance.optimise import (
+    ShapedAcceptance,
+    TreeOrder,
+    best_chain,
+    chain_tokens_per_step,
+    optimal_order,
+)
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.acceptance.tree import CandidateTree, Path
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError

@@ -8,7 +8,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.cached import cached
+from medusa_sim.latency.by_name import cached
 from medusa_sim.plan.break_even import (
     BreakEven,
     break_even_batches,

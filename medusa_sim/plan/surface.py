@@ -18,7 +18,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.latency.cached import cached
+from medusa_sim.latency.by_name import cached
 from medusa_sim.plan.best_by_count import ByCount, best_by_count
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario

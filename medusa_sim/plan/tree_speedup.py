@@ -12,8 +12,7 @@ from medusa_sim.acceptance.heads import (
     node_probabilities,
     tokens_per_step_error,
 )
-from medusa_sim.acceptance.optimise import optimal_order
-from medusa_sim.acceptance.shaped import ShapedAcceptance
+from medusa_sim.acceptance.optimise import ShapedAcceptance, optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from medusa_sim import data
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.profile import OPERATOR_PROFILES
+from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.operators.table import read_rows
 from medusa_sim.reading import read_toml
 

@@ -25,7 +25,7 @@ def rsd_figure1(data_dir: DataDir = None) -> Reproduction:
     """
     import pandas as pd
 
-    from medusa_sim.acceptance.draft_model.bernoulli import bernoulli_acceptance
+    from medusa_sim.acceptance.draft_model.rejection import bernoulli_acceptance
 
     del data_dir
     drafts, targets = np.meshgrid(BERNOULLI_DRAFTS, BERNOULLI_TARGETS, indexing="ij")

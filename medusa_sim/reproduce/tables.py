@@ -8,8 +8,7 @@ import numpy as np
 
 from medusa_sim.data import DataDir
 from medusa_sim.operators.operator import operational_intensity
-from medusa_sim.operators.table import operators_of
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.reproduce.kernels import PAPER_SET
 from medusa_sim.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, operator_table
 from medusa_sim.reproduce.target import Reproduction

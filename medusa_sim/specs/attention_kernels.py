@@ -61,7 +61,7 @@ class AttentionKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class Projections(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The linear layers around latent attention (see `medusa_sim.latency.latent` for the equations).
+    """The linear layers around latent attention (see `medusa_sim.latency.attention` for the equations).
 
     launch_us: all launches together. token_us, head_us: of what stands between, for every token and for every
     head of it. bandwidth_fraction, peak_fraction: share of the datasheet's bandwidth and peak.
@@ -75,7 +75,7 @@ class Projections(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class LatentKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A latent attention kernel or module (see `medusa_sim.latency.latent`).
+    """A latent attention kernel or module (see `medusa_sim.latency.attention`).
 
     wide, narrow, narrow_rows: as of an `AttentionKernel`, of query rows that share the latent. projections:
     of a module. name: of the kernel in its library, by which rows ask for it; empty: any.

@@ -149,7 +149,7 @@ class SerialAttention(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class UnfusedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """QK^T or PV as a batch of small GEMMs (see `medusa_sim.latency.unfused`; its equations use these names).
+    """QK^T or PV as a batch of small GEMMs (see `medusa_sim.latency.gemm`; its equations use these names).
 
     ramp_us, vector_ramp_us: what every launch costs, for a tiled product and for the vector product of
     one query row; rows timed one by one from the host hold the launch and the synchronisation too.
@@ -171,7 +171,7 @@ class UnfusedKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class ElementwiseKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Norms, rope, activation, residual, embedding (see `medusa_sim.latency.elementwise` for the equations).
+    """Norms, rope, activation, residual, embedding (see `medusa_sim.latency.stream` for the equations).
 
     ramp_us: start and drain of the launch (of all launches, where the library takes several).
     row_ratio: rate at which one block streams its row, as a multiple of an SM's fair share of the

@@ -1,7 +1,7 @@
 """Fitted parameters of communication between GPUs, as stored in `hardware/<gpu>.toml`.
 
 Rates are shares of the datasheet's link (`link_bandwidth_bytes_per_s`) or of a streaming multiprocessor's
-even share of it; `medusa_sim.latency.collective` and `medusa_sim.latency.dispatch` have the equations.
+even share of it; `medusa_sim.latency.collective` and `medusa_sim.latency.collective` have the equations.
 """
 
 from __future__ import annotations

@@ -6,8 +6,7 @@ import numpy as np
 
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Attention, AttentionKind, Elementwise, Size
-from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY
-from medusa_sim.operators.window import WindowAttention
+from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY, WindowAttention
 from medusa_sim.specs.mixers import Grouped, Latent
 from medusa_sim.step.workload import Launch, Mixing, Phase, elementwise_launch, head_launch, linear_launch
 

@@ -14,8 +14,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from medusa_sim.operators.hyper import AFTER, BEFORE, HyperConnection
 from medusa_sim.operators.operator import Elementwise, Size
+from medusa_sim.operators.stream import AFTER, BEFORE, HyperConnection
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from medusa_sim.latency.base import Bound, LatencyModel, Source
-from medusa_sim.latency.roofline import roofline_time_us
+from medusa_sim.latency.base import Bound, LatencyModel, Source, roofline_time_us
 from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model

@@ -12,8 +12,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, Source
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
-from medusa_sim.operators.cells import texts
-from medusa_sim.operators.columns import CHOICE_COLUMNS, WHOLE_COLUMNS
+from medusa_sim.operators.columns import CHOICE_COLUMNS, WHOLE_COLUMNS, texts
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.runtime import Runtime

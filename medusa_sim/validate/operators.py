@@ -15,7 +15,7 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.calibrate.scores import choice_regret, growth_mape, mape, ratio_mape
 from medusa_sim.data import DataDir
 from medusa_sim.latency.by_name import Fallback, LatencyName
-from medusa_sim.operators.cells import texts
+from medusa_sim.operators.columns import texts
 from medusa_sim.operators.operator import Attention, Operator
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu

@@ -23,7 +23,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import Fallback, LatencyName, latency_model
-from medusa_sim.latency.profile import OPERATOR_PROFILES
+from medusa_sim.latency.measured import OPERATOR_PROFILES
 from medusa_sim.measure.cells import StepMeta, StepRow, read_steps
 from medusa_sim.measure.environment import differences
 from medusa_sim.measure.spread import lower_quartile

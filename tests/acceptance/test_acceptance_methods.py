@@ -19,14 +19,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stochastic_beam import rsd_s_block_efficiency
 
-from medusa_sim.acceptance.draft_model.bernoulli import bernoulli_acceptance
-from medusa_sim.acceptance.draft_model.rsd import recursive_children_of_draws, recursive_rejection
-from medusa_sim.acceptance.draft_model.spectr import (
+from medusa_sim.acceptance.draft_model.rejection import (
+    bernoulli_acceptance,
     k_seq_acceptance,
     k_seq_gamma,
     k_seq_holders,
     multi_round_children,
     optimal_acceptance,
+    recursive_children_of_draws,
+    recursive_rejection,
 )
 from medusa_sim.errors import DataError
 
@@ -219,7 +220,7 @@ def test_wider_beams_accept_more_up_to_everything() -> None:
 
 def simulated_beam(draft: list[np.ndarray], target: list[np.ndarray], width: int, runs: int) -> float:
     """Algorithm 7 itself, with the truncated Gumbel recursion of equation 11."""
-    from medusa_sim.acceptance.draft_model.beam import truncate_perturbed
+    from medusa_sim.acceptance.draft_model.contexts import truncate_perturbed
 
     rng = np.random.default_rng(8)
     vocabulary = draft[0].shape[-1]

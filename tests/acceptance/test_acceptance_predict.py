@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from rsd_summary import comparison_summary
 
-from medusa_sim.acceptance.draft_model.contexts import ContextFamily
-from medusa_sim.acceptance.draft_model.ease import EaseProcess
+from medusa_sim.acceptance.draft_model.contexts import ContextFamily, EaseProcess
 from medusa_sim.acceptance.draft_model.predict import (
     block_efficiency,
     context_bank,

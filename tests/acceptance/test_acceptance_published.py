@@ -17,7 +17,7 @@ from medusa_sim.acceptance.adjustments import (
     typical_tokens_per_step,
     workload_ratio,
 )
-from medusa_sim.acceptance.head_fit import compact_profile, fitted_correlation, fitted_rows
+from medusa_sim.acceptance.head_table import compact_profile, fitted_correlation, fitted_rows
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.profile_file import encoded_profile, read_profile

@@ -21,7 +21,7 @@ from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.columns import REQUIRED_COLUMNS
 from medusa_sim.operators.kinds import RANGES_OF_M
 from medusa_sim.operators.operator import Gemm, Size
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows
 from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile

@@ -15,9 +15,8 @@ from medusa_sim.calibrate.attention import fit_attention
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time, verify_attention_time
-from medusa_sim.latency.base import Bound, OperatorTime
+from medusa_sim.latency.base import Bound, OperatorTime, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.operator import Attention, AttentionKind, Size
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.specs.attention_kernels import AttentionKernel

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.latency.base import OperatorTime
-from medusa_sim.latency.cached import CachedLatency, cached
+from medusa_sim.latency.by_name import CachedLatency, cached
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.kinds import OPERATORS, operator_of
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator

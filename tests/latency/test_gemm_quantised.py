@@ -21,8 +21,7 @@ from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.gemm import gemm_choice, gemm_time
 from medusa_sim.operators.operator import Gemm
-from medusa_sim.operators.table import read_rows
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows, read_rows
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.formats import format_of

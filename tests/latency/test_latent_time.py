@@ -11,10 +11,9 @@ from hypothesis import strategies as st
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.errors import DataError
-from medusa_sim.latency.base import Source
+from medusa_sim.latency.attention import latent_time
+from medusa_sim.latency.base import Source, memory_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.latency.latent import latent_time
-from medusa_sim.latency.roofline import memory_time_us
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.attention_kernels import AttentionPath, LatentKernel, Projections

@@ -10,11 +10,9 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.collective import fit_collective
 from medusa_sim.calibrate.dispatch import fit_dispatch
 from medusa_sim.calibrate.fit import Rows
-from medusa_sim.latency.base import Bound
+from medusa_sim.latency.base import Bound, RooflineLatency
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.latency.collective import collective_time
-from medusa_sim.latency.dispatch import dispatch_time
-from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.latency.collective import collective_time, dispatch_time
 from medusa_sim.operators.collective import Collective, Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.plan.scenario import Scenario

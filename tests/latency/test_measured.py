@@ -9,10 +9,8 @@ import pytest
 
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import CoverageError, DataError, SpecError
-from medusa_sim.latency.base import Source
-from medusa_sim.latency.measured import MeasuredLatency
-from medusa_sim.latency.profile import load_profile, profile_of
-from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.latency.base import RooflineLatency, Source
+from medusa_sim.latency.measured import MeasuredLatency, load_profile, profile_of
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm
 from medusa_sim.specs.gpu import load_gpu
 

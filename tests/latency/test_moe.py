@@ -12,10 +12,9 @@ from medusa_sim.arrays import as_float
 from medusa_sim.calibrate.fit import UNFITTED
 from medusa_sim.calibrate.moe_start import TILES, rules_of
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.base import Source
+from medusa_sim.latency.base import Source, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
-from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.expert_kernel import ExpertKernel

@@ -14,9 +14,8 @@ from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.rows import fitted_kernels
 from medusa_sim.calibrate.serial import fit_serial_attention, fit_serial_gemm
 from medusa_sim.errors import DataError
-from medusa_sim.latency.base import Bound
+from medusa_sim.latency.base import Bound, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.latency.roofline import roofline_time_us
 from medusa_sim.latency.serial import serial_attention_time, serial_gemm_time
 from medusa_sim.operators.operator import Attention, Gemm, Size
 from medusa_sim.operators.table import operators_of, read_rows

@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 from medusa_sim.calibrate.fit import Rows, residual_bands
 from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.errors import DataError, SpecError
-from medusa_sim.latency.base import Bound, Source
-from medusa_sim.latency.roofline import roofline_time_us
-from medusa_sim.latency.unfused import filled_rows, unfused_attention_time
+from medusa_sim.latency.base import Bound, Source, roofline_time_us
+from medusa_sim.latency.gemm import filled_rows, unfused_attention_time
 from medusa_sim.operators.operator import Attention
 from medusa_sim.reproduce.published import operator_table
 from medusa_sim.specs.fitted import Fit, Residual

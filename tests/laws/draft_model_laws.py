@@ -7,8 +7,7 @@ import itertools
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.acceptance.draft_model.sd import checked_pair, normalised, residual
-from medusa_sim.acceptance.draft_model.spectr import k_seq_gamma
+from medusa_sim.acceptance.draft_model.rejection import checked_pair, k_seq_gamma, normalised, residual
 from medusa_sim.arrays import FloatArray
 
 

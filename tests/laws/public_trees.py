@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_sim.acceptance.head_fit import compact_profile, fitted_correlation
-from medusa_sim.acceptance.head_table import read_accuracies
+from medusa_sim.acceptance.head_table import compact_profile, fitted_correlation, read_accuracies
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile_file import HeadTopkFile
 from medusa_sim.acceptance.tree import CandidateTree

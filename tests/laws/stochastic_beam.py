@@ -13,8 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from medusa_sim.acceptance.draft_model.rsd import recursive_children_of_draws
-from medusa_sim.acceptance.draft_model.sd import checked_distribution
+from medusa_sim.acceptance.draft_model.rejection import checked_distribution, recursive_children_of_draws
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import DataError
 

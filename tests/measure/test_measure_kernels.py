@@ -19,8 +19,7 @@ from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.decoder.model import Attention  # noqa: E402
 from medusa_sim.decoder.step import CachedStep  # noqa: E402
 from medusa_sim.latency.base import Source  # noqa: E402
-from medusa_sim.latency.measured import MeasuredLatency  # noqa: E402
-from medusa_sim.latency.profile import load_profile  # noqa: E402
+from medusa_sim.latency.measured import MeasuredLatency, load_profile  # noqa: E402
 from medusa_sim.measure.kernels import Pool, calls, tree_mask  # noqa: E402
 from medusa_sim.measure.shapes import Case  # noqa: E402
 from medusa_sim.measure.timing import CpuBench, results_kept  # noqa: E402

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from medusa_sim.errors import DataError, UsageError
-from medusa_sim.latency.profile import profile_of
+from medusa_sim.latency.measured import profile_of
 from medusa_sim.measure import hardware, record, session, shapes, spread
 from medusa_sim.measure.environment import differences, model_as_told, slug, torch_device
 from medusa_sim.measure.record import Recorder, begin, write_meta

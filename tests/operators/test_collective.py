@@ -6,8 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
-from medusa_sim.operators.table import operators_of
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows, operators_of
 
 
 def collective(kind: CollectiveKind, message: float, ranks: int) -> Collective:

@@ -10,8 +10,7 @@ import pytest
 
 from medusa_sim.errors import DataError
 from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.table import operators_of, read_rows
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows, operators_of, read_rows
 
 HEADER = "engine,kernel,dtype,tokens,hidden,inter,topk,experts,tp,ep,distribution,gated"
 ROWS = (

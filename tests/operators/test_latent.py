@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from medusa_sim.errors import DataError
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Attention, Size
-from medusa_sim.operators.table import operators_of
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.specs.mixers import Grouped
 
 LATENT = 512 + 64

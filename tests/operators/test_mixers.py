@@ -8,12 +8,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medusa_sim.operators.hyper import HyperConnection
-from medusa_sim.operators.recurrent import Recurrent
+from medusa_sim.operators.recurrent import Recurrent, WindowAttention
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.table import operators_of
-from medusa_sim.operators.table_check import check_rows
-from medusa_sim.operators.window import WindowAttention
+from medusa_sim.operators.stream import HyperConnection
+from medusa_sim.operators.table import check_rows, operators_of
 
 K3 = Recurrent(name="kda", kind="kda", dtype="bf16", batch=1, q_len=1, heads=96, key_heads=96)
 

@@ -10,8 +10,7 @@ import pytest
 from medusa_sim.errors import DataError
 from medusa_sim.operators.columns import ELEMENTWISE_ALIASES, REQUIRED_COLUMNS
 from medusa_sim.operators.operator import Attention, Elementwise, ElementwiseKind, Gemm
-from medusa_sim.operators.table import operators_of, read_rows
-from medusa_sim.operators.table_check import check_rows
+from medusa_sim.operators.table import check_rows, operators_of, read_rows
 
 HEADER = "op,m,n,k,batch,q_len,kv_len,heads,kv_heads,head_dim,dtype,time_us"
 GOOD = [

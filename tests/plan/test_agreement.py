@@ -18,8 +18,8 @@ import pandas as pd
 import pytest
 
 from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.optimise import ShapedAcceptance
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
-from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.optimise import ShapedAcceptance
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
-from medusa_sim.acceptance.shaped import ShapedAcceptance
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.cached import CachedLatency
-from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.latency.base import RooflineLatency
+from medusa_sim.latency.by_name import CachedLatency
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.plan.break_even import BreakEven, crossing
 from medusa_sim.plan.question import Question

@@ -14,9 +14,8 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.cli import cli
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Operator
-from medusa_sim.operators.recurrent import CONTEXT, VERIFY
+from medusa_sim.operators.recurrent import CONTEXT, VERIFY, WindowAttention
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.window import WindowAttention
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.mixers import Latent, Mixer

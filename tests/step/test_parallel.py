@@ -15,7 +15,7 @@ from medusa_sim.operators.collective import Collective, Dispatch
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Gemm, Operator
-from medusa_sim.operators.window import WindowAttention
+from medusa_sim.operators.recurrent import WindowAttention
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.model import LayerGroup, Model

@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.latency.base import Bound, Source
-from medusa_sim.latency.roofline import RooflineLatency
+from medusa_sim.latency.base import Bound, RooflineLatency, Source
 from medusa_sim.operators.operator import Attention
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu

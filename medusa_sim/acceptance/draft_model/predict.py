@@ -16,10 +16,11 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.acceptance.draft_model.beam import beam_block_efficiency
-from medusa_sim.acceptance.draft_model.contexts import ContextBank, ContextFamily
-from medusa_sim.acceptance.draft_model.ease import (
+from medusa_sim.acceptance.draft_model.contexts import (
+    ContextBank,
+    ContextFamily,
     EaseProcess,
+    beam_block_efficiency,
     branch_block_efficiency,
     k_seq_block_efficiency,
 )
