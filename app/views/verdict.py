@@ -11,7 +11,6 @@ from chosen import SetUp
 
 from medusa_sim.report.numbers import percent, times, with_prefix
 from medusa_sim.report.recommend_reason import counted
-from medusa_sim.step.memory import usable_memory_bytes
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
@@ -25,7 +24,7 @@ def verdict_of(
     """The answer in one sentence: for what, whether, with how many, what it gains."""
     where = f"{set_up.title}, batch {row.batch_max}"
     if not row.fits_memory:
-        needed, room = with_prefix(row.memory_bytes, "B"), with_prefix(usable_memory_bytes(answer.gpu), "B")
+        needed, room = with_prefix(row.memory_bytes, "B"), with_prefix(answer.scenario.usable_memory_bytes, "B")
         st.error(
             f"**{where}: does not fit in memory**, with or without speculation: a GPU needs {needed} "
             f"and has {room}. {_largest(answer)}",

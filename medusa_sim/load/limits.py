@@ -12,7 +12,7 @@ from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arguments import BLOCK_TOKENS
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.step.memory import activation_bytes, cache_bytes, drafter_bytes, usable_memory_bytes
+from medusa_sim.step.memory import activation_bytes, cache_bytes, drafter_bytes
 
 MAX_REQUESTS = 256
 TOKEN_BUDGET = 8192
@@ -116,7 +116,7 @@ def limits_of(
     rows = requests * (1 if option is None else option.depth + 1)
     fixed = scenario.shard.weight_bytes + weights
     fixed += float(activation_bytes(scenario.shard, max(tokens, rows), rows))
-    room = usable_memory_bytes(scenario.gpu) - fixed
+    room = scenario.usable_memory_bytes - fixed
     positions = scenario.model.max_seq_len
     steps = np.arange(-(-positions // block_tokens) + 2 + -(-MOST_SLOTS // block_tokens))
     verified = 1 if option is None else option.depth + 1

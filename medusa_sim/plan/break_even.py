@@ -16,7 +16,7 @@ from medusa_sim.arrays import BoolArray, IntArray
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, at_counts, price, unpriced
-from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.memory import step_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
 
@@ -186,7 +186,7 @@ def longest_context(scenario: Scenario, options: Sequence[DraftOption], batch: i
 
     ENDLESS_CONTEXT where every layer keeps no more than a window.
     """
-    model, room = scenario.shard, usable_memory_bytes(scenario.gpu)
+    model, room = scenario.shard, scenario.usable_memory_bytes
     found = [0]
     for option in options:
         # windowed layers stop growing at their window

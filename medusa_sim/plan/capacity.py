@@ -14,7 +14,7 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import PLAIN, Surface, price
 from medusa_sim.specs.gpu import gpu_names, load_gpu
-from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts, usable_memory_bytes
+from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_MS, US_PER_S
 
@@ -229,7 +229,7 @@ def shortfall(scenario: Scenario, batch: int, seq_len: int, most: int = 3) -> Sh
     Every change was tried: a smaller batch or context, narrower weights or KV cache, more GPUs, another GPU,
     several of another.
     """
-    parts, room = _plain(scenario, batch, seq_len), usable_memory_bytes(scenario.gpu)
+    parts, room = _plain(scenario, batch, seq_len), scenario.usable_memory_bytes
     if scenario.scope == "block" or float(parts.total) <= room:
         return None
     found: list[Change] = []
@@ -262,7 +262,7 @@ def _changes(scenario: Scenario, batch: int, seq_len: int) -> Iterator[Iterator[
             other = scenario.but(**changes) if changes else scenario
         except MedusaSimError:  # nobody can run that
             return None
-        needed, room = float(_plain(other, size, length).total), usable_memory_bytes(other.gpu)
+        needed, room = float(_plain(other, size, length).total), other.usable_memory_bytes
         if needed > room or not _is_priced(other):
             return None
         return Change(option=option, needed_bytes=needed, usable_bytes=room)

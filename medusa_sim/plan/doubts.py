@@ -46,7 +46,7 @@ def doubts(of: Resolved) -> tuple[str, ...]:
         told.append(
             f"{of.parallel}: priced as if all were in one NVLink domain; links between nodes are slower"
         )
-    if of.scope == "model" and (reason := too_large(of.model, of.shard, of.gpu)):
+    if of.scope == "model" and (reason := too_large(of.model, of.shard, of.gpu, of.runtime.engine)):
         told.append(reason)
     told += _of_kernels(of)
     if of.runtime.chain_only and of.has_trees:

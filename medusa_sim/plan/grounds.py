@@ -10,6 +10,7 @@ from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Elementwise, Gemm
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import HALVES, Format
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.mixers import Latent
@@ -100,10 +101,10 @@ def _launches(shard: Model, runtime: Runtime) -> tuple[Launch, ...]:
     )
 
 
-def too_large(model: Model, shard: Model, gpu: Gpu) -> str:
+def too_large(model: Model, shard: Model, gpu: Gpu, engine: Engine | None) -> str:
     """What to do where not even one sequence fits on the GPUs of `shard`; empty where one does."""
-    if float(step_memory_bytes(shard, None, 1, 1, 1)) <= usable_memory_bytes(gpu):
+    if float(step_memory_bytes(shard, None, 1, 1, 1)) <= usable_memory_bytes(gpu, engine, shard):
         return ""
-    enough = fewest_gpus(model, gpu, shard.parallel)
+    enough = fewest_gpus(model, gpu, shard.parallel, engine)
     hint = f"--tp {enough} would" if enough else "no number of GPUs up to 128 would"
     return f"{model.name} ({model.weight_dtype}) does not fit on {shard.parallel} of {gpu.name}: {hint}"

@@ -20,7 +20,7 @@ from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_to
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.plan.surface import Surface
-from medusa_sim.step.memory import drafter_bytes, memory_bytes, usable_memory_bytes
+from medusa_sim.step.memory import drafter_bytes, memory_bytes
 from medusa_sim.step.step import decode_step
 
 
@@ -73,7 +73,7 @@ class Priced:
     @cached_property
     def fits(self) -> BoolArray:
         """Whether the GPU holds it."""
-        return np.asarray(self.memory <= usable_memory_bytes(self.scenario.gpu))
+        return np.asarray(self.memory <= self.scenario.usable_memory_bytes)
 
     def where_it_fits(self, cost: FloatArray) -> FloatArray:
         """What cannot be run costs nothing that could be compared."""

@@ -32,6 +32,7 @@ from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.registry import drafter_kind
+from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import step_kernels
 from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
@@ -253,6 +254,11 @@ class Resolved:
     def gpus(self) -> int:
         """GPUs that run the model together."""
         return self.parallel.tp
+
+    @property
+    def usable_memory_bytes(self) -> float:
+        """Bytes that the engine may fill on one GPU."""
+        return usable_memory_bytes(self.gpu, self.runtime.engine, self.shard)
 
     @property
     def usd_per_gpu_hour(self) -> float | None:

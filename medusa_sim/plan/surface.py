@@ -25,7 +25,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import band, tokens_per_s
 from medusa_sim.step.compose import Cost, along, overhead_halves
 from medusa_sim.step.drafter.base import Drafter
-from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.power import work_joules
 from medusa_sim.step.server import Served, served, served_length
 from medusa_sim.step.step import Setting, StepTime, decode_step, drafting_steps, verification_step
@@ -163,7 +163,7 @@ class Surface:
         none, one = (
             step_memory_bytes(self.setting.shard, drafter, batch, lengths, candidates) for batch in (0, 1)
         )
-        room = usable_memory_bytes(self.scenario.gpu) - none
+        room = self.scenario.usable_memory_bytes - none
         return np.maximum(np.floor(room / (one - none)), 0.0).astype(np.int64)
 
     @cached_property

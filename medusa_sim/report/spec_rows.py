@@ -234,6 +234,9 @@ def _engine_rows(engine: Engine) -> list[SpecRow]:
     }
     sources = {"graph_sizes": engine.graph_source, "graph_unit": engine.graph_source}
     sources["step_limits"] = engine.limits_source
+    if engine.free_memory_share:
+        settings["free_memory_share"] = f"{engine.free_memory_share:g}"
+        sources["free_memory_share"] = engine.memory_source
     return rows + [
         SpecRow(key=f"engine.{key}", value=value, source=sources.get(key, engine.settings_source))
         for key, value in settings.items()

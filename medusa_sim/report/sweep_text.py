@@ -22,7 +22,6 @@ from medusa_sim.report.cost_text import Costs, cost_sentences, memory_text, shor
 from medusa_sim.report.numbers import NOTHING, drafts_text, duration, percent, significant, span, times
 from medusa_sim.report.text import TextTable
 from medusa_sim.specs.fitted import Fit
-from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.units import GIGA
 
 _EXPENDABLE = (
@@ -259,7 +258,7 @@ def _memory(found: Answer) -> list[str]:
     case = max(range(len(found.fits)), key=lambda at: (found.fits[at], found.best.columns["batch"][at]))
     parts, most = found.memory(case)
     batch, length = (int(found.best.columns[name][case]) for name in ("batch", "seq_len"))
-    room = usable_memory_bytes(found.scenario.gpu) / GIGA
+    room = found.scenario.usable_memory_bytes / GIGA
     count = int(found.best.columns["candidates"][case])
     return [
         f"Memory of a GPU at batch {batch}, length {length}: {memory_text(parts)} of {room:,.1f}; the "

@@ -125,7 +125,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. fused_residual:
     residual adds are part of the norms. chain_only: no tree attention. drafters: names of those it runs;
     synchronous_drafters: those whose steps hide nothing of the host. step_limits: what a step may hold by
-    default, the first that fits the card. several_gpus: what was measured on more than one; empty: nothing.
+    default, the first that fits the card. free_memory_share: of what weights leave free on a GPU, that is handed
+    out beside them; 0: a share of the whole card (`step.memory`). several_gpus: what was measured on more than one; empty: nothing.
     measured_drafters: the only ones with which drafting was measured; empty: no such bound.
     """
 
@@ -169,6 +170,8 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     settings_source: str
     step_limits: tuple[StepLimit, ...]
     limits_source: str
+    free_memory_share: float
+    memory_source: str
     several_gpus: str
     measured_drafters: tuple[str, ...]
 
@@ -252,11 +255,15 @@ class _SettingsToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
     step_limits: Annotated[tuple[StepLimit, ...], Meta(min_length=1)] | None = None
     limits_source: Text | None = None
+    free_memory_share: Annotated[float, Meta(ge=0.0, le=1.0)] = 0.0
+    memory_source: str = ""
     synchronous_drafters: Annotated[tuple[Text, ...], Meta(description="a list of names")] | None = None
     several_gpus: str | None = None
     measured_drafters: tuple[Text, ...] = ()
 
 
+_OWN = ("measured_drafters", "free_memory_share", "memory_source")
+"""Settings that are no other version's."""
 EngineToml: TypeAlias = dict[str, Any]
 """An `engine` table as it stands in a file."""
 
@@ -283,7 +290,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
         else:
             found[name] = _inherited(relative[1].terms[name], relative[0], settings.widen)
     for name in _SettingsToml.__struct_fields__:
-        if name in ("widen", "several_gpus", "measured_drafters"):
+        if name in ("widen", "several_gpus", *_OWN):
             continue
         value = getattr(settings, name)
         if value is None and relative is None:
@@ -293,7 +300,7 @@ def engine_of(given: EngineToml, relative: tuple[str, Engine] | None, where: str
         found[name] = getattr(cast("tuple[str, Engine]", relative)[1], name) if value is None else value
     lent_there = "" if relative is None else relative[1].several_gpus
     found["several_gpus"] = lent_there if settings.several_gpus is None else settings.several_gpus
-    found["measured_drafters"] = settings.measured_drafters
+    found |= {name: getattr(settings, name) for name in _OWN}
     if settings.graph_sizes is not None:
         found["graph_sizes"] = _sizes(settings.graph_sizes, f"{where}: {key}.graph_sizes")
     last = found["step_limits"][-1]

@@ -9,6 +9,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import UsageError
 from medusa_sim.operators.operator import Size
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
@@ -19,7 +20,8 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 USABLE_MEMORY_SHARE = 0.9
 """Share of the card that an engine hands out: vLLM's default `gpu_memory_utilization` of 0.9.
 
-The rest holds captured graphs and the allocator's slack.
+The rest holds captured graphs and the allocator's slack. TensorRT-LLM hands out a share of what weights leave
+free instead (`specs.engine.Engine.free_memory_share`).
 """
 CONTEXT_BYTES = 1.0e9
 """Of that share, what CUDA's context, NCCL, workspaces and the driver keep on a GPU.
@@ -125,7 +127,7 @@ def activation_bytes(model: Model, tokens: Size, logit_rows: Size) -> FloatArray
 _GPUS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
-def fewest_gpus(model: Model, gpu: Gpu, parallel: Parallel) -> int | None:
+def fewest_gpus(model: Model, gpu: Gpu, parallel: Parallel, engine: Engine | None = None) -> int | None:
     """The fewest GPUs on which one sequence of the model fits, split as `parallel` does; None if none do."""
     for tp in _GPUS:
         ep = tp if parallel.ep > 1 else 1
@@ -133,11 +135,19 @@ def fewest_gpus(model: Model, gpu: Gpu, parallel: Parallel) -> int | None:
             shard = on_one_gpu(model, Parallel(tp=tp, ep=ep, dp_attention=parallel.dp_attention))
         except UsageError:  # cannot be split over so many
             continue
-        if float(step_memory_bytes(shard, None, 1, 1, 1)) <= usable_memory_bytes(gpu):
+        if float(step_memory_bytes(shard, None, 1, 1, 1)) <= usable_memory_bytes(gpu, engine, shard):
             return tp
     return None
 
 
-def usable_memory_bytes(gpu: Gpu) -> float:
-    """Bytes that an engine may fill with weights, KV cache and activations."""
-    return USABLE_MEMORY_SHARE * gpu.memory_bytes - CONTEXT_BYTES * (gpu.architecture != "cpu")
+def usable_memory_bytes(gpu: Gpu, engine: Engine | None = None, shard: Model | None = None) -> float:
+    """Bytes that an engine may fill with weights, KV cache and activations on one GPU.
+
+    A share of the card; of an engine that takes a share of what the weights (of `shard`) leave free
+    (`Engine.free_memory_share`), the weights and that share of the rest.
+    """
+    context = CONTEXT_BYTES * (gpu.architecture != "cpu")
+    if engine is None or shard is None or not engine.free_memory_share:
+        return USABLE_MEMORY_SHARE * gpu.memory_bytes - context
+    weights = float(shard.weight_bytes)
+    return weights + engine.free_memory_share * (gpu.memory_bytes - context - weights)
