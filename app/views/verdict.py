@@ -24,7 +24,8 @@ def verdict_of(
     """The answer in one sentence: for what, whether, with how many, what it gains."""
     where = f"{set_up.title}, batch {row.batch_max}"
     if not row.fits_memory:
-        needed, room = with_prefix(row.memory_bytes, "B"), with_prefix(answer.scenario.usable_memory_bytes, "B")
+        room = with_prefix(answer.scenario.usable_memory_bytes, "B")
+        needed = with_prefix(row.memory_bytes, "B")
         st.error(
             f"**{where}: does not fit in memory**, with or without speculation: a GPU needs {needed} "
             f"and has {room}. {_largest(answer)}",

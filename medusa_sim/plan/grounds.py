@@ -8,9 +8,9 @@ from medusa_sim.latency.base import LatencyModel, known_time
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Elementwise, Gemm
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import HALVES, Format
-from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.mixers import Latent
