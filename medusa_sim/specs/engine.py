@@ -125,9 +125,10 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. fused_residual:
     residual adds are part of the norms. chain_only: no tree attention. drafters: names of those it runs;
     synchronous_drafters: those whose steps hide nothing of the host. step_limits: what a step may hold by
-    default, the first that fits the card. free_memory_share: of what weights leave free on a GPU, that is handed
-    out beside them; 0: a share of the whole card (`step.memory`). several_gpus: what was measured on more than one; empty: nothing.
-    measured_drafters: the only ones with which drafting was measured; empty: no such bound.
+    default, the first that fits the card. free_memory_share: of what weights leave free on a GPU, that is
+    handed out beside them; 0: a share of the whole card (`step.memory`). several_gpus: what was measured on
+    more than one; empty: nothing. measured_drafters: the only ones with which drafting was measured; empty:
+    no such bound.
     """
 
     host_us_per_step: Term
