@@ -28,7 +28,7 @@ _COLUMNS = (
     *("policy", "saturates at", "tokens/s", "max rate within limits"),
     *("slower above", "drafting off above (in flight)"),
 )
-_PHONE = ("policy", "saturates at", "max rate within limits", "drafting off above (in flight)")
+_PHONE = ("policy", "saturates at", "max rate within limits")
 
 
 def page(set_up: SetUp) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import ROUND_DOWN, Context
 
 import numpy as np
 
@@ -33,6 +34,7 @@ SURELY_STEADY = 0.9
 """Of saturation: up to it queues end, and what still grows in a run is a server that fills."""
 _LEAST_QUEUE_SHARE = 0.1
 """Of rho': below, the time per token hardly follows the rate, and the rate can be any."""
+_TWO_DIGITS = Context(prec=2, rounding=ROUND_DOWN)
 _OF_95 = 0.65
 """80 % interval over the 95 % one of a normal distribution."""
 _STEPS_DOWN = (0.5, 0.125, 1.0 / 256.0)
@@ -266,14 +268,22 @@ def _loses_from(
 def rates_to_try(full_per_s: float, found: Sequence[Carried] = ()) -> tuple[float, ...]:
     """Rates below and above what each policy carries, and half of the least, with two digits.
 
-    Where no limits were asked for, a quarter to nine tenths of what the first policy is full at.
+    Where no limits were asked for, a quarter to nine tenths of what the first policy is full at. A policy
+    that keeps its limits until it is full has no rate above: its last is the last that is surely steady.
     """
-    rates = [share * full_per_s for share in (0.25, 0.5, 0.75, 0.9)]
+    rates = [share * full_per_s for share in (0.25, 0.5, 0.75, SURELY_STEADY)]
     knees = [each for each in found if each.largest_per_s]
     if knees:
         rates = [0.5 * min(each.largest_per_s or 0.0 for each in knees)]
         for each in knees:
             knee = each.largest_per_s or 0.0
-            rates += [0.9 * knee, max(min(1.1 * knee, BELOW_FULL * each.saturated_per_s), 0.9 * knee)]
-    rounded = (float(f"{rate:.2g}") for rate in sorted(rates))
+            full = each.saturated_per_s
+            most = BELOW_FULL if knee < BELOW_FULL * full else SURELY_STEADY
+            rates += [0.9 * knee, min(1.1 * knee, most * full)]
+    rounded = (_two_digits(rate) for rate in sorted(rates))
     return tuple(dict.fromkeys(rate for rate in rounded if rate > 0.0))
+
+
+def _two_digits(rate: float) -> float:
+    """Rounded down: a rate below saturation stays below."""
+    return float(_TWO_DIGITS.create_decimal_from_float(rate))

@@ -356,7 +356,9 @@ def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) ->
             first, last = (percent(mean[f"goodput_share_{part}"], 0) for part in ("first", "last"))
             growth += f", {first} of the first third keep the limits and {last} of the last"
         growth += ": "
-    would_do = "" if full_per_s is None else f"; up to {_rate(SURELY_STEADY * full_per_s)} would do"
+    would_do = (
+        "" if full_per_s is None else f"; up to {_rate(SURELY_STEADY * full_per_s)} a second it would be"
+    )
     return (
         f"{point.policy}{_at(point)} is not steady: {growth}queues grow as long as it lasts, and times and "
         f"shares tell the length of the run{would_do}"

@@ -16,8 +16,8 @@ import answers
 import show
 import uploads
 from charts import answer as charts
-from conftest import Opened, commands, csv_rows, metrics, printed, set_up, tables, text_of
-from conftest import charts as drawn
+from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tables, text_of
+from pages_read import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.plan.at_batch import scheduled_at, scheduled_counts, steps_at

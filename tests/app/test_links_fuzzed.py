@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from conftest import Opened
+from pages_read import Opened
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "fuzz"))
 

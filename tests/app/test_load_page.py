@@ -8,7 +8,7 @@ pytest.importorskip("streamlit")
 
 import answers
 from chosen import SetUp
-from conftest import Opened, charts, commands, csv_rows, metrics, printed
+from pages_read import Opened, charts, commands, csv_rows, metrics, printed
 
 from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.report.numbers import significant

@@ -12,8 +12,8 @@ import show
 from charts import answer as charts
 from charts import style as charts_style
 from charts.style import TEXT
-from conftest import APP, Opened, set_up, tables
-from conftest import charts as drawn
+from pages_read import APP, Opened, set_up, tables
+from pages_read import charts as drawn
 
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.report.figures.style import PARTS, SHADES, contrast, ink_on

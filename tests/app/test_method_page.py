@@ -10,7 +10,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from conftest import Opened, commands, csv_rows, printed, tables
+from pages_read import Opened, commands, csv_rows, printed, tables
 from views import sources as method
 
 from medusa_sim import data

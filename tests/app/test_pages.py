@@ -22,8 +22,8 @@ import uploads
 from charts import answer, roofline, tornado, tree, validation
 from charts.style import Spec
 from chosen import SetUp
-from conftest import Opened, commands, csv_rows, metrics, printed, set_up, tables, text_of
-from conftest import charts as chart_specs
+from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tables, text_of
+from pages_read import charts as chart_specs
 
 from medusa_sim import data
 from medusa_sim.acceptance.heads import node_probabilities

@@ -7,7 +7,7 @@ import pytest
 pytest.importorskip("streamlit")
 
 from chosen import PRESETS, SetUp
-from conftest import APP, Opened, commands
+from pages_read import APP, Opened, commands
 from streamlit.testing.v1 import AppTest
 
 

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-from conftest import Opened, text_of
+from pages_read import Opened, text_of
 
 PAGES = Path(__file__).parents[1] / "data" / "engine"
 EIGHT_B = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "batch_max": 8}

@@ -13,8 +13,8 @@ pytest.importorskip("streamlit")
 import answers
 import show
 from charts import tree as charts
-from conftest import Opened, commands, csv_rows, metrics, printed, set_up
-from conftest import charts as drawn
+from pages_read import Opened, commands, csv_rows, metrics, printed, set_up
+from pages_read import charts as drawn
 from streamlit.testing.v1 import AppTest
 
 from medusa_sim.acceptance.tree import CandidateTree

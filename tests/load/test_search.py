@@ -201,6 +201,13 @@ def test_rates_lie_on_both_sides_of_what_is_carried(answer: LoadAnswer) -> None:
         assert max(rates) > each.largest_per_s or each.largest_per_s > 0.9 * each.saturated_per_s
 
 
+def test_a_policy_that_keeps_its_limits_until_it_is_full_is_tried_where_it_is_steady() -> None:
+    test = load_test(SCENARIO, policies=("none",), **SMALL, tpot_ms=60_000.0)  # type: ignore[arg-type]
+    (plain,) = carried(test)
+    assert plain.largest_per_s == plain.saturated_per_s
+    assert max(rates_to_try(plain.saturated_per_s, [plain])) <= 0.9 * plain.saturated_per_s
+
+
 def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> None:
     # shares within limits of such a run tell its length: none of them is printed
     found = {}

@@ -1,0 +1,82 @@
+"""What a page shows, as values that are compared with direct calls of the package."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import shlex
+from collections.abc import Callable
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+pytest.importorskip("streamlit")
+
+from chosen import SetUp
+from click.testing import CliRunner
+from streamlit.testing.v1 import AppTest
+
+APP = Path(__file__).resolve().parents[2] / "app"
+
+Opened = Callable[..., AppTest]
+
+
+def set_up(**changes: object) -> SetUp:
+    """The app's set-up as it opens, with these changes."""
+    return dataclasses.replace(SetUp(), **changes)  # type: ignore[arg-type]
+
+
+def metrics(page: AppTest) -> dict[str, str]:
+    return {metric.label: metric.value for metric in page.metric}
+
+
+def printed(command: str) -> str:
+    """What the command that a page prints gives."""
+    from medusa_sim.cli import cli
+
+    program, *words = shlex.split(command)
+    assert program == "medusa-sim"
+    result = CliRunner().invoke(cli, words)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def commands(page: AppTest) -> list[str]:
+    """Commands of a page, one a line."""
+    told = [code.value.replace("\\\n", " ") for code in page.code if code.value.startswith("medusa-sim")]
+    return [line for text in told for line in text.splitlines()]
+
+
+def csv_rows(text: str) -> list[dict[str, str]]:
+    import csv
+
+    return list(csv.DictReader(text.splitlines()))
+
+
+def text_of(page: AppTest) -> str:
+    """All text of a page, its Markdown escapes taken off."""
+    parts = [*page.markdown, *page.success, *page.error, *page.warning, *page.info, *page.caption]
+    return re.sub(r"\\([$*_~<\[\]`])", r"\1", "\n".join(part.value for part in parts))
+
+
+def tables(page: AppTest) -> list[pd.DataFrame]:
+    """Tables of a page, cells as text."""
+    found = []
+    for body in (each.proto.body for each in page.get("html") if "<table>" in each.proto.body):
+        head = [unescape(name) for name in re.findall(r"<th class[^>]*>(.*?)</th>", body)]
+        rows = [
+            [unescape(cell.replace("<wbr>", "")) for cell in re.findall(r"<td[^>]*>(.*?)</td>", row)]
+            for row in re.findall(r"<tr>(.*?)</tr>", body)
+        ]
+        found.append(pd.DataFrame([row for row in rows if row], columns=head))
+    return found
+
+
+def charts(page: AppTest) -> list[dict[str, Any]]:
+    """Specifications of the charts on a page."""
+    import json
+
+    return [json.loads(each.proto.spec) for each in page.get("vega_lite_chart")]
