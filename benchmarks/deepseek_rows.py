@@ -6,12 +6,13 @@ r"""DeepSeek-R1 as served on four and eight GPUs (InferenceX), plain and with MT
 Rows of `engines/inferencex_deepseek_r1.csv` ($MEDUSA_SIM_DATA), which are not part of this project; the
 newest run of every set-up. Lengths are nine tenths of those stated, as random ones around them are.
 
-How many tokens a round emits is no column, but follows from two: TensorRT-LLM streams every ten steps (its
-plain rows show 9.9 times the time per token), so that ten rounds lie between two chunks. SGLang 0.5.12 sends
-a chunk when the count of tokens is 1 modulo 10; of rounds of one to three tokens eight lie in the median
-between two chunks wherever 2.0 to 2.5 tokens are emitted (drawn), and 99 in 100 chunks come within 80
-tokens, as measured. Drafts are those of the recipes (benchmarks/single_node of
-github.com/SemiAnalysisAI/InferenceX): TensorRT-LLM 3, with data-parallel attention 1; SGLang 2.
+How many tokens a round emits is no column, but follows from means: requests that stream every tenth step
+(TensorRT-LLM) or at every tenth token (SGLang, where a round meets it once in ten rounds) wait ten rounds
+between two chunks in the mean, so that tau = mean ITL / mean TPOT / 10 but for the last, shorter chunk. Of
+plain rows the same ratio is 1. Rows without means take the tau of rows of the same lengths and drafts;
+medians are no help, since they lie between the modes. Drafts are those of the
+recipes (benchmarks/single_node of github.com/SemiAnalysisAI/InferenceX): TensorRT-LLM 3, with data-parallel
+attention 1; SGLang 2.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ SETUP = [
     "prompt_tokens",
     "output_tokens",
 ]
-ROUNDS_A_CHUNK = {"tensorrt-llm": 10.0, "sglang": 8.0}
+ENGINES = ("tensorrt-llm", "sglang")
+ROUNDS_A_CHUNK = 10.0
 STATED_SHARE = 0.9
 
 
@@ -78,6 +80,7 @@ TERMS = (
         of_rounds=True,
     ),
     Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), of_rounds=True),
+    Fitted(("sglang",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 60.0, 90.0, 120.0, 160.0), of_rounds=True),
 )
 PRIOR = np.array([term.prior for term in TERMS])
 SPREAD = np.array([term.spread for term in TERMS])
@@ -91,7 +94,7 @@ VERSION_SINCE = {"tensorrt-llm": "2026-01-29", "sglang": ""}
 def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
     """The engines with these values of TERMS."""
     found = {}
-    for name in ROUNDS_A_CHUNK:
+    for name in ENGINES:
         runtime = load_runtime(name)
         assert runtime.engine is not None
         terms = {
@@ -140,22 +143,20 @@ def rate_of(tokens: float, drafts: int) -> float:
     return float(brentq(beyond, 1e-6, 1.0 - 1e-9)) if tokens < drafts + 1 else 1.0 - 1e-9
 
 
-def tokens_per_round(rows: pd.DataFrame, runtimes: Mapping[str, Runtime]) -> FloatArray:
-    """Tokens that a round of every row emits; 1 without drafts. Carried prompts lengthen a token's time."""
-    found = np.ones(len(rows))
-    for place, line in enumerate(named_rows(rows)):
-        if line.speculation == "none":
-            continue
-        chunk = line.median_itl_ms / line.median_tpot_ms / ROUNDS_A_CHUNK[str(line.engine)]
-        one = _swept(line, [line.concurrency], runtimes, chunk)
-        bare = _swept(line, [line.concurrency], runtimes, chunk, carries=False)
-        found[place] = chunk * float(one[0] / bare[0])
-    return found
+def tokens_per_round(rows: pd.DataFrame) -> FloatArray:
+    """Tokens that a round of every row emits; 1 without drafts."""
+    drafts = [drafts_of(str(line.engine), bool(line.dp_attention)) for line in named_rows(rows)]
+    gaps = STATED_SHARE * rows.output_tokens / (rows.mean_itl_ms / rows.mean_tpot_ms)
+    # the last chunk holds what is left of ten rounds: half of them, where chunks are alike
+    shorter = np.where(rows.engine == "sglang", 0.25, 0.5)
+    own = STATED_SHARE * rows.output_tokens / (gaps - shorter) / ROUNDS_A_CHUNK
+    drafted = rows.speculation != "none"
+    alike = [rows.engine, rows.prompt_tokens, rows.output_tokens, pd.Series(drafts, index=rows.index)]
+    lent = own.where(drafted).groupby(alike).transform("mean")
+    return np.asarray(own.fillna(lent).where(drafted, 1.0))
 
 
-def _swept(
-    line: Any, requests: list[int], runtimes: Mapping[str, Runtime], tokens: float, *, carries: bool = True
-) -> FloatArray:
+def _swept(line: Any, requests: list[int], runtimes: Mapping[str, Runtime], tokens: float) -> FloatArray:
     """Milliseconds per token of a set-up at numbers of requests (`medusa-sim sweep`'s tpot_us)."""
     prompt, output = STATED_SHARE * line.prompt_tokens, STATED_SHARE * line.output_tokens
     drafts = 0 if line.speculation == "none" else drafts_of(line.engine, bool(line.dp_attention))
@@ -163,7 +164,7 @@ def _swept(
         gpu=GPUS[line.gpu], model="deepseek-r1", runtime=runtimes[line.engine], drafter="mtp",
         acceptance=f"{rate_of(tokens, drafts):.9f}" if drafts else "0.8", tp=int(line.tp), ep=int(line.ep),
         dp_attention=bool(line.dp_attention), weight_dtype="nvfp4" if line.weights == "fp4" else None,
-        prompt_tokens=prompt if carries else None, output_tokens=output if carries else None,
+        prompt_tokens=prompt, output_tokens=output,
     )  # fmt: skip
     found = scenario.sweep([int(count) for count in requests], round(prompt + output / 2), [drafts + 1])
     return np.asarray(found.tpot_us.to_numpy() / 1e3)
@@ -227,9 +228,9 @@ class Priced:
 def compared(folder: Path) -> tuple[pd.DataFrame, FloatArray]:
     """(rows with errors by the stored terms, by priors, by a fit without their group; TERMS by all rows)."""
     rows = newest(folder)
-    rows["tokens"] = np.round(tokens_per_round(rows, runtimes_of(stored_values())), 6)
+    rows["tokens"] = np.round(tokens_per_round(rows), 6)
     priced = Priced(rows)
-    shipped = {name: load_runtime(name) for name in ROUNDS_A_CHUNK}
+    shipped = {name: load_runtime(name) for name in ENGINES}
     rows["error"] = predicted(rows, shipped) / rows.median_tpot_ms - 1.0
     rows["priors"] = priced.errors(PRIOR)
     for group in dict.fromkeys(rows.group):

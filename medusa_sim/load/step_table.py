@@ -5,6 +5,7 @@ at every number of requests; between two lengths time is linear. A step that car
 (N8): what its further tokens add to the linear layers, and the attention of each chunk:
 
     (L1)  t = t(b, s, K) + linear(m + c) - linear(m) + sum attention(q_i, e_i) + drafter(c)
+          linear(c) in place of the difference where prompts have passes of their own
           m = b (1 + z K) tokens of b requests, c = sum q_i tokens of prompts whose chunks end at e_i
 
 A step of prompts alone is the step of one request with the prompts' tokens in place of its own.
@@ -25,7 +26,8 @@ from medusa_sim.load.limits import Limits
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
-from medusa_sim.step.server import linear_us, prompt_attention_us, served
+from medusa_sim.step.engine import prompt_pass_us
+from medusa_sim.step.server import linear_us, prompt_attention_us, prompt_host_us, prompts_apart, served
 from medusa_sim.step.step import work_time
 from medusa_sim.step.workload import prefill
 from medusa_sim.units import US_PER_S
@@ -47,8 +49,9 @@ class StepTable:
     accepted. match_rate: share of the steps in which drafts are found. drafting_share: (K, b) of a step's
     time. idle_share: (b,) by which a plain step is longer where a drafter is loaded. steps_ahead (of a server
     that loads no drafter: plain_steps_ahead), server_s, server_s_per_request: of the engine (`Engine`);
-    server_band: of its 80 % interval, relative. faster, slower: (K, b) half-widths of a step's 80 % band at
-    the middle length, on its logarithm.
+    server_band: of its 80 % interval, relative. prompts_apart: prompts have passes of their own;
+    prompt_host_s: of at least so long where a drafter is loaded. faster, slower: (K, b) half-widths of a
+    step's 80 % band at the middle length, on its logarithm.
     """
 
     lengths: FloatArray
@@ -67,6 +70,8 @@ class StepTable:
     server_s: float = 0.0
     server_s_per_request: float = 0.0
     server_band: float = 0.0
+    prompts_apart: bool = False
+    prompt_host_s: float = 0.0
     faster: FloatArray | None = None
     slower: FloatArray | None = None
 
@@ -91,6 +96,7 @@ class StepTable:
             faster=None if self.faster is None else self.faster[: drafts + 1],
             slower=None if self.slower is None else self.slower[: drafts + 1],
             drafter_prompt_s=self.drafter_prompt_s if drafts else np.zeros_like(self.drafter_prompt_s),
+            prompt_host_s=self.prompt_host_s if drafts else 0.0,
         )
 
     @cached_property
@@ -128,9 +134,12 @@ class StepTable:
         """(L1): seconds that chunks (tokens, end) of prompts add to a step."""
         own = requests + round(requests * drafts * self.match_rate)
         tokens = sum(chunk for chunk, _ in chunks)
-        shared = self._linear_s[own + tokens] - (self._linear_s[own] if requests else 0.0)
-        attention = sum(self.chunk_attention_s(chunk, end) for chunk, end in chunks)
-        return max(shared, 0.0) + attention + float(self.drafter_prompt_s[tokens])
+        rides = requests > 0 and not self.prompts_apart
+        shared = self._linear_s[own + tokens] - self._linear_s[own] if rides else self._linear_s[tokens]
+        read = max(shared, 0.0) + sum(self.chunk_attention_s(chunk, end) for chunk, end in chunks)
+        if self.prompt_host_s:
+            read = float(prompt_pass_us(np.asarray(read), self.prompt_host_s))
+        return read + float(self.drafter_prompt_s[tokens])
 
     def chunk_attention_s(self, tokens: int, end: int) -> float:
         """Seconds of the attention of one chunk, bilinear between those of the table."""
@@ -227,6 +236,8 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
         server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
         server_band=0.0 if engine is None else engine.server_us.band,
+        prompts_apart=prompts_apart(surface.setting),
+        prompt_host_s=prompt_host_us(surface.setting) / US_PER_S if options else 0.0,
         faster=faster,
         slower=slower,
     )

@@ -226,6 +226,7 @@ def _engine_rows(engine: Engine) -> list[SpecRow]:
     settings: dict[str, str | bool] = {
         "graph_sizes": ", ".join(map(str, engine.graph_sizes)),
         "graph_unit": engine.graph_unit,
+        "prompts_apart": engine.prompts_apart,
         "fused_residual": engine.fused_residual,
         "chain_only": engine.chain_only,
         "drafters": ", ".join(engine.drafters),

@@ -33,6 +33,7 @@ UNITS: dict[str, str] = {
     "draft_us_per_layer": "us",
     "plan_us_per_pass": "us",
     "pieces_us_per_layer": "us",
+    "prompt_us_per_launch": "us",
     "lookup_us_per_request": "us",
     "idle_draft_share": "",
     "idle_draft_share_per_request": "",
@@ -57,7 +58,7 @@ UNITS: dict[str, str] = {
 
 _BESIDE_KERNELS = (
     "host_us", "hidden_us", "draft_us", "tree_us", "lookup_us", "plan_us", "pieces_us", "eager_us",
-    "expert_parallel_us", "idle_draft_share",
+    "prompt_us", "expert_parallel_us", "idle_draft_share",
 )  # fmt: skip
 """How terms begin that are not the time of a kernel."""
 DRAFTING = "draft_"
@@ -110,8 +111,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     it where a level has several nodes; draft_us_per_pass: of the host in a drafter's pass, while its kernels
     run; draft_us_per_layer: the same per layer of a draft model; lookup_us_per_request: a draft looked up in
     the text. plan_us_per_pass, pieces_us_per_layer: before a pass and between its layers where no whole graph
-    holds its attention (`Backend.full_graph`). idle_draft_share (+ _per_request): longer plain steps with a
-    drafter loaded.
+    holds its attention (`Backend.full_graph`); prompt_us_per_launch: of the host for each kernel of a prompt
+    where a server that drafts has no graph for it. idle_draft_share (+ _per_request): longer plain steps with
+    a drafter loaded.
     sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests.
     elementwise_share: of the time that norms, rope and activation take as kernels of their own;
     experts_share: of the time of fitted layers of experts that the engine's own take; expert_parallel_us_per_
@@ -122,13 +124,13 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     whose token is sent with the first one.
 
     graph_sizes: captured sizes, rising; empty: nothing is padded. graph_unit: what they count: `tokens`,
-    `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. fused_residual:
-    residual adds are part of the norms. chain_only: no tree attention. drafters: names of those it runs;
-    synchronous_drafters: those whose steps hide nothing of the host. step_limits: what a step may hold by
-    default, the first that fits the card. free_memory_share: of what weights leave free on a GPU, that is
-    handed out beside them; 0: a share of the whole card (`step.memory`). several_gpus: what was measured on
-    more than one; empty: nothing. measured_drafters: the only ones with which drafting was measured; empty:
-    no such bound.
+    `multiples` (tokens, rounded up to multiples of the tokens of a request) or `requests`. prompts_apart:
+    prompts have passes of their own, between two steps. fused_residual: residual adds are part of the norms.
+    chain_only: no tree attention. drafters: names of those it runs; synchronous_drafters: those whose steps
+    hide nothing of the host. step_limits: what a step may hold by default, the first that fits the card.
+    free_memory_share: of what weights leave free on a GPU, that is handed out beside them; 0: a share of the
+    whole card (`step.memory`). several_gpus: what was measured on more than one; empty: nothing.
+    measured_drafters: the only ones with which drafting was measured; empty: no such bound.
     """
 
     host_us_per_step: Term
@@ -142,6 +144,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     draft_us_per_layer: Term
     plan_us_per_pass: Term
     pieces_us_per_layer: Term
+    prompt_us_per_launch: Term
     lookup_us_per_request: Term
     idle_draft_share: Term
     idle_draft_share_per_request: Term
@@ -164,6 +167,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     graph_sizes: tuple[int, ...]
     graph_unit: GraphUnit
     graph_source: str
+    prompts_apart: bool
     fused_residual: bool
     chain_only: bool
     drafters: tuple[str, ...]
@@ -247,6 +251,7 @@ class _SettingsToml(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     """What an `engine` table may say beside its terms."""
 
     widen: Annotated[float, Meta(ge=1.0, le=10.0)] = 1.0
+    prompts_apart: bool | None = None
     fused_residual: bool | None = None
     chain_only: bool | None = None
     graph_source: Text | None = None

@@ -86,6 +86,11 @@ def pieces_us(engine: Engine, layers: int, query_tokens: Size) -> Added:
     return _sum(((engine.plan_us_per_pass, 1.0), (engine.pieces_us_per_layer, pieces)))
 
 
+def prompt_pass_us(device_us: FloatArray, launching_us: FloatArray | float) -> FloatArray:
+    """(N8): a pass of prompts whose kernels the host launches one by one, ahead of the device."""
+    return norm_max(device_us, np.asarray(launching_us), HOST_OVERLAP)
+
+
 HOST_OVERLAP = 3.0
 """Exponent of the smooth maximum of device and host: 1 adds, infinity overlaps perfectly.
 

@@ -3,7 +3,9 @@
     (N6)  filter   = filter_us + (filter_bytes / B + filter_us_per_million) V (1 + 0.2 z)
                      (min(r, 128) + 0.7 max(r - 128, 0))
     (N7)  f        = 1 - exp(-b tau / N),  prompts = (b tau / N) / f    steps that carry prompts; how many
-    (N8)  carried  = linear(m + prompts P) - linear(m) + prompts attention(P)
+    (N8)  carried  = linear(m + prompts P) - linear(m) + prompts attention(P)     prompts ride on steps
+                   = linear(prompts P) + prompts attention(P)                 they have passes of their own
+                     and where a server that drafts has no graph for these |that, launches u|_3
     (N9)  itl      = step + filter + g carried,  g = f^2 / (f^2 + (1 - f)^2)
     (N10) tpot     = (step + filter + f carried) / tau
     (N11) tokens/s = b / tpot
@@ -21,13 +23,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.step.drafter.base import PassWork
-from medusa_sim.step.engine import filter_us
+from medusa_sim.step.engine import LOOKUPS, filter_us, prompt_pass_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import Setting, processed_tokens, work_time
-from medusa_sim.step.workload import Workload, decode
+from medusa_sim.step.workload import Workload, decode, prefill
 
 _ONCE_A_PROMPT = ("lm_head", "next_token")
 """Operators that a carried prompt adds only once for all its tokens."""
@@ -86,7 +88,9 @@ def served(
         waiting = waiting + engine.host_us_per_token.value * own * tokens_per_step
     if traffic is None or setting.scope == "block":
         return Served(itl_us=waiting, tpot_us=waiting / tokens_per_step, carried_us=np.zeros(()))
-    share, carried_us = carried_prompts(setting, requests, rows, tokens_per_step, traffic)
+    share, carried_us = carried_prompts(
+        setting, requests, rows, tokens_per_step, traffic, drafted=np.asarray(candidates) > 1
+    )
     return Served(
         itl_us=waiting + typical_share(share) * carried_us,
         tpot_us=(waiting + share * carried_us) / tokens_per_step,
@@ -100,16 +104,48 @@ def typical_share(share: FloatArray) -> FloatArray:
 
 
 def carried_prompts(
-    setting: Setting, batch: FloatArray, tokens: FloatArray, tokens_per_step: FloatArray, traffic: Traffic
+    setting: Setting,
+    batch: FloatArray,
+    tokens: FloatArray,
+    tokens_per_step: FloatArray,
+    traffic: Traffic,
+    *,
+    drafted: BoolArray | bool = False,
 ) -> tuple[FloatArray, FloatArray]:
     """(share of the steps that carry prompts, microseconds that these take longer): (N7) and (N8)."""
     finished = batch * tokens_per_step / traffic.output_tokens
     share = -np.expm1(-finished)
     prompts = finished / share
-    linear = linear_us(setting, tokens + prompts * traffic.prompt_tokens) - linear_us(setting, tokens)
-    attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
+    read = prompts * traffic.prompt_tokens
+    linear = linear_us(setting, read if prompts_apart(setting) else tokens + read)
+    if not prompts_apart(setting):
+        linear = np.maximum(linear - linear_us(setting, tokens), 0.0)
     # each GPU attends to its own prompts
-    return share, np.asarray(np.maximum(linear, 0.0) + prompts * attention_us / setting.parallel.schedulers)
+    attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
+    carried_us = np.asarray(linear + prompts * attention_us / setting.parallel.schedulers)
+    host_us = prompt_host_us(setting)
+    return share, np.where(
+        drafted, prompt_pass_us(carried_us, host_us), carried_us
+    ) if host_us else carried_us
+
+
+def prompts_apart(setting: Setting) -> bool:
+    """Whether prompts have passes of their own."""
+    engine = setting.runtime.engine
+    return engine is not None and engine.prompts_apart
+
+
+def prompt_host_us(setting: Setting) -> float:
+    """Microseconds of the host in prompts that no graph holds, in a server that drafts by passes."""
+    engine = setting.runtime.engine
+    if (
+        engine is None
+        or not engine.prompt_us_per_launch.value
+        or (setting.method or setting.drafter.name) in LOOKUPS
+    ):
+        return 0.0
+    launches = model_launches(setting.shard, prefill(1, 1), setting.runtime)
+    return engine.prompt_us_per_launch.value * sum(launch.kernels for launch in launches)
 
 
 def first_token_us(setting: Setting, step_us: FloatArray, seen: Served) -> FloatArray:

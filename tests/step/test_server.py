@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,7 +14,15 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter.ngram import FreeDrafter
-from medusa_sim.step.server import Served, Traffic, carried_prompts, served, served_length, typical_share
+from medusa_sim.step.server import (
+    Served,
+    Traffic,
+    carried_prompts,
+    prompt_host_us,
+    served,
+    served_length,
+    typical_share,
+)
 from medusa_sim.step.step import Setting, decode_step
 
 LATENCY = cached(latency_model(load_gpu("h100-sxm"), "calibrated", "sglang"))
@@ -75,6 +85,21 @@ def test_every_prompt_is_carried_once() -> None:
     alone = carried_prompts(of, np.ones(()), np.ones(()), np.ones(()), traffic)[1]
     # a prompt that rides on a running step costs less than a step of its own, which reads the weights again
     assert float(alone) < float(decode_step(of, np.asarray(256.0), np.asarray(1.0)).time_us)
+
+
+def test_prompts_of_a_server_that_drafts_are_launched_one_by_one() -> None:
+    # SGLang with EAGLE: the graphs of prompts hold no hidden states; look-ups need none
+    of, short = setting("sglang-0.5"), Traffic(prompt_tokens=16.0, output_tokens=256.0)
+    of = replace(of, method="eagle3")
+    given = np.asarray(8.0), np.asarray(32.0), np.asarray(2.0), short
+    plain_us, drafted_us = (float(carried_prompts(of, *given, drafted=each)[1]) for each in (False, True))
+    launching_us = prompt_host_us(of)
+    assert plain_us < launching_us <= drafted_us < plain_us + launching_us
+    assert prompt_host_us(replace(of, method="ngram")) == 0.0
+    assert prompt_host_us(setting()) == 0.0
+    long = Traffic(prompt_tokens=16_384.0, output_tokens=256.0)
+    hidden = [float(carried_prompts(of, *given[:3], long, drafted=each)[1]) for each in (False, True)]
+    assert hidden[1] < 1.05 * hidden[0]
 
 
 def test_filters_cost_by_vocabulary_and_request_and_only_in_a_server() -> None:
