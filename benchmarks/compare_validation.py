@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from deepseek_rows import GPUS, ROUNDS_A_CHUNK, STATED_SHARE, newest, tokens_per_round
+from deepseek_rows import ENGINES, GPUS, STATED_SHARE, newest, tokens_per_round
 from deepseek_rows import predicted as time_per_token
 from recorded import data_folder, named_rows
 
@@ -41,8 +41,8 @@ def as_told(rows: pd.DataFrame) -> pd.DataFrame:
 
     What is left is the error of times alone; drafts are those of the recipes (`deepseek_rows`).
     """
-    runtimes = {name: load_runtime(name) for name in ROUNDS_A_CHUNK}
-    rows = rows.assign(tokens=np.round(tokens_per_round(rows, runtimes), 6))
+    runtimes = {name: load_runtime(name) for name in ENGINES}
+    rows = rows.assign(tokens=np.round(tokens_per_round(rows), 6))
     speed = 1e3 / time_per_token(rows, runtimes)
     return rows.assign(predicted_speed=speed, predicted_rate=rows.concurrency * speed / rows.tp)
 
