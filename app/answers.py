@@ -38,11 +38,11 @@ from medusa_sim.setups.comparison import Comparison, compare
 from medusa_sim.setups.question import Question as SetUpQuestion
 from medusa_sim.setups.setup import PLAIN, Choices
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import Model, with_dtypes
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.breakdown import breakdown
 from medusa_sim.step.grid import Grid
 from medusa_sim.step.roofline import roofline_points

@@ -19,10 +19,10 @@ from recorded import named_rows, present
 from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import overhead_halves, step_us
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3

@@ -33,7 +33,7 @@ from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.report.numbers import NOTHING, percent
 from medusa_sim.report.text import TextTable, markdown
-from medusa_sim.specs.expert_kernel import ExpertKernel
+from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 ROOT = Path(__file__).resolve().parents[1]

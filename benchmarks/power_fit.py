@@ -27,8 +27,8 @@ from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.power import PowerFit
 from medusa_sim.step.engine import filter_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.power import load_watts, under_limit

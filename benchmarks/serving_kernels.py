@@ -35,8 +35,8 @@ from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.specs.fitted import CollectiveKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.link_kernels import CollectiveKernel
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = "aiconfigurator-core 0.12 (Apache-2.0): {gpu}, {engine} {versions}, {kernel}"

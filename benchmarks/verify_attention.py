@@ -30,7 +30,7 @@ from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.table import check_rows
 from medusa_sim.report.text import TextTable, markdown
-from medusa_sim.specs.attention_kernels import LatentKernel
+from medusa_sim.specs.fitted import LatentKernel
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows

@@ -24,7 +24,7 @@ from medusa_sim.calibrate.fit import (
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time
 from medusa_sim.operators.operator import Attention
-from medusa_sim.specs.attention_kernels import AttentionKernel, AttentionPath
+from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu
 
 _BOUNDS: Bounds = {

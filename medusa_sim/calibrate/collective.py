@@ -19,9 +19,9 @@ from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.calibrate.fit import UNFITTED, Rows, require_rows, with_fit
 from medusa_sim.latency.collective import FEWEST_RANKS, collective_time, sent_bytes
 from medusa_sim.operators.collective import Collective
+from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime
 from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.link_kernels import CollectiveKernel, CollectiveRegime
 from medusa_sim.units import US_PER_S
 
 ONE_SHOT_BYTES = 2**20

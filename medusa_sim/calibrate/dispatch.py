@@ -24,8 +24,8 @@ from medusa_sim.calibrate.fit import (
 )
 from medusa_sim.latency.collective import dispatch_time
 from medusa_sim.operators.collective import ONE_NODE, Dispatch
+from medusa_sim.specs.fitted import DispatchKernel
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.link_kernels import DispatchKernel
 
 _BOUNDS: Bounds = {
     "start_us": (15.0, 0.1, 600.0),

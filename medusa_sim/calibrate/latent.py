@@ -25,7 +25,7 @@ from medusa_sim.calibrate.fit import (
 )
 from medusa_sim.latency.attention import latent_time
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.specs.attention_kernels import AttentionPath, LatentKernel, Projections
+from medusa_sim.specs.fitted import AttentionPath, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
 
 _PATH: Bounds = {

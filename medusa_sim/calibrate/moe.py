@@ -27,7 +27,7 @@ from medusa_sim.calibrate.fit import (
 from medusa_sim.calibrate.moe_start import TILES, Choices, rules_of
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.experts import ALIGNED, Experts
-from medusa_sim.specs.expert_kernel import ExpertKernel
+from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu
 
 _BOUNDS: Bounds = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from medusa_sim.specs.expert_kernel import ExpertTile, TunedShape
+from medusa_sim.specs.fitted import ExpertTile, TunedShape
 from medusa_sim.specs.gpu import Gpu
 
 TILES = tuple(ExpertTile(rows=rows, columns=128) for rows in (16, 32, 64, 128))

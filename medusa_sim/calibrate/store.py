@@ -10,8 +10,8 @@ import msgspec
 
 from medusa_sim.errors import SpecError
 from medusa_sim.reading import SPEC_BYTES, read_text
+from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.kernels import Kernel
-from medusa_sim.specs.power import PowerFit
 from medusa_sim.writing import write_text
 
 if TYPE_CHECKING:

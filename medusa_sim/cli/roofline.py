@@ -79,11 +79,10 @@ def roofline(
     """
     from medusa_sim.latency.by_name import latency_model
     from medusa_sim.specs.gpu import load_gpu
-    from medusa_sim.specs.model import with_dtypes
     from medusa_sim.specs.models import load_model
     from medusa_sim.specs.parallel import Parallel
     from medusa_sim.specs.runtime import load_runtime
-    from medusa_sim.specs.shard import on_one_gpu
+    from medusa_sim.specs.variants import on_one_gpu, with_dtypes
     from medusa_sim.step.grid import Grid
     from medusa_sim.step.roofline import roofline_points
 

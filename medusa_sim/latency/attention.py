@@ -83,8 +83,7 @@ from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_
 from medusa_sim.latency.waves import byte_us, smooth_max, waves_us
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Gemm, Operator
-from medusa_sim.specs.attention_kernels import AttentionKernel, AttentionPath, LatentKernel, Projections
-from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, Fit, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
 

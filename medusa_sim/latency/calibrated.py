@@ -21,7 +21,7 @@ from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.operators.recurrent import GENERATION, VERIFY, WindowAttention
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.specs.attention_backends import (
+from medusa_sim.specs.engine_facts import (
     FA2,
     FA2_SPLIT,
     TRITON,

@@ -40,8 +40,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time
 from medusa_sim.operators.collective import ONE_NODE, Collective, Dispatch
+from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.link_kernels import CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 
 FEWEST_RANKS = 2.0

@@ -27,7 +27,7 @@ from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
 from medusa_sim.latency.waves import byte_us, norm_max
 from medusa_sim.operators.experts import ALIGNED, Experts
-from medusa_sim.specs.expert_kernel import ExpertKernel, ExpertTile
+from medusa_sim.specs.fitted import ExpertKernel, ExpertTile
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
 

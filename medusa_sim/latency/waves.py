@@ -12,8 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.specs.attention_kernels import AttentionPath
-from medusa_sim.specs.expert_kernel import ExpertKernel
+from medusa_sim.specs.fitted import AttentionPath, ExpertKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, GemmKernel
 from medusa_sim.units import US_PER_S

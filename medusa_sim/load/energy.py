@@ -17,7 +17,7 @@ from medusa_sim.load.record import Record
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
-from medusa_sim.specs.power import Power
+from medusa_sim.specs.costs import Power
 from medusa_sim.step.power import prompt_joules, sampling_joules, watts
 from medusa_sim.step.server import served
 from medusa_sim.step.step import processed_tokens

@@ -12,8 +12,8 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.speedup import band
+from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.power import Power
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.power import work_joules
 from medusa_sim.step.step import StepTime, bound_codes

@@ -8,12 +8,11 @@ from medusa_sim.latency.collective import FEWEST_RANKS
 from medusa_sim.plan.defaults import TYPICAL
 from medusa_sim.plan.grounds import other_form, too_large, unfitted_kinds
 from medusa_sim.plan.resolved import Resolved
-from medusa_sim.specs.hf_config import RUN_IN_FP16
-from medusa_sim.specs.link_kernels import CollectiveKernel
+from medusa_sim.specs.engine_facts import told_of_states
+from medusa_sim.specs.fitted import CollectiveKernel
 from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import UNCHECKED
+from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
 from medusa_sim.specs.parallel import ONE
-from medusa_sim.specs.state_rules import told_of_states
 
 _ONE_NODE = 8
 """GPUs that one NVLink domain joins in most servers."""

@@ -17,19 +17,19 @@ from medusa_sim.plan.defaults import default_runtime
 from medusa_sim.plan.draft_options import Drafting
 from medusa_sim.plan.grounds import dense_fits, fits_beside, linear_fit, unpacked
 from medusa_sim.plan.speedup import Baseline
-from medusa_sim.specs.attention_backends import Backend, backend_of
+from medusa_sim.specs.costs import Price, given_price, price_of
+from medusa_sim.specs.engine_facts import Backend, backend_of
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import Model, unpacked_where, with_dtypes
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.specs.prices import Price, given_price, price_of
 from medusa_sim.specs.recurrent import Recurrent
 from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.specs.sparse import BlockSparse, Compressed
+from medusa_sim.specs.variants import on_one_gpu, unpacked_where, with_dtypes
 from medusa_sim.step.drafter.base import Drafter, Parts
 from medusa_sim.step.drafter.registry import drafter_kind
 from medusa_sim.step.memory import usable_memory_bytes

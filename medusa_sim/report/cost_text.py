@@ -8,7 +8,7 @@ from typing import NamedTuple
 from medusa_sim.plan.capacity import Shortfall
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.numbers import significant
-from medusa_sim.specs.prices import GIVEN
+from medusa_sim.specs.costs import GIVEN
 from medusa_sim.step.memory import MemoryParts
 from medusa_sim.units import GIGA
 

@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator
 
 import msgspec
 
+from medusa_sim.specs.costs import STALE_DAYS, Power, Price
 from medusa_sim.specs.engine import UNITS, Engine, StepLimit, Term
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import Kernel
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.power import Power
-from medusa_sim.specs.prices import STALE_DAYS, Price
 from medusa_sim.specs.runtime import Runtime
 
 _UNITS_BY_SUFFIX = (

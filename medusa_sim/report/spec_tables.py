@@ -193,7 +193,7 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
 
             return rows.runtime_rows(load_runtime(name, data_dir))
         case "price":
-            from medusa_sim.specs.prices import prices
+            from medusa_sim.specs.costs import prices
 
             return rows.price_rows(prices(data_dir))
         case _:

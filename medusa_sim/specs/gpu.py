@@ -22,6 +22,7 @@ from medusa_sim import data
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
+from medusa_sim.specs.costs import Power, PowerToml, check_power, scaled
 from medusa_sim.specs.inheritance import (
     Inheritance,
     InheritFile,
@@ -31,7 +32,6 @@ from medusa_sim.specs.inheritance import (
     missing,
 )
 from medusa_sim.specs.kernels import KernelSet
-from medusa_sim.specs.power import Power, PowerToml, check_power, scaled
 from medusa_sim.specs.strict import Schema, Sourced, Text, check_dtypes, convert
 from medusa_sim.units import BYTES_PER_ELEMENT, SAME_TENSOR_CORES
 

@@ -25,9 +25,10 @@ from medusa_sim.specs.hf_families import (
     read_family,
     unmodelled,
 )
-from medusa_sim.specs.hf_given import Given, Refusal
+from medusa_sim.specs.hf_layers import Given, Refusal
 from medusa_sim.specs.model import (
     ARCHITECTURES,
+    RUN_IN_FP16,
     Architecture,
     Layers,
     Length,
@@ -77,10 +78,6 @@ class _Config(msgspec.Struct, frozen=True, kw_only=True):
     rope_scaling: Any = None
     rope_parameters: Any = None
     quantization_config: dict[str, Any] | None = None
-
-
-RUN_IN_FP16 = "run in fp16"
-"""How a note ends of a dtype that no engine runs as it stands; answers repeat it."""
 
 
 def model_from_config(path: Path) -> Model:

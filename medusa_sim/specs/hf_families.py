@@ -13,7 +13,6 @@ from typing import Any
 
 from medusa_sim.errors import shown
 from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.hf_given import Given, Own, Reader
 from medusa_sim.specs.hf_hybrids import (
     deci,
     deepseek_v4,
@@ -26,7 +25,19 @@ from medusa_sim.specs.hf_hybrids import (
     sparse_latent,
     step,
 )
-from medusa_sim.specs.hf_layers import deepseek, dense, glm, gpt_oss, llama4, minimax, mixtral, qwen
+from medusa_sim.specs.hf_layers import (
+    Given,
+    Own,
+    Reader,
+    deepseek,
+    dense,
+    glm,
+    gpt_oss,
+    llama4,
+    minimax,
+    mixtral,
+    qwen,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

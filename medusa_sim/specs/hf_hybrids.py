@@ -13,8 +13,18 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
-from medusa_sim.specs.hf_given import Count, ExpertCount, Given, Own, WindowSize, layered
-from medusa_sim.specs.hf_layers import SINKS, latent, qwen_experts, routed
+from medusa_sim.specs.hf_layers import (
+    SINKS,
+    Count,
+    ExpertCount,
+    Given,
+    Own,
+    WindowSize,
+    latent,
+    layered,
+    qwen_experts,
+    routed,
+)
 from medusa_sim.specs.mixers import Indexer
 from medusa_sim.specs.model import UNCHECKED, LayerGroup, Layers, Mixers, Width
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2

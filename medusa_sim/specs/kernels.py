@@ -12,10 +12,20 @@ from typing import Annotated, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.specs.attention_kernels import AttentionKernel, LatentKernel
-from medusa_sim.specs.expert_kernel import ExpertKernel
-from medusa_sim.specs.fitted import Count, Fit, Norm, Rate, Ratio, Share, Size
-from medusa_sim.specs.link_kernels import CollectiveKernel, DispatchKernel
+from medusa_sim.specs.fitted import (
+    AttentionKernel,
+    CollectiveKernel,
+    Count,
+    DispatchKernel,
+    ExpertKernel,
+    Fit,
+    LatentKernel,
+    Norm,
+    Rate,
+    Ratio,
+    Share,
+    Size,
+)
 from medusa_sim.specs.strict import Us
 
 

@@ -6,7 +6,7 @@ Where models come from: `models.py` (by name), `hf_config.py` (a Hugging Face `c
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -15,9 +15,8 @@ import numpy as np
 from msgspec import Meta
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.errors import SpecError
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
-from medusa_sim.specs.formats import FORMATS, HALVES, UNPACKED, Format
+from medusa_sim.specs.formats import FORMATS, HALVES, Format
 from medusa_sim.specs.mixers import Grouped, Latent, Mixer
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
@@ -115,16 +114,6 @@ ARCHITECTURES: dict[str, Architecture] = {
 
 _LEARNED_OFFSET = 2  # OPT's position table keeps two rows for padding (arXiv 2205.01068, released code)
 
-# dtype of the arithmetic -> dtypes in which its weights may be stored
-_WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
-    "fp16": ("fp16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
-    "bf16": ("bf16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
-    "fp32": ("fp32",),
-    "fp8": ("fp8", "fp8_block"),
-    "int8": ("int8",),
-    "nvfp4": ("nvfp4",),
-}
-ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
 INT4_SCALE_BYTES = 2.5 / 128
 """Bytes beside each int4 weight: 128 of them share a 16-bit scale and a 4-bit zero point (AWQ's default)."""
 
@@ -160,6 +149,8 @@ def grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
 
 UNCHECKED = "not checked against the release"
 """How a note ends of sizes that nobody compared with their publisher's; answers repeat it."""
+RUN_IN_FP16 = "run in fp16"
+"""How a note ends of a dtype that no engine runs as it stands; answers repeat it."""
 
 BlockT = TypeVar("BlockT", bound=Mixer | Mlp | MoE)
 
@@ -207,7 +198,7 @@ class Model:
     """Of the scales and zero points beside each int4 or int8 weight under 16-bit arithmetic (None:
     INT4_SCALE_BYTES, and none of int8)."""
     parallel: Parallel = ONE
-    """The GPUs that share it (`specs.shard.on_one_gpu` makes sizes those of one of them)."""
+    """The GPUs that share it (`specs.variants.on_one_gpu` makes sizes those of one of them)."""
     source: str
     notes: tuple[str, ...] = ()
 
@@ -438,102 +429,3 @@ class Model:
         if layers is not None and layers != self.layers:
             groups = (dataclasses.replace(self.last_layer, count=layers),)
         return dataclasses.replace(self, groups=groups, vocab=vocab or self.vocab)
-
-
-def with_dtypes(
-    model: Model,
-    dtype: str | None = None,
-    weight_dtype: str | None = None,
-    kv_dtype: str | None = None,
-) -> Model:
-    """The model in other dtypes; None keeps what it has, except that weights follow a new `dtype`.
-
-    Allowed: dtype fp16 or bf16 with weights of the same dtype, or weight-only int4 (as AWQ and GPTQ store
-    them), int8 or mxfp4; fp32, fp8, int8 or nvfp4 arithmetic with weights of that dtype, fp8 with fp8_block
-    too (a scale for each 128 x 128 weights). dtype fp8_block stands for both; nvfp4 weights are multiplied in
-    nvfp4 whatever comes in: their layers quantise activations. Parts with a format of their own (gpt-oss's
-    experts) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
-    activation dtype or fp8. Raises SpecError for any other combination.
-    """
-    if dtype == "fp8_block":
-        dtype, weight_dtype = "fp8", weight_dtype or "fp8_block"
-    if weight_dtype == "nvfp4" and dtype in (None, "fp8", *ACTIVATION_DTYPES[:2]):
-        dtype = "nvfp4"
-    chosen = dtype or model.dtype
-    if chosen not in _WEIGHT_DTYPES:
-        raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
-    weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
-    if weights not in _WEIGHT_DTYPES[chosen]:
-        allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
-        raise SpecError(f"{model.name}: dtype {chosen} with weight dtype {weights!r}; allowed: {allowed}")
-    activations = chosen if chosen in ACTIVATION_DTYPES else model.activation_dtype
-    cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
-    if cache not in (activations, "fp8"):
-        raise SpecError(f"{model.name}: KV cache dtype {cache!r}; allowed: {activations} or fp8")
-    groups = model.groups
-    if dtype is not None or weight_dtype is not None:
-        groups = tuple(_without_form(group) for group in groups)
-    return dataclasses.replace(
-        model,
-        dtype=chosen,
-        weight_dtype=weights,
-        kv_dtype=cache,
-        activation_dtype=activations,
-        scale_bytes=model.scale_bytes if weights == model.weight_dtype else None,
-        groups=groups,
-    )
-
-
-def unpacked_where(model: Model, lacks: Callable[[str], bool]) -> tuple[Model, tuple[str, ...]]:
-    """(the model as a card runs it that lacks some arithmetic, the formats that it unpacks to 16 bits).
-
-    lacks: whether the card has no tensor cores for a dtype. Formats without a weight-only form stay.
-    """
-    parts = [form for group in model.groups for form in _forms(group)]
-    used = dict.fromkeys([model.form, *(form for form in parts if form is not None)])
-    other = {form: UNPACKED[form] for form in used if form in UNPACKED and lacks(FORMATS[form].dtype)}
-    if not other:
-        return model, ()
-    own = model.in_form(other.get(model.form, model.form))
-    groups = tuple(_in_other(group, other) for group in model.groups)
-    mtp = None if model.mtp is None else _in_other(model.mtp, other)
-    return dataclasses.replace(own, groups=grouped(groups), mtp=mtp), tuple(other)
-
-
-def _forms(group: LayerGroup) -> Iterator[str | None]:
-    for part in (group.mixer, group.feed_forward):
-        if part is not None:
-            yield part.form
-    if group.mixer is not None:
-        yield group.mixer.out_form
-    if isinstance(group.feed_forward, MoE):
-        yield group.feed_forward.shared_form
-
-
-def _in_other(group: LayerGroup, other: Mapping[str, str]) -> LayerGroup:
-    """The layers with formats replaced."""
-
-    def of(form: str | None) -> str | None:
-        return None if form is None else other.get(form, form)
-
-    mixer, part = group.mixer, group.feed_forward
-    if mixer is not None:
-        mixer = msgspec.structs.replace(mixer, form=of(mixer.form), out_form=of(mixer.out_form))
-    if isinstance(part, MoE):
-        part = msgspec.structs.replace(part, form=of(part.form), shared_form=of(part.shared_form))
-    elif part is not None:
-        part = msgspec.structs.replace(part, form=of(part.form))
-    return LayerGroup(group.count, mixer, part)
-
-
-def _without_form(group: LayerGroup) -> LayerGroup:
-    """The layers with every part in the model's format."""
-    mixer, feed_forward = group.mixer, group.feed_forward
-    return LayerGroup(
-        count=group.count,
-        mixer=mixer and msgspec.structs.replace(mixer, form=None, out_form=None),
-        feed_forward=feed_forward
-        and msgspec.structs.replace(
-            feed_forward, form=None, **({"shared_form": None} if isinstance(feed_forward, MoE) else {})
-        ),
-    )

@@ -21,20 +21,9 @@ from msgspec import Meta
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.feed_forwards import FeedForward
-from medusa_sim.specs.hf_config import model_from_config
-from medusa_sim.specs.hf_families import FAMILIES, unmodelled
-from medusa_sim.specs.model import (
-    ARCHITECTURES,
-    LayerGroup,
-    Layers,
-    Length,
-    Mixers,
-    Model,
-    Vocab,
-    Width,
-    with_dtypes,
-)
+from medusa_sim.specs.model import ARCHITECTURES, LayerGroup, Layers, Length, Mixers, Model, Vocab, Width
 from medusa_sim.specs.strict import Text, convert
+from medusa_sim.specs.variants import with_dtypes
 
 ModelName: TypeAlias = str | os.PathLike[str] | Model
 
@@ -61,7 +50,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     dtype: of the activations; weights: of the linear layers as released, where another.
     """
 
-    architecture: Annotated[str, Meta(description=f"one of {', '.join(FAMILIES)}")]
+    architecture: Annotated[str, Meta(description=f"one of {', '.join(ARCHITECTURES)}")]
     hidden: Width
     layers: Layers | None = None
     intermediate: Width | None = None
@@ -85,8 +74,8 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     def __post_init__(self) -> None:
         """Refuse an unknown family, or layers given twice or not at all. Raises ValueError."""
-        if self.architecture not in FAMILIES:
-            raise ValueError(f"architecture: given {self.architecture}; allowed: {', '.join(FAMILIES)}")
+        if self.architecture not in ARCHITECTURES:
+            raise ValueError(f"architecture: given {self.architecture}; allowed: {', '.join(ARCHITECTURES)}")
         alike = (self.layers, self.heads, self.kv_heads, self.head_dim, self.intermediate)
         names = ("layers", "heads", "kv_heads", "head_dim", "intermediate")
         if bool(self.groups) != (alike == (None,) * len(alike)):
@@ -127,6 +116,8 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     is_id = _ID.fullmatch(given) is not None and not given.endswith(".json")
     if named is not None and not (is_id and os.path.exists(given)):  # noqa: PTH110  # no error for long names
         return _model(named, entries[named])
+    from medusa_sim.specs.hf_families import unmodelled  # a named model needs no reader of configs
+
     is_path = given.endswith(".json") or "/" in given or os.sep in given
     what = unmodelled(given)
     if what is not None and (not is_path or (is_id and not os.path.exists(given))):  # noqa: PTH110
@@ -134,6 +125,8 @@ def load_model(name_or_path: str | os.PathLike[str]) -> Model:
     if is_id and not os.path.exists(given):  # noqa: PTH110
         raise SpecError(_unknown_id(given))
     if is_path:
+        from medusa_sim.specs.hf_config import model_from_config
+
         return model_from_config(Path(given))
     known = unknown_name("model", given, entries)
     raise SpecError(f"{known}; or give the path of a Hugging Face config.json")

@@ -4,8 +4,8 @@
     SGLang    --tp 8 [--ep 8] --enable-dp-attention --dp 8     Parallel(tp=8, ep=1 or 8, dp_attention=True)
 
 Every GPU runs the same kernels on its share of the weights, so that one of them is again a `Model`: fewer
-heads, narrower MLPs and experts, a part of the vocabulary (`specs.shard`). What they exchange is added by the
-workload. Pipeline parallelism is not modelled.
+heads, narrower MLPs and experts, a part of the vocabulary (`specs.variants`). What they exchange is added by
+the workload. Pipeline parallelism is not modelled.
 """
 
 from __future__ import annotations

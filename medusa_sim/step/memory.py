@@ -13,7 +13,7 @@ from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
-from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.units import BYTES_PER_ELEMENT
 

@@ -4,7 +4,7 @@
 `scope="model"` is what an engine runs: every layer with norms, rope, output projection, residuals
 and activation, then the LM head and the choice of the next token.
 
-The model is what one GPU holds of it (`specs.shard.on_one_gpu`).
+The model is what one GPU holds of it (`specs.variants.on_one_gpu`).
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@
     (W3)  watts = load (1 + (load / limit)^4)^(-1/4)
 
 of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: cards lower their
-clocks before they reach the limit. The parameters are a card's (`specs/power.py`).
+clocks before they reach the limit. The parameters are a card's (`specs/costs.py`).
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
+from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.power import Power
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.engine import filter_us
 from medusa_sim.step.network import model_launches

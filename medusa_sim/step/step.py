@@ -24,12 +24,12 @@ from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Elementwise, Size
 from medusa_sim.operators.recurrent import GENERATION, VERIFY, Recurrent
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.specs.attention_backends import backend_of
+from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE, Parallel
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.compose import Cost, beside_kernels, drafting_cost
 from medusa_sim.step.drafter.base import Drafter, PassWork
 from medusa_sim.step.engine import choice_us, padded_tokens

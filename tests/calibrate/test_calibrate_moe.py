@@ -17,7 +17,7 @@ from medusa_sim.errors import DataError
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.table import check_rows, operators_of
-from medusa_sim.specs.expert_kernel import ExpertKernel
+from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 GPU = load_gpu("h100-sxm")

@@ -19,7 +19,7 @@ from medusa_sim.latency.base import Bound, OperatorTime, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.operator import Attention, AttentionKind, Size
 from medusa_sim.operators.table import operators_of, read_rows
-from medusa_sim.specs.attention_kernels import AttentionKernel
+from medusa_sim.specs.fitted import AttentionKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 SETS = [

@@ -16,8 +16,7 @@ from medusa_sim.latency.base import Source, memory_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.latent import LatentAttention, LatentKind
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.attention_kernels import AttentionPath, LatentKernel, Projections
-from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.fitted import AttentionPath, Fit, LatentKernel, Projections, Residual
 from medusa_sim.specs.gpu import load_gpu
 
 GPU = load_gpu("h100-sxm")

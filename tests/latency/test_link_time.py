@@ -16,9 +16,8 @@ from medusa_sim.latency.collective import collective_time, dispatch_time
 from medusa_sim.operators.collective import Collective, Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel, Fit, Residual
 from medusa_sim.specs.gpu import Gpu, load_gpu
-from medusa_sim.specs.link_kernels import CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import US_PER_S
 

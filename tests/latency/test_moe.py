@@ -17,7 +17,7 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.operator import Size
-from medusa_sim.specs.expert_kernel import ExpertKernel
+from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.runtime import load_runtime

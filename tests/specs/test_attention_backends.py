@@ -3,7 +3,7 @@
 import pytest
 
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.specs.attention_backends import FACTS, backend_of, backend_of_row
+from medusa_sim.specs.engine_facts import FACTS, backend_of, backend_of_row
 from medusa_sim.specs.gpu import load_gpu
 
 

@@ -17,8 +17,8 @@ from medusa_sim.cli import cli
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.specs.costs import STALE_DAYS, Price, given_price, price_of, prices
 from medusa_sim.specs.gpu import gpu_names
-from medusa_sim.specs.prices import STALE_DAYS, Price, given_price, price_of, prices
 
 ROW = {"gpu": "a40", "usd_per_gpu_hour": 0.5, "offer": "us", "date": "2026-11-01", "source": "a price list"}
 

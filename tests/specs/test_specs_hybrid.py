@@ -15,13 +15,13 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.mixers import Grouped, Latent, Mixer
-from medusa_sim.specs.model import Model, unpacked_where
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2, Recurrent
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.shard import on_one_gpu
 from medusa_sim.specs.sparse import Compressed
+from medusa_sim.specs.variants import on_one_gpu, unpacked_where
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import decode, verify

@@ -17,8 +17,9 @@ from medusa_sim.report.spec_rows import model_rows
 from medusa_sim.specs import models as models_module
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.mixers import Grouped
-from medusa_sim.specs.model import Model, with_dtypes
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model, model_names
+from medusa_sim.specs.variants import with_dtypes
 
 # Parameters of the released checkpoints, as their publishers' model cards count them.
 PUBLISHED = {

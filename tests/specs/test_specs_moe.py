@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.mixers import Grouped, Latent
-from medusa_sim.specs.model import Model, with_dtypes
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 
 # (parameters, active per token) as published. Whole numbers: elements in the safetensors files of the
 # checkpoint named in models.toml; what they hold beside the weights that are counted is in BESIDE. The active

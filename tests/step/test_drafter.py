@@ -15,7 +15,7 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.base import Parts
 from medusa_sim.step.drafter.dflash import DFlash
 from medusa_sim.step.drafter.draft_model import DraftModel

@@ -15,9 +15,9 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
+from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import overhead_halves
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.drafter.draft_model import DraftModel

@@ -22,7 +22,7 @@ from medusa_sim.specs.model import LayerGroup, Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.mtp import Mtp
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.step.network import model_launches

@@ -15,8 +15,8 @@ from medusa_sim import data
 from medusa_sim.api import Scenario
 from medusa_sim.errors import SpecError
 from medusa_sim.plan.surface import price
+from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
-from medusa_sim.specs.power import Power
 from medusa_sim.step.power import joule_per_flop, under_limit, watts, work_joules
 from medusa_sim.step.step import decode_step
 

@@ -11,9 +11,9 @@ from medusa_sim.latency.base import Bound, RooflineLatency, Source
 from medusa_sim.operators.operator import Attention
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
-from medusa_sim.specs.model import with_dtypes
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import HOST_OVERLAP, Cost, step_us
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle

@@ -9,7 +9,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.shard import on_one_gpu
+from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.drafter.base import Drafter, Knowledge, Parts, PassWork, as_drafting, level_passes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import Workload

@@ -1,15 +1,23 @@
-"""Which attention kernel an engine calls when a step has several queries a sequence: one table of facts.
+"""What engines are known to do with attention and with recurrent states when they speculate: tables of facts.
 
-A plain decoding kernel splits the keys of a sequence over the chip. With two queries or more an engine may
-call another one that does not, and then a round grows with context as if the chip had a block for each head.
-Which one follows from the engine, the card's architecture, the format of K and V, the width of a head and
-whether attention is latent. The first entry of FACTS that fits is the answer.
+FACTS: which attention kernel an engine calls when a step has several queries a sequence. A plain decoding
+kernel splits the keys of a sequence over the chip. With two queries or more an engine may call another one
+that does not, and then a round grows with context as if the chip had a block for each head. Which one follows
+from the engine, the card's architecture, the format of K and V, the width of a head and whether attention is
+latent. The first entry that fits is the answer.
+
+RULES: which drafts of a hybrid an engine takes, and what they cost. Facts of mid 2026 with the pull requests
+and issues (#) that say them; versions after those may differ.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import NamedTuple
+
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.recurrent import GatedDelta
 
 
 class Backend(NamedTuple):
@@ -153,3 +161,58 @@ def backend_of_row(kernel: str) -> Backend | None:
     """The kernel that a row of a table names in words of its library; None where they say none of these."""
     told = kernel.lower()
     return next((backend for words, backend in _WORDS if any(word in told for word in words)), None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateRules:
+    """One engine's. drafts: shapes and drafters; states: what a round keeps; prefixes: what of a prompt is
+    found again; source: where each is said.
+    """
+
+    engine: str
+    drafts: str
+    states: str
+    prefixes: str
+    source: str
+
+
+RULES: dict[str, StateRules] = {
+    "vllm": StateRules(
+        engine="vLLM",
+        drafts="chains of MTP, EAGLE-3, DFlash, suffix; no trees",
+        states="a state for each draft and one more a request, the next step starts from the accepted one",
+        prefixes="prefix cache by whole state blocks: --mamba-cache-mode align with MTP, all is experimental",
+        source="vllm #42121, #54080, #39809, #50172, #40696",
+    ),
+    "sglang": StateRules(
+        engine="SGLang",
+        drafts="chains; trees only with page size 1 and without SpecV2",
+        states="a state for each verified token beside the slots, sized by --max-running-requests; "
+        "--enable-linear-replayssm-spec replays them instead",
+        prefixes="radix cache with no_buffer (no overlapped schedule) or extra_buffer (two more slots)",
+        source="sglang #14792, #14077, #37066, #35064, #36889",
+    ),
+    "trtllm": StateRules(
+        engine="TensorRT-LLM",
+        drafts="chains of MTP, suffix automaton, DFlash; no trees",
+        states="KV and states under one manager with rollback; Mamba-2 replays from the state two steps back",
+        prefixes="block reuse through MambaHybridCacheManagerV2",
+        source="TensorRT-LLM #12896, #11533, #13453, #14203, #17327",
+    ),
+}
+"""By the name of an engine's kernel set."""
+NGRAM_CORRUPTS = "vllm #39273, fix #52942 open"
+
+
+def told_of_states(library: str, model: Model, drafter: str) -> tuple[str, ...]:
+    """What an answer says of an engine's states; nothing of models without them, or of unknown engines."""
+    rules = RULES.get(library)
+    if rules is None or not model.keeps_states:
+        return ()
+    told = [f"{rules.engine} with states: {rules.drafts}; {rules.states}; {rules.prefixes} ({rules.source})"]
+    if library == "vllm" and drafter == "ngram" and model.blocks(GatedDelta):
+        told.append(
+            f"n-gram drafts corrupted outputs of gated delta layers in vLLM ({NGRAM_CORRUPTS}): "
+            "a step without drafts reads another state; MTP and EAGLE draft in every step"
+        )
+    return tuple(told)

@@ -1,0 +1,162 @@
+"""A model in other formats, and what one GPU of several holds and computes of it: models again."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterator, Mapping
+
+import msgspec
+
+from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.specs.feed_forwards import MoE
+from medusa_sim.specs.formats import FORMATS, UNPACKED
+from medusa_sim.specs.model import LayerGroup, Model, grouped
+from medusa_sim.specs.parallel import ONE, Parallel
+
+# dtype of the arithmetic -> dtypes in which its weights may be stored
+_WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
+    "fp16": ("fp16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
+    "bf16": ("bf16", "int4", "int8", "fp8", "mxfp4", "nvfp4"),
+    "fp32": ("fp32",),
+    "fp8": ("fp8", "fp8_block"),
+    "int8": ("int8",),
+    "nvfp4": ("nvfp4",),
+}
+ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
+
+
+def with_dtypes(
+    model: Model,
+    dtype: str | None = None,
+    weight_dtype: str | None = None,
+    kv_dtype: str | None = None,
+) -> Model:
+    """The model in other dtypes; None keeps what it has, except that weights follow a new `dtype`.
+
+    Allowed: dtype fp16 or bf16 with weights of the same dtype, or weight-only int4 (as AWQ and GPTQ store
+    them), int8 or mxfp4; fp32, fp8, int8 or nvfp4 arithmetic with weights of that dtype, fp8 with fp8_block
+    too (a scale for each 128 x 128 weights). dtype fp8_block stands for both; nvfp4 weights are multiplied in
+    nvfp4 whatever comes in: their layers quantise activations. Parts with a format of their own (gpt-oss's
+    experts) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
+    activation dtype or fp8. Raises SpecError for any other combination.
+    """
+    if dtype == "fp8_block":
+        dtype, weight_dtype = "fp8", weight_dtype or "fp8_block"
+    if weight_dtype == "nvfp4" and dtype in (None, "fp8", *ACTIVATION_DTYPES[:2]):
+        dtype = "nvfp4"
+    chosen = dtype or model.dtype
+    if chosen not in _WEIGHT_DTYPES:
+        raise SpecError(f"{model.name}: dtype {chosen!r}; allowed: {', '.join(_WEIGHT_DTYPES)}")
+    weights = weight_dtype or (chosen if dtype is not None else model.weight_dtype)
+    if weights not in _WEIGHT_DTYPES[chosen]:
+        allowed = "; ".join(f"{key} with {' or '.join(of)}" for key, of in _WEIGHT_DTYPES.items())
+        raise SpecError(f"{model.name}: dtype {chosen} with weight dtype {weights!r}; allowed: {allowed}")
+    activations = chosen if chosen in ACTIVATION_DTYPES else model.activation_dtype
+    cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
+    if cache not in (activations, "fp8"):
+        raise SpecError(f"{model.name}: KV cache dtype {cache!r}; allowed: {activations} or fp8")
+    groups = model.groups
+    if dtype is not None or weight_dtype is not None:
+        groups = tuple(_without_form(group) for group in groups)
+    return dataclasses.replace(
+        model,
+        dtype=chosen,
+        weight_dtype=weights,
+        kv_dtype=cache,
+        activation_dtype=activations,
+        scale_bytes=model.scale_bytes if weights == model.weight_dtype else None,
+        groups=groups,
+    )
+
+
+def unpacked_where(model: Model, lacks: Callable[[str], bool]) -> tuple[Model, tuple[str, ...]]:
+    """(the model as a card runs it that lacks some arithmetic, the formats that it unpacks to 16 bits).
+
+    lacks: whether the card has no tensor cores for a dtype. Formats without a weight-only form stay.
+    """
+    parts = [form for group in model.groups for form in _forms(group)]
+    used = dict.fromkeys([model.form, *(form for form in parts if form is not None)])
+    other = {form: UNPACKED[form] for form in used if form in UNPACKED and lacks(FORMATS[form].dtype)}
+    if not other:
+        return model, ()
+    own = model.in_form(other.get(model.form, model.form))
+    groups = tuple(_in_other(group, other) for group in model.groups)
+    mtp = None if model.mtp is None else _in_other(model.mtp, other)
+    return dataclasses.replace(own, groups=grouped(groups), mtp=mtp), tuple(other)
+
+
+def _forms(group: LayerGroup) -> Iterator[str | None]:
+    for part in (group.mixer, group.feed_forward):
+        if part is not None:
+            yield part.form
+    if group.mixer is not None:
+        yield group.mixer.out_form
+    if isinstance(group.feed_forward, MoE):
+        yield group.feed_forward.shared_form
+
+
+def _in_other(group: LayerGroup, other: Mapping[str, str]) -> LayerGroup:
+    """The layers with formats replaced."""
+
+    def of(form: str | None) -> str | None:
+        return None if form is None else other.get(form, form)
+
+    mixer, part = group.mixer, group.feed_forward
+    if mixer is not None:
+        mixer = msgspec.structs.replace(mixer, form=of(mixer.form), out_form=of(mixer.out_form))
+    if isinstance(part, MoE):
+        part = msgspec.structs.replace(part, form=of(part.form), shared_form=of(part.shared_form))
+    elif part is not None:
+        part = msgspec.structs.replace(part, form=of(part.form))
+    return LayerGroup(group.count, mixer, part)
+
+
+def _without_form(group: LayerGroup) -> LayerGroup:
+    """The layers with every part in the model's format."""
+    mixer, feed_forward = group.mixer, group.feed_forward
+    return LayerGroup(
+        count=group.count,
+        mixer=mixer and msgspec.structs.replace(mixer, form=None, out_form=None),
+        feed_forward=feed_forward
+        and msgspec.structs.replace(
+            feed_forward, form=None, **({"shared_form": None} if isinstance(feed_forward, MoE) else {})
+        ),
+    )
+
+
+def on_one_gpu(model: Model, parallel: Parallel) -> Model:
+    """What one GPU of the group holds and computes, as a model; the model itself on one GPU.
+
+    Raises UsageError for sizes that cannot be split, naming what can.
+    """
+    if parallel == ONE:
+        return model
+    if not model.blocks(MoE):
+        _refuse_dense(model, parallel)
+    return dataclasses.replace(
+        model,
+        groups=tuple(_share(group, parallel, model.name) for group in model.groups),
+        mtp=None if model.mtp is None else _share(model.mtp, parallel, model.name),
+        mlp_width=max(1, model.mlp_width // parallel.tp) if model.mlp_width else 0,
+        vocab=-(-model.vocab // parallel.tp),
+        parallel=parallel,
+    )
+
+
+def _share(group: LayerGroup, parallel: Parallel, model: str) -> LayerGroup:
+    mixer, feed_forward = group.mixer, group.feed_forward
+    return LayerGroup(
+        count=group.count,
+        mixer=None if mixer is None else mixer.on_one_gpu(parallel.attention_tp, model),
+        feed_forward=None if feed_forward is None else feed_forward.on_one_gpu(parallel, model),
+    )
+
+
+def _refuse_dense(model: Model, parallel: Parallel) -> None:
+    if parallel.ep > 1:
+        raise UsageError(f"{model.name} has no experts: --ep {parallel.ep} splits experts; give --tp alone")
+    if parallel.dp_attention:
+        raise UsageError(
+            f"{model.name} has no experts: data-parallel attention serves mixtures of experts; run replicas "
+            "of a dense model, each with its own batch"
+        )
