@@ -278,8 +278,9 @@ def rates_to_try(full_per_s: float, found: Sequence[Carried] = ()) -> tuple[floa
         for each in knees:
             knee = each.largest_per_s or 0.0
             full = each.saturated_per_s
-            most = BELOW_FULL if knee < BELOW_FULL * full else SURELY_STEADY
-            rates += [0.9 * knee, min(1.1 * knee, most * full)]
+            bracketed = knee < BELOW_FULL * full
+            around = (0.9 * knee, min(1.1 * knee, BELOW_FULL * full))
+            rates += around if bracketed else (0.7 * full, SURELY_STEADY * full)
     rounded = (_two_digits(rate) for rate in sorted(rates))
     return tuple(dict.fromkeys(rate for rate in rounded if rate > 0.0))
 
