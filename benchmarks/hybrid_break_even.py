@@ -184,7 +184,7 @@ TAIL = """
 
 One line each gives the rows of a model above:
 
-```
+```sh
 {commands}
 ```
 """

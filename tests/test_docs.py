@@ -18,7 +18,7 @@ ROOT = Path(__file__).resolve().parents[1]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {
     name: (ROOT / name).read_text(encoding="utf-8")
-    for name in ("README.md", "docs/guide.md", "docs/load.md", "docs/which-setup.md")
+    for name in ("README.md", "docs/guide.md", "docs/hybrids.md", "docs/load.md", "docs/which-setup.md")
 }
 """Pages whose shell blocks are run; a text block behind one is what it prints."""
 SLOW = {"train", "decode"}
