@@ -192,6 +192,38 @@ def whole_attention_time(
     return less_certain(found, WHOLE_ERROR, Source.BORROWED, several)
 
 
+def called_attention_time(
+    gpu: Gpu, decode: AttentionKernel, operator: Attention, *, splits: bool
+) -> OperatorTime:
+    """Time of a call of trtllm-gen as vLLM's benchmark of October 2025 makes it, from Python (A7).
+
+        time = call + q_len b_kv' / bandwidth                         each query reads the keys for itself
+             = call + walk ceil(batch heads ceil(q_len / 128) / sms)  the prefill kernel: a block, all keys
+
+    b_kv' of half of kv_len, up to which that script draws lengths. The walk was measured at 1,024 keys alone;
+    its share that grows with keys is assumed. Bands: errors of its 16 rows (B200), and what is assumed.
+    """
+    keys = as_float(operator.kv_len)
+    if splits:
+        half = operator.with_columns(kv_len=_DRAWN_SHARE * keys)
+        read_us = as_float(operator.q_len) * half.kv_bytes / gpu.bandwidth_bytes_per_s * US_PER_S
+        fixed_us, walk_us, error = _CALL_US, np.zeros(np.shape(read_us)), 0.1
+    else:
+        blocks = as_float(operator.batch) * operator.heads * np.ceil(as_float(operator.q_len) / 128.0)
+        walk_us = np.ceil(blocks / gpu.sms) * (_WALK_START_US + _WALK_US * keys / 1024.0)
+        fixed_us, read_us, error = _PREFILL_CALL_US, np.zeros(np.shape(walk_us)), 0.3
+    time_us = fixed_us + read_us + walk_us
+    found = calibrated_time(
+        gpu, [(decode.fit, operator)], time_us, fixed_us=fixed_us, memory_us=read_us, work_us=walk_us
+    )
+    band = np.exp(error)
+    return dataclasses.replace(found, low_us=time_us / band, high_us=time_us * band)
+
+
+_DRAWN_SHARE = 0.5
+_CALL_US, _PREFILL_CALL_US = 31.0, 26.2
+_WALK_START_US, _WALK_US = 4.0, 11.9
+"""Of (A7), fitted to `trtllm-gen` rows of a B200 (`benchmarks/verify_attention.py`)."""
 _NEVER = 1 << 40
 """More keys than any sequence has."""
 

@@ -10,7 +10,12 @@ import numpy as np
 
 from medusa_sim.arrays import as_float
 from medusa_sim.errors import SpecError
-from medusa_sim.latency.attention import attention_time, verify_attention_time, whole_attention_time
+from medusa_sim.latency.attention import (
+    attention_time,
+    called_attention_time,
+    verify_attention_time,
+    whole_attention_time,
+)
 from medusa_sim.latency.base import OperatorTime, filled
 from medusa_sim.latency.choice import Asked, Choice, choose, said
 from medusa_sim.latency.gemm import unfused_attention_time
@@ -25,6 +30,8 @@ from medusa_sim.specs.engine_facts import (
     FA2,
     FA2_SPLIT,
     TRITON,
+    TRTLLM_CALL,
+    TRTLLM_PREFILL_CALL,
     Backend,
     backend_of,
     backend_of_row,
@@ -139,11 +146,15 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     serial, fused = model.held.serial_attention, model.held.attention
     if operator.kind in serial:
         return serial_attention_time(model.gpu, serial[operator.kind], operator)
+    backend = model.backend(operator)
+    if backend in (TRTLLM_CALL, TRTLLM_PREFILL_CALL):
+        decode = model.kernel("attention", fused, "decode_attention")
+        found = called_attention_time(model.gpu, decode, operator, splits=backend.splits)
+        return replace(found, kernels=f"{model.kernels}: {backend.name}")
     if operator.kind == "verify_attention" and operator.kind not in fused:
         decode, prefill = (
             model.kernel("attention", fused, kind) for kind in ("decode_attention", "prefill_attention")
         )
-        backend = model.backend(operator)
         if backend in (FA2, TRITON, FA2_SPLIT):
             found = whole_attention_time(model.gpu, decode, operator, splits=backend.splits, cold=model.cold)
         else:

@@ -76,6 +76,16 @@ TRTLLM_GEN = Backend(
     full_graph=True,
     source="flashinfer pull request 2265: q = 2 and 4 cost the same",
 )
+TRTLLM_CALL = TRTLLM_GEN._replace(
+    name="trtllm-gen of October 2025, called from Python",
+    source="vLLM's benchmark of trtllm-gen: each query reads the keys for itself, which flashinfer pull "
+    "request 2265 mended",
+)
+TRTLLM_PREFILL_CALL = TRTLLM_CALL._replace(
+    name="trtllm-gen's prefill kernel, called from Python",
+    splits=False,
+    source="vLLM's benchmark of trtllm-gen: a block for each head of a request, whole keys",
+)
 XQA = Backend("XQA", splits=True, full_graph=True, source="TensorRT-LLM, cpp/kernels/xqa: speculative masks")
 FLASHMLA = Backend(
     "FlashMLA", splits=True, full_graph=True, source="FlashMLA issue 30: tiles of 64 rows of queries x heads"
@@ -150,6 +160,9 @@ _WORDS: Sequence[tuple[tuple[str, ...], Backend]] = (
     (("split-kv restored",), FA2_SPLIT),
     (("num_splits forced to 1", "num_splits 1", "single kv split"), FA2),
     (("triton", "tree"), TRITON),
+    (("trtllm-gen prefill",), TRTLLM_PREFILL_CALL),
+    (("trtllm-gen decode optimised", "trtllm-gen decode before"), TRTLLM_GEN),
+    (("trtllm-gen decode",), TRTLLM_CALL),
     (("trtllm-gen",), TRTLLM_GEN),
     (("flashinfer",), FLASHINFER),
     (("fa2",), FA2),

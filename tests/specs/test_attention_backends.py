@@ -47,3 +47,8 @@ def test_rows_name_their_kernel_in_words() -> None:
     assert named is not None
     assert not named.splits
     assert backend_of_row("something else") is None
+    # calls from Python before queries were grouped, and kernels in a graph
+    for name, called in (("trtllm-gen decode", True), ("trtllm-gen decode optimised", False)):
+        kernel = backend_of_row(name)
+        assert kernel is not None
+        assert kernel.name.endswith("called from Python") == called
