@@ -14,6 +14,7 @@ from typing import Any
 
 import streamlit as st
 
+from medusa_sim.report.charts.load import METRICS, OVER_TIME, metric_title
 from medusa_sim.specs.runtime import runtime_aliases
 
 _SEEN = "url_as_opened"
@@ -28,22 +29,8 @@ WORDS = {
         "throughput_aware": "measured acceptance and cost (SGLang)",
         "budget": "most tokens/s at every step",
     },
-    "shows": {
-        "tpot_at_share_s": "time per token that 90 % keep, ms",
-        "ttft_at_share_s": "time to first token that 90 % keep, ms",
-        "tpot_mean_s": "time per token, mean, ms",
-        "tpot_p99_s": "time per token, 99th per cent, ms",
-        "ttft_p50_s": "time to first token, median, ms",
-        "ttft_p99_s": "time to first token, 99th per cent, ms",
-        "goodput_per_s": "requests/s within the limits",
-        "tokens_per_s": "tokens/s",
-    },
-    "over": {
-        "requests": "requests that decode",
-        "waiting": "requests that wait",
-        "kv_tokens": "tokens in the KV cache",
-        "tokens_per_s": "tokens/s",
-    },
+    "shows": {name: metric_title(name) for name in METRICS},
+    "over": OVER_TIME,
 }
 """Options of a list and the words that it shows for them; a link may have either."""
 _ENGINES = re.compile(r"runtime|engine[0-9]")

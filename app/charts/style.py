@@ -1,13 +1,11 @@
-"""One look for all charts: dashes and shapes that survive greyscale, colours that work on light and dark."""
+"""One look for all charts: colours that work on light and on dark."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from medusa_sim.report.figures.style import SHADES
 
-DASHES = ([1, 0], [7, 3], [2, 2], [8, 3, 2, 3], [12, 4], [4, 2, 1, 2], [1, 3], [10, 2, 2, 2], [6, 6])
 NEUTRAL = "#8a8a8a"
 TEXT = "#4b4e58"
 """Text of charts, for a light page. On the app's pages it takes the colour of the page's text (`look.css`):
@@ -76,22 +74,6 @@ def category(field: str, title: str | None, **more: Any) -> Spec:
     return {"field": field, "type": "nominal", "title": title, **more}
 
 
-def dashes(count: int) -> list[list[int]]:
-    """So many dashes, told apart without colour."""
-    return [DASHES[i % len(DASHES)] for i in range(count)]
-
-
 def shades(count: int) -> list[str]:
     """So many colours that differ in brightness as well."""
     return [SHADES[i % len(SHADES)] for i in range(count)]
-
-
-def series(field: str, names: Sequence[str], title: str | None = None, **legend: Any) -> tuple[Spec, Spec]:
-    """(colour, dash) channels of a line each name, in that order, with one legend of strokes."""
-    stroke = {"symbolType": "stroke", "symbolSize": 500, "symbolStrokeWidth": 2.5, **legend}
-    order = list(names)
-    colour, dash = (
-        category(field, title, scale={"domain": order, "range": looks}, sort=order, legend=stroke)
-        for looks in (shades(len(order)), dashes(len(order)))
-    )
-    return colour, dash

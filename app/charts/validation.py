@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from charts.style import NEUTRAL, Spec, base, category, columns, quantity, series, shades
+from charts.style import NEUTRAL, Spec, base, category, quantity, shades
 from medusa_sim.report.figures.style import SHADES
 
 if TYPE_CHECKING:
@@ -120,51 +120,6 @@ def band_chart(fits: Mapping[str, Fit]) -> Spec:
                 "data": {"values": [{"one": 1.0}]},
                 "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1.5},
                 "encoding": {"x": quantity("one", title)},
-            },
-        ],
-    )
-
-
-def published_chart(frame: pd.DataFrame, column: str, baseline: str) -> Spec:
-    """Speedup by candidates: lines predicted, open marks published, a line each value of `column`."""
-    names = [f"{column} {value}" for value in sorted(set(frame[column]))]
-    values = [
-        {
-            "series": f"{column} {row[column]}",
-            "candidates": int(row["candidates"]),
-            "predicted": float(row[baseline]),
-            "published": None
-            if row["published_speedup"] != row["published_speedup"]
-            else float(row["published_speedup"]),
-        }
-        for row in frame.to_dict("records")
-    ]
-    x = quantity("candidates", "candidates (lines: predicted, open marks: published)")
-    colour, dash = series("series", names, **columns(3, 7))
-    tips = [
-        category("series", "line"),
-        quantity("candidates", "candidates"),
-        quantity("predicted", "predicted", format=".2f"),
-        quantity("published", "published", format=".2f"),
-    ]
-    return base(
-        360,
-        data={"values": values},
-        layer=[
-            {
-                "mark": {"type": "line", "strokeWidth": 2},
-                "encoding": {
-                    "x": x,
-                    "y": quantity("predicted", "speedup"),
-                    "color": colour,
-                    "strokeDash": dash,
-                    "tooltip": tips,
-                },
-            },
-            {
-                "transform": [{"filter": "isValid(datum.published)"}],
-                "mark": {"type": "point", "size": 60, "strokeWidth": 2, "filled": False},
-                "encoding": {"x": x, "y": quantity("published", "speedup"), "color": colour, "tooltip": tips},
             },
         ],
     )

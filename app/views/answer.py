@@ -10,17 +10,20 @@ import inputs
 import notes
 import show
 import streamlit as st
-from charts import answer as charts
-from charts.roofline import roofline_chart
+from charts.answer import batch_chart
+from charts.draw import bars_spec, lines_spec, map_spec
 from charts.tornado import tornado_chart
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.at_batch import gains_by_batch, scheduled_at, scheduled_counts, steps_at
 from medusa_sim.plan.quantities import count_table
+from medusa_sim.report.charts.roofline import roofline_chart
+from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
 from medusa_sim.report.numbers import duration, significant, times, with_prefix
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table
+from medusa_sim.report.sweep_views import view_of
 from views.server import judged
 from views.verdict import verdict_of
 
@@ -37,6 +40,8 @@ _COLUMNS = (
 _PHONE = ("batch", "candidates", "drafts", "speedup", "80 %")
 _SHOWN = (1, 4, 16, 64)
 """Batches that have a line, beside the one looked at."""
+_MAP_BATCHES = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_MAP_COUNTS = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 65, 96, 128)
 _BATCHES = (8, 16, 32, 64, 128, 256)
 _LONGEST = 131_072
 _LOOKS = ("by count", "map", "operators", "roofline", "what would change it")
@@ -204,10 +209,10 @@ def _schedule(answer: Recommendation, told: list[str], set_up: SetUp) -> None:
 def _gains(answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
     rows = gains_by_batch(answer, row.seq_len)
     show.chart(
-        charts.batch_chart(rows, row.batch_max, chains=answer.chains),
+        batch_chart(rows, row.batch_max, chains=answer.chains),
         name="batches",
         caption=f"Speedup of the schedule over plain decoding, with its 80 % interval; "
-        f"{charts.counted(answer.chains)} named where they change. "
+        f"{count_word(answer.chains)} named where they change. "
         + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
         told=show.command([*told, "--by-count", "--format", "csv"]),
         rows=notes.table_of(rows),
@@ -229,26 +234,29 @@ def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, told: list[
 
 
 def _counts(answer: Recommendation, row: ScheduleRow, told: list[str], *, is_map: bool) -> None:
-    counts, recommended = count_table(answer.surface), scheduled_counts(answer, row.seq_len)
-    word, command = charts.counted(answer.chains), show.command([*told, "--by-count", "--format", "csv"])
+    recommended = scheduled_counts(answer, row.seq_len)
+    word, command = count_word(answer.chains), show.command([*told, "--by-count", "--format", "csv"])
+    named = _MAP_BATCHES if is_map else _SHOWN
+    batches = sorted({row.batch_max if not is_map else max(recommended), *named} & recommended.keys())
+    shown = {batch: recommended[batch] for batch in batches}
+    view = view_of(answer.surface, row.seq_len, [*_MAP_COUNTS, *shown.values()], shown)
     if is_map:
         show.chart(
-            charts.speedup_map(counts, recommended, chains=answer.chains),
+            map_spec(heat_map(view, "", chains=answer.chains)),
             name="map",
             caption="Speedup over plain decoding at the same batch. Framed: what is recommended. Red line: "
             "beyond it speculation loses. A dash: no room in memory.",
             told=command,
-            rows=counts,
+            rows=count_table(answer.surface),
             alt=f"A map of speedups over batch and number of {word}",
         )
         return
-    batches = sorted({row.batch_max, *_SHOWN} & recommended.keys())
     show.chart(
-        charts.speedup_chart(counts, {each: recommended[each] for each in batches}, chains=answer.chains),
+        lines_spec(speedup_chart(view, "", chains=answer.chains), 360),
         name="speedup",
-        caption="Rings: what is recommended. Ticks: the step jumps behind this count.",
+        caption="Rings: what is recommended. Ticks: the step jumps behind this count. Bands: 80 %.",
         told=command,
-        rows=counts,
+        rows=count_table(answer.surface),
         alt=f"Lines of speedup against the number of {word}, one for each batch",
     )
 
@@ -282,7 +290,7 @@ def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     points, model = answers.roofline(set_up, batch, count), answers.model_of(set_up)
     words = [*set_up.kernel_options, "--batch", str(batch), "--candidates", str(count)]
     show.chart(
-        roofline_chart(points, answer.gpu, model.dtype),
+        lines_spec(roofline_chart(points, answer.gpu, model.dtype), 380),
         name="roofline",
         caption=f"Line: what the datasheet allows ({model.dtype}, dense). Points: predicted, one layer at "
         f"batch {batch}; the gap below the roof is what tiles, waves and launches of real kernels cost.",
@@ -309,17 +317,17 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
     st.subheader("Where the time of a step goes", anchor=False)
     both = steps_at(answer, row.batch_max, set_up.seq_len, scheduled=True)
     plain, speculative, count = both.plain, both.speculative, both.candidates
-    rows = charts.breakdown_rows(plain, speculative)
+    steps = [("plain", plain), ("speculative", speculative)]
     words = ["sweep", *set_up.options, "--batch", str(row.batch_max), "--candidates", str(count)]
-    waits = [f"{name} {_waits(step)}" for name, step in (("plain", plain), ("speculative", speculative))]
+    waits = [f"{name} {_waits(step)}" for name, step in steps]
     show.chart(
-        charts.breakdown_chart(rows),
+        bars_spec(two_steps(steps)),
         name="breakdown",
         caption=f"Batch {row.batch_max}, length {set_up.seq_len}: {duration(float(plain.time_us))} plain, "
         f"{duration(float(speculative.time_us))} with {counted(answer, count)}. "
         f"Waiting for: {'; '.join(waits)}.",
         told=show.command([*words, "--format", "csv"]),
-        rows=rows,
+        rows=notes.table_of(step_rows(steps)),
         alt="Stacked bars of the parts of a plain and a speculative step",
     )
 

@@ -13,10 +13,12 @@ import show
 import streamlit as st
 import uploads
 from charts import validation as charts
+from charts.draw import lines_spec
 from chosen import SetUp, from_here
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.measure.cells import STEPS
+from medusa_sim.report.charts.reproduced import published_chart
 from medusa_sim.report.decoder_tables import choice_table, comparison_table, comparisons_table
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.score_tables import score_table
@@ -291,8 +293,7 @@ def _published() -> None:
     rows = pa.Table.from_pandas(frame, preserve_index=False)
     caption = f"{target.source}. {target.caveat}"
     if "speedup_fixed" in frame:
-        column = "seq_len" if len(set(frame["seq_len"])) > 1 else "batch"
-        spec = charts.published_chart(frame, column, f"speedup_{baseline}")
+        spec = lines_spec(published_chart(frame, f"speedup_{baseline}"), 360)
     else:
         pairs = charts.pairs(frame.columns)
         frame = frame.dropna(subset=list(pairs[0])) if pairs else frame

@@ -8,7 +8,7 @@ import answers
 import inputs
 import show
 import streamlit as st
-from charts.load import rate_chart, time_chart
+from charts.draw import lines_spec
 from chosen import SetUp
 
 from medusa_sim.load.arguments import LOAD, PLAIN, LoadArguments
@@ -16,7 +16,8 @@ from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.plan.arguments import words_of
 from medusa_sim.report import load_text
-from medusa_sim.report.load_rows import carried_values, load_arrow, timeline_arrow
+from medusa_sim.report.charts.load import METRICS, OVER_TIME, rate_chart, time_chart
+from medusa_sim.report.load_rows import load_arrow, timeline_arrow
 from medusa_sim.report.numbers import significant
 from medusa_sim.units import KILO
 
@@ -45,26 +46,23 @@ def page(set_up: SetUp) -> None:
             st.caption(f"{told}.")
     told = show.command(["load", *set_up.load_options, *words_of(asked.changed, LOAD)])
     rows = load_arrow(answer)
-    shows, overs = inputs.WORDS["shows"], inputs.WORDS["over"]
-    what = inputs.choice(st, "shows", "Show", tuple(shows), "tpot_at_share_s", "Against the rate.")
-    limit = {"tpot_at_share_s": asked.tpot_ms, "ttft_at_share_s": asked.ttft_ms}.get(what)
+    what = inputs.choice(st, "shows", "Show", tuple(METRICS), "tpot_at_share_s", "Against the rate.")
     show.chart(
-        rate_chart(rows.to_pylist(), what, shows[what], limit, carried_values(answer)),
+        lines_spec(rate_chart(answer, what)),
         name="load",
         caption=f"The same requests for every policy, {load_text.runs_text(answer.test)}. Grey: the limit; "
-        "dashed: what each carries.",
+        "thin: the median; dashed: what each carries; dotted: full.",
         told=f"{told} --format csv",
         rows=rows,
         alt="Lines of the policies over the rate of requests",
     )
-    over = inputs.choice(st, "over", "Over time", tuple(overs), "requests", "At the last rate.")
-    line = timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=()))
+    over = inputs.choice(st, "over", "Over time", tuple(OVER_TIME), "requests", "At the last rate.")
     show.chart(
-        time_chart(line.to_pylist(), over, overs[over]),
+        lines_spec(time_chart(answer.last, over), 240),
         name="timeline",
         caption=f"The run at {significant(answer.last[0].rate, 3)} requests/s, until all are served.",
         told=f"{told} --timeline --format csv",
-        rows=line,
+        rows=timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=())),
         alt="Lines of the policies over time",
     )
     show.text_table(load_text.carried_table(answer), _COLUMNS, _PHONE)

@@ -70,12 +70,17 @@ def reproduce(
     click.echo(f"{found.title}\nsource: {found.source}\nnote: {found.caveat}", err=True)
     output.rows(found.frame, "reproduce", target=found.name, title=found.title, source=found.source)
     if plot is not None:
+        from medusa_sim.report.charts.reproduced import reproduction_charts
         from medusa_sim.report.figures import save
-        from medusa_sim.report.figures.reproduce import reproduction_figure
+        from medusa_sim.report.figures.draw import lines_figure
         from medusa_sim.specs.gpu import load_gpu
 
         names = found.frame.get("gpu", [DEFAULT_GPU])
-        save(reproduction_figure(found, load_gpu(str(next(iter(names))), data_dir)), plot)
+        charts = reproduction_charts(found, load_gpu(str(next(iter(names))), data_dir))
+        columns = min(len(charts), 3)
+        size = {"width": 2.5 + 5.0 * columns, "height": 3.6 * -(-len(charts) // columns) + 1.0}
+        title = "" if len(charts) == 1 else found.title
+        save(lines_figure(*charts, columns=columns, title=title, **size), plot)
         click.echo(f"wrote {plot}", err=True)
 
 

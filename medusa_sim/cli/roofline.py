@@ -106,8 +106,10 @@ def roofline(
     echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
     output.rows(points, "roofline")
     if plot is not None:
+        from medusa_sim.report.charts.roofline import GROUPS, roofline_chart
         from medusa_sim.report.figures import save
-        from medusa_sim.report.figures.roofline import roofline_figure
+        from medusa_sim.report.figures.draw import lines_figure
 
-        save(roofline_figure(points, card, sizes.dtype), plot)
+        charts = (roofline_chart(points, card, sizes.dtype, group) for group in GROUPS)
+        save(lines_figure(*charts, columns=2, width=11.5), plot)
         click.echo(f"wrote {plot}", err=True)

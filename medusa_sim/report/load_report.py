@@ -7,6 +7,7 @@ from pathlib import Path
 
 from medusa_sim import __version__
 from medusa_sim.load.question import LoadAnswer
+from medusa_sim.report.charts.load import OVER_TIME, rate_chart, time_chart
 from medusa_sim.report.document import (
     Block,
     Bullets,
@@ -20,7 +21,7 @@ from medusa_sim.report.document import (
     pictures,
 )
 from medusa_sim.report.figures import render
-from medusa_sim.report.figures.load import goodput_figure, latency_figure, timeline_figure
+from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.load_rows import load_arrow
 from medusa_sim.report.load_text import (
     carried_table,
@@ -113,7 +114,13 @@ def _plots(answer: LoadAnswer) -> list[Block]:
         blocks += [
             Heading("Latency against rate"),
             Picture(
-                latency_figure(points, answer.test.goals, title, answer.carried),
+                lines_figure(
+                    rate_chart(answer, "ttft_at_share_s", title),
+                    rate_chart(answer, "tpot_at_share_s"),
+                    columns=2,
+                    width=10.4,
+                    height=4.2,
+                ),
                 "latency",
                 "The share of the requests that must keep the limits is below the line, half of them below "
                 "the thin one; grey: the limits; dashed: what is carried within them; dotted: full.",
@@ -123,9 +130,9 @@ def _plots(answer: LoadAnswer) -> list[Block]:
             blocks += [
                 Heading("Goodput against rate"),
                 Picture(
-                    goodput_figure(points, title),
+                    lines_figure(rate_chart(answer, "goodput_per_s", title)),
                     "goodput",
-                    "Requests a second that keep every limit; bars: 95 % intervals over the seeds.",
+                    "Requests a second that keep every limit; bands: 95 % intervals over the seeds.",
                 ),
             ]
     last = answer.last
@@ -134,7 +141,11 @@ def _plots(answer: LoadAnswer) -> list[Block]:
     blocks += [
         Heading(f"Over time{at}"),
         Picture(
-            timeline_figure(last, answer.test.served[0].limits.kv_tokens, f"{title}{at}"),
+            lines_figure(
+                *(time_chart(last, field, "" if i else f"{title}{at}") for i, field in enumerate(OVER_TIME)),
+                width=9.2,
+                height=7.4,
+            ),
             "timeline",
             "The first seed's run: requests that decode and that wait, the KV cache, tokens a second.",
         ),

@@ -13,6 +13,7 @@ from medusa_sim.plan.insights import Answer, answer
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import gain_column, sweep
 from medusa_sim.report.caveats import caveats
+from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_bars
 from medusa_sim.report.document import (
     Block,
     Bullets,
@@ -26,7 +27,7 @@ from medusa_sim.report.document import (
     pictures,
 )
 from medusa_sim.report.figures import render
-from medusa_sim.report.figures.sweep import breakdown_figure, heat_figure, speedup_figure
+from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.numbers import percent, times
 from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
 from medusa_sim.report.sweep_views import LengthView, evenly, length_view
@@ -192,23 +193,23 @@ def view_pictures(view: LengthView, item: Scenario, *, level: int, several: bool
     return [
         Heading(f"Speedup against candidates, {at}", level),
         Picture(
-            speedup_figure(view, title),
+            lines_figure(speedup_chart(view, title)),
             f"speedup-{stem}{tail}",
-            f"Stars: {view.marked}. Upright bars: cliffs, after which one more token costs at "
+            f"Rings: {view.marked}. Upright bars: cliffs, after which one more token costs at "
             "least 5 % more. Bands: 80 %.",
         ),
         Heading(f"Where the time of a step goes, {at}", level),
         Picture(
-            breakdown_figure(view, title),
+            bars_figure(step_bars(view, title)),
             f"breakdown-{stem}{tail}",
             f"Each pair: plain decoding, and {view.marked}. The height is the overhead; the time stands on "
             "top.",
         ),
         Heading(f"Batch and candidates, {at}", level),
         Picture(
-            heat_figure(view, title),
+            map_figure(heat_map(view, title)),
             f"heat-{stem}{tail}",
-            f"Framed: {view.marked}. Hatched: slower than plain decoding.",
+            f"Framed: {view.marked}. Red line: beyond it speculation loses. A dash: no room in memory.",
         ),
     ]
 

@@ -1,47 +1,103 @@
-"""What the plots of a sweep show: one context length, every count from 1, each batch of the grid."""
+"""What the charts of counts show: one context length, every count from 1, some batches."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.plan.best_by_count import ByCount
 from medusa_sim.plan.curve import cliffs
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import price
+from medusa_sim.plan.surface import Surface, price
 from medusa_sim.report.figures.style import BESIDE
 from medusa_sim.step.grid import Grid
 
 MOST_BATCHES = 64
-_ROUNDING = 1e-9
-"""Share of a step that is left by sums of its parts alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class LengthView:
     """Steps and speedups at one length: arrays (batch, count) for every count described, from 1 up.
 
-    best: index into `counts` of the count that is marked, per batch; marked: what that is. grid_counts: the
-    counts that were asked for. parts_us: slices of the verification step; decode_parts_us: of the plain step.
-    cliffs: per batch, counts after which the next one costs clearly more.
+    found: what they are read from, at rows `lines` and place `length`. grid_counts: the counts that were
+    asked for. best: index into `counts` of the count that is marked, per batch; marked: what that is.
     """
 
+    found: ByCount
+    lines: IntArray
+    length: int
     seq_len: int
     batch: IntArray
-    counts: IntArray
     grid_counts: IntArray
-    speedup: FloatArray
-    speedup_low: FloatArray
-    speedup_high: FloatArray
-    verify_us: FloatArray
-    decode_us: FloatArray
-    parts_us: dict[str, FloatArray]
-    decode_parts_us: dict[str, FloatArray]
     best: IntArray
     marked: str
-    cliffs: tuple[IntArray, ...]
+
+    def _at(self, values: FloatArray) -> FloatArray:
+        return np.asarray(np.broadcast_to(values, self.found.fits.shape)[self.lines, self.length])
+
+    @property
+    def counts(self) -> IntArray:
+        """Every count."""
+        return self.found.counts
+
+    @cached_property
+    def speedup(self) -> FloatArray:
+        """Over plain decoding."""
+        return self._at(self.found.speedup)
+
+    @cached_property
+    def _band(self) -> tuple[FloatArray, FloatArray]:
+        return self.found.speedup_band(self.found.speedup)
+
+    @property
+    def speedup_low(self) -> FloatArray:
+        """Lower end of the 80 % interval."""
+        return self._at(self._band[0])
+
+    @property
+    def speedup_high(self) -> FloatArray:
+        """Upper end."""
+        return self._at(self._band[1])
+
+    @property
+    def tokens_per_step(self) -> FloatArray:
+        """Of each count."""
+        return self._at(self.found.tokens_per_step)
+
+    @property
+    def fits(self) -> BoolArray:
+        """Whether it fits in memory."""
+        return np.asarray(self.found.fits[self.lines, self.length])
+
+    @cached_property
+    def verify_us(self) -> FloatArray:
+        """The whole step."""
+        return self._at(self.found.step_us)
+
+    @cached_property
+    def decode_us(self) -> FloatArray:
+        """(batch,) the plain step."""
+        return np.asarray(self.found.decode_us[self.lines, self.length, 0])
+
+    @cached_property
+    def parts_us(self) -> dict[str, FloatArray]:
+        """Slices of the step, and what is beside its kernels."""
+        parts: dict[str, FloatArray] = {name: self._at(part) for name, part in self.found.parts_us.items()}
+        return parts | {BESIDE: self.verify_us - sum(parts.values(), start=np.zeros(()))}
+
+    @property
+    def decode_parts_us(self) -> dict[str, FloatArray]:
+        """(batch,) slices of the plain step."""
+        return {name: part[:, 0] for name, part in self.parts_us.items()}
+
+    @cached_property
+    def cliffs(self) -> tuple[IntArray, ...]:
+        """Per batch, counts after which the next one costs clearly more."""
+        return tuple(cliffs(row) for row in self.verify_us)
 
 
 def length_view(
@@ -52,35 +108,37 @@ def length_view(
     recommended: counts of the grid by batch, marked instead of the best of the grid.
     """
     batch = evenly(grid.batch, MOST_BATCHES)
-    largest = max(int(grid.candidates.max()), 2)
-    found = price(scenario, batch, [seq_len], scenario.options(largest)).by_count
-    shape = (batch.size, found.counts.size)
-    gain = np.broadcast_to(found.speedup, found.fits.shape)[:, 0]
-    low, high = (values[:, 0] for values in found.speedup_band(found.speedup))
+    surface = price(scenario, batch, [seq_len], scenario.options(max(int(grid.candidates.max()), 2)))
+    return view_of(surface, seq_len, grid.candidates, recommended)
+
+
+def view_of(
+    surface: Surface,
+    seq_len: int,
+    asked: Sequence[int] | IntArray,
+    recommended: Mapping[int, int] | None = None,
+) -> LengthView:
+    """One length of a surface. asked: counts of the map; those that the surface lacks are left out.
+
+    recommended: batch -> count that is marked, of the batches shown; None: all of them, the best asked for.
+    """
+    found, s = surface.by_count, int(np.searchsorted(surface.seq_len, seq_len))
+    lines = np.flatnonzero(np.isin(surface.batch, list(recommended or surface.batch)))
+    asked_for = np.isin(found.counts, asked)
     if recommended is None:
-        best = np.argmax(np.where(np.isin(found.counts, grid.candidates), gain, -np.inf), axis=1)
+        gain = np.broadcast_to(found.speedup, found.fits.shape)[:, s]
+        best = np.argmax(np.where(asked_for, gain, -np.inf), axis=1)
     else:
-        best = np.searchsorted(found.counts, [recommended[int(size)] for size in batch])
-    step_us = found.step_us[:, 0]
-    parts: dict[str, FloatArray] = {name: part[:, 0] for name, part in found.parts_us.items()}
-    parts[BESIDE] = step_us - sum(parts.values(), start=np.zeros(()))
-    drawn = {name: part for name, part in parts.items() if (part > _ROUNDING * step_us).any()}
-    assert gain.shape == shape  # noqa: S101  # one length was priced
+        best = np.searchsorted(found.counts, [recommended[int(size)] for size in surface.batch[lines]])
     return LengthView(
+        found=found,
+        lines=lines,
+        length=s,
         seq_len=seq_len,
-        batch=batch,
-        counts=found.counts,
-        grid_counts=found.counts[np.isin(found.counts, grid.candidates)],
-        speedup=gain,
-        speedup_low=low,
-        speedup_high=high,
-        verify_us=step_us,
-        decode_us=found.decode_us[:, 0, 0],
-        parts_us=drawn,
-        decode_parts_us={name: part[:, 0] for name, part in drawn.items()},
+        batch=surface.batch[lines],
+        grid_counts=found.counts[asked_for],
         best=best,
         marked="the best count of the grid" if recommended is None else "what is recommended",
-        cliffs=tuple(cliffs(row) for row in step_us),
     )
 
 

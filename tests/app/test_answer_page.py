@@ -15,7 +15,7 @@ pytest.importorskip("streamlit")
 import answers
 import show
 import uploads
-from charts import answer as charts
+from charts.draw import bars_spec, map_spec
 from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tables, text_of
 from pages_read import charts as drawn
 
@@ -23,6 +23,8 @@ from medusa_sim.errors import DataError, MedusaSimError, SpecError
 from medusa_sim.plan.at_batch import scheduled_at, scheduled_counts, steps_at
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.report import recommend_warnings
+from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps
+from medusa_sim.report.sweep_views import view_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 
@@ -322,21 +324,21 @@ def test_an_own_config_is_read_strictly() -> None:
 )
 def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> None:
     answer = answers.recommendation(set_up(**chosen), 16)
-    table, counts = count_table(answer.surface), scheduled_counts(answer, 1024)
+    counts = scheduled_counts(answer, 1024)
     assert set(counts) == set(range(1, 17))
-    spec = charts.speedup_chart(table, {batch: counts[batch] for batch in (1, 16)}, chains=answer.chains)
-    assert {row["batch"].partition(":")[0] for row in spec["layer"][1]["data"]["values"]} == {
-        "batch 1",
-        "batch 16",
-    }
-    cells = charts.speedup_map(table, counts, chains=answer.chains)["data"]["values"]
-    assert {cell["batch"] for cell in cells} == {1, 2, 4, 8, 16}
-    framed = {cell["batch"]: cell["count"] for cell in cells if cell["best"]}
-    for batch, ring in zip((1, 16), spec["layer"][4]["data"]["values"], strict=True):
+    shown = {batch: counts[batch] for batch in (1, 16)}
+    view = view_of(answer.surface, 1024, sorted(set(counts.values())), shown)
+    lines = speedup_chart(view, "", chains=answer.chains)
+    assert [name.partition(":")[0] for name in lines.names] == ["batch 1", "batch 16"]
+    cells = heat_map(view, "", chains=answer.chains).cells
+    framed = {cell.batch: cell.count for cell in cells if cell.is_best}
+    rings = [each for each in lines.series if each.marker == "o"]
+    for batch, ring in zip((1, 16), rings, strict=True):
         row = scheduled_at(answer, batch, 1024)
         named = row.drafts if answer.chains else row.candidates
-        assert ring["count"] == framed[batch] == named
-        assert f"batch {batch}: {'off' if row.candidates == 1 else named}" in ring["batch"]
+        assert list(ring.x) == [framed[batch]] == [named]
+        assert list(ring.y) == pytest.approx([row.speedup])
+        assert f"batch {batch}: {'off' if row.candidates == 1 else named}" in ring.name
 
 
 def test_the_breakdown_is_the_commands(opened: Opened) -> None:
@@ -353,29 +355,29 @@ def test_the_breakdown_adds_up() -> None:
 
     setting = answers.scenario_of(set_up()).setting
     plain, speculative = decode_step(setting, 4, 1024), verify_step(setting, 4, 1024, 16)
-    rows = charts.breakdown_rows(plain, speculative).to_pylist()
-    for name, step in (("plain", plain), ("speculative", speculative)):
+    both = [("plain", plain), ("speculative", speculative)]
+    rows = step_rows(both)
+    for name, step in both:
         mine = [row for row in rows if row["step"] == name]
         assert sum(row["time_us"] for row in mine) == pytest.approx(float(step.time_us))
         assert sum(row["share"] for row in mine) == pytest.approx(1.0)
-    ends = [
-        row["to"]
-        for row in charts.breakdown_chart(charts.breakdown_rows(plain, speculative))["data"]["values"]
-    ]
+    ends = [row["to"] for row in bars_spec(two_steps(both))["data"]["values"]]
     assert max(ends) == pytest.approx(max(float(plain.time_us), float(speculative.time_us)) / 1e3)
 
 
 def test_the_map_marks_where_speculation_begins_to_lose() -> None:
     answer = answers.recommendation(set_up(engine="cuda-graph"), 64)
-    spec = charts.speedup_map(count_table(answer.surface), scheduled_counts(answer, 1024), chains=False)
-    edges = [row for layer in spec["layer"][3:] for row in layer["data"]["values"]]
-    speedup = {(row["batch"], row["count"]): row["speedup"] for row in spec["data"]["values"]}
-    below = [row for row in spec["layer"][3]["data"]["values"] if row["batch"] == 64]
-    assert edges
-    assert len(below) == 1
-    counts = sorted(count for batch, count in speedup if batch == 64)
-    crossed = below[0]["count"]
-    assert speedup[64, crossed] >= 0.995 > speedup[64, counts[counts.index(crossed) + 1]]
+    counts = scheduled_counts(answer, 1024)
+    shown = {batch: counts[batch] for batch in (1, 8, 64)}
+    chart = heat_map(view_of(answer.surface, 1024, [1, 2, 4, 8, 16, 32, 64], shown), "")
+    below, beside = chart.crossings
+    assert beside
+    speedup = {(cell.batch, cell.count): cell.speedup for cell in chart.cells}
+    (crossed,) = [count for batch, count in below if batch == 64]
+    known = list(chart.counts)
+    assert speedup[64, crossed] >= 0.995 > speedup[64, known[known.index(crossed) + 1]]
+    rules = [each for each in map_spec(chart)["layer"] if each["mark"]["type"] == "rule"]
+    assert [len(each["data"]["values"]) for each in rules] == [len(below), len(beside)]
 
 
 def test_commands_break_between_options_only() -> None:

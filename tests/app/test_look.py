@@ -9,14 +9,16 @@ pytest.importorskip("streamlit")
 import answers
 import numpy as np
 import show
-from charts import answer as charts
 from charts import style as charts_style
+from charts.draw import map_spec
 from charts.style import TEXT
 from pages_read import APP, Opened, set_up, tables
 from pages_read import charts as drawn
 
-from medusa_sim.plan.quantities import count_table
+from medusa_sim.report.charts.chart import map_colour
+from medusa_sim.report.charts.sweep import heat_map
 from medusa_sim.report.figures.style import PARTS, SHADES, contrast, ink_on
+from medusa_sim.report.sweep_views import view_of
 from medusa_sim.step.workload import PARTS as OF_A_STEP
 
 LIGHT, DARK = "#ffffff", "#171614"
@@ -51,12 +53,11 @@ def test_contrast_is_that_of_the_standard() -> None:
 
 def test_cells_of_the_map_can_be_read() -> None:
     for speedup in np.geomspace(0.1, 6.0, 200):
-        colour = charts.map_colour(speedup)
+        colour = map_colour(speedup)
         assert contrast(ink_on(colour), colour) >= 4.5
-    table = count_table(answers.recommendation(set_up(), 8).surface)
-    assert {
-        cell["ink"] for cell in charts.speedup_map(table, {1: 2, 8: 2}, chains=True)["data"]["values"]
-    } <= {"#000000", "#ffffff"}
+    view = view_of(answers.recommendation(set_up(), 8).surface, 1024, [1, 2, 8], {1: 2, 8: 2})
+    values = map_spec(heat_map(view, "", chains=True))["data"]["values"]
+    assert {cell["ink"] for cell in values} <= {"#000000", "#ffffff"}
 
 
 def test_text_of_charts_follows_the_page() -> None:

@@ -15,11 +15,13 @@ pytest.importorskip("streamlit")
 
 import answers
 import notes
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import show
 import uploads
-from charts import answer, roofline, tornado, tree, validation
+from charts import answer, tornado, tree, validation
+from charts.draw import lines_spec, map_spec
 from charts.style import Spec
 from chosen import SetUp
 from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tables, text_of
@@ -32,8 +34,11 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
 from medusa_sim.plan.at_batch import at_batch, gains_by_batch, scheduled_at, scheduled_counts, steps_at
-from medusa_sim.plan.quantities import count_table
+from medusa_sim.report.charts.reproduced import published_chart
+from medusa_sim.report.charts.roofline import roofline_chart
+from medusa_sim.report.charts.sweep import heat_map, speedup_chart
 from medusa_sim.report.numbers import significant
+from medusa_sim.report.sweep_views import view_of
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
@@ -98,7 +103,8 @@ def test_roofline_follows_the_whole_set_up(opened: Opened, url: dict[str, Any]) 
     url = {"gpu": "h100-sxm", "model": "qwen3-30b-a3b", "drafter": "eagle3", "acceptance": "0.6", **url}
     page = opened("answer", look="roofline", batch=16, **url)
     rows = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim roofline"))))
-    shown = chart_specs(page)[-1]["layer"][-1]["data"]["values"]
+    layers = chart_specs(page)[-1]["layer"]
+    shown = next(each["data"]["values"] for each in layers if "time_us" in each["data"]["values"][0])
     assert [float(row["time_us"]) for row in rows] == pytest.approx([row["time_us"] for row in shown])
 
 
@@ -225,12 +231,16 @@ def test_every_target_of_the_papers_is_shown(opened: Opened, target: str) -> Non
 
 def test_baselines_differ(opened: Opened) -> None:
     frame = answers.reproduced("figure22").frame
-    fixed = validation.published_chart(frame, "batch", "speedup_fixed")
-    same = validation.published_chart(frame, "batch", "speedup_same")
-    assert fixed["data"] != same["data"]
-    assert [row["published"] for row in fixed["data"]["values"]] == [
-        row["published"] for row in same["data"]["values"]
-    ]
+    fixed, same = (published_chart(frame, f"speedup_{each}").series for each in ("fixed", "same"))
+    alike = {
+        kind: [
+            np.array_equal(one.y, other.y) for one, other in zip(fixed, same, strict=True) if one.line == kind
+        ]
+        for kind in {each.line for each in fixed}
+    }
+    assert all(alike.pop("")), "what is published"
+    assert not all(same for lines in alike.values() for same in lines)
+    drawn(lines_spec(published_chart(frame, "speedup_fixed")))
 
 
 def test_borrowed_kernels_are_told(opened: Opened) -> None:
@@ -279,7 +289,8 @@ def drawn(spec: Spec) -> bytes:
 
 @pytest.mark.filterwarnings("ignore")
 def test_charts_are_valid_specifications() -> None:
-    drawn(roofline.roofline_chart(answers.roofline(set_up(gpu="a40"), 4, 16), load_gpu("a40"), "fp16"))
+    points = answers.roofline(set_up(gpu="a40"), 4, 16)
+    drawn(lines_spec(roofline_chart(points, load_gpu("a40"), "fp16")))
     drawn(tornado.tornado_chart(answers.changes(set_up(), 4), 2.0))
     rows = gains_by_batch(answers.recommendation(set_up(), 8), 1024)
     drawn(answer.batch_chart(rows, 4, chains=False))
@@ -289,9 +300,9 @@ def test_charts_are_valid_specifications() -> None:
         best = optimal_order(heads, size).tree(size)
         drawn(tree.tree_chart(best, node_probabilities(best, heads)))
     drawn(tree.mask_chart(CandidateTree.chain(5)))
-    table = count_table(answers.recommendation(set_up(), 8).surface)
-    drawn(answer.speedup_map(table, {1: 2, 8: 2}, chains=False))
-    drawn(answer.speedup_chart(table, {1: 2, 8: 1}, chains=True))
+    view = view_of(answers.recommendation(set_up(), 8).surface, 1024, [1, 2, 4], {1: 2, 8: 1})
+    drawn(map_spec(heat_map(view, "")))
+    drawn(lines_spec(speedup_chart(view, "", chains=True)))
     drawn(tree.budget_chart(answers.tree_curve(set_up(), 1, 16), (2, 1.5, 1.4)))
     drawn(validation.band_chart(answers.fits_of("h100-sxm", "sglang")))
     frame = pd.DataFrame({"time_us": [1.0, 2.0], "predicted_us": [1.1, 1.9], "op": ["a", "b"]})

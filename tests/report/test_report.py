@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from medusa_sim import __version__
 from medusa_sim.errors import OutputError
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.charts.sweep import step_bars
 from medusa_sim.report.document import Folded, html_page
+from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.figures.style import PARTS
-from medusa_sim.report.figures.sweep import breakdown_figure
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts, write_parquet
 from medusa_sim.report.numbers import duration, significant, times, with_prefix
 from medusa_sim.report.sweep_views import length_view
@@ -181,7 +182,9 @@ def test_every_part_of_a_step_is_drawn_and_they_add_up(runtime: str) -> None:
     assert set(view.parts_us) <= set(PARTS)
     total = sum(view.parts_us.values())
     np.testing.assert_allclose(total, view.verify_us, rtol=1e-6)
-    assert breakdown_figure(view, "title").axes
+    chart = step_bars(view, "title")
+    assert [bar.total for bar in chart.bars if bar.name == "1"] == pytest.approx([1.0, 1.0])
+    assert bars_figure(chart).axes
 
 
 def test_a_page_holds_the_tables_that_are_drawn_on_it() -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from medusa_sim.report.charts.reproduced import reproduction_charts
 from medusa_sim.report.figures import render
-from medusa_sim.report.figures.reproduce import reproduction_figure
+from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.reproduce import reproduction
 from medusa_sim.specs.gpu import load_gpu
 
@@ -33,5 +34,5 @@ def test_trees_are_predicted_from_short_chains(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["rsd-figure1", "rsd-figure4", "rsd-figure5"])
 def test_each_has_a_plot(name: str) -> None:
-    figure = reproduction_figure(reproduction(name), load_gpu("a100-80gb-pcie"))
+    figure = lines_figure(*reproduction_charts(reproduction(name), load_gpu("a100-80gb-pcie")), columns=2)
     assert render(figure, ".svg").startswith(b"<?xml")

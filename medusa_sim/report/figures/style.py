@@ -31,7 +31,6 @@ SHADES = (
 """Of lines and points: each at least 3:1 on a white and on a black page."""
 INK = "#1b1b1b"
 FAINT = "#8a8a8a"
-GOOD = "#00429d"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,15 +105,6 @@ _RC: dict[Any, Any] = {
 }
 
 
-def shades(count: int) -> list[str]:
-    """Colours from dark to light that differ in brightness (cividis, without its lightest end)."""
-    import matplotlib as mpl
-    from matplotlib.colors import to_hex
-
-    scale = mpl.colormaps["cividis"]
-    return [to_hex(scale(0.85 * i / max(count - 1, 1))) for i in range(count)]
-
-
 @contextmanager
 def drawing(
     width: float, height: float, columns: int = 1, rows: int = 1
@@ -134,13 +124,3 @@ def label_end(axis: Axes, x: float, y: float, text: str, colour: str) -> None:
     axis.annotate(
         text, (x, y), xytext=(9, 0), textcoords="offset points", color=colour, va="center", fontsize=8
     )
-
-
-def spread_labels(axis: Axes, x: float, labels: list[tuple[float, str, str]]) -> None:
-    """Labels (y, text, colour) beside the ends of lines at x, pushed apart where they would touch."""
-    top = max(y for y, _, _ in labels)
-    gap = 0.045 * max(top, 1.0)
-    height = float("-inf")
-    for y, text, colour in sorted(labels):
-        height = max(y, height + gap)
-        label_end(axis, x, height, text, colour)

@@ -1,0 +1,246 @@
+"""The package's charts as Vega-Lite specifications: as reports draw them, with tooltips."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from charts.style import NEUTRAL, Spec, base, category, columns, on_phone, quantity
+from medusa_sim.report.charts.chart import (
+    MAP_COLOURS,
+    MAP_STOPS,
+    MAP_TICKS,
+    Axis,
+    BarChart,
+    HeatMap,
+    LineChart,
+    Series,
+    Tip,
+)
+from medusa_sim.report.figures.style import FAINT, PARTS, ink_on
+
+_SHAPES = {
+    "o": "circle", "s": "square", "^": "triangle-up", "D": "diamond", "v": "triangle-down", "P": "cross",
+    "X": "M-1,-.6L-.6,-1L0,-.4L.6,-1L1,-.6L.4,0L1,.6L.6,1L0,.4L-.6,1L-1,.6L-.4,0Z",
+    "*": "wedge", "<": "triangle-left", ">": "triangle-right", "|": "M0,-1L0,1",
+}  # fmt: skip
+"""Markers of reports as Vega names them."""
+_DASHES = {"": [1, 0], "-": [1, 0], "--": [7, 3], "-.": [8, 3, 2, 3], ":": [2, 2]}
+_CROSSING = "#c2185b"
+_AREA = 3.2
+"""Of a marker in square pixels over the square of its size in points."""
+
+
+def lines_spec(chart: LineChart, height: int = 320) -> Spec:
+    """Bands, lines, markers, texts and limits, in that order."""
+    x, y = _channel("x", chart.x), _channel("y", chart.y)
+    names = chart.names
+    has_lines = any(each.line for each in names.values())
+    legend: Spec = {"symbolStrokeWidth": 2.5, "symbolOpacity": 1.0, **columns(2, 5)}
+    legend |= {"symbolType": "stroke", "symbolSize": 500} if has_lines else {}
+    looks = {
+        "color": [each.colour for each in names.values()],
+        "strokeDash": [_DASHES[each.line] for each in names.values()],
+        "shape": [_SHAPES[each.marker or "o"] for each in names.values()],
+    }
+    colour, dash, shape = (
+        category("series", chart.legend or None, sort=list(names), legend=legend,
+                 scale={"domain": list(names), "range": look})
+        for look in looks.values()
+    )  # fmt: skip
+    tips = [_tip(tip) for tip in chart.tips]
+    at = {"x": x, "y": y, "detail": {"field": "id"}}
+    literal = {"type": "nominal", "scale": None, "legend": None}
+    width = {"field": "width", "type": "quantitative", "scale": None, "legend": None}
+    named = [each for each in chart.series if each.name]
+    layers: list[Spec] = []
+
+    def layer(values: list[Spec], mark: Spec, encoding: Spec) -> None:
+        if values:
+            layers.append({"data": {"values": values}, "mark": mark, "encoding": encoding})
+
+    bands = [
+        {"id": i, "series": each.name, "x": at_x, "y": low, "high": high}
+        for i, each in enumerate(named)
+        if each.low is not None and each.high is not None
+        for at_x, low, high in zip(_numbers(each.x), _numbers(each.low), _numbers(each.high), strict=True)
+    ]
+    layer(bands, {"type": "area", "opacity": 0.12}, {**at, "y2": {"field": "high"}, "color": colour})
+    beside = [each for each in chart.series if each.line and not each.name]
+    layer(_values(beside), {"type": "line", "color": NEUTRAL}, {**at, "strokeWidth": width})
+    layer(
+        _values(each for each in named if each.line), {"type": "line"},
+        {**at, "color": colour, "strokeDash": dash, "strokeWidth": width, "tooltip": tips},
+    )  # fmt: skip
+    drawn = {"size": {**width, "field": "size"}}
+    for filled in (True, False):
+        layer(
+            _values(each for each in named if each.marker and each.filled is filled and each.marker != "|"),
+            {"type": "point", "filled": filled, "strokeWidth": 2},
+            {**at, **drawn, "color": colour, "tooltip": tips,
+             "shape": {"field": "shape", **literal} if has_lines else shape},
+        )  # fmt: skip
+    layer(
+        _values(each for each in named if each.marker == "|"),
+        {"type": "tick", "orient": "vertical", "thickness": 2, "size": 14}, {**at, "color": colour},
+    )  # fmt: skip
+    if has_lines:  # what the pointer meets between the markers
+        layer(_values(each for each in named if each.line and each.rows),
+              {"type": "point", "opacity": 0, "size": 80}, {**at, "tooltip": tips})  # fmt: skip
+    texts = [value for value in _values(named) if value.get("text")]
+    layer(texts, {"type": "text", "align": "left", "dx": 7, "dy": 8}, {**at, "text": {"field": "text"}})
+    for limit in chart.limits:
+        axis, place = ("x", limit.x) if limit.x is not None else ("y", limit.y)
+        shown = NEUTRAL if limit.colour == FAINT else limit.colour
+        layer(
+            [{axis: place}],
+            {"type": "rule", "color": shown, "strokeWidth": 1.3, "strokeDash": _DASHES[limit.line]},
+            {axis: x if axis == "x" else y},
+        )  # fmt: skip
+    return base(height, layer=layers)
+
+
+def _channel(field: str, axis: Axis) -> Spec:
+    scale: Spec = {"zero": axis.zero}
+    if axis.base:
+        scale = {"type": "log", "base": axis.base, "nice": False, "padding": 6}
+    ticks = {"axis": {"values": list(axis.ticks), "format": "d"}} if axis.ticks else {}
+    return quantity(field, axis.title, scale=scale, **ticks)
+
+
+def _tip(tip: Tip) -> Spec:
+    field, title, form = tip
+    return quantity(field, title, format=form) if form else category(field, title)
+
+
+def _numbers(values: Any) -> list[float]:
+    return [round(float(value), 6) for value in values]
+
+
+def _values(series: Iterable[Series]) -> list[Spec]:
+    """Points of series, each with what its tooltip tells."""
+    return [
+        {
+            **(each.rows[place] if each.rows else {}),
+            "id": i, "series": each.name, "x": x, "y": y, "width": each.width, "size": _AREA * each.size**2,
+            **({"shape": _SHAPES[each.marker]} if each.marker else {}),
+            **({"text": each.texts[place]} if each.texts else {}),
+        }
+        for i, each in enumerate(series)
+        for place, (x, y) in enumerate(zip(_numbers(each.x), _numbers(each.y), strict=True))
+    ]  # fmt: skip
+
+
+def bars_spec(chart: BarChart) -> Spec:
+    """A bar below each other, their parts in stacking order with their shares."""
+    values = []
+    for bar in chart.bars:
+        start = 0.0
+        for name in chart.drawn:
+            part = bar.parts.get(name, 0.0)
+            if part > 0.0:
+                look, share = PARTS[name], part / bar.total
+                values.append(
+                    {"bar": bar.name, "part": look.title, "from": start, "to": start + part, "value": part,
+                     "middle": start + part / 2, "share": share, "text": f"{share:.0%}",
+                     "ink": ink_on(look.colour)}
+                )  # fmt: skip
+            start += part
+    looks = [PARTS[name] for name in chart.drawn]
+    titles = [look.title for look in looks]
+    colour = category(
+        "part", None, sort=titles, scale={"domain": titles, "range": [look.colour for look in looks]},
+        legend={**columns(2, 4), "symbolType": "square", "symbolStrokeColor": "transparent"},
+    )  # fmt: skip
+    y = category("bar", None, axis={"labelOverlap": False}, sort=None)
+    axis = {"tickCount": {"expr": "ceil(width / 70)"}}
+    readable = f"(datum.to - datum.from) / {max(bar.total for bar in chart.bars)} * width > 32"
+    tips = [category("bar", "step"), category("part", "part"), quantity("value", chart.value, format=".3f"),
+            quantity("share", "share", format=".1%")]  # fmt: skip
+    return base(
+        55 * len(chart.bars),
+        data={"values": values},
+        layer=[
+            {
+                "mark": {"type": "bar", "x2Offset": -1.5, "stroke": None},
+                "encoding": {
+                    "x": quantity("from", chart.value, axis=axis), "x2": {"field": "to"}, "y": y,
+                    "color": colour, "tooltip": tips,
+                },
+            },
+            {
+                "transform": [{"filter": readable}],
+                "mark": {"type": "text", "fontSize": 11, "fontWeight": "bold"},
+                "encoding": {
+                    "x": quantity("middle", chart.value, axis=axis), "y": y, "text": {"field": "text"},
+                    "color": {"field": "ink", "type": "nominal", "scale": None},
+                },
+            },
+        ],
+    )  # fmt: skip
+
+
+def map_spec(chart: HeatMap) -> Spec:
+    """Batches stand side by side since there are fewer of them: digits have room on a phone."""
+    values = [
+        {"batch": cell.batch, "count": cell.count, "speedup": round(cell.speedup, 4), "text": cell.text,
+         "best": cell.is_best, "fits": "yes" if cell.fits else "no",
+         "ink": cell.ink if cell.fits else NEUTRAL}
+        for cell in chart.cells
+    ]  # fmt: skip
+    axis = {"labelAngle": 0, "orient": "top", "grid": False}
+    x = {"field": "batch", "type": "ordinal", "title": "batch", "axis": axis}
+    y = {"field": "count", "type": "ordinal", "title": chart.counted, "axis": {"grid": False}}
+    legend = {"values": list(MAP_TICKS), "format": ".1f", "gradientLength": 240}
+    scale = {"type": "log", "domain": list(MAP_STOPS), "range": list(MAP_COLOURS), "interpolate": "rgb",
+             "clamp": True}  # fmt: skip
+    inks = ("#ffffff", NEUTRAL)
+    ink = {
+        "condition": [{"test": f"datum.ink == '{each}'", "value": each} for each in inks],
+        "value": "#000000",
+    }
+    below, beside = chart.crossings
+    return base(
+        21 * len(chart.counts),
+        data={"values": values},
+        encoding={"x": x, "y": y},
+        layer=[
+            {
+                "mark": {"type": "rect"},
+                "encoding": {
+                    "color": quantity("speedup", chart.value, scale=scale, legend=legend),
+                    "opacity": {"condition": {"test": "datum.fits == 'no'", "value": 0.12}, "value": 1.0},
+                    "tooltip": [
+                        quantity("batch", "batch"), quantity("count", chart.counted),
+                        quantity("speedup", "speedup"), category("fits", "fits in memory"),
+                    ],
+                },
+            },
+            {
+                "transform": [{"filter": "datum.best"}],
+                "mark": {"type": "rect", "fill": None, "strokeWidth": 1.6, "cornerRadius": 2},
+                "encoding": {"stroke": ink},
+            },
+            {
+                "mark": {"type": "text", "fontSize": {"expr": on_phone(10, 11.5)}},
+                "encoding": {"text": {"field": "text"}, "color": ink},
+            },
+            *_crossing(below, "x", "y"),
+            *_crossing(beside, "y", "x"),
+        ],
+    )  # fmt: skip
+
+
+def _crossing(cells: Sequence[tuple[int, int]], along: str, across: str) -> list[Spec]:
+    """Rules at the far edges of cells: `along` their width, at the end of them `across`."""
+    if not cells:
+        return []
+    fields = {"x": "batch", "y": "count"}
+    encoding: Spec = {
+        along: {"field": fields[along], "type": "ordinal", "bandPosition": 0},
+        f"{along}2": {"field": fields[along], "bandPosition": 1},
+        across: {"field": fields[across], "type": "ordinal", "bandPosition": 1},
+    }
+    rows = [{"batch": batch, "count": count} for batch, count in cells]
+    rule = {"type": "rule", "color": _CROSSING, "strokeWidth": 2.4, "strokeCap": "square"}
+    return [{"data": {"values": rows}, "mark": rule, "encoding": encoding}]

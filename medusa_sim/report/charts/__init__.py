@@ -1,0 +1,1 @@
+"""Charts, each described once: drawn by matplotlib in reports (`report.figures.draw`), by Vega in the app."""

@@ -1,0 +1,226 @@
+"""What a chart says, apart from how it is drawn: axes, series, limits; bars of parts; a map of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.report.figures.style import (
+    FAINT,
+    LINES,
+    MARKERS,
+    OTHER,
+    PARTS,
+    SHADES,
+    SMALLEST_SHARE,
+    ink_on,
+)
+
+Rows = Sequence[Mapping[str, Any]]
+Tip = tuple[str, str, str]
+"""Field of a row, its title, how numbers of it are written (empty: as they are)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Axis:
+    """title: with its unit. base: of a logarithmic axis; 0: linear. ticks: where it is labelled."""
+
+    title: str
+    base: int = 0
+    zero: bool = False
+    ticks: Sequence[float] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class Series:
+    """Points of one name: a line, markers or both, in the look of that name.
+
+    name: empty for what the legend leaves out. line, marker: of `LINES` and `MARKERS`; empty: none.
+    low, high: its band. texts: beside each point. rows: what each point tells, as `LineChart.tips` names it.
+    """
+
+    name: str
+    x: FloatArray | IntArray
+    y: FloatArray
+    colour: str = FAINT
+    line: str = ""
+    marker: str = ""
+    filled: bool = True
+    width: float = 1.8
+    size: float = 5.0
+    low: FloatArray | None = None
+    high: FloatArray | None = None
+    texts: Sequence[str] = ()
+    rows: Rows = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limit:
+    """A straight line across the chart at an x or a y, named by `text`."""
+
+    x: float | None = None
+    y: float | None = None
+    text: str = ""
+    colour: str = FAINT
+    line: str = "-"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LineChart:
+    """Series over two axes. legend: its title."""
+
+    title: str
+    x: Axis
+    y: Axis
+    series: Sequence[Series]
+    limits: Sequence[Limit] = ()
+    legend: str = ""
+    tips: Sequence[Tip] = ()
+
+    @property
+    def names(self) -> dict[str, Series]:
+        """Name -> the series that the legend shows for it, in order."""
+        found: dict[str, Series] = {}
+        for each in self.series:
+            if each.name:
+                found.setdefault(each.name, each)
+        return found
+
+
+def colour_of(place: int) -> str:
+    """The colour of the place-th name of a chart."""
+    return SHADES[place % len(SHADES)]
+
+
+def line_of(place: int) -> str:
+    """Its line: told apart without colour as well."""
+    return LINES[place % len(LINES)]
+
+
+def marker_of(place: int) -> str:
+    """Its marker."""
+    return MARKERS[place % len(MARKERS)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bar:
+    """Parts of one step by their names in `PARTS`, in units of the axis; text: on its end."""
+
+    group: str
+    name: str
+    parts: Mapping[str, float]
+    text: str = ""
+
+    @property
+    def total(self) -> float:
+        """Its length."""
+        return sum(self.parts.values())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BarChart:
+    """Bars of parts, stacked in the order of `PARTS`."""
+
+    title: str
+    value: str
+    names: str
+    bars: Sequence[Bar]
+
+    @property
+    def drawn(self) -> list[str]:
+        """Parts that some bar has, in their order."""
+        return [name for name in PARTS if any(bar.parts.get(name, 0.0) > 0.0 for bar in self.bars)]
+
+
+def bars(title: str, value: str, names: str, given: Sequence[Bar]) -> BarChart:
+    """The chart of these bars; parts that are small in every one of them are `other`."""
+    large = {
+        name for bar in given for name, part in bar.parts.items() if part >= SMALLEST_SHARE * bar.total
+    } - {OTHER}
+    folded = []
+    for bar in given:
+        kept = {name: bar.parts[name] for name in PARTS if name in large and name in bar.parts}
+        rest = bar.total - sum(kept.values())
+        parts = {**kept, OTHER: rest} if rest > _ROUNDING * bar.total else kept
+        folded.append(Bar(group=bar.group, name=bar.name, parts=parts, text=bar.text))
+    return BarChart(title=title, value=value, names=names, bars=folded)
+
+
+_ROUNDING = 1e-9
+"""Share of a bar that is left by sums of its parts alone."""
+
+MAP_STOPS = (0.3, 0.97, 1.03, 3.0)
+MAP_COLOURS = ("#9a4a12", "#efe3d8", "#dbe7f6", "#1d4fa8")
+"""Browns lose, blues gain; both are told apart without red and green, and on light and dark pages."""
+
+MAP_TICKS = (0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0)
+
+
+def map_colour(speedup: float) -> str:
+    """The colour of a cell: between those of the stops around it, on a logarithmic scale."""
+    place, stops = np.log(max(speedup, MAP_STOPS[0])), np.log(MAP_STOPS)
+    channels = [
+        np.interp(place, stops, [int(colour[i : i + 2], 16) for colour in MAP_COLOURS]) for i in (1, 3, 5)
+    ]
+    return "#" + "".join(f"{round(float(channel)):02x}" for channel in channels)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A speedup at a batch and count; is_best: framed; fits: else `text` is a dash."""
+
+    batch: int
+    count: int
+    speedup: float
+    is_best: bool
+    fits: bool
+
+    @property
+    def text(self) -> str:
+        """Its speedup."""
+        return f"{self.speedup:.2f}" if self.fits else "-"
+
+    @property
+    def ink(self) -> str:
+        """Black or white, whichever reads better on the cell."""
+        return ink_on(map_colour(self.speedup))
+
+    @property
+    def loses(self) -> bool:
+        """Below what is printed as 1.00."""
+        return self.speedup < _LOSES
+
+
+_LOSES = 0.995
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeatMap:
+    """Cells over batches (across) and counts (down); value: what a cell shows."""
+
+    title: str
+    value: str
+    counted: str
+    batches: Sequence[int]
+    counts: Sequence[int]
+    cells: Sequence[Cell]
+
+    @property
+    def crossings(self) -> tuple[list[tuple[int, int]], list[tuple[int, int]]]:
+        """(batch, count) of cells below and beside which another starts to lose, or to gain."""
+        loses = {(cell.batch, cell.count): cell.loses for cell in self.cells if cell.fits}
+
+        def differ(one: tuple[int, int], other: tuple[int, int]) -> bool:
+            return {one, other} <= loses.keys() and loses[one] != loses[other]
+
+        batches, counts = self.batches, self.counts
+        below = [(b, c) for b in batches for c, d in pairwise(counts)
+                 if differ((b, c), (b, d))]  # fmt: skip
+        beside = [(a, c) for c in counts for a, b in pairwise(batches)
+                  if differ((a, c), (b, c))]  # fmt: skip
+        return below, beside

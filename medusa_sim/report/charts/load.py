@@ -1,0 +1,131 @@
+"""Charts of a load test: a metric against the rate, and one run over time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, line_of, marker_of
+from medusa_sim.units import KILO
+
+if TYPE_CHECKING:
+    from medusa_sim.load.question import LoadAnswer
+    from medusa_sim.load.simulate import LoadPoint
+
+METRICS = {
+    "tpot_at_share_s": "time per token that {share} keep, ms",
+    "ttft_at_share_s": "time to first token that {share} keep, ms",
+    "tpot_mean_s": "time per token, mean, ms",
+    "tpot_p99_s": "time per token, 99th per cent, ms",
+    "ttft_p50_s": "time to first token, median, ms",
+    "ttft_p99_s": "time to first token, 99th per cent, ms",
+    "goodput_per_s": "requests/s within the limits",
+    "tokens_per_s": "tokens/s",
+}
+"""What may be drawn against the rate."""
+OVER_TIME = {
+    "requests": "requests that decode",
+    "waiting": "requests that wait",
+    "kv_tokens": "tokens in the KV cache",
+    "tokens_per_s": "tokens/s",
+}
+"""What may be drawn over time."""
+_RATE = "requests a second"
+_MOST_POINTS = 400
+_POLICY: Tip = ("policy", "policy", "")
+
+
+def metric_title(metric: str, share: float = 0.9) -> str:
+    """What a metric is called; share: of the requests that must keep the limits."""
+    return METRICS[metric].format(share=f"{100 * share:g} %")
+
+
+def rate_chart(answer: LoadAnswer, metric: str, title: str = "") -> LineChart:
+    """A line a policy with the 95 % interval over its seeds; its limit, what each carries and is full at.
+
+    metric: of `METRICS`. Of times that a share keeps, the medians are thin lines.
+    """
+    goals, unit = answer.test.goals, 1.0 if metric.endswith("_per_s") else KILO
+    limit_s = {"tpot_at_share_s": goals.tpot_s, "ttft_at_share_s": goals.ttft_s}.get(metric)
+    policies = list(dict.fromkeys(point.policy for point in answer.points))
+    places = {policy: place for place, policy in enumerate(policies)}
+    y_title = metric_title(metric, goals.share)
+    series: list[Series] = []
+    for policy, place in places.items():
+        line = [point for point in answer.points if point.policy == policy]
+        x = np.array([point.rate for point in line])
+        y, half = (np.array([unit * value for value in values]) for values in (
+            [point.mean[metric] for point in line], [point.half_width(metric) for point in line]
+        ))  # fmt: skip
+        half = np.nan_to_num(half)
+        rows: list[dict[str, Any]] = [
+            {"policy": policy, "rate": point.rate, "value": value, "tokens": point.mean["tokens_per_s"],
+             "share": point.mean["goodput_share"]}
+            for point, value in zip(line, y.tolist(), strict=True)
+        ]  # fmt: skip
+        is_sure = bool((half > 0.0).any())
+        series.append(
+            Series(
+                name=policy, x=x, y=y, marker=marker_of(place), rows=rows, colour=colour_of(place),
+                line=line_of(place), low=np.maximum(y - half, 0.0) if is_sure else None,
+                high=y + half if is_sure else None,
+            )
+        )  # fmt: skip
+        if metric.endswith("_at_share_s"):
+            medians = np.array([unit * point.mean[metric.replace("at_share", "p50")] for point in line])
+            series.append(
+                Series(name=policy, x=x, y=medians, width=0.9, colour=colour_of(place), line=line_of(place))
+            )
+    limits = [] if limit_s is None else [Limit(y=KILO * limit_s, text="limit")]
+    if metric == "goodput_per_s":
+        ends = np.array([0.0, max(point.rate for point in answer.points)])
+        series.append(Series(name="", x=ends, y=ends, line="-", width=0.9))
+    for each in answer.carried:
+        colour = colour_of(places[each.policy])
+        if each.largest_per_s:
+            limits.append(Limit(x=each.largest_per_s, colour=colour, line="--"))
+        limits.append(Limit(x=each.saturated_per_s, colour=colour, line=":"))
+    return LineChart(
+        title=title,
+        x=Axis(title=_RATE),
+        y=Axis(title=y_title, zero=True),
+        series=series,
+        limits=limits,
+        tips=(
+            _POLICY, ("rate", "requests/s", ".3g"), ("value", y_title, ".3g"), ("tokens", "tokens/s", ",.0f"),
+            ("share", "within the limits", ".1%"),
+        ),
+    )  # fmt: skip
+
+
+def time_chart(points: Sequence[LoadPoint], field: str, title: str = "") -> LineChart:
+    """The first seed of each policy over the seconds of its run. field: of `OVER_TIME`."""
+    series = []
+    for place, point in enumerate(points):
+        line = point.first.timeline
+        step = max(1, line.time_s.size // _MOST_POINTS)
+        x, y = line.time_s[::step], getattr(line, field)[::step]
+        rows = [
+            {"policy": point.policy, "time": time_s, "value": value}
+            for time_s, value in zip(x.tolist(), y.tolist(), strict=True)
+        ]
+        series.append(
+            Series(
+                name=point.policy,
+                x=x,
+                y=y,
+                width=1.4,
+                rows=rows,
+                colour=colour_of(place),
+                line=line_of(place),
+            )
+        )
+    return LineChart(
+        title=title,
+        x=Axis(title="seconds"),
+        y=Axis(title=OVER_TIME[field], zero=True),
+        series=series,
+        tips=(_POLICY, ("time", "seconds", ".3g"), ("value", OVER_TIME[field], ",.3g")),
+    )

@@ -1,0 +1,176 @@
+"""The papers' figures drawn again: lines are predictions, open markers what the paper prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medusa_sim.errors import UsageError
+from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, colour_of, line_of, marker_of
+from medusa_sim.report.charts.roofline import on_roof
+from medusa_sim.reproduce.kernels import paper_roof
+from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.specs.gpu import Gpu
+from medusa_sim.units import TERA
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_CALLED = {"seq_len": "length"}
+_BASELINES = {
+    "speedup_fixed": "as plotted in the paper: over one step at batch 1, length 1024",
+    "speedup_same": "over plain decoding at the same batch and length",
+}
+_FIGURE21 = {
+    "tokens per step": ("predicted_tokens_per_step", "published_tokens_per_step"),
+    "latency / plain step": ("predicted_normalized_latency", "published_normalized_latency"),
+    "speedup": ("speedup_fixed", "published_speedup"),
+}
+_METHODS = {
+    "Recur. Rej. Samp.": "recursive rejection (RSD)",
+    "OTM": "optimal transport",
+    "K-SEQ": "K-SEQ (SpecTr)",
+    "Multi-Round SD": "multi-round (SpecInfer)",
+}
+_BOTH = "candidates (lines: predicted, open marks: published)"
+
+
+def reproduction_charts(target: Reproduction, gpu: Gpu) -> list[LineChart]:
+    """The panels that suit the target's columns. Raises UsageError for a target without a plot.
+
+    gpu: the one that the target is about (its roof is drawn).
+    """
+    frame = target.frame
+    columns = set(frame.columns)
+    if "predicted_acceptance" in columns:
+        return [_bernoulli(frame, draft) for draft in sorted(set(frame["draft_p"]))]
+    if "published_block_efficiency" in columns:
+        return [_efficiency(frame[frame["pair"] == pair], pair) for pair in sorted(set(frame["pair"]))]
+    if "speedup_fixed" in columns:
+        return _speedups(target)
+    if "series" in columns:
+        series = [
+            _points(str(name), rows, "flops_per_s", colour=colour_of(i), marker=marker_of(i))
+            for i, (name, rows) in enumerate(frame.groupby("series", sort=True))
+        ]
+        return [on_roof(target.title, paper_roof(gpu), "fp16", _intensity(frame), series)]
+    if "predicted_flops_per_s" not in columns:
+        raise UsageError(f"{target.name} has no plot; leave out --plot, or export its rows with --format csv")
+    if "published_us" not in columns:
+        return [_cells(frame, gpu, target.title)]
+    lines = [(name, rows, "predicted_us", "published_us") for name, rows in _grouped(frame)]
+    return [
+        _both("time", "time of one operator (us)", lines, base=10),
+        _cells(frame, gpu, "on the roofline"),
+    ]
+
+
+def _speedups(target: Reproduction) -> list[LineChart]:
+    """Figure 21 in one panel; Figures 22 and 23 with both baselines."""
+    if any(len(set(target.frame[name])) > 1 for name in ("batch", "seq_len")):
+        return [published_chart(target.frame, baseline, title) for baseline, title in _BASELINES.items()]
+    lines = [(name, target.frame, *pair) for name, pair in _FIGURE21.items()]
+    return [_both(target.title, "tokens, or ratio to a plain step", lines)]
+
+
+def published_chart(frame: pd.DataFrame, baseline: str, title: str = "") -> LineChart:
+    """Speedup by candidates over a baseline, a line each batch or length."""
+    lines = [(name, rows, baseline, "published_speedup") for name, rows in _grouped(frame)]
+    return _both(title, "speedup", lines, limits=[Limit(y=1.0)])
+
+
+def _grouped(frame: pd.DataFrame) -> Iterable[tuple[str, pd.DataFrame]]:
+    column = "seq_len" if len(set(frame["seq_len"])) > 1 else "batch"
+    return ((f"{_CALLED.get(column, column)} {key}", rows) for key, rows in frame.groupby(column, sort=True))
+
+
+def _both(
+    title: str,
+    y: str,
+    lines: Sequence[tuple[str, pd.DataFrame, str, str]],
+    *,
+    x: str = "candidates",
+    x_title: str = _BOTH,
+    base: int = 0,
+    limits: Sequence[Limit] = (),
+) -> LineChart:
+    """A line and open markers each (name, rows, predicted column, published column)."""
+    series: list[Series] = []
+    for place, (name, rows, predicted, published) in enumerate(lines):
+        at, given = rows[x].to_numpy(), rows[published].to_numpy(dtype=np.float64)
+        kept = np.flatnonzero(~np.isnan(given))
+        told: list[dict[str, Any]] = [
+            {"name": name, "x": row[x], "predicted": row[predicted]} for row in rows.to_dict("records")
+        ]
+        for i, value in zip(kept, given[kept].tolist(), strict=True):
+            told[i]["published"] = value
+        series += [
+            Series(
+                name=name, x=at, y=rows[predicted].to_numpy(), rows=told, colour=colour_of(place),
+                line=line_of(place),
+            ),
+            Series(
+                name=name, x=at[kept], y=given[kept], marker=marker_of(place), filled=False, size=6.0,
+                colour=colour_of(place), rows=[told[i] for i in kept],
+            ),
+        ]  # fmt: skip
+    return LineChart(
+        title=title, x=Axis(title=x_title), y=Axis(title=y, base=base, zero=base == 0), series=series,
+        limits=limits,
+        tips=(("name", "line", ""), ("x", x.replace("_", " "), ".3~g"), ("predicted", "predicted", ".2f"),
+              ("published", "published", ".2f")),
+    )  # fmt: skip
+
+
+def _intensity(frame: pd.DataFrame) -> np.ndarray:
+    return frame["operational_intensity"].to_numpy(dtype=np.float64)
+
+
+def _points(name: str, rows: pd.DataFrame, column: str, **drawn: object) -> Series:
+    """FLOP/s of rows over their intensity."""
+    speed = rows[column].to_numpy(dtype=np.float64) / TERA
+    return Series(name=name, x=_intensity(rows), y=speed, **drawn)  # type: ignore[arg-type]
+
+
+def _cells(frame: pd.DataFrame, gpu: Gpu, title: str) -> LineChart:
+    """Predicted and published FLOP/s of the cells of a table, on the roofline."""
+    series = [
+        _points("published", frame, "published_flops_per_s", filled=False, colour=colour_of(0), marker="o"),
+        _points("predicted", frame, "predicted_flops_per_s", colour=colour_of(1), marker="P"),
+    ]  # fmt: skip
+    return on_roof(title, gpu, "fp16", _intensity(frame), series)
+
+
+def _bernoulli(frame: pd.DataFrame, draft: float) -> LineChart:
+    """RSD Figure 1: acceptance by the target's probability, of one draft."""
+    rows = frame[frame["draft_p"] == draft]
+    series = [
+        Series(
+            name=name,
+            x=rows[rows["method"] == method]["target_q"].to_numpy(),
+            y=rows[rows["method"] == method]["predicted_acceptance"].to_numpy(),
+            colour=colour_of(place),
+            line=line_of(place),
+        )
+        for place, (method, name) in enumerate(_METHODS.items())
+    ]
+    return LineChart(
+        title=f"draft Ber({draft:g})",
+        x=Axis(title="target probability q"),
+        y=Axis(title="acceptance rate", zero=True),
+        series=series,
+    )
+
+
+def _efficiency(rows: pd.DataFrame, pair: str) -> LineChart:
+    """RSD Figures 4 and 5: block efficiency of each method, of one target, draft and task."""
+    axis = "draft_length" if "draft_length" in rows else "budget"
+    lines = [
+        (str(name), own.sort_values(axis), "predicted_block_efficiency", "published_block_efficiency")
+        for name, own in rows.groupby("decoder", sort=True)
+    ]
+    x_title = "draft length" if axis == "draft_length" else "draft tokens verified at once"
+    return _both(pair.replace(" / 115M", ""), "block efficiency (tokens per step)", lines, x=axis,
+                 x_title=x_title)  # fmt: skip

@@ -1,0 +1,165 @@
+"""Charts of counts and batches: speedup by count, the map of both, where the time of a step goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from medusa_sim.report.charts.chart import (
+    Axis,
+    Bar,
+    BarChart,
+    Cell,
+    HeatMap,
+    Limit,
+    LineChart,
+    Series,
+    bars,
+    colour_of,
+    line_of,
+)
+from medusa_sim.report.figures.style import BESIDE, PARTS
+from medusa_sim.report.numbers import significant
+from medusa_sim.report.sweep_views import LengthView, evenly
+from medusa_sim.step.step import StepTime
+from medusa_sim.units import US_PER_MS
+
+SPEEDUP = "speedup over plain decoding"
+POWERS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
+_MOST_LINES = 8
+_MOST_BARS = 8
+_FEW_TICKS = 18
+_FEW = 5
+"""Too few counts to call a step a cliff."""
+_CLIFFS_MATTER = 0.95
+"""Cliffs of lines that lie below this speedup are not marked: nobody would go there."""
+
+
+def count_word(chains: bool) -> str:
+    """What a count is called: engines speak of drafts (num_speculative_tokens)."""
+    return "drafts" if chains else "candidates"
+
+
+def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> LineChart:
+    """A line a batch with its 80 % band; a ring at the count that is marked, upright bars at cliffs.
+
+    chains: count drafts, 0 for plain decoding, and not candidates.
+    """
+    series: list[Series] = []
+    shown = np.flatnonzero(np.isin(view.batch, evenly(view.batch, _MOST_LINES)))
+    counts = view.counts - chains
+    few = counts.size <= _FEW_TICKS
+    for place, line in enumerate(shown):
+        gain, ring = view.speedup[line], int(view.best[line])
+        count = int(counts[ring])
+        told = "off" if view.counts[ring] == 1 else f"{count} ({gain[ring]:.2f}x)"
+        name = f"batch {view.batch[line]}: {told}"
+        rows = [
+            {
+                "name": name,
+                "count": int(counts[i]),
+                "speedup": float(gain[i]),
+                "tokens_per_step": float(view.tokens_per_step[line, i]),
+                "overhead": float(view.verify_us[line, i] / view.decode_us[line]),
+            }
+            for i in range(counts.size)
+        ]
+        cliffs = view.cliffs[line] - 1 if counts.size > _FEW else view.cliffs[line][:0]
+        cliffs = cliffs[gain[cliffs] >= _CLIFFS_MATTER]
+        series += [
+            Series(
+                name=name, x=counts, y=gain, low=view.speedup_low[line], high=view.speedup_high[line],
+                rows=rows, colour=colour_of(place), line=line_of(place),
+            ),
+            Series(
+                name=name, x=counts[cliffs], y=gain[cliffs], colour=colour_of(place), marker="|", size=9.0
+            ),
+            Series(
+                name=name, x=counts[[ring]], y=gain[[ring]], colour=colour_of(place), marker="o",
+                filled=False, size=9.0, rows=[rows[ring]],
+            ),
+        ]  # fmt: skip
+    return LineChart(
+        title=title,
+        x=Axis(
+            title="drafts in one step (0: plain decoding)"
+            if chains
+            else "candidates in one step (root included)",
+            base=0 if few else 2,
+            ticks=counts.tolist() if few else [each for each in POWERS if each <= counts[-1]],
+        ),
+        y=Axis(title=SPEEDUP),
+        series=series,
+        limits=[Limit(y=1.0, text="plain decoding")],
+        legend=f"{view.marked} (speedup)",
+        tips=(
+            ("name", "batch", ""), ("count", count_word(chains), "d"), ("speedup", "speedup", ".2f"),
+            ("tokens_per_step", "tokens per step", ".2f"), ("overhead", "step over plain step", ".2f"),
+        ),
+    )  # fmt: skip
+
+
+def heat_map(view: LengthView, title: str, *, chains: bool = False) -> HeatMap:
+    """The speedup of every batch of the view and count asked for; what is marked is framed."""
+    cells = [
+        Cell(
+            batch=int(batch),
+            count=int(view.counts[column]) - chains,
+            speedup=float(view.speedup[row, column]),
+            is_best=bool(view.fits[row, column] and column == view.best[row]),
+            fits=bool(view.fits[row, column]),
+        )
+        for row, batch in enumerate(view.batch)
+        for column in np.searchsorted(view.counts, view.grid_counts)
+    ]
+    return HeatMap(
+        title=title, value="speedup; 1.0: nothing gained", counted=count_word(chains),
+        batches=view.batch.tolist(), counts=(view.grid_counts - chains).tolist(), cells=cells,
+    )  # fmt: skip
+
+
+def step_bars(view: LengthView, title: str) -> BarChart:
+    """Plain step and marked verification step of each batch, part by part, in its plain steps."""
+    found = []
+    for line in np.flatnonzero(np.isin(view.batch, evenly(view.batch, _MOST_BARS))):
+        best = int(view.best[line])
+        steps = [("1", {name: part[line] for name, part in view.decode_parts_us.items()})]
+        if view.counts[best] > 1:
+            drafted = {name: part[line, best] for name, part in view.parts_us.items()}
+            steps.append((str(view.counts[best]), drafted))
+        found += [
+            Bar(
+                group=f"batch {view.batch[line]}",
+                name=name,
+                parts={part: float(us / view.decode_us[line]) for part, us in parts_us.items()},
+                text=significant(sum(parts_us.values()) / US_PER_MS, 3),
+            )
+            for name, parts_us in steps
+        ]
+    return bars(title, "step / plain step of that batch (on top: ms)",
+                f"candidates: plain decoding, and {view.marked}", found)  # fmt: skip
+
+
+def two_steps(steps: Sequence[tuple[str, StepTime]]) -> BarChart:
+    """These steps part by part, in milliseconds."""
+    return bars("", "time of one step (ms)", "", [
+        Bar(group="", name=name, parts={part: us / US_PER_MS for part, us in step_parts_us(time).items()})
+        for name, time in steps
+    ])  # fmt: skip
+
+
+def step_rows(steps: Sequence[tuple[str, StepTime]]) -> list[dict[str, Any]]:
+    """The same as rows: step, part, time_us, share."""
+    return [
+        {"step": name, "part": PARTS[part].title, "time_us": us, "share": us / float(time.time_us)}
+        for name, time in steps
+        for part, us in sorted(step_parts_us(time).items(), key=lambda item: list(PARTS).index(item[0]))
+    ]
+
+
+def step_parts_us(time: StepTime) -> dict[str, float]:
+    """Microseconds of every part of a step, and of what is beside its kernels."""
+    parts = {str(part): float(us) for part, us in time.parts_us.items()} | {BESIDE: float(time.beside_us)}
+    return {name: us for name, us in parts.items() if us > 0.0}
