@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from deepseek_rows import ENGINES, GPUS, STATED_SHARE, newest, tokens_per_round
+from deepseek_rows import ENGINES, GPUS, STATED_SHARE, VERSION_SINCE, newest, tokens_per_round
 from deepseek_rows import predicted as time_per_token
 from recorded import data_folder, named_rows
 
@@ -139,6 +139,8 @@ def main() -> None:
     for how, found in (("shipped acceptance", predicted(rows)), ("tokens of the rows", as_told(rows))):
         print(f"\n{how}, {len(found)} of {len(rows)} cells")
         parts = {"every card": found, "plain decoding": found[found.speculation == "none"]}
+        of_version = found.date >= found.engine.map(VERSION_SINCE)
+        parts["runs of the runtimes' versions"] = found[of_version]
         for (gpu, weights), part in found.groupby(["gpu", "weights"]):
             parts[f"{gpu} {weights} alone"] = part
         for name, part in parts.items():

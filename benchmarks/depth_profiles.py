@@ -17,10 +17,11 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+from msgspec import structs
 from recorded import data_folder, present
 from scipy.optimize import brentq, nnls
 
-from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile
+from medusa_sim.acceptance.profile_file import PositionFile, PositionRow, encoded_profile, read_profile
 from medusa_sim.arrays import FloatArray
 from medusa_sim.plan.acceptance import MEAN_LENGTH_ERROR
 
@@ -203,7 +204,9 @@ def main(arguments: list[str]) -> int:
         told = " ".join(f"{length:.2f}" for length in found.predicted)
         print(f"{found.name:42} {told:45} mean error {error.mean():.1%}, worst {error.max():.1%}")
         if len(given) < len(arguments):
-            (FOLDER / f"{found.name}.toml").write_text(encoded_profile(found.file))
+            path = FOLDER / f"{found.name}.toml"
+            kept = read_profile(path).by_output if path.exists() else ()  # acceptance_by_output.py
+            path.write_text(encoded_profile(structs.replace(found.file, by_output=kept)))
     print(f"worst error of accepted drafts {worst:.1%}")
     return 0
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +26,7 @@ from medusa_sim.acceptance.profile_file import (
     DraftVectorFile,
     HeadTopkFile,
     LogCurveFile,
+    OutputRow,
     ProfileFile,
     read_profile,
 )
@@ -54,7 +56,8 @@ class AcceptanceProfile:
     `ratio`: accepted draft tokens (tokens per step - 1) over those of the profile as measured, for
     another acceptance scheme or workload (`medusa_sim.acceptance.adjustments`). `match_rate`: as measured, of
     drafts that are looked up in the text; None where nobody said. `request_spread`: standard deviation among
-    requests on the logit of their acceptance; None where nobody said.
+    requests on the logit of their acceptance; None where nobody said. `by_output`: what the length of an
+    output changes; `output_share`: what it has changed (`of_outputs`).
     """
 
     name: str
@@ -66,6 +69,8 @@ class AcceptanceProfile:
     ratio: float = 1.0
     match_rate: float | None = None
     request_spread: float | None = None
+    by_output: tuple[OutputRow, ...] = ()
+    output_share: float = 1.0
 
     @property
     def candidates_max(self) -> int:
@@ -110,6 +115,27 @@ class AcceptanceProfile:
         if heads >= self.model.heads.heads:
             return self
         return replace(self, model=replace(self.model, heads=self.model.heads.first(heads)))
+
+    def of_outputs(self, output_tokens: float) -> AcceptanceProfile:
+        """The profile for outputs of that many tokens, where their length was seen to matter.
+
+        Every rate, given that the drafts before were accepted, is multiplied by a share: linear in ln(tokens)
+        between the lengths that were measured, and that of the nearest beyond them.
+        """
+        if not self.by_output or not isinstance(self.model, ShapedAcceptance):
+            return self
+        lengths = np.log([row.tokens for row in self.by_output])
+        share, error = (
+            float(np.interp(np.log(output_tokens), lengths, [getattr(row, name) for row in self.by_output]))
+            for name in ("share", "error")
+        )
+        heads = self.model.heads
+        model = replace(
+            self.model,
+            heads=replace(heads, accuracy=share * heads.accuracy),
+            model_error=float(np.hypot(self.model.model_error, error)),
+        )
+        return replace(self, model=model, by_output=(), output_share=share)
 
     def tokens_per_step(self, candidates: npt.ArrayLike) -> FloatArray:
         """Mean tokens emitted per step, of the shape of `candidates` (root included, from 1).
@@ -249,6 +275,9 @@ def load_acceptance(
         return AcceptanceProfile(name, "head-topk", name, str(path), model)
     file = read_profile(path)
     model_of_file = _model(name, file, f"acceptance profile {path}")
+    by_output = getattr(file, "by_output", ())
+    if any(later.tokens <= row.tokens for row, later in pairwise(by_output)):
+        raise SpecError(f"acceptance profile {path}: by_output: tokens must rise from row to row")
     agreement = getattr(file, "agreement", "target")
     kind = str(type(file).__struct_config__.tag)
     match_rate = getattr(file, "match_rate", None)
@@ -261,6 +290,7 @@ def load_acceptance(
         agreement,
         match_rate=match_rate,
         request_spread=file.request_spread,
+        by_output=by_output,
     )
     if match_rate is not None and match_rate < found.first_accepted:
         raise SpecError(

@@ -110,12 +110,24 @@ class PositionRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     trials: Count = 0
 
 
+class OutputRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """In outputs of `tokens` every conditional rate is `share` of what the file says.
+
+    error: relative 80 % half width of the accepted drafts that follow.
+    """
+
+    tokens: Annotated[float, Meta(ge=1.0, le=1e9)]
+    share: Rate
+    error: Rate = 0.0
+
+
 class PositionFile(_ProfileFile, frozen=True, kw_only=True, tag="position"):
     """Acceptance per chain position.
 
     `rates = "unconditional"`: all guesses up to this one accepted (falls along the chain);
     `rates = "conditional"`: this one accepted where the ones before were. `match_rate`: share of the steps in
-    which a drafter that looks drafts up in the text found any; rates count every step.
+    which a drafter that looks drafts up in the text found any; rates count every step. `by_output`: what the
+    length of an output changes, shortest first.
     """
 
     agreement: Agreement
@@ -123,6 +135,7 @@ class PositionFile(_ProfileFile, frozen=True, kw_only=True, tag="position"):
     positions: list[PositionRow]
     model_error: Rate = 0.0
     match_rate: Annotated[float, Meta(gt=0.0, le=1.0)] | None = None
+    by_output: tuple[OutputRow, ...] = ()
 
 
 class DraftVectorFile(_ProfileFile, frozen=True, kw_only=True, tag="draft-vector"):

@@ -31,6 +31,12 @@ def doubts(of: Resolved) -> tuple[str, ...]:
             f"acceptance {of.profile.name} was measured on another model than {of.model.name}; give "
             "your own with --acceptance"
         )
+    if of.profile.output_share != 1.0:
+        told.append(
+            f"acceptance {of.profile.name}: every rate is {of.profile.output_share:.2f} of the published one "
+            f"in outputs of {of.arguments.output_tokens:g} tokens, as served to random prompts; real ones "
+            "may reach it: give your own with --acceptance"
+        )
     if of.arguments.dtype is None:
         told += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(RUN_IN_FP16)]
     told += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]

@@ -112,6 +112,8 @@ class Resolved:
             lossless=asked.lossless,
             data_dir=asked.data_dir,
         )
+        if asked.output_tokens is not None:
+            profile = profile.of_outputs(asked.output_tokens)
         if kind.unit == "head" and asked.heads is not None:
             profile = profile.of_heads(asked.heads)
         self.match_rate, self.profile = matched(asked.match_rate, kind, profile)

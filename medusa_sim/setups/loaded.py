@@ -60,7 +60,7 @@ def under_load(
     for copies in dict.fromkeys(ceil(share * int(row["replicas"])) for share in _TRIES):
         users = None if asked.rate is not None else ceil((asked.users or int(row["batch"])) / copies)
         test = load_test(
-            scenario.but(prompt_tokens=None, output_tokens=None),
+            scenario.but(prompt_tokens=None, output_tokens=None, acceptance=scenario.profile),
             policies=[drafts],
             users=users,
             requests=requests,
