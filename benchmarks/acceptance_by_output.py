@@ -19,13 +19,11 @@ from deepseek_rows import STATED_SHARE, drafts_of, newest, tokens_per_round
 from recorded import data_folder
 from scipy.optimize import minimize_scalar
 
-from medusa_sim.acceptance.profile_file import read_profile
+from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.arrays import FloatArray
 
-ROOT = Path(__file__).resolve().parents[1] / "profiles" / "acceptance"
-
-
-RATES = np.array([row.rate for row in read_profile(ROOT / "mtp-deepseek-r1.toml").positions])
+RATES = np.diff(load_acceptance("mtp-deepseek-r1").tokens_per_step(np.arange(1, 7)))
+"""How often the first, second, ... draft is accepted, as published."""
 
 
 def rounds(folder: Path) -> pd.DataFrame:
@@ -55,7 +53,8 @@ def fitted(rows: pd.DataFrame) -> float:
 def main() -> None:
     """Print shares by output length, and errors with each card held out."""
     rows = rounds(Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder())
-    for length, part in rows.groupby("output_tokens"):
+    for length in sorted(set(rows.output_tokens.tolist())):
+        part = rows[rows.output_tokens == length]
         print(f"outputs of {STATED_SHARE * length:.0f} tokens: share {fitted(part):.2f}, {len(part)} cells")
         for card, own in part.groupby("gpu"):
             others = part[part.gpu != card]

@@ -205,7 +205,8 @@ def main(arguments: list[str]) -> int:
         print(f"{found.name:42} {told:45} mean error {error.mean():.1%}, worst {error.max():.1%}")
         if len(given) < len(arguments):
             path = FOLDER / f"{found.name}.toml"
-            kept = read_profile(path).by_output if path.exists() else ()  # acceptance_by_output.py
+            known = read_profile(path) if path.exists() else found.file
+            kept = getattr(known, "by_output", ())  # fitted by acceptance_by_output.py
             path.write_text(encoded_profile(structs.replace(found.file, by_output=kept)))
     print(f"worst error of accepted drafts {worst:.1%}")
     return 0
