@@ -29,7 +29,7 @@ from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.training import corpus
 from medusa_sim.report.numbers import percent
 from medusa_sim.report.text import TextTable, markdown
-from medusa_sim.reproduce.rsd_pairs import own_pair_table, pair_comparison, published_table
+from medusa_sim.reproduce.recursive import own_pair_table, pair_comparison, published_table
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINTS = ("python-stdlib-medusa-1", "python-stdlib-medusa-2")

@@ -24,10 +24,10 @@ from torch.nn import functional
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
+from medusa_sim.decoder.drafters import MedusaDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
-from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
-from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus
 
 PROMPT_TOKENS = 48

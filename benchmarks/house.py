@@ -127,7 +127,7 @@ HOUSE = (
     Room(
         ("parts",),
         "a question of any size cut into parts that any number of workers write",
-        ("work", "cases", "sweep_parts", "load_parts", "registry", "folder", "run", "cluster"),
+        ("work", "sweep_parts", "load_parts", "folder", "cluster"),
     ),
     Room(("cli",), "one module a command"),
     Room(("api",), "the Python face: import medusa_sim"),

@@ -23,10 +23,9 @@ from recorded import GPU_OF_ROWS, data_folder, present
 from scipy.optimize import brentq
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.calibrate.fit import Rows
+from medusa_sim.calibrate.fit import Rows, growth_mape, mape
 from medusa_sim.calibrate.moe import refitted_experts
 from medusa_sim.calibrate.rows import fitted_kernels, write_kernels
-from medusa_sim.calibrate.scores import growth_mape, mape
 from medusa_sim.latency.base import residual_band
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.experts import Experts

@@ -20,7 +20,7 @@ import torch
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.generate import Generation, GenerationSettings, generate
 from medusa_sim.decoder.methods import SHIPPED_DRAFT, make_method
-from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus
 
 ROOT = Path(__file__).resolve().parents[1] / "profiles" / "checkpoints"

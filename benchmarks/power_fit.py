@@ -22,7 +22,7 @@ from recorded import data_folder, present
 from scipy.optimize import least_squares
 
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.calibrate.store import write_power
+from medusa_sim.calibrate.rows import write_power
 from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price

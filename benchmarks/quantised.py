@@ -22,9 +22,8 @@ import numpy.typing as npt
 from recorded import GPU_OF_ROWS, data_folder, present
 
 from medusa_sim.calibrate.fit import FOLDS, Rows
-from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats, unscored_gemm
-from medusa_sim.calibrate.gemm_start import gemm_start
-from medusa_sim.calibrate.store import write_kernel
+from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats, unscored_gemm
+from medusa_sim.calibrate.rows import write_kernel
 from medusa_sim.latency.base import RooflineLatency
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.operator import Gemm

@@ -22,12 +22,10 @@ import pandas as pd
 from recorded import GPU_OF_ROWS, data_folder, present
 
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.calibrate.collective import fit_collective
-from medusa_sim.calibrate.dispatch import fit_dispatch
-from medusa_sim.calibrate.fit import LEAST_ROWS, Rows
+from medusa_sim.calibrate.collective import fit_collective, fit_dispatch
+from medusa_sim.calibrate.fit import LEAST_ROWS, Rows, mape
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.rows import FittedKernel, write_kernels
-from medusa_sim.calibrate.scores import mape
 from medusa_sim.latency.attention import latent_time
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.collective import Collective, Dispatch

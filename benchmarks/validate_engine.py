@@ -25,10 +25,10 @@ from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.decoder.config import read_config
 from medusa_sim.decoder.draft import TreeDrafter
+from medusa_sim.decoder.drafters import NgramDrafter
 from medusa_sim.decoder.generate import Drafter, GenerationSettings, generate
 from medusa_sim.decoder.model import random_llama
-from medusa_sim.decoder.ngram import NgramDrafter
-from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.measure.environment import environment

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from medusa_sim.decoder.accept import Draft
+from medusa_sim.decoder.drafters import NgramDrafter
 from medusa_sim.decoder.generate import Generation
 from medusa_sim.decoder.model import Llama
-from medusa_sim.decoder.ngram import NgramDrafter
 
 
 def earliest_continuation(text: Sequence[int], length: int, sizes: Sequence[int]) -> list[int]:

@@ -1,7 +1,10 @@
-"""Fits the fused attention model of `medusa_sim.latency.attention` to measured rows of one GPU and library.
+"""Fits attention of one GPU and library: fused (`latency.attention`) and unfused products (`latency.gemm`).
 
 Tile sizes and other whole numbers are found by coordinate search, the rest by least squares. Held-out errors
 leave out whole (heads, kv_heads) groups, or whole batches and query lengths where there is one group.
+
+Unfused products are fitted to rows like the Medusa paper's Table 6. QK^T and PV cost the same, so rows of
+both are one operator; held-out errors leave out whole context lengths, the axis that matters.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ from medusa_sim.calibrate.fit import (
 )
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time
+from medusa_sim.latency.gemm import unfused_attention_time
 from medusa_sim.operators.operator import Attention
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.kernels import UnfusedKernel
 
 _BOUNDS: Bounds = {
     "ramp_us": (8.0, 0.1, 30.0),
@@ -202,3 +207,61 @@ def _cost(kernel: AttentionKernel, rows: Rows[Attention], gpu: Gpu) -> float:
 
 def _rows_per_head(operator: Attention) -> FloatArray:
     return as_float(operator.q_len) * operator.heads / operator.kv_heads
+
+
+ROW_TILES = (64, 128)
+"""Query rows of the library's tiles: Table 6 steps between 64 and 80 candidates and nowhere else."""
+
+_UNFUSED_BOUNDS: Bounds = {
+    "ramp_us": (30.0, 0.5, 200.0),
+    "vector_ramp_us": (30.0, 0.5, 200.0),
+    "bandwidth_fraction": (0.8, 0.3, 1.0),
+    "peak_fraction": (0.8, 0.1, 1.0),
+    "l2_ratio": (2.5, 1.0, 4.0),
+    "norm": (2.0, 1.0, 20.0),
+}
+_SCALE = 0.01
+
+
+def fit_unfused(
+    rows: Rows[Attention], gpu: Gpu, *, source: str, repeated: bool = True, **_: object
+) -> UnfusedKernel:
+    """Kernel parameters of `rows`, with `fit` filled in. A second or two; deterministic.
+
+    repeated: each row repeats one operator without clearing L2 in between. Raises DataError where the
+    rows have fewer than three context lengths, or not both one query row and several: the fit could
+    not tell a ramp from a bandwidth, or hold a length back.
+    """
+    lengths = rows.labels("kv_len")
+    one_row = np.asarray(rows.operator.q_len) == 1
+    if lengths.max() < 2 or not one_row.any() or one_row.all():
+        raise DataError(
+            f"{source}: unfused products at {lengths.max() + 1} context lengths, "
+            f"{int(one_row.sum())} of {len(one_row)} rows with one query; "
+            "a fit needs three lengths, and q_len of 1 as well as above"
+        )
+
+    def time_us(kernel: UnfusedKernel, part: Rows[Attention]) -> FloatArray:
+        return unfused_attention_time(gpu, kernel, part.operator, cold=False).time_us
+
+    def refit(kernel: UnfusedKernel, part: Rows[Attention]) -> UnfusedKernel:
+        log_time = np.log(part.time_us)
+        return refined(
+            kernel,
+            limits_of(_UNFUSED_BOUNDS),
+            lambda trial: np.log(time_us(trial, part)) - log_time,
+            scale=_SCALE,
+        )
+
+    kernel = refit(
+        UnfusedKernel(**starts_of(_UNFUSED_BOUNDS), row_tiles=ROW_TILES, repeated=repeated, fit=UNFITTED),
+        rows,
+    )
+    return with_fit(
+        kernel,
+        rows,
+        time_us,
+        lambda part: refit(kernel, part),
+        source=source,
+        folds=len(one_row),
+    )

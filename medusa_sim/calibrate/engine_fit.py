@@ -8,12 +8,17 @@ kernels(b) is the step of the inherited engine without these terms, seen as the 
 (`step/server.py`), F the filter of top-p and top-k per byte. The terms are the least squares of the relative
 errors, never negative, drawn towards those of the inherited engine as far as its bands are narrow and the
 rows few: two numbers of requests are enough, more narrow the bands.
+
+A fitted runtime is written where every command finds it by name: `profiles/runtimes/NAME.toml`.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -23,11 +28,12 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.engine_bench import BenchRow
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.specs.engine import Engine, Term
-from medusa_sim.specs.runtime import Runtime
+from medusa_sim.specs.runtime import FOLDER, Runtime, runtime_aliases, runtime_names
 from medusa_sim.step.drafter.base import Drafter
 from medusa_sim.step.engine import LOOKUPS
 from medusa_sim.step.server import Traffic, served, served_length
 from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step
+from medusa_sim.writing import make_folder, write_text
 
 NOISE = 0.02
 """Relative error of a measured median, where the rows do not show a larger one."""
@@ -260,3 +266,57 @@ def _valid(rows: Sequence[BenchRow]) -> str:
         f"{rows[0].output:.0f}"
     )
     return f"{told}, {'/'.join(map(str, drafts))} drafts" if drafts else told
+
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]*")
+
+
+def check_runtime_name(name: str) -> None:
+    """Refuse a name that is no file name, or that a shipped runtime has. Raises UsageError."""
+    if not _NAME.fullmatch(name):
+        raise UsageError(f"--name {name!r}: letters, digits, '.', '_', '+' and '-' are allowed")
+    taken = {*runtime_aliases(), *(known for known in runtime_names() if _is_shipped(known))}
+    if name in taken:
+        raise UsageError(f"--name {name}: a runtime of that name ships; choose another")
+
+
+def _is_shipped(name: str) -> bool:
+    from medusa_sim.data import find
+
+    return find(FOLDER, f"{name}.toml") is None
+
+
+def runtime_path(data_folder: Path, name: str) -> Path:
+    """Where a runtime of the user's lies."""
+    return data_folder / FOLDER / f"{name}.toml"
+
+
+def write_runtime(data_folder: Path, fitted: FittedRuntime, inherits: str) -> Path:
+    """The file that was written. Raises OutputError where it cannot be."""
+    import tomlkit
+
+    path = runtime_path(data_folder, fitted.runtime.name)
+    make_folder(path.parent)
+    document = tomlkit.document()
+    document.add("inherits", inherits)
+    document.add("title", fitted.runtime.title)
+    engine = tomlkit.table()
+    for name, term in fitted.terms.items():
+        entry = tomlkit.inline_table()
+        entry.update(_values(term))
+        engine.add(name, entry)
+    document.add("engine", engine)
+    write_text(path, tomlkit.dumps(document))
+    return path
+
+
+def _values(term: Term) -> dict[str, Any]:
+    """What is not a default of a term."""
+    values: dict[str, Any] = {"value": term.value, "source": term.source}
+    if term.band:
+        values["band"] = term.band
+    if term.valid:
+        values["valid"] = term.valid
+    if term.heldout_error is not None:
+        values["heldout_error"] = term.heldout_error
+    return values

@@ -1,4 +1,7 @@
-"""A table of measured rows -> fitted kernels of every operator and dtype that it holds."""
+"""A table of measured rows -> fitted kernels of every operator and dtype that it holds.
+
+`write_kernel` writes one into a hardware TOML, and leaves everything else as it is.
+"""
 
 from __future__ import annotations
 
@@ -10,15 +13,15 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import msgspec
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.calibrate.attention import fit_unfused
 from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.store import write_tables
 from medusa_sim.calibrate.transfer import fit_linear
-from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.data import shipped_dir
-from medusa_sim.errors import DataError, OutputError, UsageError
+from medusa_sim.errors import DataError, OutputError, SpecError, UsageError
 from medusa_sim.latency.base import roofline_time_us
 from medusa_sim.latency.choice import NAME_MARK
 from medusa_sim.operators.columns import texts
@@ -28,12 +31,107 @@ from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Gemm, Operat
 from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of
 from medusa_sim.reading import SPEC_BYTES, named, read_text, read_toml
+from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Kernel
 from medusa_sim.writing import write_text
 
 if TYPE_CHECKING:
     import pandas as pd
+    from tomlkit.items import Array, InlineTable, Table
+
+
+_SIGNIFICANT_DIGITS = 6
+
+
+def write_kernel(path: Path, kernel_set: str, section: str, key: str, kernel: Kernel) -> None:
+    """One kernel, as `write_tables` puts several."""
+    write_tables(path, kernel_set, [(section, key, kernel)])
+
+
+def write_tables(path: Path, kernel_set: str, kernels: Sequence[tuple[str, str, Kernel]]) -> None:
+    """Put every kernel at `[kernels.<kernel_set>.<section>.<key>]` of the hardware TOML at `path`.
+
+    The section `unfused` is one kernel, without a key (give "").
+    Comments, order and every other table are kept; floats keep six significant digits. The file is
+    replaced in one step, so a reader sees the old or the new one. Raises SpecError where the file is
+    missing or is no TOML, OutputError where it cannot be written.
+    """
+    _write(
+        path,
+        [
+            ([name for name in ("kernels", kernel_set, section, key) if name], msgspec.to_builtins(kernel))
+            for section, key, kernel in kernels
+        ],
+    )
+
+
+def write_power(path: Path, fit: PowerFit) -> None:
+    """Put `fit` at `[power.fit]` of the hardware TOML at `path`, as `write_kernel` does; same errors."""
+    _write(path, [(["power", "fit"], msgspec.to_builtins(fit))])
+
+
+def _write(path: Path, entries: Sequence[tuple[list[str], dict[str, object]]]) -> None:
+    import tomlkit
+    from tomlkit.exceptions import TOMLKitError
+
+    text = read_text(path, SPEC_BYTES, "a hardware file")
+    try:
+        document = tomlkit.parse(text)
+    except TOMLKitError as error:
+        raise SpecError(f"{path}: cannot be read as a hardware file ({error}); give a TOML") from error
+    for (*parents, last), fields in entries:
+        table: Any = document  # tomlkit types an entry as Item or Container, which no caller can index
+        for name in parents:
+            if name not in table:
+                table[name] = tomlkit.table(is_super_table=True)
+            table = table[name]
+        table[last] = _table(fields)
+    write_text(path, tomlkit.dumps(document))
+
+
+def _table(fields: dict[str, object]) -> Table:
+    """Numbers and lists first, `fit` as a sub-table after them; empty texts and None are left out."""
+    import tomlkit
+
+    table = tomlkit.table()
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            continue
+        if value is not None and value != "":
+            table.add(name, _item(value))
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            table.add(name, _table(value))
+    return table
+
+
+def _item(value: object) -> object:
+    if isinstance(value, float):
+        return float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+    if isinstance(value, list | tuple):
+        return _array(list(value))
+    return value
+
+
+def _array(values: list[object]) -> Array:
+    """One line for numbers; one line per entry for tables."""
+    import tomlkit
+
+    array = tomlkit.array()
+    for value in values:
+        array.append(_inline(value) if isinstance(value, dict) else _item(value))
+    return array.multiline(any(isinstance(value, dict) for value in values))
+
+
+def _inline(fields: dict[str, object]) -> InlineTable:
+    import tomlkit
+
+    table = tomlkit.inline_table()
+    for name, value in fields.items():
+        table.add(name, _item(value))
+    return table
+
 
 _START_SET = "torch"
 SUSPECT_COLUMN = "suspect"

@@ -22,8 +22,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.fit import Limits, Rows, refined, require_rows, soft_cost, with_fit
-from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats
-from medusa_sim.calibrate.gemm_start import gemm_start
+from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
 from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.operator import Gemm

@@ -34,8 +34,12 @@ def calibrate_engine(
     import pandas as pd
 
     from medusa_sim.calibrate.engine_bench import Shape, read_bench
-    from medusa_sim.calibrate.engine_fit import fitted_runtime
-    from medusa_sim.calibrate.runtime_file import check_runtime_name, runtime_path, write_runtime
+    from medusa_sim.calibrate.engine_fit import (
+        check_runtime_name,
+        fitted_runtime,
+        runtime_path,
+        write_runtime,
+    )
     from medusa_sim.data import user_data_dir
     from medusa_sim.writing import check_new
 

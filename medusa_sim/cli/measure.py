@@ -161,11 +161,9 @@ def _measure_operators(
     from medusa_sim.data import user_data_dir
     from medusa_sim.latency.measured import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
-    from medusa_sim.measure.attention_kernel import attention_kernels
-    from medusa_sim.measure.clocks import raise_clocks, watch_clocks
-    from medusa_sim.measure.environment import environment, model_as_told
+    from medusa_sim.measure.environment import environment, model_as_told, raise_clocks, watch_clocks
     from medusa_sim.measure.kernels import DTYPES as DTYPE_OF
-    from medusa_sim.measure.kernels import Pool
+    from medusa_sim.measure.kernels import Pool, attention_kernels
     from medusa_sim.measure.record import begin, write_meta
     from medusa_sim.measure.session import measure_cases
     from medusa_sim.measure.shapes import cases

@@ -165,7 +165,7 @@ def measure_both(folder: Path, device: torch.device, dtype: str, given: dict[str
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.measurement import SCHEMA, Meta
     from medusa_sim.specs.models import load_model
-    from medusa_sim.validate.needed import step_operators
+    from medusa_sim.validate.operators import step_operators
     from medusa_sim.validate.steps import speedups_differ
 
     require_cpu(device)

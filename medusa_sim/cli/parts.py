@@ -86,8 +86,7 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
     unit: what the work counts as computed.
     """
     from medusa_sim.cli.progress import progress
-    from medusa_sim.parts.folder import PartFolder
-    from medusa_sim.parts.run import Shard, run_here
+    from medusa_sim.parts.folder import PartFolder, Shard, run_here
 
     assert place.folder is not None  # noqa: S101  # callers ask for parts
     shard = Shard() if place.shard is None else Shard.read(place.shard)

@@ -177,7 +177,7 @@ def _one_comparison(
 
 def _score_trees(vectors: Path, runs: Path, fail_above: float | None, output: Output) -> None:
     """Tokens per step of trees: every run in files, mean errors by kind at a terminal."""
-    from medusa_sim.validate.trees import error_summary, tree_comparison
+    from medusa_sim.validate.published import error_summary, tree_comparison
 
     comparison = tree_comparison(vectors, runs)
     summary = error_summary(comparison)
@@ -195,7 +195,7 @@ def _score_trees(vectors: Path, runs: Path, fail_above: float | None, output: Ou
 
 def _score_curves(path: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
     """Throughput ratios by batch beside what the engine must add to a step to explain them."""
-    from medusa_sim.validate.throughput import batch_curves
+    from medusa_sim.validate.published import batch_curves
 
     curves = batch_curves(path, data_dir=data_dir)
     output.rows(curves, "validate-batch-curves")

@@ -2,9 +2,12 @@
 
 Greedy and typical acceptance look at every node at once. Rejection walks from the root: at each node
 its drafted children are tried in order against the target's law there; if all fail, one token is
-drawn from what is left of it. The laws `target` and `draft` are fp64 (`draws.law`).
+drawn from what is left of it. The laws `target` and `draft` are fp64 (`law`).
 
 Only drafted nodes can be accepted: a node without a parent is padding and never counts.
+
+Random decisions of drafting and acceptance all go through one object, so that tests can enumerate them. Laws
+are fp64 on the CPU: acceptance must not be decided in half precision.
 """
 
 from __future__ import annotations
@@ -19,8 +22,54 @@ import torch
 from torch import Tensor
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.decoder.draws import Draws, law
 from medusa_sim.decoder.tree_attention import ancestor_mask
+
+
+def law(logits: Tensor, temperature: float) -> Tensor:
+    """softmax(logits / temperature) in fp64 on the CPU; the one-hot argmax at temperature 0.
+
+    logits: (..., vocab).
+    """
+    wide = logits.detach().to(device="cpu", dtype=torch.float64)
+    if temperature == 0.0:
+        return torch.zeros_like(wide).scatter_(-1, wide.argmax(-1, keepdim=True), 1.0)
+    # Shifted first: a tiny temperature must not make infinities of finite logits.
+    return torch.softmax((wide - wide.amax(-1, keepdim=True)) / temperature, dim=-1)
+
+
+class Draws:
+    """Random decisions of one sequence. Each sequence has its own, so a batch does not change its text."""
+
+    def __init__(self, seed: int) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+
+    def happens(self, probability: float) -> bool:
+        """True with that probability."""
+        return float(torch.rand((), dtype=torch.float64, generator=self.generator)) < probability
+
+    def token(self, p: Tensor) -> int:
+        """One token from the law p (vocab,)."""
+        return int(torch.multinomial(p, 1, generator=self.generator))
+
+    def tokens_with_replacement(self, laws: Tensor, count: int) -> Tensor:
+        """(rows, count) independent tokens from each row of laws (rows, vocab)."""
+        return torch.multinomial(laws, count, replacement=True, generator=self.generator)
+
+    def tokens_without_replacement(self, laws: Tensor, count: int) -> Tensor:
+        """(rows, count) distinct tokens in the order drawn (Gumbel top-k); -1 behind the support's end."""
+        keys = laws.log() + self.gumbel(laws.shape)
+        kept = min(count, laws.shape[-1])
+        top = keys.topk(kept, dim=-1)
+        tokens = torch.where(top.values.isfinite(), top.indices, torch.full_like(top.indices, -1))
+        padding = torch.full((*laws.shape[:-1], count - kept), -1, dtype=torch.long)
+        return torch.cat((tokens, padding), dim=-1)
+
+    def gumbel(self, shape: torch.Size) -> Tensor:
+        """Standard Gumbel variables, fp64."""
+        uniform = torch.rand(shape, dtype=torch.float64, generator=self.generator)
+        tiny = torch.finfo(torch.float64).tiny
+        return -(-uniform.clamp(min=tiny).log()).clamp(min=tiny).log()
+
 
 Rule = Literal["recursive", "multi-round", "k-seq"]
 EPSILON, DELTA = 0.09, 0.3

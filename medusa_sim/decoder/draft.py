@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.accept import Draft, Rule, draft_of
-from medusa_sim.decoder.draws import Draws, law
+from medusa_sim.decoder.accept import Draft, Draws, Rule, draft_of, law
 from medusa_sim.decoder.generate import Generation, prefill
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import UsageError

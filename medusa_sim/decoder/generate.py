@@ -22,15 +22,16 @@ from medusa_sim.decoder.accept import (
     DELTA,
     EPSILON,
     Draft,
+    Draws,
     TreeShape,
     Verdict,
     accept_by_rejection,
     accept_greedy,
     accept_typical,
+    law,
     typical_token,
 )
 from medusa_sim.decoder.cache import KVCache
-from medusa_sim.decoder.draws import Draws, law
 from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.step import Forward
 from medusa_sim.errors import UsageError

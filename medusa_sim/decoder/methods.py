@@ -15,10 +15,9 @@ from medusa_sim.acceptance.tree_file import read_tree
 from medusa_sim.decoder.accept import Rule
 from medusa_sim.decoder.checkpoint import Checkpoint
 from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
+from medusa_sim.decoder.drafters import Match, MedusaDrafter, NgramDrafter
 from medusa_sim.decoder.generate import Acceptance, Drafter, NoDrafter
-from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
-from medusa_sim.decoder.ngram import Match, NgramDrafter
 from medusa_sim.errors import SpecError, UsageError
 
 METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram")

@@ -16,8 +16,7 @@ from torch.nn import functional
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.fast_step import quick_step
-from medusa_sim.decoder.parts import Embedding, Linear, Part
-from medusa_sim.decoder.rotary import Rotations, rotate
+from medusa_sim.decoder.parts import Embedding, Linear, Part, Rotations, rotate
 from medusa_sim.decoder.step import NewTokens, Step, cached_step, causal_step
 
 

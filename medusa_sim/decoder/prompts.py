@@ -1,17 +1,113 @@
-"""From what a user typed to the tokens that a model continues."""
+"""From what a user typed to the tokens that a model continues.
+
+A chat model sees prompts as it was trained to: by the template in its tokenizer_config.json. Tokens are those
+of its tokenizer.json, or of a byte-level BPE trained on given text.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, NoReturn
 
 import torch
-from tokenizers import Tokenizer
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from torch import Tensor
 
-from medusa_sim.decoder.chat import chat_prompt
-from medusa_sim.decoder.tokenizer import decode, encode
+from medusa_sim.errors import SpecError
+from medusa_sim.reading import SPEC_BYTES, TABLE_BYTES, read_json, read_text
+
+
+def chat_prompt(directory: Path, text: str) -> str:
+    """`text` as the user's one message, with the opening of the answer; special tokens are in the string.
+
+    Reads `chat_template.jinja`, or `chat_template` of tokenizer_config.json (the one named `default`
+    where there are several). Raises SpecError (one line) where there is none or it cannot be rendered.
+    """
+    from jinja2 import TemplateError
+    from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+    path = directory / "tokenizer_config.json"
+    config = _object(path)
+    template = config.get("chat_template")
+    alone = directory / "chat_template.jinja"
+    if alone.is_file():
+        template = read_text(alone, SPEC_BYTES, "a template")
+    if isinstance(template, list):
+        template = next((t.get("template") for t in template if t.get("name") == "default"), None)
+    if not isinstance(template, str):
+        raise SpecError(f"{path}: no chat_template; leave --chat out, or give a checkpoint with one")
+
+    def refuse(message: str) -> NoReturn:
+        raise TemplateError(message)
+
+    environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    environment.globals["raise_exception"] = refuse
+    special = {
+        name: _token(config.get(name)) for name in ("bos_token", "eos_token", "unk_token", "pad_token")
+    }
+    messages = [{"role": "user", "content": text}]
+    try:
+        rendered: str = environment.from_string(template).render(
+            messages=messages, add_generation_prompt=True, **special
+        )
+    except (TemplateError, TypeError, ValueError) as error:
+        raise SpecError(f"{path}: chat_template cannot be rendered ({error})") from None
+    return rendered
+
+
+def _token(value: object) -> str:
+    content = value.get("content") if isinstance(value, dict) else value
+    return content if isinstance(content, str) else ""
+
+
+def _object(path: Path) -> dict[str, Any]:
+    found = read_json(path, TABLE_BYTES, "a JSON file") if path.exists() else {}
+    return found if isinstance(found, dict) else {}
+
+
+END_OF_TEXT = "<|endoftext|>"
+
+
+def train_tokenizer(texts: Iterable[str], *, vocab: int) -> Tokenizer:
+    """Byte-level BPE of `vocab` tokens; token 0 is the end of text. Any text can be encoded."""
+    tokenizer = Tokenizer(models.BPE())
+    # Runs of spaces stay whole: indentation is most of what Python source repeats.
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def load_tokenizer(directory: Path | str) -> Tokenizer:
+    """The tokenizer.json of a checkpoint folder. Raises SpecError if it is missing or malformed."""
+    path = Path(directory) / "tokenizer.json"
+    if not path.is_file():
+        raise SpecError(f"{path}: no such file; the checkpoint has no tokenizer")
+    try:
+        return Tokenizer.from_file(str(path))
+    except Exception as error:  # tokenizers raises bare Exception
+        raise SpecError(f"{path}: not a tokenizer file ({str(error).splitlines()[0]})") from None
+
+
+def encode(tokenizer: Tokenizer, text: str, *, special_tokens: bool = True) -> list[int]:
+    """Token ids of `text`, with what the tokenizer puts around a text (a begin-of-text token, say)."""
+    ids: list[int] = tokenizer.encode(text, add_special_tokens=special_tokens).ids
+    return ids
+
+
+def decode(tokenizer: Tokenizer, tokens: Sequence[int]) -> str:
+    """Text of token ids; the end-of-text token is left out."""
+    text: str = tokenizer.decode(list(tokens), skip_special_tokens=True)
+    return text
+
 
 _WORD_STARTS = ("\u0120", "\u2581")
 """How byte-level and sentence-piece vocabularies write the space that begins a word."""

@@ -12,8 +12,8 @@ from tokenizers import Tokenizer
 
 from medusa_sim.data import find
 from medusa_sim.decoder.checkpoint import DTYPES, Checkpoint, load_checkpoint
-from medusa_sim.decoder.comparison import BesidePlain, compare
 from medusa_sim.decoder.config import read_config
+from medusa_sim.decoder.drafters import Match
 from medusa_sim.decoder.fast_step import FORWARDS
 from medusa_sim.decoder.generate import Acceptance, GenerationRun, GenerationSettings
 from medusa_sim.decoder.methods import (
@@ -26,10 +26,8 @@ from medusa_sim.decoder.methods import (
     profile_of,
 )
 from medusa_sim.decoder.model import Llama
-from medusa_sim.decoder.ngram import Match
-from medusa_sim.decoder.prompts import Prompt, first_allowed, read_prompt
-from medusa_sim.decoder.sizing import Sizing, sizing
-from medusa_sim.decoder.tokenizer import load_tokenizer
+from medusa_sim.decoder.prompts import Prompt, first_allowed, load_tokenizer, read_prompt
+from medusa_sim.decoder.trials import BesidePlain, Sizing, compare, sizing
 from medusa_sim.errors import SpecError, UsageError
 
 SHARED_FROM_HIDDEN = 1024

@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
-from medusa_sim.decoder.rotary import Rotations
+from medusa_sim.decoder.parts import Rotations
 from medusa_sim.decoder.tree_attention import attend, attention_mask, mask_bias
 
 Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]

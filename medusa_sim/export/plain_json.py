@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from medusa_sim.export.names import Versions
 from medusa_sim.export.settings import EngineSettings
-from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 

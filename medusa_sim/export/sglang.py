@@ -17,8 +17,8 @@ from typing import cast
 
 import msgspec
 
-from medusa_sim.export.chains import ChainPlan, chain_plan, graph_sizes
-from medusa_sim.export.names import engine_method
+from medusa_sim.export.chains import ChainPlan, TreeShape, best_tree, chain_plan, graph_sizes, tree_notes
+from medusa_sim.export.names import Versions, engine_method
 from medusa_sim.export.schemas import BLOCKS, SglangAlgorithm, SglangFlags, SglangSlot
 from medusa_sim.export.settings import (
     EngineSettings,
@@ -29,8 +29,6 @@ from medusa_sim.export.settings import (
     too_small,
     tree_note,
 )
-from medusa_sim.export.trees import TreeShape, best_tree, tree_notes
-from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommendation import Recommendation
 
 ENGINE = "sglang"

@@ -13,8 +13,16 @@ import json
 from collections.abc import Iterator
 from typing import cast
 
-from medusa_sim.export.chains import ChainPlan, chain_plan, graph_sizes, idle_cost
-from medusa_sim.export.names import engine_method
+from medusa_sim.export.chains import (
+    ChainPlan,
+    TreeShape,
+    best_tree,
+    chain_plan,
+    graph_sizes,
+    idle_cost,
+    tree_notes,
+)
+from medusa_sim.export.names import Versions, engine_method
 from medusa_sim.export.schemas import TensorrtDecoding, TensorrtSpeculativeConfig
 from medusa_sim.export.settings import (
     EngineSettings,
@@ -25,8 +33,6 @@ from medusa_sim.export.settings import (
     too_small,
     tree_note,
 )
-from medusa_sim.export.trees import TreeShape, best_tree, tree_notes
-from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommendation import Recommendation
 
 ENGINE = "tensorrt-llm"

@@ -11,7 +11,7 @@ from __future__ import annotations
 import shlex
 
 from medusa_sim.export.chains import chain_plan
-from medusa_sim.export.names import engine_method
+from medusa_sim.export.names import Versions, engine_method
 from medusa_sim.export.settings import (
     EngineSettings,
     length_note,
@@ -20,7 +20,6 @@ from medusa_sim.export.settings import (
     tier_notes,
     tree_note,
 )
-from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommendation import Recommendation
 
 ENGINE = "tgi"

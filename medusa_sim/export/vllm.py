@@ -15,7 +15,7 @@ from typing import cast
 import msgspec
 
 from medusa_sim.export.chains import ChainPlan, chain_plan, graph_sizes, idle_cost
-from medusa_sim.export.names import engine_method
+from medusa_sim.export.names import Versions, engine_method
 from medusa_sim.export.schemas import VllmMethod, VllmSpeculativeConfig
 from medusa_sim.export.settings import (
     EngineSettings,
@@ -26,7 +26,6 @@ from medusa_sim.export.settings import (
     too_small,
     tree_note,
 )
-from medusa_sim.export.versions import Versions
 from medusa_sim.plan.recommendation import Recommendation
 
 ENGINE = "vllm"

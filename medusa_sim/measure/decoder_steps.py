@@ -25,21 +25,19 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.accept import Draft, Verdict, accept_greedy
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig, config_from_hf, read_config
+from medusa_sim.decoder.drafters import MedusaDrafter
 from medusa_sim.decoder.fast_step import graphed_forward
 from medusa_sim.decoder.generate import BatchDecoder, Generation, NoDrafter, eager_forward
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
-from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.step import Forward
 from medusa_sim.errors import UsageError
 from medusa_sim.measure import hardware
-from medusa_sim.measure.attention_kernel import attention_kernels
 from medusa_sim.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
-from medusa_sim.measure.clocks import raise_clocks, watch_clocks
-from medusa_sim.measure.environment import environment
-from medusa_sim.measure.graphs import synchronise
-from medusa_sim.measure.kernels import DTYPES
+from medusa_sim.measure.environment import environment, raise_clocks, watch_clocks
+from medusa_sim.measure.kernels import DTYPES, attention_kernels
 from medusa_sim.measure.spread import Timing, timing_of
+from medusa_sim.measure.timing import synchronise
 from medusa_sim.specs.models import load_model
 from medusa_sim.units import GIGA, US_PER_S
 

@@ -1,17 +1,26 @@
 """What a measurement depends on beside the shape: the device, its clocks, the software, the day.
 
-Stored beside the rows, so that a profile is only compared with the device that it was recorded on.
+Stored beside the rows, so that a profile is only compared with the device that it was recorded on. A GPU's
+clocks are raised before a measurement, and watched while it runs.
 """
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import os
 import platform
 import re
+import statistics
 import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
+
+import torch
 
 import medusa_sim
 from medusa_sim.errors import UsageError
@@ -20,6 +29,7 @@ from medusa_sim.units import KILO, MEGA
 
 if TYPE_CHECKING:
     import torch
+
 
 CLOCK_TOLERANCE = 0.05
 """Share by which clocks may differ before two runs count as different devices."""
@@ -133,10 +143,10 @@ def differences(first: Environment, second: Environment) -> list[str]:
     """Why times of one say nothing about the other: name, device, threads of a CPU, clocks."""
     found = []
     fields = ["name", "device", "kind", "units"] + (["threads"] if first.kind == "cpu" else [])
-    for field in fields:
-        one, other = getattr(first, field), getattr(second, field)
+    for name in fields:
+        one, other = getattr(first, name), getattr(second, name)
         if one != other:
-            found.append(f"{field} {one!r} and {other!r}")
+            found.append(f"{name} {one!r} and {other!r}")
     for domain in sorted(first.clocks_mhz.keys() & second.clocks_mhz.keys()):
         one, other = first.clocks_mhz[domain], second.clocks_mhz[domain]
         if abs(one - other) > CLOCK_TOLERANCE * max(one, other):
@@ -231,3 +241,91 @@ def _output(command: list[str]) -> str:
     except (OSError, subprocess.TimeoutExpired):
         return ""
     return done.stdout.strip() if done.returncode == 0 else ""
+
+
+_WARM_UP_S = 1.0
+_WARM_UP_SIZE = 4096
+_EVERY_MS = 500
+_STOP_S = 5.0
+DOMAINS = {"sm": "clocks.sm", "memory": "clocks.mem"}
+
+
+def raise_clocks(device: torch.device, seconds: float = _WARM_UP_S) -> None:
+    """Products for a second: an idle GPU runs at a fifth of its clock. Nothing on a CPU."""
+    if device.type != "cuda":
+        return
+    square = torch.ones(_WARM_UP_SIZE, _WARM_UP_SIZE, dtype=torch.float16, device=device)
+    began = time.perf_counter()
+    while time.perf_counter() - began < seconds:
+        for _ in range(10):
+            square @ square
+        torch.cuda.synchronize(device)
+
+
+@dataclass(slots=True)
+class Clocks:
+    """What was seen, MHz, by domain."""
+
+    seen: dict[str, list[float]] = field(default_factory=lambda: {domain: [] for domain in DOMAINS})
+
+    def add(self, line: str) -> None:
+        """One line of nvidia-smi; those that hold no numbers are passed over."""
+        cells = line.split(",")
+        with contextlib.suppress(ValueError):
+            values = [float(cell) for cell in cells]
+            for domain, value in zip(DOMAINS, values, strict=True):
+                self.seen[domain].append(value)
+
+    @property
+    def summary(self) -> dict[str, float]:
+        """Lowest, median and highest of each domain; empty where nothing was seen."""
+        found: dict[str, float] = {}
+        for domain, values in self.seen.items():
+            if values:
+                found |= {
+                    f"{domain}_lowest": min(values),
+                    f"{domain}_median": statistics.median(values),
+                    f"{domain}_highest": max(values),
+                }
+        return found
+
+
+@contextlib.contextmanager
+def watch_clocks(device: torch.device) -> Iterator[Clocks]:
+    """The clocks of a CUDA device while the block runs; nothing is seen on a CPU or without nvidia-smi."""
+    clocks = Clocks()
+    process = _watched(device) if device.type == "cuda" else None
+    if process is None:
+        yield clocks
+        return
+    reader = threading.Thread(target=_read, args=(process.stdout, clocks), daemon=True)
+    reader.start()
+    try:
+        yield clocks
+    finally:
+        process.terminate()
+        reader.join(_STOP_S)
+        process.wait(_STOP_S)
+
+
+def _read(lines: IO[str], clocks: Clocks) -> None:
+    with lines:
+        for line in lines:
+            clocks.add(line)
+
+
+def _watched(device: torch.device) -> subprocess.Popen[str] | None:
+    uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
+    if not uuid:
+        return None
+    given = uuid if uuid.startswith("GPU-") else f"GPU-{uuid}"
+    command = [
+        *("nvidia-smi", f"--id={given}", f"--query-gpu={','.join(DOMAINS.values())}"),
+        *("--format=csv,noheader,nounits", f"--loop-ms={_EVERY_MS}"),
+    ]
+    try:
+        return subprocess.Popen(  # noqa: S603  # a fixed command without a shell
+            command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        )
+    except OSError:
+        return None

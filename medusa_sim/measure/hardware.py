@@ -11,8 +11,8 @@ import torch
 
 from medusa_sim.data import find
 from medusa_sim.errors import OutputError
-from medusa_sim.measure.graphs import capture_calls, synchronise
 from medusa_sim.measure.kernels import DTYPES, Call
+from medusa_sim.measure.timing import capture_calls, synchronise
 from medusa_sim.specs.gpu import HARDWARE, load_gpu
 from medusa_sim.specs.measurement import SCHEMA, Environment, Rates
 from medusa_sim.units import US_PER_S

@@ -16,12 +16,13 @@ from functools import partial
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.attention import SDPBackend
 
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.fast_step import prefix_and_tree
 from medusa_sim.decoder.model import RMSNorm
-from medusa_sim.decoder.rotary import rotate
+from medusa_sim.decoder.parts import rotate
 from medusa_sim.decoder.tree_attention import attend, attention_mask, mask_bias
 from medusa_sim.measure.shapes import Case
 from medusa_sim.operators.operator import ATTENTION_KINDS
@@ -241,3 +242,23 @@ CALLS: dict[str, Callable[[Case, torch.dtype, Pool], list[Call]]] = {
     "next_token": _next_token,
 }
 """How each kind of operator is launched."""
+
+
+_KEYS, _QUERIES = 64, 16
+
+
+def attention_kernels(
+    device: torch.device, dtype: torch.dtype, *, heads: int, kv_heads: int, head_dim: int, splits: bool
+) -> dict[str, str]:
+    """Kernel of a plain step and of a tree's, as torch chooses them; `splits` as `Llama.splits_attention`."""
+    group = heads // kv_heads
+
+    def chosen(query_tokens: int, *, masked: bool) -> str:
+        rows = group * query_tokens
+        q = torch.empty(1, kv_heads, rows, head_dim, dtype=dtype, device=device)
+        keys = torch.empty(1, kv_heads, _KEYS, head_dim, dtype=dtype, device=device)
+        mask = torch.zeros(1, 1, rows, _KEYS, dtype=dtype, device=device) if masked else None
+        return str(SDPBackend(torch._fused_sdp_choice(q, keys, keys, mask)).name).lower()
+
+    tree = f"{chosen(_QUERIES, masked=False)} over the prefix, products over the tree" if splits else ""
+    return {"plain": chosen(1, masked=False), "tree": tree or chosen(_QUERIES, masked=True)}

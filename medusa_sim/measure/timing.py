@@ -1,4 +1,7 @@
-"""Times a kernel on a device: warm-up, rotating operands, samples long enough for the clock."""
+"""Times a kernel on a device: warm-up, rotating operands, samples long enough for the clock.
+
+On a GPU: its work as one CUDA graph, and device time between two events.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +10,72 @@ import ctypes
 import itertools
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from functools import partial
+from itertools import islice
+from typing import Any, Protocol
 
 import torch
 
-from medusa_sim.measure.graphs import capture_calls, device_us
+from medusa_sim.decoder.fast_step import capture
 from medusa_sim.measure.kernels import MOST_COPIES, Call, Pool, calls
 from medusa_sim.measure.shapes import Case
 from medusa_sim.measure.spread import Timing, timing_of
-from medusa_sim.units import US_PER_S
+from medusa_sim.units import US_PER_MS, US_PER_S
+
+_WARM_UP_CALLS = 3
+_SPIN_CYCLES = 400_000
+"""Some 200 us of a kernel that only waits: the host queues events and graph behind it meanwhile, so that no
+launch lies between the events."""
+
+
+def capture_calls(
+    work: Sequence[Callable[[], object]], device: torch.device, *, results: int = 0, pool: Any = None
+) -> Callable[[], None]:
+    """All calls as one CUDA graph, to be replayed.
+
+    results: so many are held while the next calls run, so that each is written where a step would write it
+    and not over the one before. pool: as `capture` takes it.
+    """
+    held: deque[object] = deque(maxlen=results)
+
+    def once() -> None:
+        for call in work:
+            held.append(call())
+
+    def few() -> None:
+        for call in islice(work, _WARM_UP_CALLS):
+            call()
+
+    graph, _ = capture(once, device, warm_up=few, pool=pool)
+    return partial(_replay, graph, tuple(work))
+
+
+def _replay(graph: torch.cuda.CUDAGraph, work: Sequence[object]) -> None:
+    """`work` is held, since it owns the operands that the graph reads."""
+    del work
+    graph.replay()
+
+
+def device_us(work: Callable[[], object], device: torch.device) -> float:
+    """Microseconds of a CUDA device between two events around the work."""
+    with torch.cuda.device(device):
+        started = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]  # torch leaves it untyped
+        ended = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        torch.cuda._sleep(_SPIN_CYCLES)  # type: ignore[no-untyped-call]
+        started.record()
+        work()
+        ended.record()
+        ended.synchronize()
+    return US_PER_MS * float(started.elapsed_time(ended))
+
+
+def synchronise(device: torch.device) -> None:
+    """Wait until a CUDA device has done what it was given."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 """Options of mallopt(3)."""

@@ -14,16 +14,22 @@ import torch
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.errors import UsageError
-from medusa_sim.measure.attention_kernel import attention_kernels
 from medusa_sim.measure.cells import StepMeta, StepRow, write_config, write_steps
 from medusa_sim.measure.decoder_steps import ACCEPTED, Step, StepGrid, Tell, random_weights, step_us, steps_of
-from medusa_sim.measure.kernels import DTYPES, Pool
+from medusa_sim.measure.kernels import DTYPES, Pool, attention_kernels
 from medusa_sim.measure.record import Recorder
 from medusa_sim.measure.session import FastestLayers
 from medusa_sim.measure.shapes import Case
-from medusa_sim.measure.spread import settled_timing, timing_of
+from medusa_sim.measure.spread import (
+    ReferenceKernel,
+    Turns,
+    Visit,
+    settled_timing,
+    step_clock,
+    take_turns,
+    timing_of,
+)
 from medusa_sim.measure.timing import CpuBench
-from medusa_sim.measure.turns import ReferenceKernel, Turns, Visit, step_clock, take_turns
 from medusa_sim.specs.measurement import Environment
 
 STEADY = 0.01

@@ -1,23 +1,49 @@
-"""Parts computed by workers of dask.distributed: they write them themselves, row counts alone come back."""
+"""Parts computed by workers of dask.distributed: they write them themselves, row counts alone come back.
+
+A worker makes the work again from its description (`work_of`).
+"""
 
 from __future__ import annotations
 
 import contextlib
+import json
 import logging
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim import __version__
-from medusa_sim.errors import OutputError, UsageError
-from medusa_sim.parts.folder import PartFolder
-from medusa_sim.parts.registry import work_of
-from medusa_sim.parts.run import Advance, Done, Shard, open_parts
-from medusa_sim.parts.work import Work
+from medusa_sim.errors import OutputError, UsageError, unknown_name
+from medusa_sim.parts.folder import Advance, Done, PartFolder, Shard, open_parts
+from medusa_sim.parts.load_parts import LoadParts
+from medusa_sim.parts.sweep_parts import SweepParts
+from medusa_sim.parts.work import Description, Work
 
 if TYPE_CHECKING:
     from distributed import Client
+
+
+def work_of(description: Description) -> Work:
+    """The work of a description; the same object for the same description, with what it has loaded.
+
+    Raises UsageError for a kind that nobody knows, and what the work itself raises.
+    """
+    return _work(json.dumps(description, sort_keys=True))
+
+
+@lru_cache(maxsize=4)
+def _work(text: str) -> Work:
+    description = json.loads(text)
+    match description.get("kind"):
+        case "sweep":
+            return SweepParts.made_from(description)
+        case "load":
+            return LoadParts.made_from(description)
+        case kind:
+            raise UsageError(unknown_name("kind of work", str(kind), ("sweep", "load")))
+
 
 ANSWER_S = 10.0
 """Longest wait for a scheduler to answer, and for the first of its workers."""

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim import __version__
 from medusa_sim.load.question import answered, load_test
 from medusa_sim.load.simulate import LoadTest
-from medusa_sim.parts.cases import Case, Frozen, case_of, digests, frozen, plain, scenario_of
-from medusa_sim.parts.work import Description
+from medusa_sim.parts.work import Case, Description, Frozen, case_of, digests, frozen, plain, scenario_of
 from medusa_sim.plan.scenario import Scenario
 
 if TYPE_CHECKING:

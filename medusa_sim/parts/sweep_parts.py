@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim import __version__
-from medusa_sim.parts.cases import Case, case_of, digests, frozen, scenario_of
-from medusa_sim.parts.work import Description
+from medusa_sim.parts.work import Case, Description, case_of, digests, frozen, scenario_of
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import Slices, SweepTable, sweep
 from medusa_sim.step.grid import Grid

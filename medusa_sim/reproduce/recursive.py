@@ -1,17 +1,27 @@
-"""Figures of the recursive speculative decoding paper (arXiv 2402.14160), predicted beside published."""
+"""Figures of the recursive speculative decoding paper (arXiv 2402.14160), predicted beside published.
+
+Its Figures 4 and 5 are block efficiencies of (target, draft, task) pairs.
+"""
 
 from __future__ import annotations
 
 import functools
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Hashable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from medusa_sim.data import DataDir
-from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.acceptance.draft_model.contexts import ContextFamily
+from medusa_sim.acceptance.draft_model.predict import METHODS, block_efficiency, fitted_ease, parsed_shape
+from medusa_sim.data import DataDir, find
+from medusa_sim.errors import DataError, SpecError
+from medusa_sim.reading import read_csv_table
+from medusa_sim.reproduce.published import Reproduction
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 PAPER = "Recursive Speculative Decoding, arXiv 2402.14160"
 BERNOULLI_DRAFTS = (0.1, 0.3, 0.5, 0.7, 0.9)
@@ -62,8 +72,6 @@ def rsd_figure5(data_dir: DataDir = None) -> Reproduction:
 @functools.lru_cache(maxsize=1)
 def _comparison() -> pd.DataFrame:
     """Every row of the paper's table, predicted once: both figures and their scores are read off it."""
-    from medusa_sim.reproduce.rsd_pairs import pair_comparison, published_table
-
     return pair_comparison(published_table())
 
 
@@ -72,8 +80,6 @@ def _block_efficiencies(figure: Literal[4, 5], data_dir: DataDir) -> Reproductio
 
     Each (target, draft, task) is predicted from its own chains of length 2 to 5 alone.
     """
-    from medusa_sim.reproduce.rsd_pairs import figure_rows
-
     del data_dir
     frame = figure_rows(_comparison(), figure).rename(
         columns={"published": "published_block_efficiency", "predicted": "predicted_block_efficiency"}
@@ -90,3 +96,130 @@ def _block_efficiencies(figure: Literal[4, 5], data_dir: DataDir) -> Reproductio
         ),
         frame=frame,
     )
+
+
+FOLDER = "profiles/acceptance/rsd"
+COLUMNS = ("target", "draft", "task", "experiment", "decoder", "spec", "block_efficiency", "draft_ratio")
+OBSERVED_LENGTH_MAX = 5
+"""SD rows up to this length are what a prediction may see."""
+
+MISREAD_SPECS = {
+    "112-1-1-1-1": "12-1-1-1-1",
+    "25-1-1-1": "5-1-1-1",
+    "26-1-1-1-1": "6-1-1-1-1",
+    "25-1-1-1-1-1": "5-1-1-1-1-1",
+}
+"""Specs of the table that carry a digit of the row above. Appendix C.3 of the paper lists every tree
+that was run, and the right-hand ones are in it."""
+
+
+def published_table() -> Path:
+    """The shipped copy of the paper's tables. SpecError when the installation lacks it."""
+    return _shipped("block_efficiency.csv")
+
+
+def own_pair_table() -> Path:
+    """The same of the shipped checkpoints (`benchmarks/own_pair.py`). SpecError where it is missing."""
+    return _shipped("own_pair.csv")
+
+
+def _shipped(name: str) -> Path:
+    path = find(FOLDER, name)
+    if path is None:
+        raise SpecError(f"{FOLDER}/{name} is missing; install medusa-sim again")
+    return path
+
+
+def read_block_efficiencies(path: Path) -> pd.DataFrame:
+    """The table with one row per (target, draft, task, decoder, spec), autoregressive rows left out.
+
+    Adds `pair` ("target / draft / task") and `experiments` ("length", "budget" or "budget length", where
+    the row was printed); misread specs are mended.
+
+    Raises:
+        DataError: missing columns, an unknown decoder, or no row.
+    """
+    frame = read_csv_table(path, COLUMNS, dtype={"spec": str})
+    frame = frame[frame["decoder"] != "AR"].copy()
+    frame["spec"] = frame["spec"].replace(MISREAD_SPECS)
+    frame["pair"] = frame["target"] + " / " + frame["draft"] + " / " + frame["task"]
+    same = ["pair", "decoder", "spec"]
+    printed = frame.groupby(same)["experiment"].agg(lambda names: " ".join(sorted(set(names))))
+    frame = frame.drop_duplicates(same).merge(printed.rename("experiments").reset_index(), on=same)
+    if frame.empty or not set(frame["decoder"]) <= set(METHODS):
+        raise DataError(f"{path}: decoders {', '.join(METHODS)} are known, and at least one row is needed")
+    return frame.reset_index(drop=True)
+
+
+def mbsu(efficiency: float, draft_length: int, draft_ratio: float) -> float:
+    """Memory-bound speed-up: efficiency / (L r + 1), r = draft size / target size (RSD appendix C.2).
+
+    The paper's text gives r upside down (target / draft); its tables use draft / target.
+    """
+    return efficiency / (draft_length * draft_ratio + 1.0)
+
+
+def pair_comparison(
+    path: Path, family: ContextFamily | None = None, also: tuple[str, str] | None = None
+) -> pd.DataFrame:
+    """Predicted beside published for every row, each pair from its own SD rows of length 2..5 alone.
+
+    also: decoder and spec of one tree that is observed too.
+
+    Columns: pair, decoder, spec, experiments, length, budget (draft tokens a step may process), group
+    (`observed`, `long chain` or the decoder), published, predicted, error (predicted / published - 1),
+    published_mbsu, predicted_mbsu.
+    """
+    import pandas as pd
+
+    rows: list[dict[str, object]] = []
+    for pair, group in read_block_efficiencies(path).groupby("pair", sort=True):
+        published: list[dict[Hashable, Any]] = group.to_dict("records")
+        shapes = [parsed_shape(row["decoder"], row["spec"]) for row in published]
+        tree = None if also is None else parsed_shape(*also)
+        seen = [
+            (shape.method == "SD" and 2 <= shape.length <= OBSERVED_LENGTH_MAX) or shape == tree
+            for shape in shapes
+        ]
+        process = fitted_ease(
+            [
+                (shape, float(row["block_efficiency"]))
+                for row, shape, given in zip(published, shapes, seen, strict=True)
+                if given
+            ],
+            family,
+        )
+        for row, shape, given in zip(published, shapes, seen, strict=True):
+            measured, predicted = float(row["block_efficiency"]), block_efficiency(shape, process)
+            ratio = float(row["draft_ratio"])
+            unseen = "long chain" if shape.method == "SD" else shape.method
+            rows.append(
+                {
+                    "pair": pair,
+                    "decoder": shape.method,
+                    "spec": row["spec"],
+                    "experiments": row["experiments"],
+                    "length": shape.length,
+                    "budget": shape.candidates - 1,
+                    "group": "observed" if given else unseen,
+                    "published": measured,
+                    "predicted": predicted,
+                    "error": predicted / measured - 1.0,
+                    "published_mbsu": mbsu(measured, shape.length, ratio),
+                    "predicted_mbsu": mbsu(predicted, shape.length, ratio),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def figure_rows(comparison: pd.DataFrame, figure: Literal[4, 5]) -> pd.DataFrame:
+    """The RSD paper's Figure 4 (by draft length) or 5 (by target budget): the best tree of each method.
+
+    Columns: pair, decoder, draft_length or budget, then published and predicted block efficiency and
+    MBSU, each the largest over the trees of appendix C.3 that the table gives.
+    """
+    experiment, axis = {4: ("length", "length"), 5: ("budget", "budget")}[figure]
+    rows = comparison[comparison["experiments"].str.contains(experiment)]
+    values = ["published", "predicted", "published_mbsu", "predicted_mbsu"]
+    best = rows.groupby(["pair", axis, "decoder"], as_index=False)[values].max()
+    return best.rename(columns={"length": "draft_length"})

@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from medusa_sim.data import DataDir
-from medusa_sim.reproduce.kernels import PAPER_SET, paper_latency, paper_roof
-from medusa_sim.reproduce.published import BATCHES, SEQ_LENS
+from medusa_sim.reproduce.published import (
+    BATCHES,
+    PAPER_SET,
+    SEQ_LENS,
+    Reproduction,
+    paper_latency,
+    paper_roof,
+)
 from medusa_sim.reproduce.tables import table6, table7, table8
-from medusa_sim.reproduce.target import Reproduction
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime

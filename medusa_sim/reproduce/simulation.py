@@ -11,8 +11,15 @@ from medusa_sim.data import DataDir
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import BASELINES, FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN, Baseline
 from medusa_sim.plan.surface import at_counts, price
-from medusa_sim.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, SEQ_LENS, cited, read_published
-from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.reproduce.published import (
+    BATCHES,
+    CANDIDATES,
+    PAPER_GPU,
+    SEQ_LENS,
+    Reproduction,
+    cited,
+    read_published,
+)
 from medusa_sim.step.step import decode_step
 from medusa_sim.step.workload import Part
 

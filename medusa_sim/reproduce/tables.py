@@ -9,9 +9,14 @@ import numpy as np
 from medusa_sim.data import DataDir
 from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.operators.table import check_rows, operators_of
-from medusa_sim.reproduce.kernels import PAPER_SET
-from medusa_sim.reproduce.published import BATCHES, CANDIDATES, PAPER_GPU, operator_table
-from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.reproduce.published import (
+    BATCHES,
+    CANDIDATES,
+    PAPER_GPU,
+    PAPER_SET,
+    Reproduction,
+    operator_table,
+)
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.rows import predicted_rows

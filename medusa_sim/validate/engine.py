@@ -20,8 +20,13 @@ from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.engine import drafting_us, host_us
 from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, disagreement
-from medusa_sim.validate.engine_kernels import EngineKernels
-from medusa_sim.validate.engine_record import Accepted, EngineRecord, EngineStep, read_engine_record
+from medusa_sim.validate.engine_record import (
+    Accepted,
+    EngineKernels,
+    EngineRecord,
+    EngineStep,
+    read_engine_record,
+)
 
 FIT_BATCHES = (1, 64)
 FIT_DRAFTS = 3

@@ -1,10 +1,14 @@
-"""Predicted against measured: errors by operator, dtype and size, and what a wrong choice of count costs."""
+"""Predicted against measured: errors by operator, dtype and size, and what a wrong choice of count costs.
+
+`step_operators` gives the operators that steps of the decoder are made of: what to measure.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -12,18 +16,22 @@ import numpy.typing as npt
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.calibrate.scores import choice_regret, growth_mape, mape, ratio_mape
+from medusa_sim.calibrate.fit import choice_regret, growth_mape, mape, ratio_mape
 from medusa_sim.data import DataDir
+from medusa_sim.latency.base import Bound, OperatorTime, Source
 from medusa_sim.latency.by_name import Fallback, LatencyName
 from medusa_sim.operators.columns import texts
-from medusa_sim.operators.operator import Attention, Operator
+from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.rows import CHOSEN_COLUMN, predicted_rows
+from medusa_sim.validate.steps import MASK, decoder_step
 
 if TYPE_CHECKING:
     import pandas as pd
+
 
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
@@ -267,3 +275,44 @@ def _model_regret(model: str, rows: pd.DataFrame, acceptance: AcceptanceProfile)
             always_64=float(np.mean(always)) if always else float("nan"),
         )
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A latency model that remembers what it was asked, and takes no time."""
+
+    gpu: Gpu
+    operators: list[Operator] = field(default_factory=list)
+    name: str = "asked"
+
+    def time(self, operator: Operator) -> OperatorTime:
+        self.operators.append(operator)
+        nothing = np.zeros(np.broadcast_shapes(*(np.shape(size) for size in operator.columns.values())))
+        return OperatorTime(
+            time_us=nothing,
+            low_us=nothing,
+            high_us=nothing,
+            bound=np.full(nothing.shape, Bound.MEMORY, dtype=np.int8),
+            source=np.full(nothing.shape, Source.MEASURED, dtype=np.int8),
+        )
+
+
+def step_operators(
+    model: Model, gpu: Gpu, cells: Iterable[tuple[int, int, int]], seq_len: int
+) -> list[Gemm | Elementwise | Attention]:
+    """Each operator of the steps once, sizes whole numbers. cells: (batch, candidates, depth of the tree).
+
+    The mask is left out: it is no operator of an engine, and passes of any width tell its time.
+    """
+    asked = _Asked(gpu)
+    for batch, candidates, depth in cells:
+        decoder_step(model, asked, batch, seq_len, candidates, depth)
+    found: dict[tuple[object, ...], Gemm | Elementwise | Attention] = {}
+    for operator in asked.operators:
+        if operator.name == MASK or not isinstance(operator, Gemm | Elementwise | Attention):
+            continue  # the decoder has no other kinds
+        whole = operator.with_columns(**{name: int(size) for name, size in operator.columns.items()})
+        if whole.kind != "gemm":  # a place in a model is no name of a row
+            whole = dataclasses.replace(whole, name=whole.kind)
+        found.setdefault((*whole.key, *whole.axes), whole)
+    return list(found.values())

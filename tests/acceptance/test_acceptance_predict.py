@@ -16,7 +16,7 @@ from medusa_sim.acceptance.draft_model.predict import (
     prediction_band,
 )
 from medusa_sim.errors import DataError
-from medusa_sim.reproduce.rsd_pairs import (
+from medusa_sim.reproduce.recursive import (
     MISREAD_SPECS,
     figure_rows,
     own_pair_table,

@@ -24,8 +24,8 @@ from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import find
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.reproduce.rsd_pairs import mbsu
-from medusa_sim.validate.trees import error_summary, tree_comparison
+from medusa_sim.reproduce.recursive import mbsu
+from medusa_sim.validate.published import error_summary, tree_comparison
 
 DATA = Path(os.environ.get("MEDUSA_SIM_DATA", Path(__file__).parents[3] / "shared" / "data")) / "acceptance"
 HAS_DATA = pytest.mark.skipif(

@@ -10,12 +10,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.gemm import fit_gemm, merged_repeats
-from medusa_sim.calibrate.gemm_start import gemm_start
-from medusa_sim.calibrate.rows import fitted_kernels
-from medusa_sim.calibrate.scores import choice_regret, mape, ratio_mape
-from medusa_sim.calibrate.store import write_kernel
+from medusa_sim.calibrate.fit import Rows, choice_regret, mape, ratio_mape
+from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
+from medusa_sim.calibrate.rows import fitted_kernels, write_kernel
 from medusa_sim.errors import DataError, OutputError, SpecError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.columns import REQUIRED_COLUMNS

@@ -10,8 +10,7 @@ import pandas as pd
 import pytest
 
 from medusa_sim.calibrate.fit import UNFITTED, Rows, heldout_groups
-from medusa_sim.calibrate.moe import fit_experts
-from medusa_sim.calibrate.moe_start import TILES, rules_of
+from medusa_sim.calibrate.moe import TILES, fit_experts, rules_of
 from medusa_sim.calibrate.rows import fitted_kernels, write_kernels
 from medusa_sim.errors import DataError
 from medusa_sim.latency.moe import experts_time

@@ -12,8 +12,13 @@ import pytest
 from click.testing import CliRunner
 
 from medusa_sim.calibrate.engine_bench import BenchRow, Shape, read_bench
-from medusa_sim.calibrate.engine_fit import fitted_runtime, predicted_us, with_terms
-from medusa_sim.calibrate.runtime_file import check_runtime_name, write_runtime
+from medusa_sim.calibrate.engine_fit import (
+    check_runtime_name,
+    fitted_runtime,
+    predicted_us,
+    with_terms,
+    write_runtime,
+)
 from medusa_sim.cli import cli
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.plan.scenario import Scenario

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 import torch
 from torch import Tensor
 
+from medusa_sim.decoder.accept import Draws
 from medusa_sim.decoder.config import DecoderConfig
-from medusa_sim.decoder.draws import Draws
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.model import Llama, random_llama
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.accept import (
     Draft,
+    Draws,
     accept_by_rejection,
     accept_greedy,
     accept_typical,
     draft_of,
+    law,
     typical_token,
 )
-from medusa_sim.decoder.draws import Draws, law
-from medusa_sim.decoder.medusa import MedusaDrafter
-from medusa_sim.decoder.ngram import continuation
+from medusa_sim.decoder.drafters import MedusaDrafter, continuation
 from medusa_sim.errors import UsageError
 
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from medusa_sim.decoder.checkpoint import find_head_file, load_checkpoint, read_weights
 from medusa_sim.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.decoder.heads import PREFIX, heads_from_tensors, layout_of_keys, new_heads
-from medusa_sim.decoder.tokenizer import decode, encode, load_tokenizer, train_tokenizer
+from medusa_sim.decoder.prompts import decode, encode, load_tokenizer, train_tokenizer
 from medusa_sim.decoder.training.corpus import heldout_prompts, is_heldout, read_corpus, token_stream
 from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError
 

@@ -18,7 +18,7 @@ from medusa_sim.cli import cli
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.decoder.model import random_llama
-from medusa_sim.decoder.tokenizer import train_tokenizer
+from medusa_sim.decoder.prompts import train_tokenizer
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 KEYS = {

@@ -13,8 +13,9 @@ from scipy import stats
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder import accept
+from medusa_sim.decoder.accept import Draws, law
 from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
-from medusa_sim.decoder.draws import Draws, law
+from medusa_sim.decoder.drafters import MedusaDrafter, NgramDrafter
 from medusa_sim.decoder.generate import (
     Drafter,
     Generation,
@@ -23,9 +24,7 @@ from medusa_sim.decoder.generate import (
     prefill,
     verify,
 )
-from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
-from medusa_sim.decoder.ngram import NgramDrafter
 
 Law = torch.Tensor
 

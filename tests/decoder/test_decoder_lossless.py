@@ -16,6 +16,7 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
+from medusa_sim.decoder.drafters import MedusaDrafter, NgramDrafter
 from medusa_sim.decoder.fast_step import (
     FixedForward,
     compiled_forward,
@@ -24,9 +25,7 @@ from medusa_sim.decoder.fast_step import (
     static_forward,
 )
 from medusa_sim.decoder.generate import Drafter, Generation, GenerationSettings, generate
-from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
-from medusa_sim.decoder.ngram import NgramDrafter
 from medusa_sim.errors import UsageError
 
 VOCAB, NEW_TOKENS = 31, 24

@@ -18,8 +18,8 @@ from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint
 from medusa_sim.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.decoder.config import config_from_hf, read_config
 from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
+from medusa_sim.decoder.drafters import MedusaDrafter
 from medusa_sim.decoder.generate import Generation, GenerationSettings, generate, prefill
-from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import random_llama
 from medusa_sim.decoder.tree_attention import ancestor_mask, attention_mask
 from medusa_sim.errors import SpecError, UsageError

@@ -12,8 +12,7 @@ from decoder_models import ragged_prompts, tiny_config, tiny_llama
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.model import Llama, random_llama
-from medusa_sim.decoder.training.corpus import window_batch
-from medusa_sim.decoder.training.distill import Response, response_batch, write_responses
+from medusa_sim.decoder.training.corpus import Response, response_batch, window_batch, write_responses
 from medusa_sim.decoder.training.evaluate import (
     HeadCounts,
     counts_of_texts,
@@ -22,20 +21,18 @@ from medusa_sim.decoder.training.evaluate import (
     repeated_ngram_share,
     total_counts,
 )
-from medusa_sim.decoder.training.losses import (
+from medusa_sim.decoder.training.recipe import Recipe, run_recipe
+from medusa_sim.decoder.training.train import (
+    adapter_off,
+    add_adapter,
     combined_weight,
     cross_entropy,
     distillation_loss,
     head_losses,
     language_model_loss,
     medusa_1_loss,
-    shifted_labels,
-)
-from medusa_sim.decoder.training.recipe import Recipe, run_recipe
-from medusa_sim.decoder.training.train import (
-    adapter_off,
-    add_adapter,
     merge_adapter,
+    shifted_labels,
     train_backbone,
     train_medusa_1,
     train_medusa_2,

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.decoder.model import random_llama
-from medusa_sim.decoder.tokenizer import train_tokenizer
+from medusa_sim.decoder.prompts import train_tokenizer
 from medusa_sim.decoder.training import recipe as recipe_module
 from medusa_sim.decoder.training import train as train_module
 from medusa_sim.decoder.training.recipe import Recipe, run_recipe

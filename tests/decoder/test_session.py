@@ -14,17 +14,22 @@ from tokenizers import Tokenizer, processors
 
 from medusa_sim.decoder import fast_step
 from medusa_sim.decoder.cache import KVCache
-from medusa_sim.decoder.chat import chat_prompt
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.checkpoint_folder import save_checkpoint
 from medusa_sim.decoder.config import config_from_hf, read_config
 from medusa_sim.decoder.generate import Forward, GenerationSettings, generate
 from medusa_sim.decoder.methods import FOREIGN_PROFILE
 from medusa_sim.decoder.model import Llama, random_llama
-from medusa_sim.decoder.prompts import first_allowed, read_prompt
+from medusa_sim.decoder.prompts import (
+    chat_prompt,
+    encode,
+    first_allowed,
+    load_tokenizer,
+    read_prompt,
+    train_tokenizer,
+)
 from medusa_sim.decoder.session import Request, decoded
-from medusa_sim.decoder.sizing import LEAST_GAIN, Sizing, sizing
-from medusa_sim.decoder.tokenizer import encode, load_tokenizer, train_tokenizer
+from medusa_sim.decoder.trials import LEAST_GAIN, Sizing, sizing
 from medusa_sim.errors import SpecError, UsageError
 
 pytestmark = pytest.mark.filterwarnings("ignore")

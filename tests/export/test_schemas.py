@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from medusa_sim.errors import UsageError
 from medusa_sim.export.chains import ChainGrid, best_tiers, drafts_by_batch
+from medusa_sim.export.names import Versions
 from medusa_sim.export.schemas import (
     SglangFlags,
     SglangSlot,
@@ -19,7 +20,6 @@ from medusa_sim.export.schemas import (
     VllmSpeculativeConfig,
 )
 from medusa_sim.export.tensorrt_llm import VERSIONS as TENSORRT
-from medusa_sim.export.versions import Versions
 
 VLLM: dict[str, Any] = {"method": "eagle3", "num_speculative_tokens": 3, "model": "d"}
 TRT: dict[str, Any] = {

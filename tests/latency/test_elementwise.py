@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.calibrate.elementwise import fit_elementwise
 from medusa_sim.calibrate.fit import Rows
+from medusa_sim.calibrate.stream import fit_elementwise
 from medusa_sim.errors import DataError
 from medusa_sim.latency.base import Bound, roofline_time_us
 from medusa_sim.latency.stream import elementwise_time

@@ -12,10 +12,8 @@ import pytest
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.gemm import unscored_gemm
-from medusa_sim.calibrate.gemm_start import gemm_start
-from medusa_sim.calibrate.rows import fitted_kernels
-from medusa_sim.calibrate.store import write_kernel
+from medusa_sim.calibrate.gemm import gemm_start, unscored_gemm
+from medusa_sim.calibrate.rows import fitted_kernels, write_kernel
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.calibrated import CalibratedLatency

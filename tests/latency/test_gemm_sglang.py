@@ -12,10 +12,8 @@ from chosen_tile import chosen_tile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.calibrate.fit import Rows
-from medusa_sim.calibrate.gemm import fit_gemm
-from medusa_sim.calibrate.gemm_start import gemm_start
-from medusa_sim.calibrate.scores import mape
+from medusa_sim.calibrate.fit import Rows, mape
+from medusa_sim.calibrate.gemm import fit_gemm, gemm_start
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.gpu import Gpu, load_gpu

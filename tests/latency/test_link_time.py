@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.calibrate.collective import fit_collective
-from medusa_sim.calibrate.dispatch import fit_dispatch
+from medusa_sim.calibrate.collective import fit_collective, fit_dispatch
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.latency.base import Bound, RooflineLatency
 from medusa_sim.latency.calibrated import CalibratedLatency

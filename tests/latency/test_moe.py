@@ -10,7 +10,7 @@ import pytest
 
 from medusa_sim.arrays import as_float
 from medusa_sim.calibrate.fit import UNFITTED
-from medusa_sim.calibrate.moe_start import TILES, rules_of
+from medusa_sim.calibrate.moe import TILES, rules_of
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Source, roofline_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency

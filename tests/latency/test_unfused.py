@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from medusa_sim.calibrate.attention import fit_unfused
 from medusa_sim.calibrate.fit import Rows, residual_bands
-from medusa_sim.calibrate.unfused import fit_unfused
 from medusa_sim.errors import DataError, SpecError
 from medusa_sim.latency.base import Bound, Source, roofline_time_us
 from medusa_sim.latency.gemm import filled_rows, unfused_attention_time

@@ -19,11 +19,10 @@ from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.decoder.cache import KVCache  # noqa: E402
 from medusa_sim.decoder.fast_step import graphed_forward, verify_slots  # noqa: E402
 from medusa_sim.errors import UsageError  # noqa: E402
-from medusa_sim.measure import clocks, graphs, hardware  # noqa: E402
-from medusa_sim.measure.attention_kernel import attention_kernels  # noqa: E402
+from medusa_sim.measure import environment, hardware, timing  # noqa: E402
 from medusa_sim.measure.decoder_steps import random_weights, step_grid, step_us, steps_of  # noqa: E402
-from medusa_sim.measure.environment import environment, torch_device  # noqa: E402
-from medusa_sim.measure.kernels import CALLS, Pool, calls  # noqa: E402
+from medusa_sim.measure.environment import torch_device  # noqa: E402
+from medusa_sim.measure.kernels import CALLS, Pool, attention_kernels, calls  # noqa: E402
 from medusa_sim.measure.shapes import Case, cases  # noqa: E402
 from medusa_sim.measure.timing import CudaBench  # noqa: E402
 from medusa_sim.specs.feed_forwards import Mlp  # noqa: E402
@@ -128,16 +127,16 @@ def test_masks_begin_their_rows_where_a_gpu_reads_them() -> None:
 
 
 def test_clocks_are_read_line_by_line(tmp_path: object) -> None:
-    seen = clocks.Clocks()
+    seen = environment.Clocks()
     for line in ("1980, 2619\n", "345, 2619\n", "[N/A], [N/A]\n", "\n", "1755, 2619\n"):
         seen.add(line)
     assert seen.summary == {
         **{"sm_lowest": 345.0, "sm_median": 1755.0, "sm_highest": 1980.0},
         **{"memory_lowest": 2619.0, "memory_median": 2619.0, "memory_highest": 2619.0},
     }
-    assert clocks.Clocks().summary == {}
-    with clocks.watch_clocks(torch.device("cpu")) as none:
-        clocks.raise_clocks(torch.device("cpu"))
+    assert environment.Clocks().summary == {}
+    with environment.watch_clocks(torch.device("cpu")) as none:
+        environment.raise_clocks(torch.device("cpu"))
     assert none.summary == {}
 
 
@@ -147,8 +146,8 @@ def test_clocks_are_watched_until_the_block_ends(monkeypatch: pytest.MonkeyPatch
     def fake(device: object) -> subprocess.Popen[str]:
         return subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
 
-    monkeypatch.setattr(clocks, "_nvidia_smi", fake)
-    with clocks.watch_clocks(torch.device("cuda")) as seen:
+    monkeypatch.setattr(environment, "_watched", fake)
+    with environment.watch_clocks(torch.device("cuda")) as seen:
         for _ in range(500):
             if seen.summary:
                 break
@@ -176,9 +175,9 @@ class TestOnCuda:
 
     def test_work_is_captured_and_timed(self, device: torch.device) -> None:
         total = torch.zeros(1, device=device)
-        replay = graphs.capture_calls([lambda: total.add_(1.0)] * 10, device, results=2)
+        replay = timing.capture_calls([lambda: total.add_(1.0)] * 10, device, results=2)
         before = float(total)
-        assert 0.0 < graphs.device_us(replay, device) < 1e5
+        assert 0.0 < timing.device_us(replay, device) < 1e5
         assert float(total) == before + 10.0
 
     def test_every_kind_of_operator_is_timed(self, device: torch.device) -> None:
@@ -233,7 +232,7 @@ class TestOnCuda:
         assert (found[1] - found[0]).abs().max() < 2e-2 * found[0].abs().max()
 
     def test_rates_of_the_card(self, device: torch.device) -> None:
-        found = hardware.rates(device, environment(device), ("fp16",))
+        found = hardware.rates(device, environment.environment(device), ("fp16",))
         assert found.copy_bytes_per_s > 1e11
         assert found.flops_per_s["fp16"] > 1e13
         assert 0.0 < found.launch_graph_us < found.launch_eager_us

@@ -19,13 +19,13 @@ from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
 
 from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
+from medusa_sim.decoder.drafters import MedusaDrafter  # noqa: E402
 from medusa_sim.decoder.generate import (  # noqa: E402
     BatchDecoder,
     GenerationSettings,
     eager_forward,
     generate,
 )
-from medusa_sim.decoder.medusa import MedusaDrafter  # noqa: E402
 from medusa_sim.errors import DataError, UsageError  # noqa: E402
 from medusa_sim.latency.by_name import latency_model  # noqa: E402
 from medusa_sim.measure.cells import StepMeta, StepRow, read_steps, write_steps  # noqa: E402

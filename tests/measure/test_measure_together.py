@@ -20,8 +20,14 @@ from medusa_sim.cli import cli  # noqa: E402
 from medusa_sim.measure import together  # noqa: E402
 from medusa_sim.measure.cells import read_steps  # noqa: E402
 from medusa_sim.measure.shapes import Case, fill_up  # noqa: E402
-from medusa_sim.measure.spread import lower_quartile, settled_timing  # noqa: E402
-from medusa_sim.measure.turns import ReferenceKernel, Turns, Visit, take_turns  # noqa: E402
+from medusa_sim.measure.spread import (  # noqa: E402
+    ReferenceKernel,
+    Turns,
+    Visit,
+    lower_quartile,
+    settled_timing,
+    take_turns,
+)
 from medusa_sim.operators.kinds import operator_of  # noqa: E402
 from medusa_sim.validate.comparison import CountChoice, halves_differ  # noqa: E402
 

@@ -22,9 +22,8 @@ from hypothesis import strategies as st
 from medusa_sim.api import Scenario
 from medusa_sim.cli import cli
 from medusa_sim.errors import OutputError, UsageError
-from medusa_sim.parts.folder import MANIFEST, PartFolder
-from medusa_sim.parts.registry import work_of
-from medusa_sim.parts.run import Shard, run_here
+from medusa_sim.parts.cluster import work_of
+from medusa_sim.parts.folder import MANIFEST, PartFolder, Shard, run_here
 from medusa_sim.parts.sweep_parts import SweepParts
 from medusa_sim.parts.work import Description
 from medusa_sim.plan.sweep import Slices, sweep

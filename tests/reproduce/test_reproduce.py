@@ -9,8 +9,15 @@ import pytest
 from medusa_sim import data
 from medusa_sim.errors import UsageError
 from medusa_sim.reproduce import TARGETS, reproduction, scores
-from medusa_sim.reproduce.kernels import paper_latency, paper_roof
-from medusa_sim.reproduce.published import CANDIDATES, PUBLISHED, SEQ_LENS, cited, read_published
+from medusa_sim.reproduce.published import (
+    CANDIDATES,
+    PUBLISHED,
+    SEQ_LENS,
+    cited,
+    paper_latency,
+    paper_roof,
+    read_published,
+)
 from medusa_sim.specs.gpu import load_gpu
 
 GOALS = {

@@ -11,7 +11,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
 from medusa_sim.reproduce.decoding import best_cartesian, table1, table3
-from medusa_sim.validate.throughput import batch_curves
+from medusa_sim.validate.published import batch_curves
 
 HEADER = "source,setup,method,batch_or_concurrency,throughput_ratio_vs_no_spec\n"
 SETUP = "SGLang H100 Llama-3.1-8B chain3"

@@ -16,8 +16,13 @@ from medusa_sim.errors import DataError
 from medusa_sim.measure.record import toml_text
 from medusa_sim.specs.measurement import Environment
 from medusa_sim.validate.engine import EngineTerms, EngineValidation, tokens_per_step, validate_engine
-from medusa_sim.validate.engine_kernels import LAYER_OPS, EngineKernels
-from medusa_sim.validate.engine_record import EngineMeta, EngineStep, read_engine_record
+from medusa_sim.validate.engine_record import (
+    LAYER_OPS,
+    EngineKernels,
+    EngineMeta,
+    EngineStep,
+    read_engine_record,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = sorted(path.parent for path in (ROOT / "profiles" / "engines").glob("*/meta.toml"))

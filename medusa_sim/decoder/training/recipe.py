@@ -18,8 +18,8 @@ from medusa_sim.decoder.checkpoint_folder import check_replaceable, save_checkpo
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.model import Llama, random_llama
-from medusa_sim.decoder.tokenizer import load_tokenizer, train_tokenizer
-from medusa_sim.decoder.training import corpus, distill
+from medusa_sim.decoder.prompts import load_tokenizer, train_tokenizer
+from medusa_sim.decoder.training import corpus
 from medusa_sim.decoder.training.evaluate import next_token_loss, text_counts
 from medusa_sim.decoder.training.train import Batches, Report, train_backbone, train_medusa_1, train_medusa_2
 from medusa_sim.decoder.training.trainer import TrainSettings
@@ -189,7 +189,7 @@ def _batches(recipe: Recipe, subject: _Subject, texts: corpus.Corpus) -> Batches
             prompt_tokens=_PROMPT_TOKENS,
             seed=recipe.seed,
         )
-        responses = distill.write_responses(
+        responses = corpus.write_responses(
             subject.model,
             prompts,
             max_new_tokens=_RESPONSE_TOKENS,
@@ -197,7 +197,7 @@ def _batches(recipe: Recipe, subject: _Subject, texts: corpus.Corpus) -> Batches
             seed=recipe.seed,
         )
         length = min(recipe.length, _PROMPT_TOKENS + _RESPONSE_TOKENS)
-        return lambda step: distill.response_batch(
+        return lambda step: corpus.response_batch(
             responses, batch=recipe.batch, length=length, seed=recipe.seed, step=step
         )
     stream = corpus.token_stream(texts.training, subject.tokenizer)

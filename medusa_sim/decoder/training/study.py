@@ -18,9 +18,9 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.checkpoint import Checkpoint
+from medusa_sim.decoder.drafters import MedusaDrafter
 from medusa_sim.decoder.generate import Acceptance, Generation, GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads
-from medusa_sim.decoder.medusa import MedusaDrafter
 from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.training.evaluate import (
     mean_tokens_per_step,

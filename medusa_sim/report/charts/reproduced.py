@@ -10,8 +10,7 @@ import numpy as np
 from medusa_sim.errors import UsageError
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, colour_of, line_of, marker_of
 from medusa_sim.report.charts.roofline import on_roof
-from medusa_sim.reproduce.kernels import paper_roof
-from medusa_sim.reproduce.target import Reproduction
+from medusa_sim.reproduce.published import Reproduction, paper_roof
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import TERA
 
