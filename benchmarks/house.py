@@ -41,6 +41,7 @@ HOUSE = (
             "exchange",
             "network",
             "engine",
+            "kernels",
             "grid",
             "compose",
             "drafter",

@@ -78,9 +78,9 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import FloatArray, as_float, in_quadrature
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
-from medusa_sim.latency.waves import byte_us, smooth_max, waves_us
+from medusa_sim.latency.waves import byte_us, waves_us
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, Fit, LatentKernel, Projections
@@ -259,12 +259,14 @@ def kernel_parts(
     gpu: Gpu, kernel: AttentionKernel | LatentKernel, operator: Attention | LatentAttention, *, cold: bool
 ) -> Parts:
     """The path for wide rows, and for narrow ones where the library has its own."""
-    wide = _path_parts(gpu, kernel.wide, operator, cold=cold)
-    if kernel.narrow is None:
-        return wide
-    narrow = _path_parts(gpu, kernel.narrow, operator, cold=cold)
     rows = as_float(operator.q_len) * as_float(operator.heads) / as_float(operator.kv_heads)
     is_narrow = rows <= kernel.narrow_rows
+    if kernel.narrow is None or not is_narrow.any():
+        return _path_parts(gpu, kernel.wide, operator, cold=cold)
+    narrow = _path_parts(gpu, kernel.narrow, operator, cold=cold)
+    if is_narrow.all():
+        return narrow
+    wide = _path_parts(gpu, kernel.wide, operator, cold=cold)
     names = [field.name for field in dataclasses.fields(Parts)]
     chosen = {name: np.where(is_narrow, getattr(narrow, name), getattr(wide, name)) for name in names}
     return Parts(**chosen)
@@ -353,7 +355,7 @@ def latent_time(
         work_us = work_us + sum(work for _, work in linear)
         around_us = _around_us(kernel.projections, operator)
         fixed_us = fixed_us + around_us
-        time_us = time_us + around_us + sum(smooth_max(*each) for each in linear)
+        time_us = time_us + around_us + sum(in_quadrature(*each) for each in linear)
     found = calibrated_time(
         gpu, [(kernel.fit, operator)], time_us, fixed_us=fixed_us, memory_us=memory_us, work_us=work_us
     )

@@ -73,6 +73,10 @@ def latency_model(
 T = TypeVar("T", np.float64, np.int8)
 
 
+_KEPT = 1 << 13
+"""Entries of an answer that is kept as it is: a larger one comes once, and would only fill the memory."""
+
+
 class CachedLatency:
     """Answers of another latency model, kept for as long as this object lives.
 
@@ -105,7 +109,8 @@ class CachedLatency:
         if found is None:
             is_line = len(place) == 1 and not any(np.ndim(size) for size in sizes)
             found = self._along(operator, key, place) if is_line else self._latency.time(operator)
-            self._known[key, place] = found
+            if found.time_us.size <= _KEPT:
+                self._known[key, place] = found
         return found
 
     def _along(self, operator: Operator, key: Hashable, place: Hashable) -> OperatorTime:

@@ -11,7 +11,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, in_quadrature
 from medusa_sim.specs.fitted import AttentionPath, ExpertKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, GemmKernel
@@ -89,12 +89,6 @@ _FAR_BEYOND = 1e3
 """A footprint so far beyond L2 that none of it is left there; keeps the power finite."""
 
 
-def smooth_max(first: FloatArray, second: FloatArray) -> FloatArray:
-    """sqrt(a^2 + b^2), `norm_max` at 2 written out: up to 41 % above max(a, b) where both are equal."""
-    result: FloatArray = np.sqrt(first * first + second * second)
-    return result
-
-
 def norm_max(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
     """(a^p + b^p)^(1/p), never below max(a, b); written on the ratio so that large values do not overflow."""
     larger, smaller = np.maximum(first, second), np.minimum(first, second)
@@ -126,7 +120,7 @@ def waves_us(
         rest_us = fixed_us + work_us * (1.0 + sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
     per_load = memory_us / load
     last = rest > _TINY
-    body = full * smooth_max(full_us, per_load * resident) + last * smooth_max(rest_us, per_load * rest)
+    body = full * in_quadrature(full_us, per_load * resident) + last * in_quadrature(rest_us, per_load * rest)
     return body, full * full_us + last * rest_us
 
 

@@ -163,6 +163,11 @@ class Operator(ABC):
         return (self.kind, self.dtype, self.stored_dtype, *labels, *off_axes)
 
     @property
+    def sizes(self) -> dict[str, Size]:
+        """COLUMNS by name."""
+        return {name: getattr(self, name) for name in self.COLUMNS}
+
+    @property
     def axes(self) -> tuple[Size, ...]:
         """The sizes of AXES."""
         return tuple(getattr(self, name) for name in self.AXES)
@@ -316,15 +321,15 @@ class Attention(Operator):
     @property
     def flops(self) -> FloatArray:
         """2 b n q s d for one product (Table 5); twice that for a fused kernel."""
-        product = 2.0 * as_float(self.batch) * as_float(self.heads) * self.attended_pairs
-        return product * as_float(self.head_dim) * (2.0 if self.is_fused else 1.0)
+        width = as_float(self.head_dim) * (4.0 if self.is_fused else 2.0)
+        return width * as_float(self.batch) * as_float(self.heads) * self.attended_pairs
 
     @property
     def kv_bytes(self) -> FloatArray:
         """Bytes of K or V (unfused) or of both (fused), read once per sequence for all its queries."""
         element = BYTES_PER_ELEMENT[self.stored_dtype]
-        one = element * as_float(self.batch) * as_float(self.kv_heads) * as_float(self.kv_len)
-        return one * as_float(self.head_dim) * (2.0 if self.is_fused else 1.0)
+        width = as_float(self.head_dim) * (2.0 * element if self.is_fused else element)
+        return width * as_float(self.batch) * as_float(self.kv_heads) * as_float(self.kv_len)
 
     @property
     def activation_bytes(self) -> FloatArray:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from typing import TypeAlias
 
 import numpy as np
 
@@ -12,14 +13,77 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.speedup import band
-from medusa_sim.specs.costs import Power
-from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.compose import Cost, overhead_halves
-from medusa_sim.step.power import work_joules
 from medusa_sim.step.step import StepTime, bound_codes
 from medusa_sim.step.workload import PARTS, Part
 
 Field = Callable[[StepTime], FloatArray]
+Table: TypeAlias = FloatArray | list[FloatArray]
+"""(O, B, S, C) numbers of O options, 1 along axes on which none depends; a list where they fill all axes."""
+
+
+class Drafted:
+    """The drafting of each option, its fields laid out in tables that are made once.
+
+    steps: None where a drafter costs nothing. places: of the counts of each option among C counts.
+    """
+
+    def __init__(self, steps: Sequence[StepTime | None], places: tuple[slice, ...], counts: int) -> None:
+        self.steps, self.places, self.counts = steps, places, counts
+        self._tables: dict[str, Table] = {}
+        self._bands: dict[int, FloatArray] = {}
+        self._whole: Drafted = self
+        self._rows = slice(None)
+
+    def rows(self, rows: slice) -> Drafted:
+        """Some of the batches."""
+        found = Drafted(self.steps, self.places, self.counts)
+        found._whole, found._rows = self, rows
+        return found
+
+    def table(self, name: str, field: Field) -> Table:
+        """What `field` gives of each option, 0 where a drafter costs nothing; kept by its name."""
+        if name not in self._tables:
+            if self._whole is self:
+                values = [np.zeros(()) if step is None else field(step) for step in self.steps]
+                self._tables[name] = self.laid_out(values)
+            else:
+                table = self._whole.table(name, field)
+                if isinstance(table, list):
+                    self._tables[name] = [of_rows(self._rows, value) for value in table]
+                else:
+                    self._tables[name] = table[:, self._rows] if table.shape[1:2] > (1,) else table
+        return self._tables[name]
+
+    def tokens_band(self, option: DraftOption, columns: IntArray) -> FloatArray:
+        """(2, its counts) ends of the interval of an option's tokens per step, of these counts at least."""
+        if self._whole is not self:
+            return self._whole.tokens_band(option, columns)
+        ends = self._bands.setdefault(id(option), np.full((2, option.candidates.size), np.nan))
+        for column in columns[np.isnan(ends[0, columns])]:
+            ends[:, column] = option.band(int(option.candidates[column]))
+        return ends
+
+    def laid_out(self, values: Sequence[FloatArray]) -> Table:
+        """Arrays of each option, which broadcast with (B, S, its counts), as one table."""
+        if len(values) < 2:
+            return list(values)
+        if all((value == values[0].flat[0]).all() for value in values):
+            return values[0].flat[:1].reshape(1, 1, 1, 1)
+        cubes = [value.reshape((1,) * (3 - value.ndim) + value.shape) for value in values]
+        sizes = [max(cube.shape[axis] for cube in cubes) for axis in range(3)]
+        if sizes[1] > 1 and sizes[2] > 1:
+            return list(values)
+        columns = self.counts if sizes[2] > 1 else 1
+        table = np.zeros((len(cubes), sizes[0], sizes[1], columns))
+        for row, cube, place in zip(table, cubes, self.places, strict=True):
+            row[..., place if columns > 1 else slice(None)] = cube
+        return table
+
+
+def of_rows(rows: slice, values: FloatArray) -> FloatArray:
+    """Those of the first of three axes; what has fewer, or is the same along it, stays as it is."""
+    return values[rows] if values.ndim == 3 and values.shape[0] > 1 else values
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -32,12 +96,11 @@ class ByCount:
 
     counts: IntArray
     options: tuple[DraftOption, ...]
-    places: tuple[slice, ...]
     chosen: IntArray | None
     fits: BoolArray
     decode: StepTime
     verify: StepTime
-    drafting: tuple[StepTime | None, ...]
+    drafted: Drafted
     shape: tuple[int, int]
 
     @cached_property
@@ -48,12 +111,7 @@ class ByCount:
     @cached_property
     def tokens_band(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the tokens per step, shaped as they are."""
-        ends = []
-        for index, option in enumerate(self.options):
-            values = np.ones((2, option.candidates.size))
-            for column in self._used(index):
-                values[:, column] = option.band(int(option.candidates[column]))
-            ends.append(values)
+        ends = [self.drafted.tokens_band(option, self._used(i)) for i, option in enumerate(self.options)]
         low, high = (self._per_configuration(1.0, [values[end] for values in ends]) for end in (0, 1))
         return low, high
 
@@ -67,7 +125,7 @@ class ByCount:
     def cost(self) -> Cost:
         """(B, S, C) verification and the drafting chosen, counts from 2 up."""
         names = [entry.name for entry in fields(Cost)]
-        return self.verify.cost + Cost(**{name: self._drafting(_cost(name)) for name in names})
+        return self.verify.cost + Cost(**{name: self._drafting(name, _cost(name)) for name in names})
 
     @cached_property
     def decode_us(self) -> FloatArray:
@@ -95,8 +153,13 @@ class ByCount:
         gain: FloatArray = self.tokens_per_step * self.decode_us / self.step_us
         return gain
 
+    @cached_property
+    def band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) of the 80 % interval around the speedup."""
+        return self.speedup_band(self.speedup)
+
     def speedup_band(self, value: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """(low, high) of the 80 % interval around a speedup (of any baseline)."""
+        """(low, high) of the 80 % interval around a speedup of another baseline."""
         few, many = self.tokens_band
         halves = overhead_halves(self.cost, self.decode.cost)
         slower, faster = (self._with_plain(np.zeros(()), half) for half in halves)
@@ -106,18 +169,18 @@ class ByCount:
     def bound(self) -> CodeArray:
         """(B, S, 1 + C) `Bound` codes."""
         waits = {
-            code: self.verify.waits_us[code] + self._drafting(_waits(code))
+            code: self.verify.waits_us[code] + self._drafting(code.name, _waits(code))
             for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)
         }
         codes = bound_codes(waits, self.cost)
-        return self._with_plain(self.decode.bound, codes).astype(np.int8)
+        return self._codes(self.decode.bound, codes)
 
     @cached_property
     def source(self) -> CodeArray:
         """(B, S, 1 + C) worst `Source` code of each step."""
-        drafted = self._drafting(lambda step: step.source.astype(np.float64))
-        worst = np.maximum(self.verify.source, drafted)
-        return self._with_plain(self.decode.source, worst).astype(np.int8)
+        drafted = self._drafting("source", lambda step: step.source.astype(np.float64))
+        worst = np.maximum(self.verify.source, drafted.astype(np.int8))
+        return self._codes(self.decode.source, worst)
 
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
@@ -127,7 +190,7 @@ class ByCount:
             plain = self.decode.parts_us.get(part, np.zeros(()))
             verified = self.verify.parts_us.get(part, np.zeros(()))
             if part == "drafter":
-                verified = verified + self._drafting(_drafter_us)
+                verified = verified + self._drafting("drafter", _drafter_us)
             elif part not in self.verify.parts_us and part not in self.decode.parts_us:
                 continue
             found[part] = self._with_plain(plain, verified)
@@ -136,14 +199,12 @@ class ByCount:
     @cached_property
     def launch_us(self) -> FloatArray:
         """(B, S, 1 + C) gaps between kernels."""
-        drafted = self._drafting(lambda step: np.asarray(step.launch_us))
+        drafted = self._drafting("launch", lambda step: np.asarray(step.launch_us))
         return self._with_plain(np.asarray(self.decode.launch_us), self.verify.launch_us + drafted)
 
-    def joules(self, gpu: Gpu, power: Power) -> FloatArray:
-        """(B, S, 1 + C) joules above idle of one GPU in the whole step."""
-        drafted = self._drafting(lambda step: work_joules(gpu, power, step.works))
-        verified = work_joules(gpu, power, self.verify.works) + drafted
-        return self._with_plain(work_joules(gpu, power, self.decode.works), verified)
+    def whole(self, plain: FloatArray, verify: FloatArray, name: str, drafting: Field) -> FloatArray:
+        """(B, S, 1 + C) of what adds up over a step: of the plain one, of verification, and a drafting."""
+        return self._with_plain(plain, verify + self._drafting(name, drafting))
 
     def option_at(self, at: int, s: int, column: int) -> DraftOption | None:
         """How a cell drafts; None for plain decoding (column 0)."""
@@ -156,39 +217,64 @@ class ByCount:
         numbers = np.asarray(values, dtype=np.float64)
         if not self.options:
             return np.zeros(1)
-        inner = np.full(self.counts.size - 1, numbers[0]) if self.chosen is None else numbers[self.chosen]
+        inner = np.full(self.counts.size - 1, numbers[0])
+        if self.chosen is not None and not (numbers == numbers[0]).all():
+            inner = numbers.take(self.chosen)
         return np.concatenate([np.zeros((*inner.shape[:-1], 1)), inner], axis=-1)
 
     def _used(self, index: int) -> IntArray:
         """Columns of an option that are the best anywhere."""
         if self.chosen is None:
             return np.arange(self.options[index].candidates.size)
-        return np.flatnonzero((self.chosen[..., self.places[index]] == index).any(axis=(0, 1)))
+        return np.flatnonzero(self._is_used[index, self.drafted.places[index]])
+
+    @cached_property
+    def _is_used(self) -> BoolArray:
+        """(O, C) whether an option is the best of a count anywhere."""
+        used = np.zeros((len(self.options), self.counts.size - 1), dtype=np.bool_)
+        used[self.chosen, np.arange(self.counts.size - 1)] = True
+        return used
 
     def _per_configuration(self, plain: float, values: Sequence[FloatArray]) -> FloatArray:
         """Numbers of each option's counts, laid out over the cells; `plain` for plain decoding."""
         if self.chosen is None:
             return np.concatenate([[plain], *values])
-        table = np.full((len(self.options), self.counts.size), plain)
-        for row, (numbers, place) in enumerate(zip(values, self.places, strict=True)):
-            table[row, 1 + place.start : 1 + place.stop] = numbers
-        inner = table[self.chosen, np.arange(1, self.counts.size)]
-        return np.concatenate([np.full((*self.shape, 1), plain), inner], axis=-1)
+        return self._with_plain(np.asarray(plain), self._of_chosen(self.drafted.laid_out(values)))
 
-    def _drafting(self, field: Field) -> FloatArray:
+    def _drafting(self, name: str, field: Field) -> FloatArray:
         """A field of the drafting chosen, (B, S, C) or smaller where it is the same everywhere."""
-        values = [np.zeros(()) if step is None else field(step) for step in self.drafting]
-        if self.chosen is None:
-            return values[0] if values else np.zeros(())
-        if all(value.size == 1 and value.item() == values[0].item() for value in values):
-            return values[0]
+        return self._of_chosen(self.drafted.table(name, field))
+
+    def _of_chosen(self, table: Table) -> FloatArray:
+        """The cells of the chosen options."""
+        chosen = self.chosen
+        if chosen is None:
+            return table[0] if len(table) else np.zeros(())
+        if isinstance(table, np.ndarray):
+            if table.size == 1:
+                return table.reshape(())
+            axes = table.shape[1:]
+            if axes not in self._cells:
+                self._cells[axes] = chosen * table[0].size + np.arange(table[0].size).reshape(axes)
+            return np.asarray(table.take(self._cells[axes]))
         found = np.zeros((*self.shape, self.counts.size - 1))
-        for index, (value, place) in enumerate(zip(values, self.places, strict=True)):
-            np.copyto(found[..., place], value, where=self.chosen[..., place] == index)
+        for index, (value, place) in enumerate(zip(table, self.drafted.places, strict=True)):
+            np.copyto(found[..., place], value, where=chosen[..., place] == index)
         return found
 
-    def _with_plain(self, plain: FloatArray | CodeArray, rest: FloatArray | CodeArray) -> FloatArray:
+    @cached_property
+    def _cells(self) -> dict[tuple[int, ...], IntArray]:
+        """(B, S, C) index of each cell in tables of such shapes."""
+        return {}
+
+    def _with_plain(self, plain: FloatArray, rest: FloatArray) -> FloatArray:
         found = np.empty((*self.shape, self.counts.size))
+        found[..., :1] = plain
+        found[..., 1:] = rest
+        return found
+
+    def _codes(self, plain: CodeArray, rest: CodeArray) -> CodeArray:
+        found = np.empty((*self.shape, self.counts.size), dtype=np.int8)
         found[..., :1] = plain
         found[..., 1:] = rest
         return found
@@ -212,13 +298,12 @@ def _drafter_us(step: StepTime) -> FloatArray:
 
 def best_by_count(
     options: tuple[DraftOption, ...],
-    places: tuple[slice, ...],
     step_us: tuple[FloatArray, ...],
     fits: tuple[BoolArray, ...],
     *,
     decode: StepTime,
     verify: StepTime,
-    drafting: tuple[StepTime | None, ...],
+    drafted: Drafted,
     counts: IntArray,
     shape: tuple[int, int],
     plain_fits: BoolArray,
@@ -231,27 +316,28 @@ def best_by_count(
     chosen: IntArray | None = None
     room = np.zeros(whole, dtype=np.bool_)
     if len(options) == 1:
-        room[..., places[0]] = fits[0]
+        room[..., drafted.places[0]] = fits[0]
     elif options:
         chosen = np.zeros(whole, dtype=np.int64)
         best = np.full(whole, -np.inf)
-        for index, (option, place) in enumerate(zip(options, places, strict=True)):
+        for index, (option, place) in enumerate(zip(options, drafted.places, strict=True)):
             rate: FloatArray = option.tokens_per_step / step_us[index]
             if not fits[index].all():
                 rate = np.where(fits[index], rate, rate * _NEVER_FIRST)
             better = rate > best[..., place] * (1.0 + _TIE)
+            room[..., place] |= fits[index]
+            if not better.any():
+                continue
             np.copyto(best[..., place], rate, where=better)
             np.copyto(chosen[..., place], index, where=better)
-            room[..., place] |= fits[index]
     return ByCount(
         counts=np.concatenate([[1], counts]).astype(np.int64),
         options=options,
-        places=places,
         chosen=chosen,
         fits=np.concatenate([np.broadcast_to(plain_fits, shape)[..., None], room], axis=-1),
         decode=decode,
         verify=verify,
-        drafting=drafting,
+        drafted=drafted,
         shape=shape,
     )
 

@@ -44,16 +44,14 @@ def step_watts(surface: Surface) -> FloatArray:
     if power is None or scenario.scope == "block":
         return np.full((), np.nan)
     if scenario.traffic is None:
-        found = surface.by_count
-        one = watts(power, found.joules(scenario.gpu, power), found.step_us)
-        return np.asarray(scenario.gpus * one)
+        return np.asarray(scenario.gpus * watts(power, surface.joules, surface.by_count.step_us))
     found, batch = surface.in_flight, surface.batch[:, None, None]
     rows = np.asarray(batch, dtype=np.float64) * processed_tokens(surface.setting, found.counts)
     more = served_joules(
         scenario.gpu, power, surface.setting, batch, rows, found.tokens_per_step, scenario.traffic
     )
     time_us = surface.served.tpot_us * found.tokens_per_step
-    return np.asarray(scenario.gpus * watts(power, found.joules(scenario.gpu, power) + more, time_us))
+    return np.asarray(scenario.gpus * watts(power, surface.joules + more, time_us))
 
 
 def watts_at(surface: Surface, at: int, s: int, configuration: int) -> float | None:

@@ -16,9 +16,9 @@ from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.kernels import priced
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import priced
 from medusa_sim.step.workload import Launch, decode, verify
 
 _DENSE = (Gemm, Attention, Elementwise)

@@ -54,7 +54,8 @@ class Priced:
     @cached_property
     def band(self) -> tuple[FloatArray, FloatArray]:
         """80 % interval of the speedup."""
-        return self.surface.by_count.speedup_band(self.speedup)
+        found = self.surface.by_count
+        return found.band if self.scenario.baseline == "same" else found.speedup_band(self.speedup)
 
     @cached_property
     def watts(self) -> FloatArray:

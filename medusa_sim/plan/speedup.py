@@ -6,7 +6,7 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, in_quadrature
 from medusa_sim.operators.operator import Size
 from medusa_sim.units import US_PER_S
 
@@ -30,8 +30,8 @@ def band(
     slow, fast = overhead
     few, many = np.log(tokens[1] / tokens[0]), np.log(tokens[2] / tokens[1])
     plain = tokens[1] == 1.0
-    low = np.where(plain, value, value * np.exp(-np.hypot(slow, few)))
-    high = np.where(plain, value, value * np.exp(np.hypot(fast, many)))
+    low = np.where(plain, value, value * np.exp(-in_quadrature(slow, few)))
+    high = np.where(plain, value, value * np.exp(in_quadrature(fast, many)))
     return low, high
 
 

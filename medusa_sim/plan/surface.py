@@ -9,9 +9,9 @@ speculate is a choice like any other.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -19,16 +19,26 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.latency.by_name import cached
-from medusa_sim.plan.best_by_count import ByCount, best_by_count
+from medusa_sim.plan.best_by_count import ByCount, Drafted, best_by_count, of_rows
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.speedup import band, tokens_per_s
-from medusa_sim.step.compose import Cost, along, overhead_halves
-from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.compose import Cost, overhead_halves
+from medusa_sim.step.drafter.base import Drafter, PassWork
+from medusa_sim.step.kernels import Kernels, priced, timed
 from medusa_sim.step.memory import step_memory_bytes
-from medusa_sim.step.power import work_joules
+from medusa_sim.step.power import launch_joules
 from medusa_sim.step.server import Served, served, served_length
-from medusa_sim.step.step import Setting, StepTime, decode_step, drafting_steps, verification_step
+from medusa_sim.step.step import (
+    Setting,
+    StepTime,
+    decode_step,
+    drafting_steps,
+    kernels_time,
+    verification_step,
+    verification_work,
+)
+from medusa_sim.step.workload import Launch
 
 PLAIN = 0
 """The configuration that does not speculate."""
@@ -69,9 +79,25 @@ class Surface:
         return verification_step(self.setting, *self._places, self.counts[None, None, :])
 
     @cached_property
+    def _split(self) -> tuple[PassWork, tuple[Launch, ...], Kernels]:
+        """Verification: its work, the kernels that know the length, and the others timed."""
+        work = verification_work(self.setting, *self._places, self.counts[None, None, :])
+        latency = self.setting.latency
+        launches = tuple(priced(latency, work.launches))
+        apart = tuple(launch for launch in launches if launch.knows_length)
+        same = timed(latency, work.runtime, (launch for launch in launches if not launch.knows_length))
+        return replace(work, launches=launches), apart, same
+
+    @cached_property
     def drafting(self) -> tuple[StepTime | None, ...]:
         """Of each option, broadcasts with (B, S, its counts); None where the drafter costs nothing."""
         return tuple(self.drafting_of(index) for index in range(len(self.options)))
+
+    @cached_property
+    def drafted(self) -> Drafted:
+        """The drafting of all options, laid out by option."""
+        places = tuple(self.places(index) for index in range(len(self.options)))
+        return Drafted(self.drafting, places, self.counts.size)
 
     def drafting_of(self, index: int) -> StepTime | None:
         """The drafting of one option, priced once."""
@@ -157,6 +183,16 @@ class Surface:
 
     def max_batch_of(self, drafter: Drafter | None, candidates: IntArray) -> IntArray:
         """(S, its counts) the largest batch of one drafter that fits; each sequence adds the same bytes."""
+        key = drafter, candidates.tobytes()
+        if key not in self._largest:
+            self._largest[key] = self._largest_of(drafter, candidates)
+        return self._largest[key]
+
+    @cached_property
+    def _largest(self) -> dict[Any, IntArray]:
+        return {}
+
+    def _largest_of(self, drafter: Drafter | None, candidates: IntArray) -> IntArray:
         lengths = self.seq_len[:, None]
         if self.setting.scope == "block":
             return np.full((lengths.size, candidates.size), NO_LIMIT)
@@ -199,7 +235,6 @@ class Surface:
         """The best drafting of each count at each batch and length."""
         return best_by_count(
             self.options,
-            tuple(self.places(index) for index in range(len(self.options))),
             tuple(self.time_of(index) for index in range(len(self.options))) if len(self.options) > 1 else (),
             tuple(
                 self.batch[:, None, None] <= self.max_batch_of(option.drafter, option.candidates)
@@ -207,7 +242,7 @@ class Surface:
             ),
             decode=self.decode,
             verify=self.verify,
-            drafting=self.drafting,
+            drafted=self.drafted,
             counts=self.counts,
             shape=(self.batch.size, self.seq_len.size),
             plain_fits=self.batch[:, None] <= self.max_batch_of(None, np.ones(1, dtype=np.int64))[:, 0],
@@ -237,8 +272,7 @@ class Surface:
         found, time_us = self.in_flight, self.served.tpot_us
         own_us = found.step_us / found.tokens_per_step
         low, high = (
-            time_us[..., :1] / (time_us + own_us * (found.speedup / end - 1.0))
-            for end in found.speedup_band(found.speedup)
+            time_us[..., :1] / (time_us + own_us * (found.speedup / end - 1.0)) for end in found.band
         )
         return low, high
 
@@ -252,7 +286,7 @@ class Surface:
         slower = np.exp(np.hypot(np.log(found.high_us / found.step_us), np.log(tokens / few)))
         return time_us + own_us * (faster - 1.0), time_us + own_us * (slower - 1.0)
 
-    @property
+    @cached_property
     def tokens_per_s(self) -> FloatArray:
         """(B, S, 1 + C) tokens per second of the whole batch: of decode steps, with traffic of the server."""
         batch, found = self.batch[:, None, None], self.by_count
@@ -263,11 +297,56 @@ class Surface:
     @cached_property
     def in_flight(self) -> ByCount:
         """`by_count` with the steps of the requests in flight around each length (length bias)."""
+        other = self._flight
+        return (
+            self.by_count
+            if other is None
+            else replace(self.by_count, decode=other.decode, verify=other.verify, drafted=other.drafted)
+        )
+
+    @cached_property
+    def _flight(self) -> Surface | None:
+        """Priced at the lengths of the requests in flight around each length, where these are others."""
         lengths = self._met
         if self.is_in_flight or np.array_equal(lengths, self.seq_len):
-            return self.by_count
-        other = price(self.scenario, self.batch, lengths, self.options)
-        return replace(self.by_count, decode=other.decode, verify=other.verify, drafting=other.drafting)
+            return None
+        return price(self.scenario, self.batch, lengths, self.options)
+
+    @property
+    def joules(self) -> FloatArray:
+        """(B, S, 1 + C) joules above idle of one GPU in a step of those in flight."""
+        steps = self._flight or self
+        return self.in_flight.whole(steps.plain_joules, steps.verify_joules, "joules", steps.step_joules)
+
+    def batches(self, rows: slice) -> Surface:
+        """Some of the batches: what is small is taken from here, what fills the grid is priced anew.
+
+        A table is computed block by block, each small enough for a core's cache.
+        """
+        found, other = self._batches(rows), self._flight
+        vars(found)["_flight"] = None if other is None else other._batches(rows)
+        return found
+
+    def _batches(self, rows: slice) -> Surface:
+        found = replace(self, batch=self.batch[rows])
+        take = partial(of_rows, rows)
+        work, apart, same = self._split
+        own = tuple(launch.each(take) for launch in apart)
+        kernels = timed(self.setting.latency, work.runtime, own, same.each(take))
+        shape = replace(work, workload=work.workload.each(take))
+        known: dict[str, Any] = {
+            "decode": self.decode.each(take),
+            "verify": kernels_time(self.setting.latency, shape, kernels),
+            "plain_joules": take(self.plain_joules),
+            "verify_joules": take(self._same_joules) + self.launch_joules(own),
+            "drafted": self.drafted.rows(rows),
+            "_largest": self._largest,
+        }
+        for index in range(len(self.options)):
+            step = self.drafting_of(index)
+            found._drafted[index] = None if step is None else StepTime(cost=step.cost.each(take))
+        vars(found).update(known)
+        return found
 
     @cached_property
     def ends_profile(self) -> bool:
@@ -303,25 +382,43 @@ class Surface:
 
     def joules_at(self, at: int, s: int, configuration: int) -> float:
         """Joules above idle of one GPU in a step of one configuration; nan where its power is not known."""
-        index = int(self.option[configuration])
-        if index not in self._joules:
-            self._joules[index] = self._option_joules(index)
-        return float(_entry(self._joules[index], at, s, self._column(configuration)))
+        index, column = int(self.option[configuration]), self._column(configuration)
+        if index < 0:
+            return float(_entry(self.plain_joules, at, s, 0))
+        verified = _entry(self.verify_joules, at, s, self.places(index).start + column)
+        if index not in self._drafting_joules:
+            drafting = self.drafting_of(index)
+            self._drafting_joules[index] = np.zeros(()) if drafting is None else self.step_joules(drafting)
+        return float(verified + _entry(self._drafting_joules[index], at, s, column))
+
+    def step_joules(self, step: StepTime) -> FloatArray:
+        """Joules above idle of one GPU in a step; nan where its power is not known."""
+        return self.launch_joules(launch for work in step.works for launch in work.launches)
+
+    def launch_joules(self, launches: Iterable[Launch]) -> FloatArray:
+        """Of some kernels."""
+        gpu = self.scenario.gpu
+        return np.full((), np.nan) if gpu.power is None else launch_joules(gpu, gpu.power, launches)
 
     @cached_property
-    def _joules(self) -> dict[int, FloatArray]:
-        return {}
+    def _same_joules(self) -> FloatArray:
+        """Of the kernels of verification that know no length."""
+        work, _, _ = self._split
+        return self.launch_joules(launch for launch in work.launches if not launch.knows_length)
 
-    def _option_joules(self, index: int) -> FloatArray:
-        """Of an option at its counts, or of the plain step (-1)."""
-        gpu = self.scenario.gpu
-        if gpu.power is None:
-            return np.full((), np.nan)
-        if index < 0:
-            return work_joules(gpu, gpu.power, self.decode.works)
-        verified = along(work_joules(gpu, gpu.power, self.verify.works), self.places(index))
-        drafting = self.drafting_of(index)
-        return verified if drafting is None else verified + work_joules(gpu, gpu.power, drafting.works)
+    @cached_property
+    def plain_joules(self) -> FloatArray:
+        """Of the plain step."""
+        return self.step_joules(self.decode)
+
+    @cached_property
+    def verify_joules(self) -> FloatArray:
+        """Of verification alone."""
+        return self.step_joules(self.verify)
+
+    @cached_property
+    def _drafting_joules(self) -> dict[int, FloatArray]:
+        return {}
 
     def bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the speedup of one configuration at several batches."""

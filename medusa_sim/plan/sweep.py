@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -13,15 +13,17 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import CodeArray
 from medusa_sim.plan.quantities import BY_NAME, values
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, at_counts, price
+from medusa_sim.plan.surface import Surface, at_counts, unpriced
 from medusa_sim.step.grid import Grid
 
 if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-CHUNK_ROWS = 1 << 19
-"""Rows computed at once: about 100 MB of columns, whatever the size of the grid."""
+CHUNK_ROWS = 1 << 18
+"""Rows of a table: about 60 MB of columns, whatever the size of the grid."""
+BLOCK_ROWS = 1 << 15
+"""Rows computed at once: arrays that stay in a core's cache, which are several times as fast."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,35 +117,36 @@ class Slices:
 
 
 def grid_surface(scenario: Scenario, grid: Grid) -> Surface:
-    """The surface of a grid with its own counts alone."""
+    """The surface of a grid with its own counts alone, not priced yet."""
     largest = int(max(grid.candidates.max(), 2))
     options = at_counts(scenario.options(largest), grid.candidates)
-    return price(scenario, grid.batch, grid.seq_len, options)
+    return unpriced(scenario, grid.batch, grid.seq_len, options)
 
 
 def _table(scenario: Scenario, grid: Grid) -> SweepTable:
     surface = grid_surface(scenario, grid)
-    found = surface.by_count
-    columns = np.searchsorted(found.counts, grid.candidates)
-    in_order = np.array_equal(columns, np.arange(found.counts.size))
-    shape = (grid.batch.size, grid.seq_len.size, grid.candidates.size)
-
-    def flat(of: npt.NDArray[np.generic]) -> npt.NDArray[np.generic]:
-        whole = np.broadcast_to(of, (*shape[:2], of.shape[-1] if of.ndim else 1))
-        if whole.shape[-1] == found.counts.size and not in_order:
-            whole = whole[..., columns]
-        return np.broadcast_to(whole, shape).ravel()
-
-    found_values = values(surface)
-    arrays = {name: each for name, each in found_values.items() if not isinstance(each, str)}
+    step = max(1, BLOCK_ROWS // (grid.seq_len.size * grid.candidates.size))
+    text: dict[str, str] = {}
+    columns: dict[str, npt.NDArray[Any]] = {}
+    for first in range(0, grid.batch.size, step):
+        rows = slice(first, first + step)
+        part = surface.batches(rows)
+        counts = part.by_count.counts
+        place = np.searchsorted(counts, grid.candidates)
+        in_order = np.array_equal(place, np.arange(counts.size))
+        for name, each in values(part).items():
+            if isinstance(each, str):
+                text[name] = each
+                continue
+            if name not in columns:
+                kind = np.int8 if BY_NAME[name].labels else each.dtype
+                columns[name] = np.empty((grid.batch.size, grid.seq_len.size, grid.candidates.size), kind)
+            is_whole = in_order or not each.ndim or each.shape[-1] == 1
+            columns[name][rows] = each if is_whole else each[..., place]
     return SweepTable(
-        text={name: each for name, each in found_values.items() if isinstance(each, str)},
-        numbers={name: flat(each) for name, each in arrays.items() if not BY_NAME[name].labels},  # type: ignore[misc]
-        codes={
-            name: flat(each).astype(np.int8, copy=False)
-            for name, each in arrays.items()
-            if BY_NAME[name].labels
-        },
+        text=text,
+        numbers={name: each.ravel() for name, each in columns.items() if not BY_NAME[name].labels},
+        codes={name: each.ravel() for name, each in columns.items() if BY_NAME[name].labels},
         gain=gain_column(scenario),
     )
 

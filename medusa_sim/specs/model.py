@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
@@ -155,7 +156,7 @@ RUN_IN_FP16 = "run in fp16"
 BlockT = TypeVar("BlockT", bound=Mixer | Mlp | MoE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class Model:
     """Sizes and dtypes of a decoder; under tensor parallelism of what one GPU holds of it.
 
@@ -295,7 +296,7 @@ class Model:
         learned = 0 if self.rope else self.max_seq_len + _LEARNED_OFFSET
         return (tables * self.vocab + learned) * self.hidden
 
-    @property
+    @cached_property
     def layers_parameter_count(self) -> int:
         """Parameters of all decoder layers."""
         return sum(
@@ -318,7 +319,7 @@ class Model:
         )
         return self.parameter_count - idle
 
-    @property
+    @cached_property
     def layers_weight_bytes(self) -> float:
         """Bytes of the weights of all decoder layers."""
         element = BYTES_PER_ELEMENT[self.activation_dtype]
@@ -330,7 +331,7 @@ class Model:
             total += group.count * layer
         return total
 
-    @property
+    @cached_property
     def weight_bytes(self) -> float:
         """Bytes of all weights, with their scales."""
         rest = self.parameter_count - self.layers_parameter_count
@@ -354,12 +355,12 @@ class Model:
             kept = kept + count * mixer.cache_bytes(tokens, self.kv_dtype)
         return np.asarray(kept)
 
-    @property
+    @cached_property
     def state_bytes(self) -> float:
         """Bytes of the states of one request in all layers, whatever its length; 0 without such layers."""
         return sum(count * mixer.state_bytes(self.activation_dtype) for count, mixer in self.blocks(Mixer))
 
-    @property
+    @cached_property
     def draft_state_bytes(self) -> float:
         """Those of `state_bytes` that a verification step keeps for each of its tokens."""
         dtype = self.activation_dtype

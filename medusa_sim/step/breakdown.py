@@ -6,7 +6,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from medusa_sim.latency.base import Bound, Source
-from medusa_sim.step.step import Setting, decode_step, kernel_time, priced, step_works, verify_step
+from medusa_sim.step.kernels import kernel_time, priced
+from medusa_sim.step.step import Setting, decode_step, step_works, verify_step
 
 if TYPE_CHECKING:
     import pandas as pd

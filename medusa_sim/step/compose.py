@@ -18,7 +18,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, in_quadrature
 from medusa_sim.latency.waves import norm_max
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.runtime import Runtime
@@ -116,10 +116,10 @@ class Cost:
             device_us=self.device_us + other.device_us,
             host_us=self.host_us + other.host_us,
             exposed_us=self.exposed_us + other.exposed_us,
-            below_us=np.hypot(self.below_us, other.below_us),
-            above_us=np.hypot(self.above_us, other.above_us),
-            step_half_us=np.hypot(self.step_half_us, other.step_half_us),
-            draft_half_us=np.hypot(self.draft_half_us, other.draft_half_us),
+            below_us=in_quadrature(self.below_us, other.below_us),
+            above_us=in_quadrature(self.above_us, other.above_us),
+            step_half_us=in_quadrature(self.step_half_us, other.step_half_us),
+            draft_half_us=in_quadrature(self.draft_half_us, other.draft_half_us),
         )
 
     def time_with(self, other: Cost) -> FloatArray:
@@ -157,8 +157,8 @@ def overhead_halves(step: Cost, plain: Cost) -> tuple[FloatArray, FloatArray]:
     if not (step.has_engine_band or plain.has_engine_band):
         return slower, faster
     shared = step.step_half_us / step.time_us - plain.step_half_us / plain.time_us
-    engine = np.hypot(shared, step.draft_half_us / step.time_us)
-    return np.hypot(slower, engine), np.hypot(faster, engine)
+    engine = in_quadrature(shared, step.draft_half_us / step.time_us)
+    return in_quadrature(slower, engine), in_quadrature(faster, engine)
 
 
 class Beside(NamedTuple):
@@ -210,7 +210,7 @@ def beside_kernels(
     waits = np.logical_and(is_short, np.logical_not(is_captured(engine, batch, query_tokens)))
     idle = np.where(waits, shortest - device_us, 0.0)
     half = np.where(waits, shortest * engine.eager_us_per_layer.band, 0.0)
-    return Beside(host, added.time_us + idle, np.hypot(added.half_us, half), nothing)
+    return Beside(host, added.time_us + idle, in_quadrature(added.half_us, half), nothing)
 
 
 def drafting_cost(runtime: Runtime, drafter: str, passes: int, batch: Size, width: int = 1) -> Cost | None:

@@ -28,10 +28,13 @@ from medusa_sim.units import US_PER_S
 
 def work_joules(gpu: Gpu, power: Power, works: Iterable[PassWork]) -> FloatArray:
     """Joules above idle of the kernels of a step on one GPU; the shapes broadcast."""
-    return _joules(gpu, power, (launch for work in works for launch in work.launches))
+    return launch_joules(gpu, power, (launch for work in works for launch in work.launches))
 
 
-def _joules(gpu: Gpu, power: Power, launches: Iterable[Launch], *, with_bytes: bool = True) -> FloatArray:
+def launch_joules(
+    gpu: Gpu, power: Power, launches: Iterable[Launch], *, with_bytes: bool = True
+) -> FloatArray:
+    """Joules above idle of some kernels on one GPU; with_bytes: what they move counts too."""
     by_shape: dict[tuple[int, ...], FloatArray] = {}
     for launch in launches:
         operator, times = launch.operator, launch.count * launch.share
@@ -68,7 +71,7 @@ def served_joules(
 def prompt_joules(gpu: Gpu, power: Power, setting: Setting, prompt_tokens: float) -> FloatArray:
     """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step."""
     launches = model_launches(setting.shard, prefill(1, prompt_tokens), setting.runtime)
-    return _joules(gpu, power, launches, with_bytes=False)
+    return launch_joules(gpu, power, launches, with_bytes=False)
 
 
 def sampling_joules(gpu: Gpu, power: Power, setting: Setting, rows: Size) -> FloatArray:

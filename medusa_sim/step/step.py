@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, in_quadrature
 from medusa_sim.latency.base import (
     Bound,
     CodeArray,
     LatencyModel,
-    OperatorTime,
-    Source,
-    filled,
-    known_time,
 )
-from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.latent import LatentAttention
-from medusa_sim.operators.operator import Attention, Elementwise, Size
-from medusa_sim.operators.recurrent import GENERATION, VERIFY, Recurrent
-from medusa_sim.operators.sparse import Sparse
+from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
@@ -32,7 +25,8 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.specs.variants import on_one_gpu
 from medusa_sim.step.compose import Cost, beside_kernels, drafting_cost
 from medusa_sim.step.drafter.base import Drafter, PassWork
-from medusa_sim.step.engine import choice_us, padded_tokens
+from medusa_sim.step.engine import padded_tokens
+from medusa_sim.step.kernels import WAITS, Kernels, priced, timed
 from medusa_sim.step.network import acceptance_launches, step_launches
 from medusa_sim.step.union import CHAIN, Overlap
 from medusa_sim.step.workload import Launch, Part, Scope, Workload, decode, prefill, verify
@@ -71,12 +65,11 @@ class StepTime:
     """Time of one step for every shape of a grid, microseconds. Steps add with `+`.
 
     cost: device, host and engine (`compose.Cost`), which give the time and its 80 % band. passes: those that
-    were timed, each with the times of its launches, for what else follows from its kernels; what nobody asks
-    for is not added up.
+    were timed, each with its kernels, for what else follows from them.
     """
 
     cost: Cost
-    passes: tuple[tuple[PassWork, tuple[OperatorTime, ...]], ...] = ()
+    passes: tuple[tuple[PassWork, Kernels], ...] = ()
 
     @property
     def works(self) -> tuple[PassWork, ...]:
@@ -108,7 +101,7 @@ class StepTime:
         """Upper end of the 80 % band."""
         return self.cost.high_us
 
-    @property
+    @cached_property
     def launch_us(self) -> float:
         """Gaps between kernels."""
         return sum(work.kernels * work.runtime.launch_us for work in self.works)
@@ -121,27 +114,27 @@ class StepTime:
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
         """Kernel time by slice, each in the smallest shape that holds it."""
-        parts: dict[Part, _Sum] = {}
-        for launch, time in self._timed():
-            parts.setdefault(launch.part, _Sum()).add(launch.count * time.time_us)
-        return {part: held.total() for part, held in parts.items()}
+        parts: dict[Part, FloatArray] = {}
+        for _, kernels in self.passes:
+            for part, time_us in kernels.parts_us.items():
+                parts[part] = parts.get(part, 0.0) + time_us
+        return parts
 
     @cached_property
     def waits_us(self) -> dict[Bound, FloatArray]:
         """Device time by what bounds it."""
-        waits = {code: _Sum() for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)}
-        waits[Bound.LATENCY].add(np.asarray(self.launch_us))
-        for launch, time in self._timed():
-            for code, waited in waits.items():
-                waited.add(np.where(time.bound == code, launch.count * time.time_us, 0.0))
-        return {code: waited.total() for code, waited in waits.items()}
+        gaps = {Bound.LATENCY: self.launch_us}
+        return {
+            code: sum((kernels.waits_us[code] for _, kernels in self.passes), np.asarray(gaps.get(code, 0.0)))
+            for code in WAITS
+        }
 
     @cached_property
     def source(self) -> CodeArray:
         """Worst `Source` code among the kernels."""
         worst: CodeArray = np.zeros((), dtype=np.int8)
-        for _, time in self._timed():
-            worst = np.maximum(worst, time.source)
+        for _, kernels in self.passes:
+            worst = np.maximum(worst, kernels.source)
         return worst
 
     @cached_property
@@ -149,9 +142,10 @@ class StepTime:
         """`Bound` codes: what takes the largest share; the host where the device waits for it."""
         return bound_codes(self.waits_us, self.cost)
 
-    def _timed(self) -> Iterator[tuple[Launch, OperatorTime]]:
-        for work, times in self.passes:
-            yield from zip(work.launches, times, strict=True)
+    def each(self, take: Callable[[FloatArray], FloatArray]) -> StepTime:
+        """With every array replaced by what `take` makes of it; the works themselves stay as they are."""
+        passes = tuple((work, kernels.each(take)) for work, kernels in self.passes)
+        return StepTime(cost=self.cost.each(take), passes=passes)
 
     def __add__(self, other: StepTime) -> StepTime:
         """Both one after the other."""
@@ -167,46 +161,21 @@ def bound_codes(waits_us: dict[Bound, FloatArray], cost: Cost) -> CodeArray:
     return np.where(waits, np.int8(Bound.HOST), code).astype(np.int8)
 
 
-class _Sum:
-    """Running sums over launches, kept apart by shape so that a small array is not broadcast early."""
-
-    def __init__(self) -> None:
-        self._by_shape: dict[tuple[int, ...], FloatArray] = {}
-
-    def add(self, value: FloatArray) -> None:
-        held = self._by_shape.get(value.shape)
-        self._by_shape[value.shape] = value if held is None else held + value
-
-    def total(self) -> FloatArray:
-        total = np.zeros(())
-        for value in sorted(self._by_shape.values(), key=lambda array: array.size):
-            total = total + value
-        return total
-
-
 def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
-    """Time of kernels that one runtime launches one after another.
+    """Time of kernels that one runtime launches one after another (`kernels_time`)."""
+    work = replace(work, launches=tuple(priced(latency, work.launches)))
+    return kernels_time(latency, work, timed(latency, work.runtime, work.launches))
+
+
+def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> StepTime:
+    """Time of a pass whose kernels are timed.
 
     device = sum of kernel times + launches x launch_us; host and engine: `compose`. The band adds the
     half-widths of different kernels in quadrature (their residuals are taken as independent), those of one
     kernel in every layer linearly, and so those of kernels that nobody measured on this GPU: they share the
     error of what was borrowed.
     """
-    work = replace(work, launches=tuple(priced(latency, work.launches)))
-    times = tuple(kernel_time(latency, work.runtime, launch) for launch in work.launches)
-    device, below, above, shared_below, shared_above = (_Sum() for _ in range(5))
-    device.add(np.asarray(work.kernels * work.runtime.launch_us))
-    for launch, time in zip(work.launches, times, strict=True):
-        device.add(launch.count * time.time_us)
-        half_below = launch.count * (time.time_us - time.low_us)
-        half_above = launch.count * (time.high_us - time.time_us)
-        if time.source.size and np.min(time.source) >= Source.BORROWED:
-            shared_below.add(half_below)
-            shared_above.add(half_above)
-        else:
-            below.add(half_below**2)
-            above.add(half_above**2)
-    device_us = device.total()
+    device_us = kernels.device_us + work.kernels * work.runtime.launch_us
     shape = work.workload
     beside = beside_kernels(
         work.runtime,
@@ -218,23 +187,21 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
         device_us,
         whole_graph=has_whole_graph(latency, work),
     )
+    below, above = kernels.squares
+    shared_below, shared_above = kernels.shared_us
     cost = Cost(
         device_us=device_us,
-        below_us=np.hypot(np.sqrt(below.total()), shared_below.total()),
-        above_us=np.hypot(np.sqrt(above.total()), shared_above.total()),
+        below_us=in_quadrature(np.sqrt(below), shared_below),
+        above_us=in_quadrature(np.sqrt(above), shared_above),
         **beside._asdict(),
     )
-    return StepTime(cost=cost, passes=((work, times),))
+    return StepTime(cost=cost, passes=((work, kernels),))
 
 
 def step_kernels(gpu: Gpu, runtime: Runtime, dtype: str) -> str:
     """Name of the kernel set of a whole step. Raises SpecError where the runtime names none for the dtype."""
     named = runtime.kernel_set(dtype)
     return named if named == "paper" else gpu.step_kernels.get(dtype, named)
-
-
-_NVFP4_SPREAD = 0.25
-"""Share of expert_parallel_us_per_layer with nvfp4 experts, whose kernels sort tokens themselves."""
 
 
 def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
@@ -257,73 +224,6 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
     return True
 
 
-def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> OperatorTime:
-    """One launch; a serving engine chooses tokens with kernels of its own and merges small ones."""
-    operator, engine = launch.operator, runtime.engine
-    if engine is None:
-        return launch_time(latency, launch)
-    if isinstance(operator, Elementwise) and operator.kind == "next_token":
-        time_us = choice_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))
-        band = engine.sampling_bytes_per_logit.band
-        known = Source.ROOFLINE if latency.name == "roofline" else Source.CALIBRATED
-        return OperatorTime(
-            time_us=time_us,
-            low_us=time_us / (1.0 + band),
-            high_us=time_us * (1.0 + band),
-            bound=np.asarray(Bound.MEMORY, dtype=np.int8),
-            source=np.asarray(known, dtype=np.int8),
-        )
-    time = launch_time(latency, launch)
-    share, beside = launch.share, 0.0
-    if isinstance(operator, Experts):
-        share *= engine.experts_share.value
-        is_spread = np.any(np.asarray(operator.local_experts) < np.asarray(operator.experts))
-        by_format = _NVFP4_SPREAD if operator.dtype == "nvfp4" else 1.0
-        beside = engine.expert_parallel_us_per_layer.value * by_format * float(is_spread)
-    if share == 1.0 and not beside:
-        return time
-    return replace(
-        time,
-        time_us=share * time.time_us + beside,
-        low_us=share * time.low_us + beside,
-        high_us=share * time.high_us + beside,
-    )
-
-
-def priced(latency: LatencyModel, launches: Iterable[Launch]) -> Iterator[Launch]:
-    """The launches that the latency model has kernels of: instead of others what they are composed of."""
-    for launch in launches:
-        if launch.composed and known_time(latency, launch.operator) is None:
-            yield from launch.composed
-        else:
-            yield launch
-
-
-def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
-    """One launch; verification of one token is the kernel of a plain step."""
-    operator = launch.operator
-    found = _widened(latency, launch, latency.time(operator))
-    if not isinstance(operator, Recurrent | Sparse) or operator.phase != VERIFY:
-        return found
-    is_one = np.equal(operator.q_len, 1)
-    if not is_one.any():
-        return found
-    one = replace(launch, operator=replace(operator, phase=GENERATION))
-    return filled(found, launch_time(latency, one), is_one)
-
-
-def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> OperatorTime:
-    """The time with the spread of an uncertain input in its band, beside that of the kernel."""
-    if launch.ends is None:
-        return time
-    few, many = (latency.time(operator).time_us for operator in launch.ends)
-    return replace(
-        time,
-        low_us=time.time_us - np.hypot(time.time_us - time.low_us, np.maximum(time.time_us - few, 0.0)),
-        high_us=time.time_us + np.hypot(time.high_us - time.time_us, np.maximum(many - time.time_us, 0.0)),
-    )
-
-
 def decode_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     """One plain decoding step: no drafter, no tree. Arrays of batch and seq_len broadcast."""
     return work_time(setting.latency, _target_work(setting, decode(batch, seq_len)))
@@ -339,10 +239,11 @@ def verification_step(setting: Setting, batch: Size, seq_len: Size, candidates: 
 
     Scope `block` has the paper's operators alone, as its simulation does.
     """
-    return work_time(setting.latency, _verification_work(setting, batch, seq_len, candidates))
+    return work_time(setting.latency, verification_work(setting, batch, seq_len, candidates))
 
 
-def _verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:
+def verification_work(setting: Setting, batch: Size, seq_len: Size, candidates: Size) -> PassWork:
+    """Kernels of `verification_step`."""
     width = processed_tokens(setting, candidates)
     workload = replace(verify(batch, seq_len, width), overlap=setting.overlap)
     setting = replace(setting, runtime=setting.runtime.drafting(setting.method or setting.drafter.name))
@@ -355,7 +256,7 @@ def step_works(setting: Setting, batch: int, seq_len: int, candidates: int) -> t
     """The passes of one step, the target's first; one candidate is plain decoding without any drafting."""
     if candidates == 1:
         return (_target_work(setting, decode(batch, seq_len)),)
-    verification = _verification_work(setting, batch, seq_len, candidates)
+    verification = verification_work(setting, batch, seq_len, candidates)
     if setting.scope == "block":
         return (verification,)
     workload = verify(batch, seq_len, candidates)

@@ -7,11 +7,13 @@ decoding (`query_tokens = candidates`, root included). `network.py` makes kernel
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Literal, TypeVar, get_args
 
 import numpy as np
 
+from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Elementwise, ElementwiseKind, Gemm, Operator, Size
 from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model
@@ -75,6 +77,16 @@ class Workload:
         keys: Size = np.asarray(self.seq_len) + np.asarray(self.query_tokens)
         return keys
 
+    def each(self, take: Callable[[FloatArray], FloatArray]) -> Workload:
+        """With every size replaced by what `take` makes of it."""
+        return replace(
+            self,
+            batch=take(np.asarray(self.batch)),
+            seq_len=take(np.asarray(self.seq_len)),
+            query_tokens=take(np.asarray(self.query_tokens)),
+            padded_rows=None if self.padded_rows is None else take(np.asarray(self.padded_rows)),
+        )
+
     def on_one_gpu(self, parallel: Parallel) -> Workload:
         """The sequences whose attention one GPU computes: all, but for data-parallel attention."""
         if not parallel.dp_attention:
@@ -115,6 +127,24 @@ class Launch:
     share: float = 1.0
     ends: tuple[Operator, Operator] | None = None
     composed: tuple[Launch, ...] = ()
+
+    @property
+    def knows_length(self) -> bool:
+        """Whether a size varies along the middle one of three axes (batch, length, count)."""
+        ends = () if self.ends is None else self.ends
+        return any(
+            np.ndim(size) == 3 and np.shape(size)[1] > 1
+            for operator in (self.operator, *ends)
+            for size in operator.sizes.values()
+        )
+
+    def each(self, take: Callable[[FloatArray], FloatArray]) -> Launch:
+        """With every size replaced by what `take` makes of it."""
+        own, *ends = (
+            of.with_columns(**{name: take(np.asarray(size)) for name, size in of.sizes.items()})
+            for of in (self.operator, *(self.ends or ()))
+        )
+        return replace(self, operator=own, ends=None if self.ends is None else (ends[0], ends[1]))
 
     @property
     def kernels(self) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -218,3 +219,31 @@ def test_one_step_of_a_host_bound_runtime_is_what_is_advised() -> None:
         assert same(row.speedup, step.speedup)
         assert row.overhead > 1.0
         assert row.required_tokens_per_step > 1.0
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"gpu": "h100-sxm", "model": "vicuna-7b", "runtime": "cuda-graph"},
+        {"gpu": "h200-sxm", "model": "qwen3-30b-a3b", "drafter": "eagle3", "acceptance": "0.6"},
+        {
+            "gpu": "h100-sxm",
+            "model": "llama-3.1-8b",
+            "drafter": "eagle3",
+            "prompt_tokens": 700.0,
+            "output_tokens": 200.0,
+        },
+        {"gpu": "h100-sxm", "model": "gemma-3-12b", "drafter": "ngram", "acceptance": "0.6"},
+    ],
+)
+def test_a_table_is_the_same_in_blocks_of_any_size(
+    given: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Verification of a block takes what knows no length from all batches, the drafting is looked up."""
+    grid = Grid.of([1, 2, 3, 8, 40], [300, 2000, 9000], [1, 2, 3, 4, 6])
+    (whole,) = sweep([Scenario(**given)], grid)
+    monkeypatch.setattr("medusa_sim.plan.sweep.BLOCK_ROWS", 1)
+    (blocks,) = sweep([Scenario(**given)], grid)
+    for name, column in {**whole.numbers, **whole.codes}.items():
+        other = {**blocks.numbers, **blocks.codes}[name]
+        np.testing.assert_allclose(other, column, rtol=1e-12, err_msg=name)

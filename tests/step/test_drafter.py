@@ -310,3 +310,14 @@ def test_drafters_are_split_as_the_target_is() -> None:
         vocab = drafter.own_vocab if kind in (Eagle3, PEagle) else target.vocab
         for head, gather in zip(heads, gathers, strict=True):
             assert float(np.asarray(gather.message_bytes)) == int(head.m) * vocab * 2
+
+
+def test_drafters_share_passes_only_where_they_are_asked_to() -> None:
+    step = verify(4, 512, 4)
+    eagle = Eagle(depth=3).work(LLAMA, step, RUNTIME)
+    model = DraftModel(draft=DRAFT, depth=3).work(LLAMA, step, RUNTIME)
+    assert [work.layers for work in eagle + model] == [1] * 3 + [DRAFT.layers] * 3
+    shared = replace(step, kept={})
+    short, long = (Eagle(depth=depth).work(LLAMA, shared, RUNTIME) for depth in (2, 4))
+    assert long[1] is short[1]
+    assert [int(g.m) for g in gemms(long, "draft_fusion")] == [20, 4, 4, 4]

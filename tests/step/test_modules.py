@@ -22,8 +22,8 @@ from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.sparse import BlockSparse, Compressed
+from medusa_sim.step.kernels import launch_time, priced
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import launch_time, priced
 from medusa_sim.step.workload import Launch, Workload, decode, prefill, verify
 
 RUNTIME = load_runtime("vllm-0.33")

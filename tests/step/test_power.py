@@ -117,9 +117,9 @@ def test_a_cpu_and_a_block_have_no_watts() -> None:
 
 def test_the_best_of_a_surface_counts_the_drafter() -> None:
     scenario = Scenario(gpu="h100-sxm", **EAGLE)  # type: ignore[arg-type]
-    found = price(scenario, [8], [1024]).by_count
-    joules = found.joules(H100, power_of(H100))[0, 0]
-    verified = float(np.max(work_joules(H100, power_of(H100), price(scenario, [8], [1024]).verify.works)))
+    surface = price(scenario, [8], [1024])
+    joules = surface.joules[0, 0]
+    verified = float(np.max(work_joules(H100, power_of(H100), surface.verify.works)))
     assert joules[-1] > verified
     assert (np.diff(joules) > 0).all()
 

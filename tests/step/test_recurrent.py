@@ -11,8 +11,8 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.kernels import launch_time
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import launch_time
 from medusa_sim.step.workload import Workload, decode, prefill, verify
 
 RUNTIME = load_runtime("vllm-0.33")

@@ -1,0 +1,183 @@
+"""Launches -> their times, and what is added up over them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source, filled, known_time
+from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.operator import Elementwise
+from medusa_sim.operators.recurrent import GENERATION, VERIFY, Recurrent
+from medusa_sim.operators.sparse import Sparse
+from medusa_sim.specs.runtime import Runtime
+from medusa_sim.step.engine import choice_us
+from medusa_sim.step.workload import Launch, Part
+
+WAITS = (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)
+"""What kernels wait for."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kernels:
+    """Timed launches, smallest arrays first, so that none is broadcast early. Sums are made when asked for.
+
+    rest: kernels beside them that are timed and added up already.
+    """
+
+    timed: tuple[tuple[Launch, OperatorTime], ...]
+    rest: Kernels | None = None
+
+    @cached_property
+    def device_us(self) -> FloatArray:
+        """All of them one after another."""
+        total = np.zeros(()) if self.rest is None else self.rest.device_us
+        for launch, time in self.timed:
+            total = total + launch.count * time.time_us
+        return total
+
+    @cached_property
+    def squares(self) -> tuple[FloatArray, FloatArray]:
+        """(below, above) squared half-widths of the band of kernels that were measured on this GPU."""
+        below, above = (np.zeros(()), np.zeros(())) if self.rest is None else self.rest.squares
+        for launch, time in self.timed:
+            if not _is_borrowed(time):
+                below = below + (launch.count * (time.time_us - time.low_us)) ** 2
+                above = above + (launch.count * (time.high_us - time.time_us)) ** 2
+        return below, above
+
+    @cached_property
+    def shared_us(self) -> tuple[FloatArray, FloatArray]:
+        """(below, above) half-widths of those that were not, which share an error."""
+        below, above = (np.zeros(()), np.zeros(())) if self.rest is None else self.rest.shared_us
+        for launch, time in self.timed:
+            if _is_borrowed(time):
+                below = below + launch.count * (time.time_us - time.low_us)
+                above = above + launch.count * (time.high_us - time.time_us)
+        return below, above
+
+    @cached_property
+    def parts_us(self) -> dict[Part, FloatArray]:
+        """Their time by slice of the step."""
+        parts = {} if self.rest is None else dict(self.rest.parts_us)
+        for launch, time in self.timed:
+            parts[launch.part] = parts.get(launch.part, 0.0) + launch.count * time.time_us
+        return parts
+
+    @cached_property
+    def waits_us(self) -> dict[Bound, FloatArray]:
+        """Their time by what bounds it."""
+        waits = dict.fromkeys(WAITS, np.zeros(())) if self.rest is None else dict(self.rest.waits_us)
+        for launch, time in self.timed:
+            time_us = launch.count * time.time_us
+            for code in WAITS:
+                waits[code] = waits[code] + time_us * (time.bound == code)
+        return waits
+
+    @cached_property
+    def source(self) -> CodeArray:
+        """Worst `Source` code among them."""
+        worst: CodeArray = np.zeros((), dtype=np.int8) if self.rest is None else self.rest.source
+        for _, time in self.timed:
+            worst = np.maximum(worst, time.source)
+        return worst
+
+    def each(self, take: Callable[[FloatArray], FloatArray]) -> Kernels:
+        """The sums with every array replaced by what `take` makes of it."""
+        found = Kernels(timed=())
+        vars(found).update(
+            device_us=take(self.device_us),
+            squares=tuple(map(take, self.squares)),
+            shared_us=tuple(map(take, self.shared_us)),
+            parts_us={part: take(time_us) for part, time_us in self.parts_us.items()},
+            waits_us={code: take(time_us) for code, time_us in self.waits_us.items()},
+            source=take(self.source.astype(np.float64)).astype(np.int8),
+        )
+        return found
+
+
+def timed(
+    latency: LatencyModel, runtime: Runtime, launches: Iterable[Launch], rest: Kernels | None = None
+) -> Kernels:
+    """The launches with their times."""
+    pairs = ((launch, kernel_time(latency, runtime, launch)) for launch in launches)
+    return Kernels(timed=tuple(sorted(pairs, key=lambda pair: pair[1].time_us.size)), rest=rest)
+
+
+def _is_borrowed(time: OperatorTime) -> bool:
+    return bool(time.source.size and time.source.min() >= Source.BORROWED)
+
+
+_NVFP4_SPREAD = 0.25
+"""Share of expert_parallel_us_per_layer with nvfp4 experts, whose kernels sort tokens themselves."""
+
+
+def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> OperatorTime:
+    """One launch; a serving engine chooses tokens with kernels of its own and merges small ones."""
+    operator, engine = launch.operator, runtime.engine
+    if engine is None:
+        return launch_time(latency, launch)
+    if isinstance(operator, Elementwise) and operator.kind == "next_token":
+        time_us = choice_us(engine, latency.gpu, operator.m, int(np.max(operator.n)))
+        band = engine.sampling_bytes_per_logit.band
+        known = Source.ROOFLINE if latency.name == "roofline" else Source.CALIBRATED
+        return OperatorTime(
+            time_us=time_us,
+            low_us=time_us / (1.0 + band),
+            high_us=time_us * (1.0 + band),
+            bound=np.asarray(Bound.MEMORY, dtype=np.int8),
+            source=np.asarray(known, dtype=np.int8),
+        )
+    time = launch_time(latency, launch)
+    share, beside = launch.share, 0.0
+    if isinstance(operator, Experts):
+        share *= engine.experts_share.value
+        is_spread = np.any(np.asarray(operator.local_experts) < np.asarray(operator.experts))
+        by_format = _NVFP4_SPREAD if operator.dtype == "nvfp4" else 1.0
+        beside = engine.expert_parallel_us_per_layer.value * by_format * float(is_spread)
+    if share == 1.0 and not beside:
+        return time
+    return replace(
+        time,
+        time_us=share * time.time_us + beside,
+        low_us=share * time.low_us + beside,
+        high_us=share * time.high_us + beside,
+    )
+
+
+def priced(latency: LatencyModel, launches: Iterable[Launch]) -> Iterator[Launch]:
+    """The launches that the latency model has kernels of: instead of others what they are composed of."""
+    for launch in launches:
+        if launch.composed and known_time(latency, launch.operator) is None:
+            yield from launch.composed
+        else:
+            yield launch
+
+
+def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
+    """One launch; verification of one token is the kernel of a plain step."""
+    operator = launch.operator
+    found = _widened(latency, launch, latency.time(operator))
+    if not isinstance(operator, Recurrent | Sparse) or operator.phase != VERIFY:
+        return found
+    is_one = np.equal(operator.q_len, 1)
+    if not is_one.any():
+        return found
+    one = replace(launch, operator=replace(operator, phase=GENERATION))
+    return filled(found, launch_time(latency, one), is_one)
+
+
+def _widened(latency: LatencyModel, launch: Launch, time: OperatorTime) -> OperatorTime:
+    """The time with the spread of an uncertain input in its band, beside that of the kernel."""
+    if launch.ends is None:
+        return time
+    few, many = (latency.time(operator).time_us for operator in launch.ends)
+    return replace(
+        time,
+        low_us=time.time_us - np.hypot(time.time_us - time.low_us, np.maximum(time.time_us - few, 0.0)),
+        high_us=time.time_us + np.hypot(time.high_us - time.time_us, np.maximum(many - time.time_us, 0.0)),
+    )
