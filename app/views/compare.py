@@ -23,7 +23,7 @@ from medusa_sim.report.compare_text import (
     refused_lines,
     rows_table,
     sentence,
-    told_of_prices,
+    warning_lines,
 )
 from medusa_sim.report.numbers import significant
 from medusa_sim.setups.question import COLUMN
@@ -70,8 +70,7 @@ def page(set_up: SetUp) -> None:
     with st.expander(f"Refused: {len(answer.refused)}"):
         st.markdown("\n".join(f"- {show.in_words(line)}" for line in refused_lines(answer)) or "Nothing.")
     with st.expander("What it rests on"):
-        lines = (*answer.warnings, *told_of_prices(answer))
-        st.markdown("\n".join(f"- {show.in_words(line)}" for line in lines))
+        st.markdown("\n".join(f"- {show.in_words(line)}" for line in warning_lines(answer)))
     with note:
         show.ignored_note()
 

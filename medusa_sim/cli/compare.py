@@ -143,7 +143,12 @@ def compare(
     from dataclasses import fields
 
     from medusa_sim.cli.progress import progress
-    from medusa_sim.report.compare_text import Compared, compare_values, told_of_prices
+    from medusa_sim.report.compare_text import (
+        Compared,
+        compare_values,
+        told_of_prices,
+        with_warnings,
+    )
     from medusa_sim.setups.comparison import compare as compared
     from medusa_sim.setups.question import Question
     from medusa_sim.setups.setup import Choices
@@ -169,9 +174,11 @@ def compare(
     if output.form == "table":
         output.text(page(output, answer, fleets, draft_path))
         return
-    for line in (*answer.warnings, *told_of_prices(answer)):
+    for number, line in enumerate(answer.warnings, start=1):
+        click.echo(f"{number}: {line}", err=True)
+    for line in told_of_prices(answer):
         click.echo(line, err=True)
-    output.rows(answer.table, "compare", **compare_values(answer, fleets, draft_path))
+    output.rows(with_warnings(answer), "compare", **compare_values(answer, fleets, draft_path))
 
 
 def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_path: str | None) -> str:
@@ -184,7 +191,7 @@ def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_pat
         refused_lines,
         rows_table,
         sentence,
-        told_of_prices,
+        warning_lines,
     )
 
     parts = [sentence(answer), *(f"Under load: {loaded_line(each)}" for each in fleets), ""]
@@ -195,7 +202,7 @@ def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_pat
     if launch := launch_text(answer, draft_path):
         parts += ["One copy of it:", "", *(f"  {line}" for line in launch.rstrip("\n").split("\n")), ""]
     parts += [f"refused: {line}" for line in refused_lines(answer)]
-    parts += [f"warning: {line}" for line in (*answer.warnings, *told_of_prices(answer))]
+    parts += [f"warning: {line}" for line in warning_lines(answer)]
     return "\n".join(parts) + "\n"
 
 

@@ -14,7 +14,7 @@ from medusa_sim.report.compare_text import (
     refused_lines,
     rows_table,
     sentence,
-    told_of_prices,
+    warning_lines,
 )
 from medusa_sim.report.document import (
     Block,
@@ -93,7 +93,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
     blocks += [Heading("Refused"), Bullets(tuple(refused))] if refused else []
     blocks += [
         Heading("Warnings"),
-        Bullets((*answer.warnings, *told_of_prices(answer))),
+        Bullets(tuple(warning_lines(answer))),
         Folded("Every set-up and batch", TextTable.of(_arrow(answer))),
         Heading("Sources"),
         *source_tables(_used(answer)),

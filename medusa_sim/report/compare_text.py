@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -73,15 +74,17 @@ class Compared:
             raise UsageError(sentence(self.comparison))
         return chosen_command(self.comparison, self.chosen, draft_path)
 
-    def under_load(self, requests: int = REQUESTS, seeds: int = 1) -> list[Loaded]:
-        """The chosen set-up and the best without speculation as fleets under load (`setups.loaded`)."""
-        from medusa_sim.setups.loaded import under_load
+    def for_target(self, **limits: Any) -> Compared:
+        """The same set-ups under other limits or by another measure (`Comparison.for_target`), unpriced."""
+        return Compared(comparison=self.comparison.for_target(**limits))
 
-        rows = (self.chosen, self.comparison.chosen_plain)
+    def under_load(self, requests: int = REQUESTS, seeds: int = 1) -> list[Loaded]:
+        """The chosen set-up, the best without speculation and the frontier within the limits as fleets."""
+        from medusa_sim.setups.loaded import second_level, under_load
+
         return [
             under_load(self.comparison, row, requests=requests, seeds=seeds)
-            for row in rows
-            if row is not None
+            for row in second_level(self.comparison)
         ]
 
     @property
@@ -91,8 +94,8 @@ class Compared:
 
     @property
     def warnings(self) -> list[str]:
-        """What must not be overlooked, a line each."""
-        return [*self.comparison.warnings, *told_of_prices(self.comparison)]
+        """What must not be overlooked of the set-ups shown, a line each."""
+        return warning_lines(self.comparison)
 
     def chart(self, column: str | None = None) -> Chart:
         """What the chart shows; column: of `report.compare_chart.Y_TITLES` (None: what is saved)."""
@@ -226,6 +229,47 @@ def refused_lines(answer: Comparison) -> list[str]:
         f"{setups[0]}{f' and {len(setups) - 1} more' if len(setups) > 1 else ''}: {reason}"
         for reason, setups in by_reason.items()
     ]
+
+
+def warning_lines(answer: Comparison) -> list[str]:
+    """A line for each kind of warning about what is shown, with the set-ups it holds for, then prices.
+
+    Shown are the chosen set-up, the best without speculation and the frontier.
+    """
+    rows: list[Any] = [answer.chosen, answer.chosen_plain, *answer.frontier.to_dict("records")]
+    setups = {answer.key(row): setup_text(row) for row in rows if row is not None}
+    kinds: dict[str, tuple[str, dict[str, None]]] = {}
+    for key, told in setups.items():
+        for line in answer.scenarios[key].warnings:
+            kinds.setdefault(_OF_A_SPLIT.sub("", line), (line, {}))[1][told] = None
+    every = len(set(setups.values()))
+    lines = [f"{line} ({_holds_for(list(told), every)})" for line, told in kinds.values()]
+    if others := len(answer.scenarios) - len(setups):
+        lines.append(
+            f"{others} set-ups that are not shown may have others: --format csv or json gives every row's own"
+        )
+    return [*lines, *told_of_prices(answer)]
+
+
+_OF_A_SPLIT = re.compile(r" for \d+ GPUs| among \d+| \([^)]*\)")
+"""What warnings of one kind say of how a set-up is split."""
+
+
+def _holds_for(told: list[str], every: int) -> str:
+    if len(told) == every:
+        return "all shown"
+    return f"{told[0]} and {len(told) - 1} more" if len(told) > 1 else told[0]
+
+
+def with_warnings(answer: Comparison) -> pd.DataFrame:
+    """The table with a column `warnings`: the numbers of each row's own among `answer.warnings`, from 1."""
+    number = {line: place for place, line in enumerate(answer.warnings, start=1)}
+    own = {
+        key: " ".join(str(number[line]) for line in scenario.warnings)
+        for key, scenario in answer.scenarios.items()
+    }
+    keys = answer.table[list(SET_UP)].itertuples(index=False, name=None)
+    return answer.table.assign(warnings=[own[key] for key in keys])
 
 
 def told_of_prices(answer: Comparison) -> list[str]:

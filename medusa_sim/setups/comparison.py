@@ -8,16 +8,17 @@ number of users adds is how many copies carry it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.errors import CoverageError, MedusaSimError, UsageError
+from medusa_sim.errors import CoverageError, MedusaSimError, UsageError, unknown_name
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
+from medusa_sim.plan.defaults import SWITCHING_GAIN
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, at_counts, price
@@ -38,17 +39,22 @@ if TYPE_CHECKING:
     import pandas as pd
 
 COLUMNS = (
-    "gpu", "gpus", "replicas", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter",
-    "drafts", "batch", "tokens_per_s_per_gpu", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high",
-    "tokens_per_s_per_user", "tokens_per_s_per_user_low", "tokens_per_s_per_user_high", "tpot_ms", "ttft_ms",
-    "e2e_ms", "usd_per_million_tokens", "usd_per_million_tokens_low", "usd_per_million_tokens_high",
-    "joule_per_token", "tokens_per_s_per_mw", "meets_limits", "on_frontier", "chosen",
+    "gpu", "gpus", "tp", "ep", "dp_attention", "precision", "engine", "drafter", "drafts", "batch",
+    "tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens", "on_frontier", "chosen",
+    "replicas", "kv_precision", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high",
+    "tokens_per_s_per_user_low", "tokens_per_s_per_user_high", "usd_per_million_tokens_low",
+    "usd_per_million_tokens_high", "tpot_ms", "ttft_ms", "e2e_ms", "joule_per_token", "tokens_per_s_per_mw",
+    "meets_limits",
 )  # fmt: skip
 """Columns of the table; rates are of output tokens, and of all copies where they count GPUs or dollars."""
 SET_UP = (
     "gpu", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter"
 )  # fmt: skip
 """Columns that name what is launched; a drafter with several draft lengths is one set-up."""
+TIMES = ("tpot_ms", "ttft_ms", "e2e_ms")
+"""Columns that limits are held against."""
+LIMITS = (*TIMES, "tokens_per_s_per_user")
+"""What `Comparison.for_target` may change."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +74,37 @@ class Comparison:
     measure: Measure
     table: pd.DataFrame
     refused: tuple[Refused, ...]
-    warnings: tuple[str, ...]
     scenarios: dict[tuple[Any, ...], Scenario] = field(repr=False)
+
+    def for_target(self, measure: Measure | None = None, **limits: float | None) -> Comparison:
+        """The same set-ups under other limits (those of `Question`), by another measure; nothing is priced.
+
+        Raises UsageError for a limit that makes no sense, or a name that is none.
+        """
+        if unknown := [name for name in limits if name not in LIMITS]:
+            raise UsageError(unknown_name("limit", unknown[0], LIMITS))
+        chosen_measure = measure or self.measure
+        asked = replace(self.question, **limits, **({} if measure is None else {"measure": measure}))  # type: ignore[arg-type]  # limits alone
+        table = self.table.copy()
+        worth = _worth(table[COLUMN[chosen_measure]].to_numpy(), chosen_measure)
+        speed = table.tokens_per_s_per_user.to_numpy()
+        table["meets_limits"] = _within(asked, *(table[name].to_numpy() for name in TIMES))
+        table["on_frontier"] = on_frontier(speed, worth)
+        table["chosen"] = False
+        places = np.flatnonzero(table.meets_limits.to_numpy() & np.isfinite(worth))
+        if places.size:
+            table.loc[int(places[np.lexsort((-speed[places], -worth[places]))[0]]), "chosen"] = True
+        return replace(self, question=asked, measure=chosen_measure, table=table[list(COLUMNS)])
+
+    @cached_property
+    def warnings(self) -> tuple[str, ...]:
+        """What must not be overlooked of any set-up, each line once."""
+        return tuple(dict.fromkeys(line for item in self.scenarios.values() for line in item.warnings))
+
+    @staticmethod
+    def key(row: Any) -> tuple[Any, ...]:
+        """What names the set-up of a row (a mapping or a row of the table): its SET_UP."""
+        return tuple(row[name] for name in SET_UP)
 
     @property
     def column(self) -> str:
@@ -121,7 +156,7 @@ class Comparison:
 
     def scenario(self, row: Any) -> Scenario:
         """The scenario that priced a row (a mapping or a row of the table)."""
-        return self.scenarios[tuple(row[name] for name in SET_UP)]
+        return self.scenarios[self.key(row)]
 
 
 def compare(
@@ -174,28 +209,20 @@ def compare(
         raise UsageError(
             f"none of {len(todo)} set-ups of {target.name} can run; {first.setup}: {first.reason}"
         )
-    table = pd.concat([pd.DataFrame(part) for part in rows], ignore_index=True)
+    columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
+    table = pd.DataFrame(columns)
     priced = table.usd_per_million_tokens.notna()
     # cards that nobody named may lack a price: they are left out of the choice, which says so
     by_cost = priced.any() if allowed.gpus is None else priced.all()
-    measure = asked.measure or ("cost" if by_cost else "throughput")
-    worth = _worth(table[COLUMN[measure]].to_numpy(), measure)
-    speed = table.tokens_per_s_per_user.to_numpy()
-    table["on_frontier"] = on_frontier(speed, worth)
-    table["chosen"] = False
-    within = table.meets_limits.to_numpy() & np.isfinite(worth)
-    if within.any():
-        places = np.flatnonzero(within)
-        table.loc[int(places[np.lexsort((-speed[places], -worth[places]))[0]]), "chosen"] = True
-    return Comparison(
+    priced_all = Comparison(
         model=target,
         question=asked,
-        measure=measure,
-        table=table[list(COLUMNS)],
+        measure=asked.measure or ("cost" if by_cost else "throughput"),
+        table=table,
         refused=tuple(refused),
-        warnings=tuple(dict.fromkeys(line for item in scenarios.values() for line in item.warnings)),
         scenarios=scenarios,
     )
+    return priced_all.for_target()
 
 
 def default_drafters(model: Model, scenario: dict[str, Any]) -> tuple[str, ...]:
@@ -284,7 +311,10 @@ def _rows(surface: Surface, setup: SetUp, drafter: str, asked: Question) -> _Pri
     scenario, found = surface.scenario, surface.in_flight
     rates, fits = surface.tokens_per_s[:, 0], np.broadcast_to(found.fits, surface.served.tpot_us.shape)[:, 0]
     first, last = (0, 1) if drafter == PLAIN else (1, rates.shape[-1])
-    places = first + np.argmax(np.where(fits, rates, -np.inf)[:, first:last], axis=-1)
+    allowed = np.where(fits, rates, -np.inf)[:, first:last]
+    # of draft lengths that differ by less than a change of policy is worth, the shortest: it rests on least
+    near = allowed >= (1.0 - SWITCHING_GAIN) * allowed.max(axis=-1, keepdims=True)
+    places = first + np.argmax(near, axis=-1)
     kept = np.flatnonzero(fits[np.arange(places.size), places])
     if not kept.size:
         size, room = scenario.shard.weight_bytes / GIGA, scenario.gpu.memory_bytes / GIGA
@@ -309,7 +339,7 @@ def _rows(surface: Surface, setup: SetUp, drafter: str, asked: Question) -> _Pri
         scenario.model.kv_dtype or scenario.model.dtype, setup.engine, drafter,
     )  # fmt: skip
     columns = {
-        **dict(zip(SET_UP, key, strict=True)),
+        **{name: np.full(batch.shape, value) for name, value in zip(SET_UP, key, strict=True)},
         "gpus": copies * scenario.gpus,
         "replicas": copies,
         "drafts": at(np.broadcast_to(found.drafts, found.tokens_per_step.shape)).astype(np.int64),
@@ -328,7 +358,6 @@ def _rows(surface: Surface, setup: SetUp, drafter: str, asked: Question) -> _Pri
         "usd_per_million_tokens_high": usd * high_us / tpot_us,
         "joule_per_token": joules,
         "tokens_per_s_per_mw": 1e6 / joules,
-        "meets_limits": _within(asked, tpot_us, ttft_us, e2e_us),
     }
     return _Priced(key, scenario, columns)
 
@@ -342,11 +371,11 @@ def _copies(asked: Question, batch: IntArray, rate: FloatArray) -> IntArray:
     return np.ones(batch.shape, dtype=np.int64)
 
 
-def _within(asked: Question, tpot_us: FloatArray, ttft_us: FloatArray, e2e_us: FloatArray) -> BoolArray:
-    kept = tpot_us <= asked.slowest_tpot_us
-    for limit, time_us in ((asked.ttft_ms, ttft_us), (asked.e2e_ms, e2e_us)):
+def _within(asked: Question, tpot_ms: FloatArray, ttft_ms: FloatArray, e2e_ms: FloatArray) -> BoolArray:
+    kept = tpot_ms * US_PER_MS <= asked.slowest_tpot_us
+    for limit, time_ms in ((asked.ttft_ms, ttft_ms), (asked.e2e_ms, e2e_ms)):
         if limit is not None:
-            kept = kept & (time_us <= limit * US_PER_MS)
+            kept = kept & (time_ms <= limit)
     return np.asarray(kept, dtype=np.bool_)
 
 

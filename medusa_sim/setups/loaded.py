@@ -1,8 +1,9 @@
 """The second level: chosen set-ups as fleets under load, with arrivals, queues and prompts between the steps.
 
-Requests are shared out among copies of the model without looking at their queues, so that each sees Poisson
-arrivals at its share of the rate; a router that looks for the least load waits less. Copies are added until
-the share of the requests that must keep the limits does.
+A router sends each request to the copy with the least load, as if alike copies took turns: of Poisson
+arrivals each of R copies sees every R-th, gaps of R exponential ones (a gamma of shape R). Its number of
+requests then spreads as with a count of who is where, a variance of 1/R of that of lots. Copies are added
+until the share of the requests that must keep the limits does.
 """
 
 from __future__ import annotations
@@ -17,11 +18,14 @@ from medusa_sim.load.simulate import LoadPoint
 from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.defaults import LOAD_SHARE
 from medusa_sim.setups.comparison import Comparison
+from medusa_sim.setups.question import LOWER_IS_BETTER
 from medusa_sim.setups.setup import PLAIN
 from medusa_sim.units import US_PER_MS
 
 REQUESTS = 500
 """Requests of a run of one copy."""
+MOST_FLEETS = 6
+"""Set-ups that are simulated at most."""
 _TRIES = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 """Copies tried, over those of the steady server."""
 
@@ -44,6 +48,21 @@ class Loaded:
     def keeps(self) -> bool:
         """Whether enough requests keep the limits."""
         return self.share >= LOAD_SHARE
+
+
+def second_level(answer: Comparison) -> list[Mapping[str, Any]]:
+    """Rows worth simulating: the chosen, the best without speculation, and the frontier within the limits.
+
+    One row a set-up, the best first; at most MOST_FLEETS.
+    """
+    within = answer.frontier[answer.frontier.meets_limits]
+    within = within.sort_values(answer.column, ascending=answer.measure in LOWER_IS_BETTER)
+    rows: list[Any] = [answer.chosen, answer.chosen_plain, *within.to_dict("records")]
+    found: dict[tuple[Any, ...], Mapping[str, Any]] = {}
+    for row in rows:
+        if row is not None:
+            found.setdefault(answer.key(row), row)
+    return list(found.values())[:MOST_FLEETS]
 
 
 def under_load(
@@ -71,6 +90,7 @@ def under_load(
             tpot_ms=limit_us / US_PER_MS if limit_us < float("inf") else None,
             e2e_ms=asked.e2e_ms,
             max_num_seqs=int(row["batch"]),
+            burstiness=float(copies),
         )
         point = test.points([None if asked.rate is None else asked.rate / copies])[0]
         gpus = copies * int(row["tp"])

@@ -21,7 +21,9 @@ COLUMN: dict[Measure, str] = {
 }
 """What a measure reads."""
 LOWER_IS_BETTER: tuple[Measure, ...] = ("cost", "energy")
-BATCHES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+BATCHES = (
+    1, 2, 3, 4, 6, 8, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 224, 256, 320, 384, 448, 512,
+)  # fmt: skip
 """Requests in one copy of the model that are tried."""
 DRAFTS = (1, 2, 3, 5)
 """Draft lengths that are tried: those that recipes of engines use."""

@@ -7,6 +7,8 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.report.compare_text import warning_lines, with_warnings
+from medusa_sim.setups.comparison import COLUMNS
 from medusa_sim.setups.frontier import on_frontier
 
 DENSE = {
@@ -177,3 +179,43 @@ def test_a_model_in_several_formats_is_named_by_its_experts() -> None:
     assert "mxfp4" in set(found.table.precision)
     published = found.comparison.scenario(found.table[found.table.precision == "mxfp4"].iloc[0])
     assert published.arguments.weight_dtype is None
+
+
+def test_another_target_prices_nothing_and_answers_as_if_asked(dense: ms.Compared) -> None:
+    moved = dense.for_target(tokens_per_s_per_user=110)
+    asked = ms.compare(**DENSE, tokens_per_s_per_user=110)
+    assert moved.chosen == asked.chosen
+    assert moved.table.equals(asked.table)
+    assert moved.sentence == asked.sentence
+    assert dense.for_target(measure="throughput").comparison.column == "tokens_per_s_per_gpu"
+    with pytest.raises(UsageError, match="limit"):
+        dense.for_target(rate=3.0)
+
+
+def test_warnings_are_told_once_a_kind_and_rows_keep_their_own(experts: ms.Compared) -> None:
+    answer = experts.comparison
+    rows = with_warnings(answer)
+    for _, row in rows.sample(10, random_state=2).iterrows():
+        own = [answer.warnings[int(number) - 1] for number in row.warnings.split()]
+        assert tuple(own) == answer.scenario(row).warnings
+    told = warning_lines(answer)
+    splits = [line.partition("'s own")[0] for line in told if "were fitted on one GPU" in line]
+    assert len(splits) == len(set(splits))
+
+
+def test_the_first_columns_are_those_that_name_and_score_a_set_up() -> None:
+    assert COLUMNS[:15] == (
+        "gpu", "gpus", "tp", "ep", "dp_attention", "precision", "engine", "drafter", "drafts", "batch",
+        "tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens", "on_frontier", "chosen",
+    )  # fmt: skip
+
+
+def test_of_draft_lengths_that_gain_nothing_the_shortest_is_taken(dense: ms.Compared) -> None:
+    answer = dense.comparison
+    for row in dense.table[dense.table.drafts > 1].sample(10, random_state=4).to_dict("records"):
+        counts = np.asarray(answer.question.drafts) + 1
+        scenario = ms.Scenario(**answer.scenario(row).arguments.values)
+        swept = scenario.sweep(row["batch"], answer.question.seq_len, counts.tolist())
+        best = swept.tokens_per_s_per_user.max()
+        near = swept[swept.tokens_per_s_per_user >= 0.97 * best * (1 - 1e-12)]
+        assert row["drafts"] == near.drafts.min()
