@@ -22,12 +22,12 @@ from medusa_sim.errors import MedusaSimError
 from medusa_sim.export import engine_settings
 from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.load.arguments import LoadArguments
-from medusa_sim.load.question import LoadAnswer, answered, load_test
+from medusa_sim.load.question import LoadAnswer, load_test, run_load
 from medusa_sim.measure.cells import STEPS
 from medusa_sim.operators.kinds import KINDS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.plan import tree_speedup
-from medusa_sim.plan.at_batch import scheduled_at, steps_at
+from medusa_sim.plan.at_batch import scheduled_row_at, steps_at
 from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_SEQ_LEN
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
@@ -134,7 +134,7 @@ def _recommendation(
 
 def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:
     """The schedule's row at one batch."""
-    return scheduled_at(recommendation(set_up, batch_max), batch, set_up.seq_len)
+    return scheduled_row_at(recommendation(set_up, batch_max), batch, set_up.seq_len)
 
 
 def drafts_at(set_up: SetUp, batch: int) -> int:
@@ -253,7 +253,7 @@ def _changes(set_up: SetUp, batch: int, version: float) -> list[dict[str, float 
 
 def _single(set_up: SetUp, batch: int, version: float) -> ScheduleRow:
     answer = _recommendation(set_up, batch, batch, "latency", None, version)
-    return scheduled_at(answer, batch, set_up.seq_len)
+    return scheduled_row_at(answer, batch, set_up.seq_len)
 
 
 def model_of(set_up: SetUp) -> Model:
@@ -383,7 +383,7 @@ def _loaded(
     set_up: SetUp, asked: LoadArguments, version: float, advance: Callable[[int, int], None] | None
 ) -> LoadAnswer:
     test = load_test(_scenario(set_up, version), **asked.values)
-    return answered(test, advance=advance)
+    return run_load(test, advance=advance)
 
 
 def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
@@ -439,7 +439,7 @@ def decoder_folder(gpu: str) -> Path | None:
 
 
 def decoder_validation(gpu: str, folder: str, latency: str) -> DecoderValidation:
-    """The simulator against the steps of a folder, as `validate --decoder` compares them."""
+    """The simulator against the steps of a folder, as `validate decoder` compares them."""
     return _decoder_validation(gpu, folder, latency, data_version())
 
 

@@ -33,14 +33,13 @@ from pathlib import Path
 
 import numpy as np
 
-from medusa_sim.api import Answer
 from medusa_sim.arrays import BoolArray
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.recommend import page
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export import engine_settings
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.plan.at_batch import scheduled_at
+from medusa_sim.plan.at_batch import scheduled_row_at
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import batch_ranges, recommend
@@ -48,6 +47,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.report.caveats import caveats
+from medusa_sim.report.frames import Answer
 from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.recommend_warnings import warnings
@@ -181,7 +181,7 @@ def _verdicts(found: Recommendation, on: BoolArray) -> Iterator[str]:
             "the best speedup": gain > 1.0,
             "the curve by count": counted.get(batch, 0.0) > 1.0,
             "the crossings": any(first <= batch <= last for first, last in paid),
-            "the row at the batch": scheduled_at(found, batch, LENGTH).candidates > 1,
+            "the row at the batch": scheduled_row_at(found, batch, LENGTH).candidates > 1,
         }
         for name, told in said.items():
             if told != speculates:

@@ -28,7 +28,7 @@ from pages import write_section
 from recorded import data_folder, named_rows, present
 from scipy.optimize import nnls
 
-from medusa_sim.load.question import answered, load_test
+from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.text import TextTable, markdown
@@ -91,7 +91,7 @@ def test_of(line: Any, runtime: Runtime, **more: Any) -> LoadTest:
 
 def simulated(line: Any, runtime: Runtime) -> LoadPoint:
     """One row at its rate, with the seeds and requests that `medusa-sim load` runs."""
-    return answered(test_of(line, runtime), [float(line.rate_per_s)], search=False).points[0]
+    return run_load(test_of(line, runtime), [float(line.rate_per_s)], search=False).points[0]
 
 
 def compared(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:

@@ -7,14 +7,15 @@ Every figure of the section comes from one scenario; tests/test_method.py comput
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import pandas as pd
 from pages import DOCS, write_section
 
-from medusa_sim.api import Scenario, SingleStep, time_rows
+from medusa_sim.api import Scenario, time_rows
 from medusa_sim.report.figures.style import BESIDE, INK, OTHER, PARTS, SMALLEST_SHARE, drawing, label_end
+from medusa_sim.report.frames import SingleStep
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.feed_forwards import Mlp
@@ -154,7 +155,9 @@ def section() -> str:
     assert tau is not None
     rates = heads.accuracy[: CANDIDATES - 1, 0]
     chances = np.cumprod(rates)
-    row = plain.scenario.sweep(batch=[BATCH], seq_len=[LENGTH], candidates=[CANDIDATES]).iloc[0]
+    row = (
+        cast(Scenario, plain.scenario).sweep(batch=[BATCH], seq_len=[LENGTH], candidates=[CANDIDATES]).iloc[0]
+    )
     own = pass_kernels_us(drafted)
     per_pass = engine.draft_us_per_pass.value
     return PAGE.format(

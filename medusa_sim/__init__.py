@@ -15,9 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from medusa_sim.acceptance.profile import load_acceptance as load_acceptance
-    from medusa_sim.api import Answer as Answer
     from medusa_sim.api import Scenario as Scenario
-    from medusa_sim.api import SingleStep as SingleStep
     from medusa_sim.api import compare as compare
     from medusa_sim.api import recommend as recommend
     from medusa_sim.api import simulate as simulate
@@ -25,6 +23,8 @@ if TYPE_CHECKING:
     from medusa_sim.api import time_rows as time_rows
     from medusa_sim.errors import MedusaSimError as MedusaSimError
     from medusa_sim.report.compare_text import Compared as Compared
+    from medusa_sim.report.frames import Answer as Answer
+    from medusa_sim.report.frames import SingleStep as SingleStep
     from medusa_sim.report.load_frames import Simulation as Simulation
     from medusa_sim.specs.gpu import load_gpu as load_gpu
     from medusa_sim.specs.models import load_model as load_model
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Answer": "medusa_sim.api",
+    "Answer": "medusa_sim.report.frames",
     "Compared": "medusa_sim.report.compare_text",
     "MedusaSimError": "medusa_sim.errors",
     "Scenario": "medusa_sim.api",
     "Simulation": "medusa_sim.report.load_frames",
-    "SingleStep": "medusa_sim.api",
+    "SingleStep": "medusa_sim.report.frames",
     "compare": "medusa_sim.api",
     "load_acceptance": "medusa_sim.acceptance.profile",
     "load_gpu": "medusa_sim.specs.gpu",

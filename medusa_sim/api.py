@@ -10,9 +10,7 @@ import inspect
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from numbers import Real
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,11 +18,9 @@ import numpy as np
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
-from medusa_sim.export import engine_settings
-from medusa_sim.export.settings import EngineSettings
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan import scenario as plan_scenario
-from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, RUNTIME, WORD, check, check_types, words_of
+from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, RUNTIME, check, check_types, words_of
 from medusa_sim.plan.defaults import (
     DEFAULT_BATCHES,
     DEFAULT_CANDIDATES,
@@ -32,67 +28,26 @@ from medusa_sim.plan.defaults import (
     DEFAULT_MODEL,
     DEFAULT_SEQ_LEN,
 )
-from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import QUESTION, Question
 from medusa_sim.plan.recommend import recommend as recommended
-from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.surface import at_counts, price
 from medusa_sim.plan.sweep import sweep as sweep_tables
+from medusa_sim.report.frames import Answer, SingleStep
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.step.breakdown import breakdown
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.grid import Grid, Sizes, names, numbers, several, whole_numbers
 from medusa_sim.step.rows import predicted_rows
-from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
+from medusa_sim.step.step import Setting
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.load.policies import Policy
-    from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.report.check_text import Checked
     from medusa_sim.report.compare_text import Compared
     from medusa_sim.report.load_frames import Simulation
-
-Sizes = int | Iterable[int]
-"""One whole number from 1, or several."""
-
-_LARGEST = 2**53
-"""Sizes are counted in double precision."""
-
-
-def _several(given: object) -> list[Any]:
-    """One value or several, as a list; text is one."""
-    return list(given) if isinstance(given, Iterable) and not isinstance(given, str) else [given]
-
-
-def _listed(name: str, sizes: Sizes) -> list[int]:
-    """Sizes as a list. Raises UsageError for text, and for fractions, which would be truncated silently."""
-    given = _several(sizes)
-    for size in given:
-        whole = isinstance(size, int | np.integer) or (isinstance(size, float) and size.is_integer())
-        if isinstance(size, bool) or not whole or abs(size) > _LARGEST:
-            raise UsageError(f"{name} {shown(size)}: whole numbers from 1 are allowed, one or several")
-    return [int(size) for size in given]
-
-
-def _names(name: str, given: object) -> tuple[str, ...]:
-    """Names, one or several. Raises UsageError for what is none."""
-    several = _several(given)
-    for each in several:
-        check_kind(name, each, "a name, or several", (str,))
-    return tuple(several)
-
-
-def _numbers(name: str, given: float | Iterable[float]) -> list[float]:
-    """Numbers as a list, each once. Raises UsageError for what is none, such as text."""
-    several = _several(given)
-    for number in several:
-        if isinstance(number, bool) or not isinstance(number, Real):
-            raise UsageError(f"{name} {shown(number)}: numbers are allowed, one or several")
-    return list(dict.fromkeys(float(number) for number in several))
 
 
 class Scenario(plan_scenario.Scenario):
@@ -117,7 +72,9 @@ class Scenario(plan_scenario.Scenario):
         import pandas as pd
 
         grid = Grid.of(
-            _listed("batch", batch), _listed("seq_len", seq_len), _listed("candidates", candidates)
+            whole_numbers("batch", batch),
+            whole_numbers("seq_len", seq_len),
+            whole_numbers("candidates", candidates),
         )
         frame: pd.DataFrame = pd.concat(
             [table.pandas() for table in sweep_tables([self], grid)], ignore_index=True
@@ -141,10 +98,10 @@ class Scenario(plan_scenario.Scenario):
         (objective, max_latency_ms, candidates_max, ...). Raises UsageError for a question that makes no
         sense.
         """
-        batches = _listed("batch", batch)
+        batches = whole_numbers("batch", batch)
         check(question, QUESTION, "part of the question")
         if request is not None:
-            prompt_output = _listed("request", request)
+            prompt_output = whole_numbers("request", request)
             if len(prompt_output) != 2 or min(prompt_output) < 1:
                 raise UsageError(f"request {shown(request)}: (prompt, output) tokens are needed")
             request = (prompt_output[0], prompt_output[1])
@@ -153,7 +110,7 @@ class Scenario(plan_scenario.Scenario):
         asked = Question(
             batch_min=min(batches),
             batch_max=max(batches),
-            seq_len=tuple(_listed("seq_len", seq_len)),
+            seq_len=tuple(whole_numbers("seq_len", seq_len)),
             request=request,
             **question,
         )
@@ -176,17 +133,17 @@ class Scenario(plan_scenario.Scenario):
         `medusa_sim.load.arguments.LoadArguments`: trace, users, requests, prompt_tokens, tpot_ms, seeds, ...
         Raises UsageError or DataError for what makes no sense.
         """
-        from medusa_sim.load.question import answered, load_test
+        from medusa_sim.load.question import load_test, run_load
         from medusa_sim.report.load_frames import Simulation
 
         several = policies if isinstance(policies, Sequence) and not isinstance(policies, str) else [policies]
         named = [str(each) if isinstance(each, int) else each for each in several]
-        asked = None if rates is None else _numbers("rates", rates)
+        asked = None if rates is None else numbers("rates", rates)
         check_kind("search", search, FLAG.wanted, FLAG.allowed)
         if target_rate is not None:
             check_kind("target_rate", target_rate, NUMBER.wanted, NUMBER.allowed)
         test = load_test(self, policies=named, **load)
-        return Simulation(answer=answered(test, asked, search=search, target_rate=target_rate))
+        return Simulation(answer=run_load(test, asked, search=search, target_rate=target_rate))
 
     def check(
         self,
@@ -230,7 +187,7 @@ class Scenario(plan_scenario.Scenario):
         speedup.
         """
         sizes = {"batch": batch, "seq_len": seq_len, "candidates": 1 if candidates is None else candidates}
-        axes = [_listed(name, [size]) for name, size in sizes.items()]
+        axes = [whole_numbers(name, [size]) for name, size in sizes.items()]
         Grid.of(*axes)
         batch, seq_len = axes[0][0], axes[1][0]
         candidates = None if candidates is None else axes[2][0]
@@ -289,157 +246,6 @@ class Scenario(plan_scenario.Scenario):
         return str(pd.Series(told, name="scenario").to_frame().to_html())
 
 
-@dataclass(frozen=True, kw_only=True)
-class SingleStep:
-    """One step of a scenario. tokens_per_step: None where the acceptance does not describe the count."""
-
-    scenario: Scenario
-    batch: int
-    seq_len: int
-    candidates: int
-    drafts: int
-    tokens_per_step: float | None
-    setting: Setting
-
-    @property
-    def time_us(self) -> float:
-        """The whole step, microseconds."""
-        return float(self._time.time_us)
-
-    @property
-    def band_us(self) -> tuple[float, float]:
-        """80 % interval of the step, microseconds."""
-        return float(self._time.low_us), float(self._time.high_us)
-
-    @cached_property
-    def plain_us(self) -> float:
-        """The plain decoding step at the same batch and length, microseconds."""
-        return float(decode_step(self.setting, self.batch, self.seq_len).time_us)
-
-    @property
-    def overhead(self) -> float:
-        """The step over the plain one."""
-        return self.time_us / self.plain_us
-
-    @property
-    def speedup(self) -> float | None:
-        """Tokens per step over overhead; None where the acceptance does not describe the count."""
-        return None if self.tokens_per_step is None else self.tokens_per_step * self.plain_us / self.time_us
-
-    def breakdown(self) -> pd.DataFrame:
-        """Its kernels, gaps and waiting: see `medusa_sim.step.breakdown.breakdown`."""
-        return breakdown(self.setting, self.batch, self.seq_len, self.candidates)
-
-    @cached_property
-    def _time(self) -> StepTime:
-        if self.candidates == 1:
-            return decode_step(self.setting, self.batch, self.seq_len)
-        return verify_step(self.setting, self.batch, self.seq_len, self.candidates)
-
-    def __str__(self) -> str:
-        """One line: time, band and gain."""
-        low, high = self.band_us
-        gain = "" if self.speedup is None else f", {self.speedup:.2f}x"
-        return (
-            f"{self.candidates} candidates at batch {self.batch}, length {self.seq_len}: "
-            f"{self.time_us:.0f} us (80 %: {low:.0f}-{high:.0f}), overhead {self.overhead:.2f}{gain}"
-        )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
-class Answer:
-    """A recommendation: prints as its sentence, shows its schedule in a notebook.
-
-    recommendation: everything that was computed (`medusa_sim.plan.recommendation.Recommendation`).
-    """
-
-    recommendation: Recommendation
-
-    @property
-    def enable(self) -> bool:
-        """Whether speculation pays anywhere that was asked for."""
-        return self.recommendation.enable
-
-    @property
-    def sentence(self) -> str:
-        """Whether, with what and how far, in two or three sentences."""
-        from medusa_sim.report.recommend_reason import reason
-
-        return reason(self.recommendation)
-
-    @property
-    def schedule(self) -> pd.DataFrame:
-        """One row a range of batches that share a configuration: the fields of `ScheduleRow`."""
-        import pandas as pd
-
-        from medusa_sim.report.recommend_json import row_values
-
-        return pd.DataFrame([row_values(row) for row in self.recommendation.schedule])
-
-    @property
-    def schedule_row(self) -> Any:
-        """The first row of the schedule (`medusa_sim.plan.schedule_row.ScheduleRow`)."""
-        return self.recommendation.schedule[0]
-
-    def at(self, batch: int, seq_len: int | None = None) -> ScheduleRow:
-        """What is recommended at one batch (and length; None: the first), with its figures there.
-
-        `candidates`, `drafts`: what to run, the number that every page and export shows; `near_best`: which
-        counts are as good at that batch alone. Raises UsageError for a batch or length that was not searched.
-        """
-        from medusa_sim.plan.at_batch import scheduled_at
-
-        found = self.recommendation
-        return scheduled_at(found, batch, found.question.seq_len[0] if seq_len is None else seq_len)
-
-    @property
-    def by_count(self) -> pd.DataFrame:
-        """Every count at every batch and length: `medusa-sim recommend --by-count`."""
-        frame: pd.DataFrame = count_table(self.recommendation.surface).to_pandas()
-        return frame
-
-    @property
-    def warnings(self) -> list[str]:
-        """What must not be overlooked, a line each."""
-        from medusa_sim.report.recommend_warnings import warnings
-
-        return warnings(self.recommendation)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything, as `--format json` writes it."""
-        from medusa_sim.report.recommend_json import recommendation_values
-
-        return recommendation_values(self.recommendation)
-
-    def export(
-        self, engine: str, *, version: str | None = None, draft_path: str | None = None
-    ) -> EngineSettings:
-        """Launch settings of an engine: `text` and `notes`.
-
-        draft_path: the draft's checkpoint. Raises UsageError where the engine needs one and none is given,
-        and for what the engine cannot do.
-        """
-        given = {"engine": engine, "version": version, "draft_path": draft_path}
-        for name, value in given.items():
-            if value is not None or name == "engine":
-                check_kind(name, value, WORD.wanted, WORD.allowed)
-        return engine_settings(self.recommendation, engine, version=version, draft_path=draft_path)
-
-    def __repr__(self) -> str:
-        """The sentence."""
-        return self.sentence
-
-    def _repr_html_(self) -> str:
-        """Sentence, schedule and warnings for notebooks."""
-        from html import escape
-
-        shown = ["batch_min", "batch_max", "seq_len", "candidates", "drafts", "tokens_per_step", "speedup",
-                 "speedup_low", "speedup_high", "tokens_per_s", "plain_tokens_per_s"]  # fmt: skip
-        table = self.schedule[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
-        listed = "".join(f"<li>{escape(line)}</li>" for line in self.warnings)
-        return f"<p>{escape(self.sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")
-
-
 def sweep(
     *,
     gpu: str | Sequence[str] = DEFAULT_GPU,
@@ -453,7 +259,7 @@ def sweep(
     """`Scenario(...).sweep(...)` over one or more cards, models and numbers of GPUs, cards outermost."""
     import pandas as pd
 
-    cards, targets, ways = _several(gpu), _several(model), _listed("tp", tp)
+    cards, targets, ways = several(gpu), several(model), whole_numbers("tp", tp)
     for name, given in (("gpu", cards), ("model", targets), ("tp", ways)):
         if not given:
             raise UsageError(f"{name} is empty: give at least one")
@@ -517,9 +323,9 @@ def compare(
             raise UsageError(unknown_name("argument of a comparison", name, {*ARGUMENTS, *asked, *choices}))
     for part in (choices, asked):
         for name in part.keys() & _LISTS_OF_NAMES:
-            part[name] = None if part[name] is None else _names(name, part[name])
+            part[name] = None if part[name] is None else names(name, part[name])
         for name in part.keys() & _LISTS_OF_SIZES:
-            part[name] = None if part[name] is None else tuple(_listed(name, part[name]))
+            part[name] = None if part[name] is None else tuple(whole_numbers(name, part[name]))
     found = compared(model, Asked(**asked), Choices(**choices), prices=price, advance=advance, **given)
     return Compared(comparison=found)
 

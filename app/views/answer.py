@@ -16,7 +16,7 @@ from charts.tornado import tornado_chart
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.at_batch import gains_by_batch, scheduled_at, scheduled_counts, steps_at
+from medusa_sim.plan.at_batch import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
@@ -115,7 +115,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
             "Sequences that one step decodes together.",
         )
         answer = answers.recommendation(set_up, asked.batch_max, asked.objective)
-        row = scheduled_at(answer, batch, set_up.seq_len)
+        row = scheduled_row_at(answer, batch, set_up.seq_len)
         whole = None if asked.request is None else answers.request(set_up, batch, *asked.request)
         with headline:
             verdict_of(set_up, answer, row, whole)

@@ -32,7 +32,7 @@ from medusa_sim.plan.arguments import ARGUMENTS
 @click.option(
     "--kernels",
     default=None,
-    help="Kernel set to write: torch, sglang, paper, or one of your own. With --engine-bench: to use.",
+    help="Kernel set to write: torch, sglang, paper, or one of your own; of `calibrate engine`: to use.",
 )
 @click.option(
     "--rows",
@@ -49,15 +49,15 @@ from medusa_sim.plan.arguments import ARGUMENTS
     multiple=True,
     help="Result of a load generator; more files may follow. Fits a runtime instead of kernels.",
 )
-@click.option("--model", type=MODEL, default=None, help="With --engine-bench: the model that was served.")
+@click.option("--model", type=MODEL, default=None, help="Of `calibrate engine`: the model that was served.")
 @click.option(
     "--runtime",
     type=RUNTIME,
     default="vllm",
     show_default=True,
-    help="With --engine-bench: the engine to inherit from.",
+    help="Of `calibrate engine`: the engine to inherit from.",
 )
-@click.option("--name", default=None, help="With --engine-bench: name of the runtime to write.")
+@click.option("--name", default=None, help="Of `calibrate engine`: name of the runtime to write.")
 @click.option("--title", default=None, help="One line kept with the runtime.")
 @click.option(
     "--drafter",
@@ -102,7 +102,7 @@ def _whole(
     hardware/GPU.toml in the data folder, where every command finds them first; kernels of yours that are
     there already are replaced with --overwrite only.
 
-    With --engine-bench it is the terms of a serving engine that are fitted, to what a load generator
+    `calibrate engine` fits the terms of a serving engine, to what a load generator
     measured: `vllm bench serve`, `latency` or `throughput`, SGLang's bench_serving, AIPerf, GuideLLM, or a
     CSV of concurrency, itl_ms or tpot_ms, prompt, output. Two numbers of requests are enough. Runs with
     speculation beside plain ones fit what drafting adds. The runtime goes to profiles/runtimes/NAME.toml.

@@ -1,4 +1,4 @@
-"""`medusa-sim calibrate --engine-bench`: a runtime of one's own from results of a load generator."""
+"""`medusa-sim calibrate engine`: a runtime of one's own from results of a load generator."""
 
 from __future__ import annotations
 

@@ -65,8 +65,7 @@ class Shares(click.ParamType[tuple[float, ...]]):
     "files",
     multiple=True,
     type=click.Path(path_type=Path),
-    help="Result of a load generator (as `calibrate --engine-bench`); beside the run with drafts also one "
-    "without.",
+    help="Result of a load generator (as `calibrate engine`); beside the run with drafts also one without.",
 )
 @click.option(
     "--counters",

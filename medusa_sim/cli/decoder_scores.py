@@ -1,4 +1,4 @@
-"""What `validate --decoder` prints: steps and speedups against the decoder, and the best counts."""
+"""What `validate decoder` prints: steps and speedups against the decoder, and the best counts."""
 
 from __future__ import annotations
 

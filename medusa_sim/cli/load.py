@@ -121,7 +121,7 @@ def load(
     parts of a data set, for lists of GPUs, models and drafters, by any number of processes.
     """
     from medusa_sim.cli.progress import progress
-    from medusa_sim.load.question import answered, load_test
+    from medusa_sim.load.question import load_test, run_load
 
     parts.check(output)
     several = scenarios(names, "prompt_tokens", "output_tokens")
@@ -145,7 +145,7 @@ def load(
         raise UsageError("several GPUs, models or drafters: say where their rows go with --out DIR")
     test = load_test(several[0], **names)
     with progress("requests") as tell:
-        answer = answered(
+        answer = run_load(
             test,
             rates,
             search=search,

@@ -228,7 +228,7 @@ def _measure_operators(
     for dtype in chosen:
         files = sorted(path.name for path in folder.glob(f"*_{dtype}.csv"))
         click.echo(
-            f"next: medusa-sim calibrate --gpu {seen.name} --kernels torch --rows "
+            f"next: medusa-sim calibrate rows --gpu {seen.name} --kernels torch --rows "
             f"{' '.join(str(folder / file) for file in files)}",
             err=True,
         )

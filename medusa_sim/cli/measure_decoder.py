@@ -1,4 +1,4 @@
-"""What `measure --decoder-steps` and `--decoder-runs` do: the folder that `validate --decoder` reads."""
+"""What `measure steps` and `--decoder-runs` do: the folder that `validate decoder` reads."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def decoder_options(command: Command) -> Command:
             "--decoder-steps",
             type=click.Path(path_type=Path, file_okay=False),
             metavar="FOLDER",
-            help="Measure whole steps of MODELS with random weights instead, for `validate --decoder`.",
+            help="Measure whole steps of MODELS with random weights instead, for `validate decoder`.",
         ),
         click.option(
             "--decoder-runs",
             type=click.Path(path_type=Path, file_okay=False),
             metavar="FOLDER",
-            help="Measure whole generations of trained checkpoints instead, for `validate --decoder`.",
+            help="Measure whole generations of trained checkpoints instead, for `validate decoder`.",
         ),
         click.option(
             "--with-operators",
@@ -244,4 +244,4 @@ def _say(line: str) -> None:
 
 
 def _say_next(folder: Path, gpu: str) -> None:
-    _say(f"next: medusa-sim validate --gpu {gpu} --kernels torch --decoder {folder}")
+    _say(f"next: medusa-sim validate decoder {folder} --gpu {gpu} --kernels torch")

@@ -121,7 +121,7 @@ def runtime_of(engine: str, drafter: str) -> str | None:
     None for settings of no engine: the default of the drafter. An engine that does not run the drafter says
     so itself, when the settings are written.
     """
-    from medusa_sim.plan.limit import LIMIT
+    from medusa_sim.plan.kernels_alone import LIMIT
     from medusa_sim.specs.runtime import load_runtime, runtime_aliases
 
     if engine == "json":

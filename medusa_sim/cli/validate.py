@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     type=click.Path(path_type=Path),
     default=None,
     metavar="FOLDER",
-    help="Folder of `measure --decoder-steps` or `--decoder-runs`, predicted from --gpu and --kernels.",
+    help="Folder of `measure steps` or `measure runs`, predicted from --gpu and --kernels.",
 )
 @click.option(
     "--allow-different",

@@ -3,7 +3,7 @@
 Acceptance is made synthetic, so that the engine accepts exactly what was assumed and what is compared is the
 time of its steps: vLLM `rejection_sample_method` synthetic (unconditional rates by position), SGLang
 `SGLANG_SIMULATE_ACC_LEN` (counts the bonus token), TensorRT-LLM `TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS`
-(does not). The results are what `calibrate --engine-bench` reads.
+(does not). The results are what `calibrate engine` reads.
 """
 
 from __future__ import annotations
@@ -59,8 +59,8 @@ def ab_script(answer: Recommendation, settings: EngineSettings, draft_path: str 
         *_bench(engine, answer, plan, "spec"),
         "",
         "# the speedup is the ratio of output tokens per second; the same files calibrate a runtime",
-        f"medusa-sim calibrate --gpu {answer.gpu.name} --model {answer.setting.model.name} "
-        "--engine-bench plain_*.json* spec_*.json* --name mine",
+        f"medusa-sim calibrate engine plain_*.json* spec_*.json* --gpu {answer.gpu.name} "
+        f"--model {answer.setting.model.name} --name mine",
     ]  # fmt: skip
     return "\n".join(lines) + "\n"
 

@@ -17,7 +17,7 @@ from medusa_sim.latency.attention import (
     whole_attention_time,
 )
 from medusa_sim.latency.base import OperatorTime, filled
-from medusa_sim.latency.choice import Asked, Choice, choose, said
+from medusa_sim.latency.choice import Asked, Choice, choose, with_place
 from medusa_sim.latency.gemm import unfused_attention_time
 from medusa_sim.latency.serial import serial_attention_time
 from medusa_sim.latency.stream import elementwise_time
@@ -100,7 +100,7 @@ class CalibratedLatency:
             self._chosen[key] = choose(self.gpu, kind, operator, asked)
         choice = self._chosen[key]
         found = kind.timer(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
-        found = said(choice, found)
+        found = with_place(choice, found)
         if self.cold and isinstance(operator, Sparse) and operator.phase == VERIFY:
             apart = self.time(operator.one_by_one())  # which an engine may choose where it is shorter
             found = filled(found, apart, apart.time_us < found.time_us)

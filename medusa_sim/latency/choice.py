@@ -98,7 +98,7 @@ def _measured(kernels: Mapping[str, Kernel]) -> dict[str, Kernel]:
     return {key: kernel for key, kernel in kernels.items() if not kernel.fit.inherited_from}
 
 
-def said(choice: Choice, found: OperatorTime) -> OperatorTime:
+def with_place(choice: Choice, found: OperatorTime) -> OperatorTime:
     """The time with its kernel's place; one that was not asked for is borrowed and less certain."""
     if choice.is_asked:
         return replace(found, kernels=choice.place)

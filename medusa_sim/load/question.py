@@ -142,7 +142,7 @@ def load_test(scenario: Scenario, **given: Any) -> LoadTest:
     )
 
 
-def answered(
+def run_load(
     test: LoadTest,
     rates: Sequence[float] | None = None,
     *,

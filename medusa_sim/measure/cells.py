@@ -126,14 +126,14 @@ def read_steps(folder: Path) -> tuple[StepMeta, list[StepRow]]:
     """Meta data and rows. Raises DataError naming file, row and column."""
     meta = read_toml_struct(folder / META, StepMeta)
     path = folder / STEPS
-    rows = _read(path, StepRow, "steps of `medusa-sim measure --decoder-steps`")
+    rows = _read(path, StepRow, "steps of `medusa-sim measure steps`")
     _check_passes(path, rows)
     return meta, rows
 
 
 def read_runs(folder: Path) -> list[RunRow]:
     """Rows. Raises DataError naming file, row and column."""
-    return _read(folder / RUNS, RunRow, "generations of `medusa-sim measure --decoder-runs`")
+    return _read(folder / RUNS, RunRow, "generations of `medusa-sim measure runs`")
 
 
 def _write(path: Path, form: type[RowT], rows: Sequence[RowT]) -> None:

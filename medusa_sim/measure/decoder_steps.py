@@ -1,4 +1,4 @@
-"""Decoding and verification steps of models with random weights over a grid, for `validate --decoder`.
+"""Decoding and verification steps of models with random weights over a grid, for `validate decoder`.
 
 A cell is one (batch, candidates); one candidate is the plain decoding step. A step's time does not depend on
 the weights, and every step accepts as many draft tokens, so that a measured and a predicted one do the same

@@ -8,7 +8,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim import __version__
-from medusa_sim.load.question import answered, load_test
+from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.simulate import LoadTest
 from medusa_sim.parts.work import Case, Description, Frozen, case_of, digests, frozen, plain, scenario_of
 from medusa_sim.plan.scenario import Scenario
@@ -93,7 +93,7 @@ class LoadParts:
         case, rate = divmod(number, len(self.rates))
         test = _test(frozen(self.cases[case]), frozen(self.asked))
         chosen = self.rates[rate]
-        yield load_arrow(answered(test, None if chosen is None else (chosen,), search=False))
+        yield load_arrow(run_load(test, None if chosen is None else (chosen,), search=False))
 
 
 @lru_cache(maxsize=8)

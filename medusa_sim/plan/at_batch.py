@@ -16,10 +16,10 @@ from medusa_sim.plan.surface import PLAIN
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 
 
-def at_batch(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
+def best_row_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
     """What to run at one batch and length of the question alone: its own best configuration that fits.
 
-    Unlike `scheduled_at` it gives up nothing for sharing a configuration with other batches.
+    Unlike `scheduled_row_at` it gives up nothing for sharing a configuration with other batches.
     Raises UsageError for a batch or length that was not searched.
     """
     surface, (i, j) = answer.surface, _place(answer, batch, seq_len)
@@ -28,7 +28,7 @@ def at_batch(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
     return schedule_row(surface, j, BatchRange(first=i, last=i, configuration=best), answer.question)
 
 
-def scheduled_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
+def scheduled_row_at(answer: Recommendation, batch: int, seq_len: int) -> ScheduleRow:
     """The schedule's row at one batch and length of the question, with its figures at that very batch.
 
     `best_candidates` and `near_best` of the row say what that batch alone would take.

@@ -1,4 +1,4 @@
-"""Configurations of a surface: the best that speculates, its kin, and what acceptance it needs to pay."""
+"""Configurations of a surface: the best that speculates, its option's others, what acceptance it needs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def best_speculative(surface: Surface, at: int, s: int, configuration: int) -> i
     return 1 + int(np.argmax(surface.speedup[at, s, 1:]))
 
 
-def kin(surface: Surface, configuration: int) -> IntArray:
+def same_option(surface: Surface, configuration: int) -> IntArray:
     """Configurations that differ from this one in size alone, by count: the same option, or the chains."""
     option = surface.option_of(configuration)
     assert option is not None  # noqa: S101  # callers pass configurations that speculate

@@ -6,7 +6,7 @@ import numpy as np
 
 from medusa_sim.latency.collective import FEWEST_RANKS
 from medusa_sim.plan.defaults import TYPICAL
-from medusa_sim.plan.grounds import other_form, too_large, unfitted_kinds
+from medusa_sim.plan.fits import other_form, too_large, unfitted_kinds
 from medusa_sim.plan.resolved import Resolved
 from medusa_sim.specs.engine_facts import told_of_states
 from medusa_sim.specs.fitted import CollectiveKernel

@@ -14,7 +14,7 @@ from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.capacity import Shortfall, shortfall
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.defaults import CANDIDATES_MAX
-from medusa_sim.plan.limit import InEngine, in_engine, limit_of
+from medusa_sim.plan.kernels_alone import InEngine, in_engine, limit_of
 from medusa_sim.plan.quantities import values
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
@@ -55,13 +55,13 @@ class Free:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Cheaper:
-    """At this batch and length `more` candidates cost less than `less` of them."""
+class CheaperCount:
+    """At this batch and length the larger count is faster than the smaller one."""
 
     batch: int
     seq_len: int
-    less: int
-    more: int
+    smaller: int
+    larger: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +82,7 @@ class Answer:
     free: Free
     paying: tuple[BreakEven, ...]
     drafting_share: float
-    cheaper: tuple[Cheaper, ...]
+    cheaper: tuple[CheaperCount, ...]
     ends_profile: bool
     in_engine: InEngine | None
     shortfall: Shortfall | None
@@ -208,11 +208,13 @@ def _drafting_share(surface: Surface) -> float:
     return float(np.ravel(drafting.time_us)[0] / surface.decode_us[0, 0])
 
 
-def _cheaper(scenario: Scenario, grid: Grid) -> Iterator[Cheaper]:
+def _cheaper(scenario: Scenario, grid: Grid) -> Iterator[CheaperCount]:
     """Pairs among the counts of the grid."""
     counts = scenario.covered(grid.candidates)
     ordered = Grid(batch=grid.batch, seq_len=grid.seq_len, candidates=np.unique(counts))
     found = grid_surface(scenario, ordered).by_count
     for (i, s), _ in np.ndenumerate(found.decode_us[..., 0]):
         for less, more in cheaper_pairs(found.counts, found.step_us[i, s]):
-            yield Cheaper(batch=int(grid.batch[i]), seq_len=int(grid.seq_len[s]), less=less, more=more)
+            yield CheaperCount(
+                batch=int(grid.batch[i]), seq_len=int(grid.seq_len[s]), smaller=less, larger=more
+            )

@@ -15,7 +15,7 @@ from medusa_sim.plan.acceptance import acceptance_of
 from medusa_sim.plan.arguments import Arguments
 from medusa_sim.plan.defaults import default_runtime
 from medusa_sim.plan.draft_options import Drafting
-from medusa_sim.plan.grounds import dense_fits, fits_beside, linear_fit, unpacked
+from medusa_sim.plan.fits import dense_fits, fits_beside, linear_fit, unpacked
 from medusa_sim.plan.speedup import Baseline
 from medusa_sim.specs.costs import Price, given_price, price_of
 from medusa_sim.specs.engine_facts import Backend, backend_of

@@ -13,8 +13,8 @@ from medusa_sim.plan.configuration import (
     best_chain,
     best_speculative,
     is_chain,
-    kin,
     required_factor,
+    same_option,
     scaled_speedup,
 )
 from medusa_sim.plan.cost import joule_per_token, usd_per_million_tokens, watts_at
@@ -138,8 +138,8 @@ def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Q
     batch, seq_len = int(surface.batch[at]), int(surface.seq_len[s])
     speedup = surface.speedup[at, s]
     best = best_speculative(surface, at, s, PLAIN)
-    spoken = best_speculative(surface, at, s, j)
-    family = kin(surface, spoken)
+    speculative = best_speculative(surface, at, s, j)
+    family = same_option(surface, speculative)
     step_us, decode_us = surface.step_us[at, s], float(surface.decode_us[at, s])
     rate, plain_rate = (
         float(tokens_per_s(batch, surface.tokens_per_step[c], step_us[c])) for c in (j, PLAIN)
@@ -171,7 +171,7 @@ def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Q
         batch_lowest=int(surface.batch[every[np.argmin(gains)]]),
         speedup_low=float(low.min()),
         speedup_high=float(high.max()),
-        kernels_speedup=_with_kernels_alone(surface, at, s, spoken),
+        kernels_speedup=_with_kernels_alone(surface, at, s, speculative),
         itl_us=float(waits.itl_us),
         tpot_us=float(waits.tpot_us),
         max_batch_without=int(surface.max_batch[s, PLAIN]),
@@ -201,8 +201,10 @@ def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Q
         ends_profile=own.ends_profile,
         speculative_candidates=int(surface.candidates[best]),
         speculative_speedup=float(speedup[best]),
-        required_tokens_per_step=float(step_us[spoken]) / decode_us,
-        required_acceptance_factor=required_factor(surface, spoken, float(step_us[spoken]) / decode_us),
+        required_tokens_per_step=float(step_us[speculative]) / decode_us,
+        required_acceptance_factor=required_factor(
+            surface, speculative, float(step_us[speculative]) / decode_us
+        ),
         speedup_acceptance_minus_10_percent=scaled_speedup(surface, j, float(speedup[j]), 1.0 - SENSITIVITY),
         speedup_acceptance_plus_10_percent=scaled_speedup(surface, j, float(speedup[j]), 1.0 + SENSITIVITY),
         chain_candidates=None if chain is None else int(surface.candidates[chain]),
@@ -285,7 +287,7 @@ def _next(surface: Surface, family: IntArray, j: int, step_us: FloatArray) -> Ne
 
 
 def _held_by(surface: Surface, at: int, s: int, j: int, family: IntArray) -> HeldBy:
-    """Why not more at one batch and length: what decided between configuration j and its larger kin."""
+    """Why not more at one batch and length: what decided between configuration j and its larger siblings."""
     larger = family[surface.candidates[family] > surface.candidates[j]]
     if larger.size == 0:
         ends = _depth_ends(surface, j) or (

@@ -130,7 +130,7 @@ class Surface:
 
     @cached_property
     def alone(self) -> Surface | None:
-        """The same with the engine's kernels alone (`plan.limit`); None where the runtime is no engine."""
+        """The same with the engine's kernels alone; None where the runtime is no engine."""
         runtime = self.setting.runtime
         if runtime.engine is None:
             return None

@@ -127,7 +127,7 @@ def _next(check: EngineCheck, part: CheckedPart) -> str:
 
 _FAST = {
     "acceptance": "the prompts, which are easier than the profile's; take them with `acceptance from-engine`",
-    "round": "--drafts and --runtime: a shorter draft or a newer engine; else `calibrate --engine-bench`",
+    "round": "--drafts and --runtime: a shorter draft or a newer engine; else `calibrate engine`",
     "plain": "--gpu, --weight-dtype and --runtime: a faster card, narrower weights or a newer engine",
 }
 """What to look at where a part is better than predicted."""

@@ -24,17 +24,13 @@ from medusa_sim.report.document import (
     Heading,
     Picture,
     Text,
-    html_page,
-    markdown_page,
-    pictures,
+    write_pages,
 )
-from medusa_sim.report.figures import render
 from medusa_sim.report.figures.compare import compare_figure
 from medusa_sim.report.numbers import significant
 from medusa_sim.report.sweep_report import source_tables
 from medusa_sim.report.text import TextTable
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.writing import write_folder
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -52,18 +48,8 @@ _TRUST = (
 def write_compare_report(
     folder: Path, answer: Comparison, *, command: str, overwrite: bool = False
 ) -> tuple[Path, ...]:
-    """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
-
-    Raises OutputError where the folder cannot be written, or without `overwrite` holds other files of these
-    names.
-    """
-    blocks = compare_blocks(answer, command)
-    contents = {
-        "report.html": html_page(_title(answer), blocks).encode("utf-8", "backslashreplace"),
-        "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
-        **{name: render(figure, ".png") for name, figure in pictures(blocks).items()},
-    }
-    return write_folder(folder, contents, overwrite=overwrite)
+    """Write the report, as `write_pages` does."""
+    return write_pages(folder, compare_blocks(answer, command), overwrite=overwrite)
 
 
 def compare_blocks(answer: Comparison, command: str) -> list[Block]:

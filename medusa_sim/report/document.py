@@ -83,9 +83,24 @@ def markdown_page(blocks: Sequence[Block]) -> str:
     return "\n".join(_markdown(block) for block in blocks)
 
 
-def pictures(blocks: Sequence[Block]) -> dict[str, Figure]:
-    """File name -> figure of every picture."""
-    return {f"{block.name}.png": block.figure for block in blocks if isinstance(block, Picture)}
+def write_pages(folder: Path, blocks: Sequence[Block], *, overwrite: bool = False) -> tuple[Path, ...]:
+    """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
+
+    The first block is the title. Raises OutputError where the folder cannot be written, or without
+    `overwrite` holds other files of these names.
+    """
+    from medusa_sim.report.figures import render
+    from medusa_sim.writing import write_folder
+
+    title = blocks[0]
+    assert isinstance(title, Heading)  # noqa: S101  # every report begins with one
+    drawn = {f"{block.name}.png": block.figure for block in blocks if isinstance(block, Picture)}
+    contents = {
+        "report.html": html_page(title.text, blocks).encode("utf-8", "backslashreplace"),
+        "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
+        **{name: render(figure, ".png") for name, figure in drawn.items()},
+    }
+    return write_folder(folder, contents, overwrite=overwrite)
 
 
 def _inline(text: str) -> Markup:

@@ -16,11 +16,8 @@ from medusa_sim.report.document import (
     Heading,
     Picture,
     Text,
-    html_page,
-    markdown_page,
-    pictures,
+    write_pages,
 )
-from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.load_rows import load_arrow
 from medusa_sim.report.load_text import (
@@ -35,7 +32,6 @@ from medusa_sim.report.load_text import (
 from medusa_sim.report.numbers import significant
 from medusa_sim.report.sweep_report import source_tables
 from medusa_sim.report.text import TextTable
-from medusa_sim.writing import write_folder
 
 _TRUST = (
     "Steps are those of `sweep` and `recommend` for the same scenario, with their errors "
@@ -50,18 +46,8 @@ _TRUST = (
 def write_load_report(
     folder: Path, answer: LoadAnswer, *, command: str, overwrite: bool = False
 ) -> tuple[Path, ...]:
-    """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
-
-    Raises OutputError where the folder cannot be written, or without `overwrite` holds other files of these
-    names.
-    """
-    blocks = load_blocks(answer, command)
-    contents = {
-        "report.html": html_page(_title(answer), blocks).encode("utf-8", "backslashreplace"),
-        "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
-        **{name: render(figure, ".png") for name, figure in pictures(blocks).items()},
-    }
-    return write_folder(folder, contents, overwrite=overwrite)
+    """Write the report, as `write_pages` does."""
+    return write_pages(folder, load_blocks(answer, command), overwrite=overwrite)
 
 
 def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:

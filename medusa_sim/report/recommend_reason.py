@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from medusa_sim.plan.at_batch import scheduled_at
+from medusa_sim.plan.at_batch import scheduled_row_at
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.curve import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.plan.waking import waking
+from medusa_sim.plan.woken_experts import waking
 from medusa_sim.report.numbers import drafts_text, duration, percent, span, times
 
 
@@ -135,7 +135,7 @@ def _gain(answer: Recommendation) -> str:
     told = f"At batch {first.batch_min}: {_choice(answer, first, first.speedup_at_batch_min)}"
     if last is not first or last.batch_max > first.batch_min:
         told += f"; at batch {last.batch_max}: {_choice(answer, last, last.speedup)}"
-    end = scheduled_at(answer, last.batch_max, last.seq_len)
+    end = scheduled_row_at(answer, last.batch_max, last.seq_len)
     told += f" (80 %: {end.speedup_low:.2f}-{end.speedup_high:.2f}{_limit(answer, last)})"
     least = min(rows, key=lambda row: row.speedup_lowest)
     if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):

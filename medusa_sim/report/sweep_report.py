@@ -22,18 +22,14 @@ from medusa_sim.report.document import (
     Heading,
     Picture,
     Text,
-    html_page,
-    markdown_page,
-    pictures,
+    write_pages,
 )
-from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.numbers import percent, times
 from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
 from medusa_sim.report.sweep_views import LengthView, evenly, length_view
 from medusa_sim.report.text import TextTable
 from medusa_sim.step.grid import Grid
-from medusa_sim.writing import write_folder
 
 _MOST_LENGTHS = 3
 _MOST_BATCHES = 8
@@ -47,19 +43,8 @@ _ROW_COLUMNS = (
 def write_report(
     folder: Path, settings: Sequence[Scenario], grid: Grid, *, command: str, overwrite: bool = False
 ) -> tuple[Path, ...]:
-    """Write report.html (all in one file), report.md and its PNG pictures; the paths written.
-
-    Raises OutputError where the folder cannot be written, or without `overwrite` holds other files of these
-    names.
-    """
-    blocks = report_blocks(settings, grid, command)
-    title = title_of(settings)
-    contents = {
-        "report.html": html_page(title, blocks).encode("utf-8", "backslashreplace"),
-        "report.md": markdown_page(blocks).encode("utf-8", "backslashreplace"),
-        **{name: render(figure, ".png") for name, figure in pictures(blocks).items()},
-    }
-    return write_folder(folder, contents, overwrite=overwrite)
+    """Write the report, as `write_pages` does."""
+    return write_pages(folder, report_blocks(settings, grid, command), overwrite=overwrite)
 
 
 def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> list[Block]:

@@ -13,7 +13,7 @@ from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.curve import NEAR_BEST
 from medusa_sim.plan.defaults import FREE_WITHIN
 from medusa_sim.plan.insights import Answer, Free
-from medusa_sim.plan.limit import InEngine
+from medusa_sim.plan.kernels_alone import InEngine
 from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
@@ -304,7 +304,7 @@ def cheaper_hints(found: Answer, most: int = 6) -> list[str]:
     """Up to `most` hints such as `96 candidates than 80 (batch 4)`."""
     several = found.grid.seq_len.size > 1
     return [
-        f"{pair.more} candidates than {pair.less} (batch {pair.batch}"
+        f"{pair.larger} candidates than {pair.smaller} (batch {pair.batch}"
         f"{f', length {pair.seq_len}' if several else ''})"
         for pair in found.cheaper[:most]
     ]

@@ -141,7 +141,7 @@ class Gpu:
             other = f"choose --dtype {' or '.join(dtypes)}, " if dtypes else ""
             raise SpecError(
                 f"{self.name} has no kernel set {name!r} (it has: {sets}); {other}calibrate it with "
-                f"`medusa-sim calibrate --gpu {self.name} --kernels {name}` or use --latency roofline"
+                f"`medusa-sim calibrate rows --gpu {self.name} --kernels {name}` or use --latency roofline"
             ) from None
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import SPEC_BYTES, named, read_json
+from medusa_sim.specs.architectures import ARCHITECTURES, Architecture
 from medusa_sim.specs.feed_forwards import Mlp
 from medusa_sim.specs.hf_families import (
     CLASSES,
@@ -27,9 +28,7 @@ from medusa_sim.specs.hf_families import (
 )
 from medusa_sim.specs.hf_layers import Given, Refusal
 from medusa_sim.specs.model import (
-    ARCHITECTURES,
     RUN_IN_FP16,
-    Architecture,
     Layers,
     Length,
     Model,

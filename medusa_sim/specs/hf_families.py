@@ -13,18 +13,7 @@ from typing import Any
 
 from medusa_sim.errors import shown
 from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.hf_hybrids import (
-    deci,
-    deepseek_v4,
-    gemma4,
-    kimi_linear,
-    mimo_v2,
-    minimax_m3,
-    nemotron_h,
-    qwen_hybrid,
-    sparse_latent,
-    step,
-)
+from medusa_sim.specs.hf_hybrids import deci, gemma4, mimo_v2, step
 from medusa_sim.specs.hf_layers import (
     Given,
     Own,
@@ -38,6 +27,8 @@ from medusa_sim.specs.hf_layers import (
     mixtral,
     qwen,
 )
+from medusa_sim.specs.hf_recurrent import kimi_linear, nemotron_h, qwen_hybrid
+from medusa_sim.specs.hf_sparse import deepseek_v4, minimax_m3, sparse_latent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""Readers of families that mix kinds of layers: recurrent, sparse and compressed attention, uneven layers.
+"""Readers of families whose layers differ in width, window or parts: Gemma 4, MiMo, Step, Nemotron NAS.
 
 Keys, and what they leave out, as in the configuration classes of huggingface/transformers and, for models
 that it lacks, in the shapes of github.com/ai-dynamo/aiconfigurator.
@@ -6,7 +6,6 @@ that it lacks, in the shapes of github.com/ai-dynamo/aiconfigurator.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -20,372 +19,13 @@ from medusa_sim.specs.hf_layers import (
     Given,
     Own,
     WindowSize,
-    latent,
+    kind_of,
     layered,
-    qwen_experts,
-    routed,
+    one_each,
 )
-from medusa_sim.specs.mixers import Indexer
-from medusa_sim.specs.model import UNCHECKED, LayerGroup, Layers, Mixers, Width
-from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
-from medusa_sim.specs.sparse import BlockSparse, Compressed
+from medusa_sim.specs.model import UNCHECKED, LayerGroup, Mixers, Width
 
-_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
 _Flags = list[Annotated[int, Meta(ge=0, le=1)]]
-
-
-def _one_each(given: Given, key: str, entries: Sequence[Any] | None, least: int | None = None) -> list[Any]:
-    """A list with an entry a layer. Raises SpecError naming the key where it has another length."""
-    if entries is None or not (least or given.layers) <= len(entries) <= max(given.layers, least or 0) + 1:
-        held = "missing" if entries is None else f"{len(entries)} entries"
-        given.refuse(key, f"{held}; num_hidden_layers is {given.layers}")
-    return list(entries[: given.layers])
-
-
-class _Delta(msgspec.Struct, frozen=True, kw_only=True):
-    linear_num_key_heads: Width
-    linear_num_value_heads: Width
-    linear_key_head_dim: Width
-    linear_value_head_dim: Width
-    linear_conv_kernel_dim: Annotated[int, Meta(ge=1, le=64)] = 4
-    full_attention_interval: Layers = 4
-    layer_types: list[str] | None = None
-    attn_output_gate: bool = True
-    mamba_ssm_dtype: str | None = None
-    mtp_num_hidden_layers: Count = 1
-
-
-def qwen_hybrid(given: Given) -> Own:
-    """Qwen3-Next, 3.5 and 3.6: three layers of four are linear, the others gated grouped attention."""
-    config = given.read(_Delta)
-    linear = GatedDelta(
-        key_heads=config.linear_num_key_heads,
-        value_heads=config.linear_num_value_heads,
-        key_dim=config.linear_key_head_dim,
-        value_dim=config.linear_value_head_dim,
-        conv=config.linear_conv_kernel_dim,
-        state_dtype=_state_dtype(given, "mamba_ssm_dtype", config.mamba_ssm_dtype),
-    )
-    gate = "element" if config.attn_output_gate else "none"
-    full = msgspec.structs.replace(given.attention(), gate=gate)
-    every = config.full_attention_interval
-    kinds = config.layer_types or [
-        "full_attention" if (layer + 1) % every == 0 else "linear_attention" for layer in range(given.layers)
-    ]
-    mixers = [
-        _kind(given, kind, {"linear_attention": linear, "full_attention": full})
-        for kind in _one_each(given, "layer_types", kinds)
-    ]
-    has_experts = given.content.get("num_experts") not in (None, 0)
-    parts: list[FeedForward] = qwen_experts(given) if has_experts else [given.mlp] * given.layers
-    return Own(layers=layered(mixers, parts), mtp_layers=config.mtp_num_hidden_layers)
-
-
-def _kind(given: Given, kind: str, known: dict[str, Any]) -> Any:
-    if kind not in known:
-        given.refuse("layer_types", f"given {kind[:60]!r}; allowed: {', '.join(known)}")
-    return known[kind]
-
-
-def _state_dtype(given: Given, key: str, named: str | None) -> str:
-    if named is None:
-        return "fp32"
-    if named not in _DTYPES:
-        given.refuse(key, f"given {named[:60]!r}; allowed: {', '.join(_DTYPES)}")
-    return _DTYPES[named]
-
-
-class _KimiHeads(msgspec.Struct, frozen=True, kw_only=True):
-    num_heads: Width
-    head_dim: Width
-    kda_layers: list[Annotated[int, Meta(ge=1, le=1000)]]
-    full_attn_layers: list[Annotated[int, Meta(ge=1, le=1000)]]
-    short_conv_kernel_size: Annotated[int, Meta(ge=1, le=64)] = 4
-    use_full_rank_gate: bool = False
-
-
-class _Kimi(msgspec.Struct, frozen=True, kw_only=True):
-    linear_attn_config: _KimiHeads
-    num_experts: ExpertCount
-    num_experts_per_token: ExpertCount
-    moe_intermediate_size: Width
-    num_shared_experts: Count = 0
-    first_k_dense_replace: Count = 0
-    moe_layer_freq: Layers = 1
-    routed_expert_hidden_size: Width | None = None
-    mla_use_nope: bool = False
-    mla_use_output_gate: bool = False
-    num_nextn_predict_layers: Count | None = None
-
-
-def kimi_linear(given: Given) -> Own:
-    """Kimi-Linear and K3: layers of Kimi delta attention, every fourth one latent; numbered from 1."""
-    config = given.read(_Kimi)
-    heads = config.linear_attn_config
-    linear = KimiDelta(
-        heads=heads.num_heads,
-        head_dim=heads.head_dim,
-        conv=heads.short_conv_kernel_size,
-        full_gate=heads.use_full_rank_gate,
-    )
-    full = msgspec.structs.replace(
-        latent(given), rotates=not config.mla_use_nope, gate=config.mla_use_output_gate
-    )
-    if sorted([*heads.kda_layers, *heads.full_attn_layers]) != list(range(1, given.layers + 1)):
-        given.refuse(
-            "linear_attn_config",
-            f"kda_layers and full_attn_layers do not name each of the {given.layers} layers once",
-        )
-    experts = MoE(
-        experts=config.num_experts,
-        topk=config.num_experts_per_token,
-        inter=config.moe_intermediate_size,
-        shared=config.num_shared_experts * config.moe_intermediate_size,
-        latent=config.routed_expert_hidden_size,
-    )
-    sparse = [
-        layer >= config.first_k_dense_replace and layer % config.moe_layer_freq == 0
-        for layer in range(given.layers)
-    ]
-    notes: tuple[str, ...] = ()
-    if given.content.get("attn_res_block_size"):
-        notes = ("attention residuals: small kernels between the layers, not counted",)
-    return Own(
-        layers=layered(
-            [linear if layer + 1 in heads.kda_layers else full for layer in range(given.layers)],
-            [experts if each else given.mlp for each in sparse],
-        ),
-        mtp_layers=config.num_nextn_predict_layers or 0,
-        notes=notes,
-    )
-
-
-class _Nemotron(msgspec.Struct, frozen=True, kw_only=True):
-    mamba_num_heads: Width
-    mamba_head_dim: Width
-    n_groups: Width
-    ssm_state_size: Width
-    conv_kernel: Annotated[int, Meta(ge=1, le=64)] = 4
-    use_conv_bias: bool = True
-    mamba_ssm_cache_dtype: str | None = None
-    mlp_hidden_act: str = "relu2"
-    hybrid_override_pattern: str | None = None
-    layers_block_type: list[str] | None = None
-    num_nextn_predict_layers: Count | None = None
-
-
-class _NemotronExperts(msgspec.Struct, frozen=True, kw_only=True):
-    n_routed_experts: ExpertCount
-    num_experts_per_tok: ExpertCount
-    moe_intermediate_size: Width
-    n_shared_experts: Count = 0
-    moe_shared_expert_intermediate_size: Count = 0
-    moe_latent_size: Width | None = None
-
-
-_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
-
-
-def nemotron_h(given: Given) -> Own:
-    """Nemotron-H and Nemotron-3: a layer is one block, of Mamba-2, attention, an MLP or experts."""
-    config = given.read(_Nemotron)
-    pattern = config.hybrid_override_pattern
-    kinds = [_PATTERN.get(letter, letter) for letter in pattern or ""] or config.layers_block_type
-    key = "layers_block_type" if pattern is None else "hybrid_override_pattern"
-    gated = config.mlp_hidden_act not in ("relu2", "relu")
-    mixers: dict[str, Mixers] = {
-        "mamba": Mamba2(
-            heads=config.mamba_num_heads,
-            head_dim=config.mamba_head_dim,
-            groups=config.n_groups,
-            state=config.ssm_state_size,
-            conv=config.conv_kernel,
-            conv_bias=config.use_conv_bias,
-            state_dtype=_state_dtype(given, "mamba_ssm_cache_dtype", config.mamba_ssm_cache_dtype),
-        ),
-        "attention": msgspec.structs.replace(given.attention(), rotates=False),
-    }
-
-    def part(kind: str) -> FeedForward | None:
-        if kind in mixers:
-            return None
-        if kind == "mlp":
-            return msgspec.structs.replace(given.mlp, gated=gated)
-        if kind != "moe":
-            given.refuse(key, f"holds {kind[:60]!r}; allowed: {', '.join(_PATTERN.values())}")
-        experts = given.read(_NemotronExperts)
-        return MoE(
-            experts=experts.n_routed_experts,
-            topk=experts.num_experts_per_tok,
-            inter=experts.moe_intermediate_size,
-            shared=experts.n_shared_experts * experts.moe_shared_expert_intermediate_size,
-            latent=experts.moe_latent_size,
-            gated=gated,
-        )
-
-    named = _one_each(given, key, kinds)
-    return Own(
-        layers=layered([mixers.get(kind) for kind in named], [part(kind) for kind in named]),
-        mtp_layers=config.num_nextn_predict_layers or 0,
-    )
-
-
-class _Index(msgspec.Struct, frozen=True, kw_only=True):
-    index_topk: Width
-    index_n_heads: Width
-    index_head_dim: Width
-    indexer_types: list[str] | None = None
-    index_topk_freq: Layers | None = None
-    index_skip_topk_offset: Count = 0
-    index_topk_pattern: Any = None
-    mlp_layer_types: list[str] | None = None
-
-
-def sparse_latent(given: Given) -> Own:
-    """DeepSeek-V3.2 and GLM-5: latent attention to the keys that an indexer chooses, or a layer before."""
-    config = given.read(_Index)
-    own = Indexer(topk=config.index_topk, heads=config.index_n_heads, dim=config.index_head_dim)
-    other = msgspec.structs.replace(own, reuses=True)
-    kinds = config.indexer_types
-    if kinds is None and config.index_topk_pattern is not None:
-        given.refuse("index_topk_pattern", "given without indexer_types; add the list of full and shared")
-    if kinds is None and (every := config.index_topk_freq) is not None:
-        first = config.index_skip_topk_offset
-        kinds = [
-            "full" if layer < first or (layer - first + 1) % every == 0 else "shared"
-            for layer in range(given.layers)
-        ]
-    choices = _one_each(given, "indexer_types", kinds or ["full"] * given.layers)
-    mixer = latent(given)
-    parts, experts = routed(given)
-    if config.mlp_layer_types is not None:
-        mixture = next((part for part in parts if isinstance(part, MoE)), given.mlp)
-        named = _one_each(given, "mlp_layer_types", config.mlp_layer_types)
-        parts = [given.mlp if kind == "dense" else mixture for kind in named]
-    return Own(
-        layers=layered(
-            [
-                msgspec.structs.replace(mixer, indexer=_kind(given, kind, {"full": own, "shared": other}))
-                for kind in choices
-            ],
-            parts,
-        ),
-        mtp_layers=experts.num_nextn_predict_layers or 0,
-    )
-
-
-class _Blocks(msgspec.Struct, frozen=True, kw_only=True):
-    sparse_num_index_heads: Width
-    sparse_index_dim: Width
-    sparse_block_size: Width
-    sparse_topk_blocks: Width
-    sparse_attention_freq: _Flags
-    use_sparse_attention: bool = True
-
-
-class _MiniMax3(msgspec.Struct, frozen=True, kw_only=True):
-    sparse_attention_config: _Blocks
-    num_local_experts: ExpertCount
-    num_experts_per_tok: ExpertCount
-    intermediate_size: Width
-    moe_intermediate_size: Width | None = None
-    shared_intermediate_size: Count = 0
-    n_shared_experts: Count = 0
-    dense_intermediate_size: Width | None = None
-    moe_layer_freq: _Flags
-    use_qk_norm: bool = True
-    attention_output_gate: bool = False
-
-
-def minimax_m3(given: Given) -> Own:
-    """MiniMax-M3: dense layers first, then attention to chosen blocks and experts."""
-    config = given.read(_MiniMax3)
-    blocks = config.sparse_attention_config
-    gate = "element" if config.attention_output_gate else "none"
-    full = msgspec.structs.replace(given.attention(), qk_norm=config.use_qk_norm, gate=gate)
-    sparse = BlockSparse(
-        **msgspec.structs.asdict(full),
-        index_heads=blocks.sparse_num_index_heads,
-        index_dim=blocks.sparse_index_dim,
-        block=blocks.sparse_block_size,
-        blocks=blocks.sparse_topk_blocks,
-    )
-    chosen = _one_each(given, "sparse_attention_freq", blocks.sparse_attention_freq)
-    experts = MoE(
-        experts=config.num_local_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.moe_intermediate_size or config.intermediate_size,
-        shared=config.n_shared_experts * config.shared_intermediate_size,
-    )
-    mlp = given.layout.mlp(config.dense_intermediate_size or given.width)
-    routed_layers = _one_each(given, "moe_layer_freq", config.moe_layer_freq)
-    return Own(
-        layers=layered(
-            [sparse if each and blocks.use_sparse_attention else full for each in chosen],
-            [experts if each else mlp for each in routed_layers],
-        ),
-        notes=("multi-token prediction: its modules are not released (llama.cpp issue 24908)",),
-    )
-
-
-class _DeepSeek4(msgspec.Struct, frozen=True, kw_only=True):
-    compress_ratios: list[Annotated[int, Meta(ge=0, le=1_000_000)]]
-    q_lora_rank: Width
-    o_lora_rank: Width
-    o_groups: Width
-    qk_rope_head_dim: Width
-    sliding_window: WindowSize
-    index_topk: Width
-    index_n_heads: Width
-    index_head_dim: Width
-    hc_mult: Annotated[int, Meta(ge=1, le=64)] = 1
-    n_routed_experts: ExpertCount
-    num_experts_per_tok: ExpertCount
-    moe_intermediate_size: Width
-    n_shared_experts: Count = 0
-    num_nextn_predict_layers: Count | None = None
-    expert_dtype: str | None = None
-
-
-_NARROW_RATIO = 4
-"""Tokens behind a compressed key among which an indexer chooses; its keys overlap (DeepSeek-V4's CSA)."""
-
-
-def deepseek_v4(given: Given) -> Own:
-    """DeepSeek-V4: compressed attention of two ratios, hyper-connections; MTP modules see a window alone."""
-    config = given.read(_DeepSeek4)
-    index = Indexer(topk=config.index_topk, heads=config.index_n_heads, dim=config.index_head_dim)
-
-    def mixer(ratio: int) -> Compressed:
-        return Compressed(
-            heads=given.heads,
-            head_dim=given.head_dim,
-            rope_dim=config.qk_rope_head_dim,
-            q_rank=config.q_lora_rank,
-            o_rank=config.o_lora_rank,
-            o_groups=config.o_groups,
-            size=config.sliding_window,
-            ratio=ratio,
-            overlap=ratio == _NARROW_RATIO,
-            indexer=index if ratio == _NARROW_RATIO else None,
-        )
-
-    if config.expert_dtype not in (None, "fp4", "fp8"):
-        given.refuse("expert_dtype", f"given {config.expert_dtype[:60]!r}; allowed: fp4, fp8")
-    experts = MoE(
-        experts=config.n_routed_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.moe_intermediate_size,
-        shared=config.n_shared_experts * config.moe_intermediate_size,
-        form="mxfp4_fp8" if config.expert_dtype == "fp4" else None,
-    )
-    ratios = _one_each(given, "compress_ratios", config.compress_ratios)
-    return Own(
-        layers=layered([mixer(ratio) for ratio in ratios], [experts] * given.layers),
-        mtp_layers=config.num_nextn_predict_layers or 0,
-        mtp=LayerGroup(1, mixer(0), experts),
-        streams=config.hc_mult,
-    )
 
 
 class _Gemma4(msgspec.Struct, frozen=True, kw_only=True):
@@ -428,7 +68,7 @@ def gemma4(given: Given) -> Own:
             shared=given.width,
         )
     kinds = {"full_attention": full, "sliding_attention": near}
-    mixers = [_kind(given, kind, kinds) for kind in _one_each(given, "layer_types", config.layer_types)]
+    mixers = [kind_of(given, kind, kinds) for kind in one_each(given, "layer_types", config.layer_types)]
     return Own(layers=layered(mixers, [part] * given.layers))
 
 
@@ -468,8 +108,8 @@ def mimo_v2(given: Given) -> Own:
         inter=config.moe_intermediate_size,
         shared=(config.n_shared_experts or 0) * config.moe_intermediate_size,
     )
-    pattern = _one_each(given, "hybrid_layer_pattern", config.hybrid_layer_pattern)
-    sparse = _one_each(given, "moe_layer_freq", config.moe_layer_freq)
+    pattern = one_each(given, "hybrid_layer_pattern", config.hybrid_layer_pattern)
+    sparse = one_each(given, "moe_layer_freq", config.moe_layer_freq)
     return Own(
         layers=layered(
             [near if each else full for each in pattern], [experts if each else given.mlp for each in sparse]
@@ -525,10 +165,10 @@ def step(given: Given) -> Own:
     )
     kinds = {"full_attention": full, "sliding_attention": near}
     modules = config.num_nextn_predict_layers or 0
-    types = _one_each(given, "layer_types", config.layer_types, given.layers + modules)
+    types = one_each(given, "layer_types", config.layer_types, given.layers + modules)
     return Own(
         layers=layered(
-            [_kind(given, kind, kinds) for kind in types],
+            [kind_of(given, kind, kinds) for kind in types],
             [experts if layer in sparse else given.mlp for layer in range(given.layers)],
         ),
         mtp_layers=modules,
@@ -565,7 +205,7 @@ _ROUNDED_TO = 256
 
 def deci(given: Given) -> Own:
     """DeciLM (Llama-Nemotron): every layer has its own K/V heads and width, or lacks a part."""
-    blocks = _one_each(given, "block_configs", given.read(_Nas).block_configs)
+    blocks = one_each(given, "block_configs", given.read(_Nas).block_configs)
     layers = []
     for index, block in enumerate(blocks):
         at = f"block_configs[{index}]"

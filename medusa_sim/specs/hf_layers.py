@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn, TypeVar
@@ -15,9 +15,10 @@ from msgspec import Meta
 
 from medusa_sim.errors import SpecError
 from medusa_sim.reading import named
+from medusa_sim.specs.architectures import Architecture
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.mixers import Grouped, Latent
-from medusa_sim.specs.model import Architecture, LayerGroup, Layers, Mixers, Width
+from medusa_sim.specs.model import LayerGroup, Layers, Mixers, Width
 from medusa_sim.specs.strict import convert
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -327,3 +328,18 @@ def windowed(given: Given) -> list[Grouped]:
         first = config.max_window_layers if config.use_sliding_window else None
         near = [first is None or layer >= first for layer in layers]
     return [given.attention(config.sliding_window if each else None) for each in near]
+
+
+def one_each(given: Given, key: str, entries: Sequence[Any] | None, least: int | None = None) -> list[Any]:
+    """A list with an entry a layer. Raises SpecError naming the key where it has another length."""
+    if entries is None or not (least or given.layers) <= len(entries) <= max(given.layers, least or 0) + 1:
+        held = "missing" if entries is None else f"{len(entries)} entries"
+        given.refuse(key, f"{held}; num_hidden_layers is {given.layers}")
+    return list(entries[: given.layers])
+
+
+def kind_of(given: Given, kind: str, known: dict[str, Any]) -> Any:
+    """What an entry of layer_types names. Raises SpecError for what is not known."""
+    if kind not in known:
+        given.refuse("layer_types", f"given {kind[:60]!r}; allowed: {', '.join(known)}")
+    return known[kind]

@@ -140,7 +140,7 @@ def _unknown(given: str, known: tuple[str, ...]) -> str:
         return (
             f"unknown runtime {shown(given)}: no terms are known for this version of {engine}; choose the "
             f"nearest of {', '.join(versions)}{newest}, or fit yours with "
-            "`medusa-sim calibrate --engine-bench FILE`"
+            "`medusa-sim calibrate engine FILE`"
         )
     return unknown_name("runtime", given, known)
 

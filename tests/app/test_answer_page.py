@@ -20,7 +20,7 @@ from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tab
 from pages_read import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
-from medusa_sim.plan.at_batch import scheduled_at, scheduled_counts, steps_at
+from medusa_sim.plan.at_batch import scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.report import recommend_warnings
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps
@@ -31,7 +31,7 @@ EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
 
 def test_the_answer_is_the_packages(opened: Opened) -> None:
     page = opened("answer", batch=4)
-    row = scheduled_at(answers.recommendation(set_up(), 64), 4, 1024)
+    row = scheduled_row_at(answers.recommendation(set_up(), 64), 4, 1024)
     shown = metrics(page)
     assert shown["Candidates"] == str(row.candidates)
     assert shown["Speedup"] == f"{row.speedup:.2f}x"
@@ -87,7 +87,7 @@ def test_a_slider_that_moves_is_followed(opened: Opened) -> None:
     page.slider(key="batch").set_value(48).run()
     assert not page.exception
     assert metrics(page) != first
-    row = scheduled_at(answers.recommendation(set_up(), 64), 48, 1024)
+    row = scheduled_row_at(answers.recommendation(set_up(), 64), 48, 1024)
     assert metrics(page)["Speedup"] == f"{row.speedup:.2f}x"
 
 
@@ -139,7 +139,7 @@ def test_headline_schedule_tree_and_settings_name_one_answer(
     opened: Opened, runtime: str, batch: int
 ) -> None:
     page = opened("answer", runtime=runtime, batch=batch)
-    row = scheduled_at(answers.recommendation(set_up(engine=runtime), 64), batch, 1024)
+    row = scheduled_row_at(answers.recommendation(set_up(engine=runtime), 64), batch, 1024)
     cells = tables(page)[0]
     ranges = cells["batch"].str.split("..", regex=False)
     mine = cells[[int(span[0]) <= batch <= int(span[-1]) for span in ranges]].iloc[0]
@@ -334,7 +334,7 @@ def test_rings_and_frames_are_what_is_recommended(chosen: dict[str, Any]) -> Non
     framed = {cell.batch: cell.count for cell in cells if cell.is_best}
     rings = [each for each in lines.series if each.marker == "o"]
     for batch, ring in zip((1, 16), rings, strict=True):
-        row = scheduled_at(answer, batch, 1024)
+        row = scheduled_row_at(answer, batch, 1024)
         named = row.drafts if answer.chains else row.candidates
         assert list(ring.x) == [framed[batch]] == [named]
         assert list(ring.y) == pytest.approx([row.speedup])

@@ -33,7 +33,7 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
-from medusa_sim.plan.at_batch import at_batch, gains_by_batch, scheduled_at, scheduled_counts, steps_at
+from medusa_sim.plan.at_batch import best_row_at, gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.reproduced import published_chart
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
@@ -78,7 +78,7 @@ def test_what_would_change_the_answer_is_what_recommend_says(opened: Opened) -> 
         ("batch 16", chosen, 16),
         ("engine sglang", dataclasses.replace(chosen, engine="sglang-0.5"), 8),
     ):
-        row = scheduled_at(
+        row = scheduled_row_at(
             answers._recommendation(other, batch, batch, "latency", None, 0.0), batch, other.seq_len
         )
         assert changes[name] == pytest.approx(row.speedup), name
@@ -347,7 +347,7 @@ def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -
     (view,) = views
     marked = dict(zip(view.batch.tolist(), view.counts[view.best].tolist(), strict=True))
     assert marked == {size: scheduled[size] for size in marked}
-    assert any(at_batch(answer, size, shown.seq_len).candidates != count for size, count in marked.items())
+    assert any(best_row_at(answer, size, shown.seq_len).candidates != count for size, count in marked.items())
     assert "what is recommended" in text
     assert "best count of the grid" not in text
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.load.limits import Limits, limits_of, step_limits
-from medusa_sim.load.question import answered, load_test
+from medusa_sim.load.question import load_test, run_load
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.report import load_text
@@ -63,7 +63,7 @@ def test_windows_are_not_held_as_full_layers() -> None:
         requests=40,
         seeds=1,
     )
-    assert answered(test, [0.3], search=False).points[0].mean["ttft_mean_s"] < 20.0
+    assert run_load(test, [0.3], search=False).points[0].mean["ttft_mean_s"] < 20.0
 
 
 def test_a_shared_prefix_is_held_once() -> None:

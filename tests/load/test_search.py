@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.load.policies import Adaptive, State, policy_of
-from medusa_sim.load.question import LoadAnswer, answered, load_test
+from medusa_sim.load.question import LoadAnswer, load_test, run_load
 from medusa_sim.load.search import (
     SEARCH_REQUESTS,
     carried,
@@ -32,7 +32,7 @@ SMALL = {"requests": 300, "seeds": 2, "max_num_seqs": 64}
 @pytest.fixture(scope="module")
 def answer() -> LoadAnswer:
     test = load_test(SCENARIO, policies=("none", "3"), tpot_ms=12.0, **SMALL)  # type: ignore[arg-type]
-    return answered(test, [4.0, 12.0], target_rate=50.0)
+    return run_load(test, [4.0, 12.0], target_rate=50.0)
 
 
 def test_the_largest_rate_keeps_the_limits_and_a_larger_one_does_not(answer: LoadAnswer) -> None:
@@ -85,14 +85,14 @@ def test_rows_hold_every_metric_with_its_unit(answer: LoadAnswer) -> None:
 
 def test_limits_that_nothing_meets_name_the_best_that_is_possible() -> None:
     test = load_test(SCENARIO, policies=("none", "2"), tpot_ms=0.5, **SMALL)  # type: ignore[arg-type]
-    told = load_text.sentence(answered(test, [2.0]))
+    told = load_text.sentence(run_load(test, [2.0]))
     assert told.startswith("No policy keeps 0.500 ms a token for 90 % of the requests at any rate")
     assert "keep it with" in told
 
 
 def test_a_rate_above_saturation_is_told_with_one_that_would_do() -> None:
     test = load_test(SCENARIO, policies=("none",), **SMALL)  # type: ignore[arg-type]
-    found = answered(test, [500.0])
+    found = run_load(test, [500.0])
     full = found.carried[0].saturated_per_s
     told = " ".join(load_text.warnings(found))
     assert "none at 500 requests/s is not steady" in told
@@ -124,17 +124,17 @@ def test_where_drafting_loses_in_a_batch_is_where_the_table_says() -> None:
 
 def test_a_closed_loop_is_full_at_its_users() -> None:
     test = load_test(SCENARIO, policies=("none",), users=16, requests=160, seeds=1)
-    point = answered(test, search=False).points[0]
+    point = run_load(test, search=False).points[0]
     assert point.mean["requests_in_system"] == pytest.approx(16.0, rel=0.03)
     # Little's law: users = rate x time in the system, over a window of few requests
     assert point.mean["requests_per_s"] * point.mean["e2e_mean_s"] == pytest.approx(16.0, rel=0.15)
     with pytest.raises(UsageError, match="closed loop"):
-        answered(test, [3.0])
+        run_load(test, [3.0])
 
 
 def test_littles_law_holds_in_the_measured_window() -> None:
     test = load_test(SCENARIO, policies=("none",), requests=6000, length_cv=0.3, seeds=1)
-    mean = answered(test, [15.0], search=False).points[0].mean
+    mean = run_load(test, [15.0], search=False).points[0].mean
     expected = 15.0 * mean["e2e_mean_s"]
     assert mean["requests_in_system"] == pytest.approx(expected, rel=0.05)
 
@@ -215,7 +215,7 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> N
         test = load_test(SCENARIO, policies=("none",), requests=count, seeds=2, max_num_seqs=8, ttft_ms=9000)
         full = saturation(test, test.served[0])[0]
         for factor in (0.7, 0.89, 1.05, 1.5):
-            answer = answered(test, [factor * full], search=False)
+            answer = run_load(test, [factor * full], search=False)
             point = answer.points[0]
             found[count, factor] = point.mean["goodput_share"]
             assert answer.is_steady(point) is (factor < 1.0)
@@ -262,7 +262,7 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> N
 )
 def test_bad_questions_are_one_line(arguments: dict[str, object], told: str) -> None:
     with pytest.raises(MedusaSimError, match=told) as caught:
-        answered(load_test(SCENARIO, **arguments), [1.0] if "users" not in arguments else None, search=False)  # type: ignore[arg-type]
+        run_load(load_test(SCENARIO, **arguments), [1.0] if "users" not in arguments else None, search=False)  # type: ignore[arg-type]
     assert "\n" not in str(caught.value)
 
 
@@ -270,22 +270,22 @@ def test_bad_questions_are_one_line(arguments: dict[str, object], told: str) -> 
 def test_a_rate_that_is_none_is_one_line(rate: float) -> None:
     test = load_test(SCENARIO, policies=("none",), **SMALL)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="from 1e-06 to 1e\\+06 requests a second"):
-        answered(test, [rate], search=False)
+        run_load(test, [rate], search=False)
     with pytest.raises(UsageError, match="target rate"):
-        answered(test, [1.0], target_rate=rate)
+        run_load(test, [1.0], target_rate=rate)
 
 
 def test_requests_that_come_at_once_have_no_rate(tmp_path: Path) -> None:
     trace = tmp_path / "burst.csv"
     trace.write_text("arrival_s,prompt_tokens,output_tokens\n" + "7,100,20\n" * 40, encoding="utf-8")
     test = load_test(SCENARIO, policies=("none", "3"), trace=trace, max_num_seqs=16, tpot_ms=12.0)
-    found = answered(test)
+    found = run_load(test)
     assert [each.searched for each in found.carried] == [False, False]
     assert np.isnan(found.points[0].rate)
     assert found.points[0].mean["requests"] == 40
     assert "saturates at" in load_text.sentence(found)
     with pytest.raises(UsageError, match="all 40 come at once"):
-        answered(test, [2.0], search=False)
+        run_load(test, [2.0], search=False)
 
 
 def test_every_name_of_a_policy_runs() -> None:
@@ -309,7 +309,7 @@ def test_a_search_shares_its_requests_among_the_seeds_and_says_so() -> None:
 def test_progress_ends_at_its_total_and_never_before() -> None:
     told: list[tuple[int, int]] = []
     test = load_test(SCENARIO, policies=("none", "3"), tpot_ms=12.0, **SMALL)  # type: ignore[arg-type]
-    answered(test, advance=lambda done, total: told.append((done, total)))
+    run_load(test, advance=lambda done, total: told.append((done, total)))
     assert told[-1][0] == told[-1][1]
     assert all(done < total for done, total in told if done < told[-1][0])
 
@@ -320,7 +320,7 @@ def test_contexts_that_pay_are_those_of_the_recommendation() -> None:
         Scenario(gpu="a100-80gb-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance="0.7"),
         policies=("none", "3"), requests=30, seeds=1,
     )  # fmt: skip
-    answer = answered(test, [1.0], search=False)
+    answer = run_load(test, [1.0], search=False)
     assert answer.context is not None
     requests, found = answer.context
     assert requests >= 1
@@ -331,7 +331,7 @@ def test_contexts_that_pay_are_those_of_the_recommendation() -> None:
     assert told["at"] == found.at
     said = f"speculation loses from context {found.at} on"
     assert load_text.context_text(answer) == [f"with {requests} requests in a step {said}"]
-    plain = answered(load_test(test.scenario, policies=("none",), requests=30, seeds=1), [1.0], search=False)
+    plain = run_load(load_test(test.scenario, policies=("none",), requests=30, seeds=1), [1.0], search=False)
     assert plain.context is None
     assert load_text.context_text(plain) == []
 

@@ -24,7 +24,7 @@ from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
-from medusa_sim.plan.at_batch import at_batch, scheduled_at, steps_at
+from medusa_sim.plan.at_batch import best_row_at, scheduled_row_at, steps_at
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
@@ -112,7 +112,7 @@ def check_recommendation(scenario: Scenario, frame: pd.DataFrame, *, monotone: b
     best = curve[curve["fits_memory"]].groupby(["batch", "seq_len"])["speedup"].max()
     swept = answer(scenario, Grid.of(BATCHES, LENGTHS, [1])).best.columns
     for case, (batch, seq_len) in enumerate(product(BATCHES, LENGTHS)):
-        own, shared = at_batch(found, batch, seq_len), scheduled_at(found, batch, seq_len)
+        own, shared = best_row_at(found, batch, seq_len), scheduled_row_at(found, batch, seq_len)
         assert same([own.speedup, own.best_speedup, shared.best_speedup], [best[batch, seq_len]] * 3)
         assert own.near_best == shared.near_best
         assert own.near_best[0] <= own.best_candidates <= own.near_best[1]

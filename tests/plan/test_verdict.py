@@ -16,7 +16,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.export import engine_settings
 from medusa_sim.export.names import METHODS
 from medusa_sim.plan.acceptance import constant_rate
-from medusa_sim.plan.at_batch import scheduled_at
+from medusa_sim.plan.at_batch import scheduled_row_at
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import batch_ranges, recommend
@@ -67,7 +67,7 @@ def check(found: Recommendation) -> list[bool]:
         assert {on == (row.candidates > 1) for on in chosen[inside] > 0} == {True}
         assert (row.speedup_lowest, row.speedup_highest) == (speedup[inside].min(), speedup[inside].max())
         for batch in (row.batch_min, row.batch_max):
-            one = scheduled_at(found, batch, question.seq_len[0])
+            one = scheduled_row_at(found, batch, question.seq_len[0])
             assert (one.candidates, one.drafts) == (row.candidates, row.drafts)
             assert row.speedup_low <= one.speedup_low <= one.speedup <= one.speedup_high <= row.speedup_high
     assert found.enable == any(states)

@@ -9,7 +9,7 @@ from medusa_sim.api import Scenario
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.surface import price
-from medusa_sim.plan.waking import DEAR, waking
+from medusa_sim.plan.woken_experts import DEAR, waking
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.step.union import union
 

@@ -1,0 +1,173 @@
+"""A recommendation and a step for Python and notebooks: pandas frames and sentences."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from medusa_sim.errors import check_kind
+from medusa_sim.export import engine_settings
+from medusa_sim.export.settings import EngineSettings
+from medusa_sim.plan.arguments import WORD
+from medusa_sim.plan.quantities import count_table
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.step.breakdown import breakdown
+from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from medusa_sim.plan.schedule_row import ScheduleRow
+
+
+@dataclass(frozen=True, kw_only=True)
+class SingleStep:
+    """One step of a scenario. tokens_per_step: None where the acceptance does not describe the count."""
+
+    scenario: Scenario
+    batch: int
+    seq_len: int
+    candidates: int
+    drafts: int
+    tokens_per_step: float | None
+    setting: Setting
+
+    @property
+    def time_us(self) -> float:
+        """The whole step, microseconds."""
+        return float(self._time.time_us)
+
+    @property
+    def band_us(self) -> tuple[float, float]:
+        """80 % interval of the step, microseconds."""
+        return float(self._time.low_us), float(self._time.high_us)
+
+    @cached_property
+    def plain_us(self) -> float:
+        """The plain decoding step at the same batch and length, microseconds."""
+        return float(decode_step(self.setting, self.batch, self.seq_len).time_us)
+
+    @property
+    def overhead(self) -> float:
+        """The step over the plain one."""
+        return self.time_us / self.plain_us
+
+    @property
+    def speedup(self) -> float | None:
+        """Tokens per step over overhead; None where the acceptance does not describe the count."""
+        return None if self.tokens_per_step is None else self.tokens_per_step * self.plain_us / self.time_us
+
+    def breakdown(self) -> pd.DataFrame:
+        """Its kernels, gaps and waiting: see `medusa_sim.step.breakdown.breakdown`."""
+        return breakdown(self.setting, self.batch, self.seq_len, self.candidates)
+
+    @cached_property
+    def _time(self) -> StepTime:
+        if self.candidates == 1:
+            return decode_step(self.setting, self.batch, self.seq_len)
+        return verify_step(self.setting, self.batch, self.seq_len, self.candidates)
+
+    def __str__(self) -> str:
+        """One line: time, band and gain."""
+        low, high = self.band_us
+        gain = "" if self.speedup is None else f", {self.speedup:.2f}x"
+        return (
+            f"{self.candidates} candidates at batch {self.batch}, length {self.seq_len}: "
+            f"{self.time_us:.0f} us (80 %: {low:.0f}-{high:.0f}), overhead {self.overhead:.2f}{gain}"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
+class Answer:
+    """A recommendation: prints as its sentence, shows its schedule in a notebook.
+
+    recommendation: everything that was computed (`medusa_sim.plan.recommendation.Recommendation`).
+    """
+
+    recommendation: Recommendation
+
+    @property
+    def enable(self) -> bool:
+        """Whether speculation pays anywhere that was asked for."""
+        return self.recommendation.enable
+
+    @property
+    def sentence(self) -> str:
+        """Whether, with what and how far, in two or three sentences."""
+        from medusa_sim.report.recommend_reason import reason
+
+        return reason(self.recommendation)
+
+    @property
+    def schedule(self) -> pd.DataFrame:
+        """One row a range of batches that share a configuration: the fields of `ScheduleRow`."""
+        import pandas as pd
+
+        from medusa_sim.report.recommend_json import row_values
+
+        return pd.DataFrame([row_values(row) for row in self.recommendation.schedule])
+
+    @property
+    def schedule_row(self) -> Any:
+        """The first row of the schedule (`medusa_sim.plan.schedule_row.ScheduleRow`)."""
+        return self.recommendation.schedule[0]
+
+    def at(self, batch: int, seq_len: int | None = None) -> ScheduleRow:
+        """What is recommended at one batch (and length; None: the first), with its figures there.
+
+        `candidates`, `drafts`: what to run, the number that every page and export shows; `near_best`: which
+        counts are as good at that batch alone. Raises UsageError for a batch or length that was not searched.
+        """
+        from medusa_sim.plan.at_batch import scheduled_row_at
+
+        found = self.recommendation
+        return scheduled_row_at(found, batch, found.question.seq_len[0] if seq_len is None else seq_len)
+
+    @property
+    def by_count(self) -> pd.DataFrame:
+        """Every count at every batch and length: `medusa-sim recommend --by-count`."""
+        frame: pd.DataFrame = count_table(self.recommendation.surface).to_pandas()
+        return frame
+
+    @property
+    def warnings(self) -> list[str]:
+        """What must not be overlooked, a line each."""
+        from medusa_sim.report.recommend_warnings import warnings
+
+        return warnings(self.recommendation)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything, as `--format json` writes it."""
+        from medusa_sim.report.recommend_json import recommendation_values
+
+        return recommendation_values(self.recommendation)
+
+    def export(
+        self, engine: str, *, version: str | None = None, draft_path: str | None = None
+    ) -> EngineSettings:
+        """Launch settings of an engine: `text` and `notes`.
+
+        draft_path: the draft's checkpoint. Raises UsageError where the engine needs one and none is given,
+        and for what the engine cannot do.
+        """
+        given = {"engine": engine, "version": version, "draft_path": draft_path}
+        for name, value in given.items():
+            if value is not None or name == "engine":
+                check_kind(name, value, WORD.wanted, WORD.allowed)
+        return engine_settings(self.recommendation, engine, version=version, draft_path=draft_path)
+
+    def __repr__(self) -> str:
+        """The sentence."""
+        return self.sentence
+
+    def _repr_html_(self) -> str:
+        """Sentence, schedule and warnings for notebooks."""
+        from html import escape
+
+        shown = ["batch_min", "batch_max", "seq_len", "candidates", "drafts", "tokens_per_step", "speedup",
+                 "speedup_low", "speedup_high", "tokens_per_s", "plain_tokens_per_s"]  # fmt: skip
+        table = self.schedule[shown].to_html(index=False, float_format=lambda value: f"{value:.3g}")
+        listed = "".join(f"<li>{escape(line)}</li>" for line in self.warnings)
+        return f"<p>{escape(self.sentence)}</p>{table}" + (f"<ul>{listed}</ul>" if listed else "")

@@ -1,0 +1,212 @@
+"""Readers of families with recurrent layers: Qwen3-Next to 3.6, Kimi Linear, Nemotron-H.
+
+Keys, and what they leave out, as in the configuration classes of huggingface/transformers and, for models
+that it lacks, in the shapes of github.com/ai-dynamo/aiconfigurator.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta
+
+from medusa_sim.specs.feed_forwards import FeedForward, MoE
+from medusa_sim.specs.hf_layers import (
+    Count,
+    ExpertCount,
+    Given,
+    Own,
+    kind_of,
+    latent,
+    layered,
+    one_each,
+    qwen_experts,
+)
+from medusa_sim.specs.model import Layers, Mixers, Width
+from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
+
+_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_Flags = list[Annotated[int, Meta(ge=0, le=1)]]
+
+
+class _Delta(msgspec.Struct, frozen=True, kw_only=True):
+    linear_num_key_heads: Width
+    linear_num_value_heads: Width
+    linear_key_head_dim: Width
+    linear_value_head_dim: Width
+    linear_conv_kernel_dim: Annotated[int, Meta(ge=1, le=64)] = 4
+    full_attention_interval: Layers = 4
+    layer_types: list[str] | None = None
+    attn_output_gate: bool = True
+    mamba_ssm_dtype: str | None = None
+    mtp_num_hidden_layers: Count = 1
+
+
+def qwen_hybrid(given: Given) -> Own:
+    """Qwen3-Next, 3.5 and 3.6: three layers of four are linear, the others gated grouped attention."""
+    config = given.read(_Delta)
+    linear = GatedDelta(
+        key_heads=config.linear_num_key_heads,
+        value_heads=config.linear_num_value_heads,
+        key_dim=config.linear_key_head_dim,
+        value_dim=config.linear_value_head_dim,
+        conv=config.linear_conv_kernel_dim,
+        state_dtype=_state_dtype(given, "mamba_ssm_dtype", config.mamba_ssm_dtype),
+    )
+    gate = "element" if config.attn_output_gate else "none"
+    full = msgspec.structs.replace(given.attention(), gate=gate)
+    every = config.full_attention_interval
+    kinds = config.layer_types or [
+        "full_attention" if (layer + 1) % every == 0 else "linear_attention" for layer in range(given.layers)
+    ]
+    mixers = [
+        kind_of(given, kind, {"linear_attention": linear, "full_attention": full})
+        for kind in one_each(given, "layer_types", kinds)
+    ]
+    has_experts = given.content.get("num_experts") not in (None, 0)
+    parts: list[FeedForward] = qwen_experts(given) if has_experts else [given.mlp] * given.layers
+    return Own(layers=layered(mixers, parts), mtp_layers=config.mtp_num_hidden_layers)
+
+
+def _state_dtype(given: Given, key: str, named: str | None) -> str:
+    if named is None:
+        return "fp32"
+    if named not in _DTYPES:
+        given.refuse(key, f"given {named[:60]!r}; allowed: {', '.join(_DTYPES)}")
+    return _DTYPES[named]
+
+
+class _KimiHeads(msgspec.Struct, frozen=True, kw_only=True):
+    num_heads: Width
+    head_dim: Width
+    kda_layers: list[Annotated[int, Meta(ge=1, le=1000)]]
+    full_attn_layers: list[Annotated[int, Meta(ge=1, le=1000)]]
+    short_conv_kernel_size: Annotated[int, Meta(ge=1, le=64)] = 4
+    use_full_rank_gate: bool = False
+
+
+class _Kimi(msgspec.Struct, frozen=True, kw_only=True):
+    linear_attn_config: _KimiHeads
+    num_experts: ExpertCount
+    num_experts_per_token: ExpertCount
+    moe_intermediate_size: Width
+    num_shared_experts: Count = 0
+    first_k_dense_replace: Count = 0
+    moe_layer_freq: Layers = 1
+    routed_expert_hidden_size: Width | None = None
+    mla_use_nope: bool = False
+    mla_use_output_gate: bool = False
+    num_nextn_predict_layers: Count | None = None
+
+
+def kimi_linear(given: Given) -> Own:
+    """Kimi-Linear and K3: layers of Kimi delta attention, every fourth one latent; numbered from 1."""
+    config = given.read(_Kimi)
+    heads = config.linear_attn_config
+    linear = KimiDelta(
+        heads=heads.num_heads,
+        head_dim=heads.head_dim,
+        conv=heads.short_conv_kernel_size,
+        full_gate=heads.use_full_rank_gate,
+    )
+    full = msgspec.structs.replace(
+        latent(given), rotates=not config.mla_use_nope, gate=config.mla_use_output_gate
+    )
+    if sorted([*heads.kda_layers, *heads.full_attn_layers]) != list(range(1, given.layers + 1)):
+        given.refuse(
+            "linear_attn_config",
+            f"kda_layers and full_attn_layers do not name each of the {given.layers} layers once",
+        )
+    experts = MoE(
+        experts=config.num_experts,
+        topk=config.num_experts_per_token,
+        inter=config.moe_intermediate_size,
+        shared=config.num_shared_experts * config.moe_intermediate_size,
+        latent=config.routed_expert_hidden_size,
+    )
+    sparse = [
+        layer >= config.first_k_dense_replace and layer % config.moe_layer_freq == 0
+        for layer in range(given.layers)
+    ]
+    notes: tuple[str, ...] = ()
+    if given.content.get("attn_res_block_size"):
+        notes = ("attention residuals: small kernels between the layers, not counted",)
+    return Own(
+        layers=layered(
+            [linear if layer + 1 in heads.kda_layers else full for layer in range(given.layers)],
+            [experts if each else given.mlp for each in sparse],
+        ),
+        mtp_layers=config.num_nextn_predict_layers or 0,
+        notes=notes,
+    )
+
+
+class _Nemotron(msgspec.Struct, frozen=True, kw_only=True):
+    mamba_num_heads: Width
+    mamba_head_dim: Width
+    n_groups: Width
+    ssm_state_size: Width
+    conv_kernel: Annotated[int, Meta(ge=1, le=64)] = 4
+    use_conv_bias: bool = True
+    mamba_ssm_cache_dtype: str | None = None
+    mlp_hidden_act: str = "relu2"
+    hybrid_override_pattern: str | None = None
+    layers_block_type: list[str] | None = None
+    num_nextn_predict_layers: Count | None = None
+
+
+class _NemotronExperts(msgspec.Struct, frozen=True, kw_only=True):
+    n_routed_experts: ExpertCount
+    num_experts_per_tok: ExpertCount
+    moe_intermediate_size: Width
+    n_shared_experts: Count = 0
+    moe_shared_expert_intermediate_size: Count = 0
+    moe_latent_size: Width | None = None
+
+
+_PATTERN = {"M": "mamba", "*": "attention", "-": "mlp", "E": "moe"}
+
+
+def nemotron_h(given: Given) -> Own:
+    """Nemotron-H and Nemotron-3: a layer is one block, of Mamba-2, attention, an MLP or experts."""
+    config = given.read(_Nemotron)
+    pattern = config.hybrid_override_pattern
+    kinds = [_PATTERN.get(letter, letter) for letter in pattern or ""] or config.layers_block_type
+    key = "layers_block_type" if pattern is None else "hybrid_override_pattern"
+    gated = config.mlp_hidden_act not in ("relu2", "relu")
+    mixers: dict[str, Mixers] = {
+        "mamba": Mamba2(
+            heads=config.mamba_num_heads,
+            head_dim=config.mamba_head_dim,
+            groups=config.n_groups,
+            state=config.ssm_state_size,
+            conv=config.conv_kernel,
+            conv_bias=config.use_conv_bias,
+            state_dtype=_state_dtype(given, "mamba_ssm_cache_dtype", config.mamba_ssm_cache_dtype),
+        ),
+        "attention": msgspec.structs.replace(given.attention(), rotates=False),
+    }
+
+    def part(kind: str) -> FeedForward | None:
+        if kind in mixers:
+            return None
+        if kind == "mlp":
+            return msgspec.structs.replace(given.mlp, gated=gated)
+        if kind != "moe":
+            given.refuse(key, f"holds {kind[:60]!r}; allowed: {', '.join(_PATTERN.values())}")
+        experts = given.read(_NemotronExperts)
+        return MoE(
+            experts=experts.n_routed_experts,
+            topk=experts.num_experts_per_tok,
+            inter=experts.moe_intermediate_size,
+            shared=experts.n_shared_experts * experts.moe_shared_expert_intermediate_size,
+            latent=experts.moe_latent_size,
+            gated=gated,
+        )
+
+    named = one_each(given, key, kinds)
+    return Own(
+        layers=layered([mixers.get(kind) for kind in named], [part(kind) for kind in named]),
+        mtp_layers=config.num_nextn_predict_layers or 0,
+    )
