@@ -5,7 +5,7 @@
 Nothing is fitted to these rows: kernels, experts and collectives come from their own measurements, what the
 engine adds from dense models on one GPU. The rows are not part of this project (CONTRIBUTING.md): they lie in
 $MEDUSA_SIM_DATA or ../shared/data. Expert parallelism over all GPUs stands as the file says; prompts are
-assumed (`engine_rows.PROMPTS`).
+assumed (`engine_rows.TYPICAL_PROMPTS`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from engine_rows import PROMPTS, SERVED_MODELS
+from engine_rows import SERVED_MODELS, TYPICAL_PROMPTS
 from recorded import data_folder, named_rows, present
 
 from medusa_sim.plan.scenario import Scenario
@@ -60,7 +60,7 @@ def served(folder: Path) -> list[Served]:
 
 def _row(line: Any) -> Served:
     name, gpus, ep = MODELS[line.model], int(line.n_gpus), int(line.ep)
-    prompt, output = PROMPTS[line.task], round(line.avg_output_len)
+    prompt, output = TYPICAL_PROMPTS[line.task], round(line.avg_output_len)
     batch = round(line.avg_batch)
     scenario = Scenario(
         gpu="h100-sxm", model=name, runtime="vllm-0.11", drafter="ngram", acceptance="0.5", tp=gpus, ep=ep,

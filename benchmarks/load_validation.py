@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from engine_fit import engines_of, fit
-from engine_rows import PROMPTS, SERVED_MODELS, kernels_of, published_rows
+from engine_rows import PROMPT_CV, PROMPTS, SERVED_MODELS, kernels_of, published_rows
 from pages import write_section
 from recorded import data_folder, named_rows, present
 
@@ -29,7 +29,6 @@ from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.runtime import Runtime, load_runtime
 
 RUNTIME = "vllm-0.11"
-PROMPT_CV = 0.8
 ROUNDS = 8
 """Requests that follow each other in every slot."""
 QUANTITIES = (
@@ -57,7 +56,8 @@ not part of this project.
 **What this shows and what not.** Terms of the engine come from a fit that leaves the model out (`benchmarks/engine_fit.py`), so each
 row of a dense model on one GPU is held-out; the form of the terms was chosen with all of them in sight. Rows on several GPUs and of
 mixtures of experts were in no fit of an engine: they take the terms of one GPU as they are. Assumed, since the file has them not:
-prompts of 125 tokens in the mean (lm-arena-chat) and 250 (gpqa) with a coefficient of variation of {cv}, log-normal outputs with the one that goes with the
+prompts of 240 tokens in the mean (lm-arena-chat: turns with their conversation before them, `engine_rows.PROMPTS`) and 250 (gpqa) with
+coefficients of variation of 2 and 0.8, log-normal outputs with the one that goes with the
 fitted `length_spread_share` (its square is twice that), no prefix found in the cache. {rounds} requests follow each other in every
 slot. Errors are simulated over measured.
 
@@ -104,7 +104,7 @@ def simulated(line: Any, model: str, runtime: Runtime) -> Metrics:
             lengths=Lengths(
                 prompt_tokens=PROMPTS[line.task],
                 output_tokens=float(line.avg_output_len),
-                prompt_cv=PROMPT_CV,
+                prompt_cv=PROMPT_CV[line.task],
                 output_cv=output_cv(runtime),
             ),
             count=(ROUNDS + 2) * most,
@@ -188,7 +188,7 @@ def page(rows: pd.DataFrame, left: list[str]) -> str:
         right=(False, False, True, True, *(True for _ in names)),
     )
     told = "".join(f"- left out: {line}\n" for line in left)
-    return PAGE.format(cv=PROMPT_CV, rounds=ROUNDS, summary=markdown(summary), rows=markdown(each), left=told)
+    return PAGE.format(rounds=ROUNDS, summary=markdown(summary), rows=markdown(each), left=told)
 
 
 def main() -> None:

@@ -258,11 +258,11 @@ def graph_sizes(engine: str) -> tuple[int, ...]:
     return _terms_of(engine).graph_sizes
 
 
-def idle_cost(engine: str) -> Callable[[int], float]:
+def idle_cost(answer: Recommendation) -> Callable[[int], float]:
     """Share by which a plain step of so many requests is longer because a drafter is loaded."""
-    terms = _terms_of(engine)
-    first, each = terms.idle_draft_share.value, terms.idle_draft_share_per_request.value
-    return lambda batch: first + each * batch
+    surface = answer.surface
+    share = surface.idle_share.mean(axis=1)
+    return lambda batch: float(np.interp(batch, surface.batch, share))
 
 
 def _terms_of(engine: str) -> Engine:

@@ -43,7 +43,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
         *tree_note(answer),
         *tier_notes(plan, "llama.cpp drafts one number at every batch"),
         *range_notes(plan, "--parallel"),
-        length_note(answer),
+        length_note(answer, "--ctx-size"),
     ]
     return EngineSettings(
         engine=ENGINE,

@@ -43,6 +43,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
         "draft_path": draft_path,
         "acceptance": answer.profile.name,
         "enable": answer.enable,
+        "loses_from_length": answer.break_even_context.loses_from,
         "schedule": [row_values(row) for row in answer.schedule],
     }
     text = json.dumps(values, indent=1, allow_nan=False) + "\n"

@@ -59,13 +59,24 @@ def _gain_over_chain(row: ScheduleRow) -> float:
     return row.speedup / row.chain_speedup if row.chain_speedup else 0.0
 
 
-def length_note(answer: Recommendation) -> str:
-    """Engines schedule by batch alone; say which lengths were averaged."""
+def length_note(answer: Recommendation, cap: str) -> str:
+    """Engines schedule by batch alone: which lengths were averaged, and beyond which drafts cost time.
+
+    `cap` is the engine's own setting that limits the length of a request.
+    """
     lengths = answer.question.seq_len
     if len(lengths) == 1:
-        return f"computed at length {lengths[0]}; the engine does not look at the context"
-    listed = ", ".join(map(str, lengths))
-    return f"one answer for lengths {listed} (geometric mean of the speedups): the engine sees no context"
+        told = f"computed at length {lengths[0]}; the engine does not look at the context"
+    else:
+        listed = ", ".join(map(str, lengths))
+        told = f"one answer for lengths {listed} (geometric mean of the speedups): the engine sees no context"
+    loses = answer.break_even_context.loses_from
+    if loses is None or loses <= answer.break_even_context.searched_from:
+        return told
+    return (
+        f"{told}: at batch {answer.question.batch_max} speculation loses from length {loses} on; keep longer "
+        f"requests from this server with {cap} {loses - 1} and run them on one without a drafter"
+    )
 
 
 def range_notes(plan: ChainPlan, cap: str) -> tuple[str, ...]:

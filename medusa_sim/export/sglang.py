@@ -130,7 +130,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
         notes.append(
             "breadth 1 is written because a chain was priced; the engine's own default is a tree of 10"
         )
-    notes += [*range_notes(plan, "--max-running-requests"), length_note(answer)]
+    notes += [*range_notes(plan, "--max-running-requests"), length_note(answer, "--context-length")]
     return EngineSettings(
         engine=ENGINE,
         version=known,

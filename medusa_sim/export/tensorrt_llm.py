@@ -112,7 +112,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
     margin = answer.question.switching_gain
     scheduled = known in method.scheduled
     plan = chain_plan(
-        answer, graph_sizes(ENGINE), scheduled=scheduled, margin=margin, idle_cost=idle_cost(ENGINE)
+        answer, graph_sizes(ENGINE), scheduled=scheduled, margin=margin, idle_cost=idle_cost(answer)
     )
     grows = method.name == "Eagle3" and known != "1.2"
     tree = best_tree(answer, plan, _within_top_k) if grows else None
@@ -140,7 +140,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
             "TensorRT-LLM runs 2 K tokens a request with PARD, not K + 1 (pull request 12262): verification "
             "costs more than priced here where it is not free"
         )
-    notes += [*range_notes(plan, "max_batch_size"), length_note(answer)]
+    notes += [*range_notes(plan, "max_batch_size"), length_note(answer, "max_seq_len")]
     return EngineSettings(
         engine=ENGINE,
         version=known,

@@ -42,7 +42,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
         *tree_note(answer),
         *tier_notes(plan, "TGI runs one number at every batch"),
         *range_notes(plan, "--max-batch-size"),
-        length_note(answer),
+        length_note(answer, "--max-total-tokens"),
     ]
     return EngineSettings(
         engine=ENGINE,

@@ -61,7 +61,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
     """One line for `vllm serve`. Raises UsageError for an unknown version or a missing checkpoint."""
     known, nearest = VERSIONS.chosen(version)
     method = engine_method(ENGINE, answer.drafting.method, known)
-    margin = idle_cost(ENGINE)(
+    margin = idle_cost(answer)(
         1
     )  # a schedule must gain at least the least that schedules were measured to cost
     plan = chain_plan(
@@ -69,7 +69,7 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
         graph_sizes(ENGINE),
         scheduled=known in method.scheduled,
         margin=margin,
-        idle_cost=idle_cost(ENGINE),
+        idle_cost=idle_cost(answer),
     )
     config = speculative_config(answer, plan, known, draft_path)
     why = too_small(plan, margin) if known in method.scheduled else method.untested
@@ -79,7 +79,11 @@ def settings(answer: Recommendation, version: str | None, draft_path: str | None
             "a schedule by batch keeps full CUDA graphs with VLLM_USE_V2_MODEL_RUNNER=1 only, and is "
             f"switched off with --data-parallel-size above 1 (then {plan.drafts} drafts at every batch)"
         )
-    notes += [*range_notes(plan, "--max-num-seqs"), *_method_notes(answer, plan, known), length_note(answer)]
+    notes += [
+        *range_notes(plan, "--max-num-seqs"),
+        *_method_notes(answer, plan, known),
+        length_note(answer, "--max-model-len"),
+    ]
     return EngineSettings(
         engine=ENGINE, version=known, text=f"{flag(config)}\n", notes=tuple(filter(None, notes)), plan=plan
     )

@@ -230,7 +230,7 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         rates=acceptance_rates(options),
         match_rate=surface.setting.match_rate if options else 1.0,
         drafting_share=_drafting_share(surface, options),
-        idle_share=_idle_share(surface, limits.max_requests),
+        idle_share=np.concatenate([[0.0], surface.idle_share[:, middle]]),
         steps_ahead=0 if is_synchronous else ahead,
         plain_steps_ahead=ahead,
         server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
@@ -288,11 +288,3 @@ def _drafting_share(surface: Surface, options: Sequence[DraftOption]) -> FloatAr
         own = np.broadcast_to(drafting.cost.time_us, whole.shape)
         share[option.depth, 1:] = np.minimum(own / whole, 1.0)[:, middle, 0]
     return share
-
-
-def _idle_share(surface: Surface, max_requests: int) -> FloatArray:
-    engine = surface.setting.runtime.engine
-    if engine is None:
-        return np.zeros(max_requests + 1)
-    each = np.arange(max_requests + 1) * engine.idle_draft_share_per_request.value
-    return np.asarray(engine.idle_draft_share.value + each)

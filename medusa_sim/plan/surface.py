@@ -109,6 +109,24 @@ class Surface:
         return self._drafted[index]
 
     @cached_property
+    def idle_share(self) -> FloatArray:
+        """(B, S) by which plain steps are longer in an engine with the drafter loaded that drafts nothing.
+
+        One pass keeps its state up to date, and a drafter that is scheduled synchronously hides no host; a
+        look-up has no state.
+        """
+        depths = {option.depth: index for index, option in enumerate(self.options) if option.chain}
+        runtime = self.setting.runtime
+        if runtime.engine is None or not depths or self.scenario.drafting.kind.looks_up:
+            return np.zeros(self.decode_us.shape)
+        drafting = self.drafting_of(depths[min(depths)])
+        waits = replace(self.setting, runtime=runtime.drafting(self.scenario.drafting.method))
+        loaded = decode_step(waits, *self._places).time_us
+        if drafting is not None:
+            loaded = loaded + drafting.cost.time_us
+        return np.asarray(np.broadcast_to(loaded[..., 0], self.decode_us.shape) / self.decode_us - 1.0)
+
+    @cached_property
     def _drafted(self) -> dict[int, StepTime | None]:
         return {}
 

@@ -35,8 +35,6 @@ UNITS: dict[str, str] = {
     "pieces_us_per_layer": "us",
     "prompt_us_per_launch": "us",
     "lookup_us_per_request": "us",
-    "idle_draft_share": "",
-    "idle_draft_share_per_request": "",
     "sampling_us": "us",
     "sampling_bytes_per_logit": "bytes",
     "filter_us": "us",
@@ -58,7 +56,7 @@ UNITS: dict[str, str] = {
 
 _BESIDE_KERNELS = (
     "host_us", "hidden_us", "draft_us", "tree_us", "lookup_us", "plan_us", "pieces_us", "eager_us",
-    "prompt_us", "expert_parallel_us", "idle_draft_share",
+    "prompt_us", "expert_parallel_us",
 )  # fmt: skip
 """How terms begin that are not the time of a kernel."""
 DRAFTING = "draft_"
@@ -112,8 +110,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     run; draft_us_per_layer: the same per layer of a draft model; lookup_us_per_request: a draft looked up in
     the text. plan_us_per_pass, pieces_us_per_layer: before a pass and between its layers where no whole graph
     holds its attention (`Backend.full_graph`); prompt_us_per_launch: of the host for each kernel of a prompt
-    where a server that drafts has no graph for it. idle_draft_share (+ _per_request): longer plain steps with
-    a drafter loaded.
+    where a server that drafts has no graph for it.
     sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests.
     elementwise_share: of the time that norms, rope and activation take as kernels of their own;
     experts_share: of the time of fitted layers of experts that the engine's own take; expert_parallel_us_per_
@@ -146,8 +143,6 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     pieces_us_per_layer: Term
     prompt_us_per_launch: Term
     lookup_us_per_request: Term
-    idle_draft_share: Term
-    idle_draft_share_per_request: Term
     sampling_us: Term
     sampling_bytes_per_logit: Term
     filter_us: Term
