@@ -16,13 +16,13 @@ from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
+    Law,
     Rows,
     limits_of,
     refined,
     require_rows,
-    soft_cost,
     starts_of,
-    with_fit,
+    warm,
 )
 from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import attention_time
@@ -49,6 +49,7 @@ _BOUNDS: Bounds = {
     "sharing": (0.5, 0.01, 1.0),
 }
 _LIMITS = limits_of(_BOUNDS)
+_Law = Law[Attention, AttentionKernel]
 
 _CHOICES: dict[str, tuple[object, ...]] = {
     "ctas_per_sm": (1, 2),
@@ -105,76 +106,76 @@ def fit_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: object) 
     if not rows.operator.is_fused:
         raise DataError(f"{source}: {rows.operator.kind} is not a fused kernel; `fit_unfused` fits it")
     require_rows(rows, source)
-    kernel = _search(rows, gpu)
-    return with_fit(
-        kernel,
+    law: _Law = Law(gpu, warm(attention_time))
+    return law.with_fit(
+        _search(rows, law),
         rows,
-        lambda each, part: _time_us(each, part, gpu),
-        lambda part: _refined(kernel, part, gpu),
+        lambda kernel, part: _refined(kernel, part, law),
         source=source,
         least_rows=_BAND_ROWS,
     )
 
 
-def _search(rows: Rows[Attention], gpu: Gpu) -> AttentionKernel:
+def _search(rows: Rows[Attention], law: _Law) -> AttentionKernel:
     """The best kernel, with a narrow path where that lowers the objective by more than a fifth."""
-    one = _refined(_kernel(_search_path(rows, gpu)), rows, gpu)
+    one = _refined(_kernel(_search_path(rows, law)), rows, law)
     narrow = _rows_per_head(rows.operator) <= _NARROW_ROWS
     if rows.operator.kind != "decode_attention" or min(narrow.sum(), (~narrow).sum()) < 100:
         return one
     two = msgspec.structs.replace(
-        _kernel(_search_path(rows.where(~narrow), gpu)),
-        narrow=_search_path(rows.where(narrow), gpu),
+        _kernel(_search_path(rows.where(~narrow), law)),
+        narrow=_search_path(rows.where(narrow), law),
         narrow_rows=_NARROW_ROWS,
     )
-    two = _refined(two, rows, gpu)
-    return two if _cost(two, rows, gpu) < _NARROW_GAIN * _cost(one, rows, gpu) else one
+    two = _refined(two, rows, law)
+    return two if law.cost(two, rows) < _NARROW_GAIN * law.cost(one, rows) else one
 
 
-def _search_path(rows: Rows[Attention], gpu: Gpu) -> AttentionPath:
+def _search_path(rows: Rows[Attention], law: _Law) -> AttentionPath:
     """The better of the searches from both styles, on an even subset of the rows."""
     subset = rows.thin(_SEARCH_ROWS, *_ORDER)
-    found = [_coordinate_search(style, subset, gpu) for style in _STYLES]
-    return min(found, key=lambda path: _cost(_kernel(path), subset, gpu))
+    found = [_coordinate_search(style, subset, law) for style in _STYLES]
+    return min(found, key=lambda path: law.cost(_kernel(path), subset))
 
 
-def _coordinate_search(style: dict[str, object], rows: Rows[Attention], gpu: Gpu) -> AttentionPath:
+def _coordinate_search(style: dict[str, object], rows: Rows[Attention], law: _Law) -> AttentionPath:
     """One pass over the whole numbers, keeping what lowers the objective; least squares inside."""
     fixed = _ONE_ROW if rows.operator.kind == "decode_attention" else {}
-    best = _refined_path(msgspec.convert(starts_of(_BOUNDS) | style | fixed, AttentionPath), rows, gpu)
-    lowest = _cost(_kernel(best), rows, gpu)
+    best = _refined_path(msgspec.convert(starts_of(_BOUNDS) | style | fixed, AttentionPath), rows, law)
+    lowest = law.cost(_kernel(best), rows)
     for name, options in _CHOICES.items():
         for option in options:
             if name in fixed or option == getattr(best, name):
                 continue
-            path = _refined_path(msgspec.structs.replace(best, **{name: option}), rows, gpu)
-            cost = _cost(_kernel(path), rows, gpu)
+            path = _refined_path(msgspec.structs.replace(best, **{name: option}), rows, law)
+            cost = law.cost(_kernel(path), rows)
             if cost < _CHANGE_GAIN * lowest:
                 best, lowest = path, cost
     return best
 
 
-def _refined(kernel: AttentionKernel, rows: Rows[Attention], gpu: Gpu) -> AttentionKernel:
+def _refined(kernel: AttentionKernel, rows: Rows[Attention], law: _Law) -> AttentionKernel:
     """Every path fitted to the rows that it serves."""
     if kernel.narrow is None:
         return msgspec.structs.replace(
-            kernel, wide=_refined_path(kernel.wide, rows.thin(_FIT_ROWS, *_ORDER), gpu)
+            kernel, wide=_refined_path(kernel.wide, rows.thin(_FIT_ROWS, *_ORDER), law)
         )
     narrow = _rows_per_head(rows.operator) <= kernel.narrow_rows
     return msgspec.structs.replace(
         kernel,
-        wide=_refined_path(kernel.wide, rows.where(~narrow).thin(_FIT_ROWS, *_ORDER), gpu),
-        narrow=_refined_path(kernel.narrow, rows.where(narrow).thin(_FIT_ROWS, *_ORDER), gpu),
+        wide=_refined_path(kernel.wide, rows.where(~narrow).thin(_FIT_ROWS, *_ORDER), law),
+        narrow=_refined_path(kernel.narrow, rows.where(narrow).thin(_FIT_ROWS, *_ORDER), law),
     )
 
 
-def _refined_path(path: AttentionPath, rows: Rows[Attention], gpu: Gpu) -> AttentionPath:
+def _refined_path(path: AttentionPath, rows: Rows[Attention], law: _Law) -> AttentionPath:
     """Least squares on log time over the parameters that the rows can tell apart."""
+    limits = {name: limit for name, limit in _LIMITS.items() if _is_seen(name, path, rows.operator, law.gpu)}
     log_time = np.log(rows.time_us)
     return refined(
         path,
-        {name: limit for name, limit in _LIMITS.items() if _is_seen(name, path, rows.operator, gpu)},
-        lambda trial: np.log(_time_us(_kernel(trial), rows, gpu)) - log_time,
+        limits,
+        lambda trial: np.log(law.time_us(_kernel(trial), rows)) - log_time,
         max_nfev=_EVALUATIONS,
     )
 
@@ -195,14 +196,6 @@ def _is_seen(name: str, path: AttentionPath, operator: Attention, gpu: Gpu) -> b
 def _kernel(path: AttentionPath) -> AttentionKernel:
     """A kernel of one path, its fit still empty."""
     return AttentionKernel(wide=path, fit=UNFITTED)
-
-
-def _time_us(kernel: AttentionKernel, rows: Rows[Attention], gpu: Gpu) -> FloatArray:
-    return attention_time(gpu, kernel, rows.operator, cold=False).time_us
-
-
-def _cost(kernel: AttentionKernel, rows: Rows[Attention], gpu: Gpu) -> float:
-    return soft_cost(np.log(_time_us(kernel, rows, gpu) / rows.time_us))
 
 
 def _rows_per_head(operator: Attention) -> FloatArray:
@@ -241,27 +234,10 @@ def fit_unfused(
             "a fit needs three lengths, and q_len of 1 as well as above"
         )
 
-    def time_us(kernel: UnfusedKernel, part: Rows[Attention]) -> FloatArray:
-        return unfused_attention_time(gpu, kernel, part.operator, cold=False).time_us
+    law: Law[Attention, UnfusedKernel] = Law(gpu, warm(unfused_attention_time))
 
     def refit(kernel: UnfusedKernel, part: Rows[Attention]) -> UnfusedKernel:
-        log_time = np.log(part.time_us)
-        return refined(
-            kernel,
-            limits_of(_UNFUSED_BOUNDS),
-            lambda trial: np.log(time_us(trial, part)) - log_time,
-            scale=_SCALE,
-        )
+        return law.refined(kernel, limits_of(_UNFUSED_BOUNDS), part, scale=_SCALE)
 
-    kernel = refit(
-        UnfusedKernel(**starts_of(_UNFUSED_BOUNDS), row_tiles=ROW_TILES, repeated=repeated, fit=UNFITTED),
-        rows,
-    )
-    return with_fit(
-        kernel,
-        rows,
-        time_us,
-        lambda part: refit(kernel, part),
-        source=source,
-        folds=len(one_row),
-    )
+    start = UnfusedKernel(**starts_of(_UNFUSED_BOUNDS), row_tiles=ROW_TILES, repeated=repeated, fit=UNFITTED)
+    return law.with_fit(refit(start, rows), rows, refit, source=source, folds=len(one_row))

@@ -23,11 +23,10 @@ from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
+    Law,
     Rows,
     limits_of,
-    refined,
     require_rows,
-    soft_cost,
     starts_of,
     with_fit,
 )
@@ -224,6 +223,8 @@ _BAND_ROWS = 10
 _FIT_ROWS = 1500
 _EVALUATIONS = 60
 
+_Law = Law[Dispatch, DispatchKernel]
+
 
 def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "") -> DispatchKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
@@ -231,13 +232,12 @@ def fit_dispatch(rows: Rows[Dispatch], gpu: Gpu, *, source: str, name: str = "")
     name: of the library's backend. Deterministic, seconds. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
-    started = [_refined(_start(name, per_expert=each), rows, gpu) for each in (False, True)]
-    kernel = min(started, key=lambda each: soft_cost(np.log(_time_us(each, rows, gpu) / rows.time_us)))
-    return with_fit(
-        kernel,
+    law: _Law = Law(gpu, dispatch_time)
+    started = [_refined(_start(name, per_expert=each), rows, law) for each in (False, True)]
+    return law.with_fit(
+        law.best(started, rows),
         rows,
-        lambda each, part: _time_us(each, part, gpu),
-        lambda part: _refined(kernel, part, gpu),
+        lambda kernel, part: _refined(kernel, part, law),
         source=source,
         least_rows=_BAND_ROWS,
     )
@@ -247,34 +247,24 @@ def _start(name: str, *, per_expert: bool) -> DispatchKernel:
     return DispatchKernel(**starts_of(_DISPATCH_BOUNDS), per_expert=per_expert, fit=UNFITTED, name=name)
 
 
-def _refined(kernel: DispatchKernel, rows: Rows[Dispatch], gpu: Gpu) -> DispatchKernel:
+def _refined(kernel: DispatchKernel, rows: Rows[Dispatch], law: _Law) -> DispatchKernel:
     """Ranks of one node first, then what several nodes add to it."""
     is_far = as_float(rows.operator.nodes) > ONE_NODE
     if is_far.all() or not is_far.any():
-        return _fitted_dispatch(kernel, rows, gpu, _DISPATCH_BOUNDS)
-    kernel = _fitted_dispatch(kernel, rows.where(~is_far), gpu, _DISPATCH_BOUNDS)
+        return _fitted_dispatch(kernel, rows, law, _DISPATCH_BOUNDS)
+    kernel = _fitted_dispatch(kernel, rows.where(~is_far), law, _DISPATCH_BOUNDS)
     started = {name: getattr(kernel, name) or start for name, start in starts_of(_FAR_BOUNDS).items()}
-    return _fitted_dispatch(msgspec.structs.replace(kernel, **started), rows.where(is_far), gpu, _FAR_BOUNDS)
+    return _fitted_dispatch(msgspec.structs.replace(kernel, **started), rows.where(is_far), law, _FAR_BOUNDS)
 
 
 def _fitted_dispatch(
-    kernel: DispatchKernel, rows: Rows[Dispatch], gpu: Gpu, bounds: Bounds
+    kernel: DispatchKernel, rows: Rows[Dispatch], law: _Law, bounds: Bounds
 ) -> DispatchKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
     part = rows.thin(_FIT_ROWS, "tokens", "sms", "hidden")
-    log_time = np.log(part.time_us)
     limits = dict(limits_of(bounds))
     for size, name in (("ranks", "rank_us"), ("hidden", "width_us"), ("topk", "spread_us")):
         if name in limits and part.labels(size).max() == 0:
             del limits[name]
             kernel = msgspec.structs.replace(kernel, **{name: 0.0})
-    return refined(
-        kernel,
-        limits,
-        lambda trial: np.log(_time_us(trial, part, gpu)) - log_time,
-        max_nfev=_EVALUATIONS,
-    )
-
-
-def _time_us(kernel: DispatchKernel, rows: Rows[Dispatch], gpu: Gpu) -> FloatArray:
-    return dispatch_time(gpu, kernel, rows.operator).time_us
+    return law.refined(kernel, limits, part, max_nfev=_EVALUATIONS)

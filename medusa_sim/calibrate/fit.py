@@ -9,8 +9,9 @@ How good predicted times are: their error, that of the ratio to one token, and w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Generic, TypeVar
 
 import msgspec
@@ -19,9 +20,11 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, as_float
 from medusa_sim.errors import DataError
+from medusa_sim.latency.base import OperatorTime
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit, Residual
+from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import Kernel
 
 
@@ -269,6 +272,47 @@ def with_fit(
         residuals=residual_bands(rows.time_us, heldout_us, size, ends, least_rows=least_rows),
     )
     return msgspec.structs.replace(kernel, fit=fit)
+
+
+@dataclass(frozen=True, slots=True)
+class Law(Generic[OperatorT, KernelT]):
+    """The driver of a fit: the law that times a kind of operator on one GPU, and what fits do with it."""
+
+    gpu: Gpu
+    time: Callable[[Gpu, KernelT, OperatorT], OperatorTime]
+    """Of operators whose operands may be in the cache, as rows were measured."""
+
+    def time_us(self, kernel: KernelT, rows: Rows[OperatorT]) -> FloatArray:
+        """Predicted time of each row."""
+        return self.time(self.gpu, kernel, rows.operator).time_us
+
+    def cost(self, kernel: KernelT, rows: Rows[OperatorT]) -> float:
+        """The objective."""
+        return soft_cost(np.log(self.time_us(kernel, rows) / rows.time_us))
+
+    def best(self, kernels: Iterable[KernelT], rows: Rows[OperatorT]) -> KernelT:
+        """The kernel of the least objective."""
+        return min(kernels, key=lambda kernel: self.cost(kernel, rows))
+
+    def refined(self, kernel: KernelT, limits: Limits, rows: Rows[OperatorT], **options: Any) -> KernelT:
+        """The kernel with the parameters of `limits` at the least objective, as `refined`."""
+        log_time = np.log(rows.time_us)
+        return refined(kernel, limits, lambda trial: np.log(self.time_us(trial, rows)) - log_time, **options)
+
+    def with_fit(
+        self,
+        kernel: KernelT,
+        rows: Rows[OperatorT],
+        refit: Callable[[KernelT, Rows[OperatorT]], KernelT],
+        **scored: Any,
+    ) -> KernelT:
+        """The kernel with its `fit`, as `with_fit`; refit: gives it for other rows from where it is."""
+        return with_fit(kernel, rows, self.time_us, lambda part: refit(kernel, part), **scored)
+
+
+def warm(time: Callable[..., OperatorTime]) -> Callable[[Gpu, Any, Any], OperatorTime]:
+    """A law with operands that may be in the cache."""
+    return partial(time, cold=False)
 
 
 def residual_bands(

@@ -11,17 +11,17 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
+    Law,
     Rows,
     least_log_errors,
     limits_of,
     require_rows,
-    soft_cost,
     starts_of,
-    with_fit,
+    warm,
 )
 from medusa_sim.latency.attention import latent_time
 from medusa_sim.operators.latent import LatentAttention
@@ -76,6 +76,7 @@ _BAND_ROWS = 20
 _SEARCH_ROWS = 300
 _FIT_ROWS = 700
 _EVALUATIONS = 16
+_Law = Law[LatentAttention, LatentKernel]
 _ORDER = ("batch", "q_len", "kv_len", "heads")
 
 
@@ -86,58 +87,57 @@ def fit_latent(rows: Rows[LatentAttention], gpu: Gpu, *, source: str, name: str 
     than 20 rows.
     """
     require_rows(rows, source)
-    kernel = msgspec.structs.replace(_search(rows, gpu), name=name)
-    return with_fit(
-        kernel,
+    law: _Law = Law(gpu, warm(latent_time))
+    return law.with_fit(
+        msgspec.structs.replace(_search(rows, law), name=name),
         rows,
-        lambda each, part: _time_us(each, part, gpu),
-        lambda part: _refined(kernel, part, gpu),
+        lambda kernel, part: _refined(kernel, part, law),
         source=source,
         least_rows=_BAND_ROWS,
     )
 
 
-def _search(rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:
+def _search(rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
     """One pass over the whole numbers, keeping what lowers the objective; perhaps a path for one head."""
     subset = rows.thin(_SEARCH_ROWS, *_ORDER)
     projections = Projections(**starts_of(_PROJECTIONS)) if rows.operator.projections else None
     path = msgspec.convert(starts_of(_PATH) | _START, AttentionPath)
-    best = _refined(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, gpu)
-    lowest = _cost(best, subset, gpu)
+    best = _refined(LatentKernel(wide=path, projections=projections, fit=UNFITTED), subset, law)
+    lowest = law.cost(best, subset)
     for name, options in _CHOICES.items():
         for option in options:
             if option == getattr(best.wide, name):
                 continue
             changed = msgspec.structs.replace(best.wide, **{name: option})
-            kernel = _refined(msgspec.structs.replace(best, wide=changed), subset, gpu)
-            cost = _cost(kernel, subset, gpu)
+            kernel = _refined(msgspec.structs.replace(best, wide=changed), subset, law)
+            cost = law.cost(kernel, subset)
             if cost < _CHANGE_GAIN * lowest:
                 best, lowest = kernel, cost
     alone = as_float(subset.operator.q_len) * subset.operator.heads <= _NARROW_ROWS
     if rows.operator.is_absorbed and projections is None and min(alone.sum(), (~alone).sum()) >= _BAND_ROWS:
         two = msgspec.structs.replace(best, narrow=best.wide, narrow_rows=_NARROW_ROWS)
-        two = _refined(two, subset, gpu)
-        if _cost(two, subset, gpu) < _NARROW_GAIN * lowest:
+        two = _refined(two, subset, law)
+        if law.cost(two, subset) < _NARROW_GAIN * lowest:
             best = two
-    return _refined(best, rows, gpu)
+    return _refined(best, rows, law)
 
 
-def _refined(kernel: LatentKernel, rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:
+def _refined(kernel: LatentKernel, rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
     """Every path fitted to the rows that it serves, with the projections of a module."""
     if kernel.narrow is None:
-        return _fitted(kernel, "wide", rows, gpu)
+        return _fitted(kernel, "wide", rows, law)
     alone = as_float(rows.operator.q_len) * rows.operator.heads <= kernel.narrow_rows
-    kernel = _fitted(kernel, "wide", rows.where(~alone), gpu) if (~alone).any() else kernel
-    return _fitted(kernel, "narrow", rows.where(alone), gpu) if alone.any() else kernel
+    kernel = _fitted(kernel, "wide", rows.where(~alone), law) if (~alone).any() else kernel
+    return _fitted(kernel, "narrow", rows.where(alone), law) if alone.any() else kernel
 
 
-def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], gpu: Gpu) -> LatentKernel:
+def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], law: _Law) -> LatentKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
     part = rows.thin(_FIT_ROWS, *_ORDER)
     log_time = np.log(part.time_us)
     path: AttentionPath = getattr(kernel, place)
     paths = {
-        name: limit for name, limit in limits_of(_PATH).items() if _is_seen(name, kernel, path, part, gpu)
+        name: limit for name, limit in limits_of(_PATH).items() if _is_seen(name, kernel, path, part, law.gpu)
     }
     around = limits_of(_PROJECTIONS) if kernel.projections is not None else {}
 
@@ -154,7 +154,7 @@ def _fitted(kernel: LatentKernel, place: str, rows: Rows[LatentAttention], gpu: 
     found = least_log_errors(
         start,
         (*paths.values(), *around.values()),
-        lambda values: np.log(_time_us(replaced(values), part, gpu)) - log_time,
+        lambda values: np.log(law.time_us(replaced(values), part)) - log_time,
         max_nfev=_EVALUATIONS,
     )
     return replaced(found)
@@ -180,11 +180,3 @@ def _is_seen(
     if name in ("bandwidth_fraction", "l2_fill", "l2_sharpness"):
         return bool(np.max(operator.bytes) > gpu.l2_bytes)
     return True
-
-
-def _time_us(kernel: LatentKernel, rows: Rows[LatentAttention], gpu: Gpu) -> FloatArray:
-    return latent_time(gpu, kernel, rows.operator, cold=False).time_us
-
-
-def _cost(kernel: LatentKernel, rows: Rows[LatentAttention], gpu: Gpu) -> float:
-    return soft_cost(np.log(_time_us(kernel, rows, gpu) / rows.time_us))

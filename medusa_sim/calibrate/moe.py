@@ -20,18 +20,17 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
+    Law,
     Limits,
     Rows,
     limits_of,
-    refined,
     require_rows,
-    soft_cost,
     starts_of,
-    with_fit,
+    warm,
 )
 from medusa_sim.latency.moe import experts_time
 from medusa_sim.operators.experts import ALIGNED, Experts
@@ -161,6 +160,9 @@ _FACTORS = (0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.2, 1.35)
 _ORDER = ("tokens", "hit", "inter", "experts", "hidden")
 
 
+_Law = Law[Experts, ExpertKernel]
+
+
 def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -> ExpertKernel:
     """Kernel parameters of measured rows, with `fit` filled in.
 
@@ -168,17 +170,16 @@ def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -
     than 20 rows.
     """
     require_rows(rows, source)
+    law: _Law = Law(gpu, warm(experts_time))
     gates = (False, True) if bool(np.any(as_float(rows.operator.gated) == 0.0)) else (False,)
     candidates = [
-        _fitted(_start(name, rule, gates_all=gates_all), rows, gpu, _EVALUATIONS, rounds=2)
+        _fitted(_start(name, rule, gates_all=gates_all), rows, law, _EVALUATIONS, rounds=2)
         for rule, gates_all in product(rules_of(rows.operator.form, gpu), gates)
     ]
-    kernel = min(candidates, key=lambda each: _cost(each, rows, gpu))
-    return with_fit(
-        kernel,
+    return law.with_fit(
+        law.best(candidates, rows),
         rows,
-        lambda each, part: _time_us(each, part, gpu),
-        lambda part: refitted_experts(kernel, part, gpu),
+        lambda kernel, part: refitted_experts(kernel, part, gpu),
         source=source,
         folds=_FOLDS,
         least_rows=_BAND_ROWS,
@@ -187,7 +188,7 @@ def fit_experts(rows: Rows[Experts], gpu: Gpu, *, source: str, name: str = "") -
 
 def refitted_experts(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> ExpertKernel:
     """The kernel with its parameters fitted to other rows, from where they are; its choices stay."""
-    return _fitted(kernel, rows, gpu, _REFIT_EVALUATIONS, rounds=1)
+    return _fitted(kernel, rows, Law(gpu, warm(experts_time)), _REFIT_EVALUATIONS, rounds=1)
 
 
 def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:
@@ -203,40 +204,34 @@ def _start(name: str, rule: Choices, *, gates_all: bool) -> ExpertKernel:
 
 
 def _fitted(
-    kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu, evaluations: int, *, rounds: int
+    kernel: ExpertKernel, rows: Rows[Experts], law: _Law, evaluations: int, *, rounds: int
 ) -> ExpertKernel:
     """Least squares; where a rule fixes the tile, in turn with how slow each tile is beside the first."""
-    kernel = _refined(kernel, rows, gpu, evaluations)
+    kernel = _refined(kernel, rows, law, evaluations)
     for _ in range(rounds if len(kernel.default_tiles) > 1 else 0):
-        kernel = _refined(_with_slower_tiles(kernel, _thin(rows), gpu), rows, gpu, _REFIT_EVALUATIONS)
+        kernel = _refined(_with_slower_tiles(kernel, _thin(rows), law), rows, law, _REFIT_EVALUATIONS)
     return kernel
 
 
-def _with_slower_tiles(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> ExpertKernel:
+def _with_slower_tiles(kernel: ExpertKernel, rows: Rows[Experts], law: _Law) -> ExpertKernel:
     """One pass over the tiles of the rule: the factor of each that lowers the objective most."""
-    best = _cost(kernel, rows, gpu)
+    best = law.cost(kernel, rows)
     for place in range(1, len(kernel.default_tiles)):
         start = kernel.default_tiles[place]
         for factor in _FACTORS:
             tiles = list(kernel.default_tiles)
             tiles[place] = msgspec.structs.replace(start, slower=start.slower * factor)
             trial = msgspec.structs.replace(kernel, default_tiles=tuple(tiles))
-            cost = _cost(trial, rows, gpu)
+            cost = law.cost(trial, rows)
             if cost < best:
                 best, kernel = cost, trial
     return kernel
 
 
-def _refined(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu, evaluations: int) -> ExpertKernel:
+def _refined(kernel: ExpertKernel, rows: Rows[Experts], law: _Law, evaluations: int) -> ExpertKernel:
     """Least squares on log time over the parameters that the rows can tell apart."""
     part = _thin(rows)
-    log_time = np.log(part.time_us)
-    return refined(
-        kernel,
-        _seen(part, gpu),
-        lambda trial: np.log(_time_us(trial, part, gpu)) - log_time,
-        max_nfev=evaluations,
-    )
+    return law.refined(kernel, _seen(part, law.gpu), part, max_nfev=evaluations)
 
 
 def _thin(rows: Rows[Experts]) -> Rows[Experts]:
@@ -254,11 +249,3 @@ def _seen(rows: Rows[Experts], gpu: Gpu) -> Limits:
     if not np.any(as_float(rows.operator.inter) % ALIGNED):
         del limits["unaligned_ratio"]
     return limits
-
-
-def _time_us(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> FloatArray:
-    return experts_time(gpu, kernel, rows.operator, cold=False).time_us
-
-
-def _cost(kernel: ExpertKernel, rows: Rows[Experts], gpu: Gpu) -> float:
-    return soft_cost(np.log(_time_us(kernel, rows, gpu) / rows.time_us))

@@ -17,13 +17,12 @@ from medusa_sim.calibrate.fit import (
     LEAST_ROWS,
     UNFITTED,
     Bounds,
+    Law,
     Rows,
     least_log_errors,
     limits_of,
     require_rows,
-    soft_cost,
     starts_of,
-    with_fit,
 )
 from medusa_sim.calibrate.gemm import merged_repeats
 from medusa_sim.errors import DataError
@@ -67,8 +66,7 @@ def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, **_: object) -> 
             f"a GEMM fit needs {LEAST_ROWS} rows and two shapes"
         )
 
-    def time_us(kernel: SerialGemm, part: Rows[Gemm]) -> FloatArray:
-        return serial_gemm_time(gpu, kernel, part.operator).time_us
+    law = Law(gpu, serial_gemm_time)
 
     def refit(kernel: SerialGemm, part: Rows[Gemm]) -> SerialGemm:
         def replaced(own: dict[str, float], lines: tuple[SerialLine, ...]) -> SerialGemm:
@@ -79,21 +77,14 @@ def fit_serial_gemm(rows: Rows[Gemm], gpu: Gpu, *, source: str, **_: object) -> 
                 {name: getattr(kernel, name) for name in _GEMM},
                 _GEMM,
                 kernel.ranges,
-                lambda own, lines: np.log(time_us(replaced(own, lines), part) / part.time_us),
+                lambda own, lines: np.log(law.time_us(replaced(own, lines), part) / part.time_us),
             )
         )
 
     few = [int(m) for m in np.unique(as_float(rows.operator.m)) if m < _FEW_ROWS]
     edges = [pair for count in range(_LEAST_EDGES + 1) for pair in combinations(few, count)]
-    found = [refit(_gemm_start(ends), rows) for ends in edges]
-    kernel = min(found, key=lambda each: soft_cost(np.log(time_us(each, rows) / rows.time_us)))
-    return with_fit(
-        kernel,
-        rows,
-        time_us,
-        lambda part: refit(kernel, part),
-        source=source,
-    )
+    kernel = law.best([refit(_gemm_start(ends), rows) for ends in edges], rows)
+    return law.with_fit(kernel, rows, refit, source=source)
 
 
 def _gemm_start(ends: tuple[int, ...]) -> SerialGemm:
@@ -108,8 +99,7 @@ def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: o
     """
     require_rows(rows, source)
 
-    def time_us(kernel: SerialAttention, part: Rows[Attention]) -> FloatArray:
-        return serial_attention_time(gpu, kernel, part.operator).time_us
+    law = Law(gpu, serial_attention_time)
 
     def refit(kernel: SerialAttention, part: Rows[Attention]) -> SerialAttention:
         def replaced(own: dict[str, float], lines: tuple[SerialLine, ...]) -> SerialAttention:
@@ -120,25 +110,15 @@ def fit_serial_attention(rows: Rows[Attention], gpu: Gpu, *, source: str, **_: o
                 {name: getattr(kernel, name) for name in _ATTENTION},
                 _ATTENTION,
                 (kernel.few, kernel.many),
-                lambda own, lines: np.log(time_us(replaced(own, lines), part) / part.time_us),
+                lambda own, lines: np.log(law.time_us(replaced(own, lines), part) / part.time_us),
             )
         )
 
-    def cost(kernel: SerialAttention) -> float:
-        return soft_cost(np.log(time_us(kernel, rows) / rows.time_us))
-
     kernel = refit(_attention_start(0.0), rows)
-    cached = min((refit(_attention_start(size), rows) for size in _CACHED_BYTES[1:]), key=cost)
-    if cost(cached) < _CACHE_GAIN * cost(kernel):
+    cached = law.best([refit(_attention_start(size), rows) for size in _CACHED_BYTES[1:]], rows)
+    if law.cost(cached, rows) < _CACHE_GAIN * law.cost(kernel, rows):
         kernel = cached
-    return with_fit(
-        kernel,
-        rows,
-        time_us,
-        lambda part: refit(kernel, part),
-        source=source,
-        least_rows=LEAST_ROWS,
-    )
+    return law.with_fit(kernel, rows, refit, source=source, least_rows=LEAST_ROWS)
 
 
 def _attention_start(cached_bytes: float) -> SerialAttention:

@@ -18,13 +18,14 @@ from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.calibrate.fit import (
     UNFITTED,
     Bounds,
+    Law,
     Rows,
     least_log_errors,
     limits_of,
-    refined,
     require_rows,
     soft_cost,
     starts_of,
+    warm,
     with_fit,
 )
 from medusa_sim.latency.stream import elementwise_time, joined_us, parts_us, stream_time, terms_of
@@ -171,29 +172,20 @@ def fit_elementwise(rows: Rows[Elementwise], gpu: Gpu, *, source: str, **_: obje
     Deterministic, a few seconds for 5000 rows. Raises DataError for fewer than 20 rows.
     """
     require_rows(rows, source)
-
-    def time_us(kernel: ElementwiseKernel, part: Rows[Elementwise]) -> FloatArray:
-        return elementwise_time(gpu, kernel, part.operator, cold=False).time_us
+    law: Law[Elementwise, ElementwiseKernel] = Law(gpu, warm(elementwise_time))
 
     def refit(kernel: ElementwiseKernel, part: Rows[Elementwise]) -> ElementwiseKernel:
-        part = part.thin(_PASS_ROWS, "m", "n")
-        log_time = np.log(part.time_us)
         limits = dict(limits_of(_PASS_BOUNDS))
         if not kernel.serial_rows:
             del limits["serial_row_us"]
-        return refined(
-            kernel, limits, lambda trial: np.log(time_us(trial, part)) - log_time, max_nfev=_PASS_EVALUATIONS
-        )
+        return law.refined(kernel, limits, part.thin(_PASS_ROWS, "m", "n"), max_nfev=_PASS_EVALUATIONS)
 
     subset = rows.thin(_SEARCH_ROWS, "m", "n")
     candidates = [refit(_start(rows.operator, rows_per_sm), subset) for rows_per_sm in _ROWS_PER_SM]
-    best = min(candidates, key=lambda each: soft_cost(np.log(time_us(each, subset) / subset.time_us)))
-    kernel = refit(best, rows)
-    return with_fit(
-        kernel,
+    return law.with_fit(
+        refit(law.best(candidates, subset), rows),
         rows,
-        time_us,
-        lambda part: refit(kernel, part),
+        refit,
         source=source,
         groups=_groups(rows),
         least_rows=_BAND_ROWS,
