@@ -65,10 +65,9 @@ lint: $(VENV)/stamp-lint  ## ruff, formatting, mypy --strict
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 
-bench: $(VENV)/stamp-run  ## rows per second of a large sweep, seconds of --help and of the default sweep
+bench: $(VENV)/stamp-app  ## speed and memory in pairs with the last release (AGAINST=COMMIT); fails where a row slides
 	$(BIN)/python benchmarks/sweep_rows.py
-	$(BIN)/python benchmarks/sweep_rows.py --models qwen3-30b-a3b
-	$(BIN)/python benchmarks/start_up.py
+	$(BIN)/python benchmarks/guards.py $(if $(AGAINST),--against $(AGAINST))
 
 accuracy: $(VENV)/stamp-run  ## write the rows of docs/accuracy.md from what was measured (MEDUSA_SIM_DATA, else ../shared/data)
 	$(BIN)/python benchmarks/accuracy.py

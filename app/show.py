@@ -271,8 +271,8 @@ def hand_out(name: str, files: Sequence[Download], told: str | None = None) -> N
             st.code(wrapped(told), language="sh")
         if not opened.open:
             return
-        if any(suffix in ("png", "svg") for suffix, _, _ in files):
-            warm_up()
+        for suffix in {suffix for suffix, _, _ in files} & _FIRST.keys():
+            warm_up(suffix)
         with st.container(horizontal=True, gap="small"):
             for suffix, mime, made in files:
                 st.download_button(
@@ -289,11 +289,23 @@ def hand_out(name: str, files: Sequence[Download], told: str | None = None) -> N
 
 
 @st.cache_resource(show_spinner=False)
-def warm_up() -> None:
-    """Start what draws pictures, which takes a second or two, while the user reads which files there are."""
-    threading.Thread(
-        target=picture, args=({"mark": "point", "data": {"values": []}}, "svg"), daemon=True
-    ).start()
+def warm_up(suffix: str) -> None:
+    """Start what draws, which takes a second or two, while the user reads which files there are."""
+    threading.Thread(target=_FIRST[suffix], daemon=True).start()
+
+
+def _first_picture() -> None:
+    picture({"mark": "point", "data": {"values": []}}, "svg")
+
+
+def _drawing_library() -> None:
+    import matplotlib.backends.backend_svg
+    import matplotlib.colorbar
+    import matplotlib.figure  # noqa: F401
+
+
+_FIRST = {"png": _first_picture, "html": _drawing_library}
+"""What each kind of file waits for the first time."""
 
 
 def picture(spec: dict[str, Any], form: str) -> bytes | str:

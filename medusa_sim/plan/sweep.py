@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 CHUNK_ROWS = 1 << 18
 """Rows of a table: about 60 MB of columns, whatever the size of the grid."""
-BLOCK_ROWS = 1 << 15
+BLOCK_ROWS = 1 << 16
 """Rows computed at once: arrays that stay in a core's cache, which are several times as fast."""
 
 
