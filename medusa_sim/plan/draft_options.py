@@ -9,6 +9,7 @@ ranks: for each depth and width (children kept a level) the optimal trees of tha
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -66,7 +67,7 @@ class Drafting:
         return self.kind.of(self.parts, depth, width)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class DraftOption:
     """One drafter with its candidate counts.
 
@@ -136,12 +137,23 @@ class DraftOption:
         """
         if self.order is None or self.heads is None:
             return 1.0 + factor * (self.tokens(candidates) - 1.0)
-        coverage = self.heads.conditional().sum(axis=1)
-        per_head = np.minimum(factor, 1.0 / np.maximum(coverage, 1e-12)) if factor > 1.0 else factor
-        lift = np.concatenate([[1.0], np.cumprod(np.broadcast_to(per_head, coverage.shape))])
-        depths = np.fromiter((len(path) for path in self.order.paths[: candidates - 1]), dtype=np.int64)
+        most, depths = self._most_factors, self._node_depths[: candidates - 1]
+        per_head = np.minimum(factor, most) if factor > 1.0 else np.full(most.shape, factor)
+        lift = np.concatenate([[1.0], np.cumprod(per_head)])
         tokens = 1.0 + self.order.gains[: candidates - 1] @ lift[depths]
         return float(self.profile.adjusted(tokens, candidates))
+
+    @cached_property
+    def _most_factors(self) -> FloatArray:
+        """Of each head, the factor at which its total probability reaches 1."""
+        coverage = np.ones(0) if self.heads is None else self.heads.conditional().sum(axis=1)
+        return np.asarray(1.0 / np.maximum(coverage, 1e-12))
+
+    @cached_property
+    def _node_depths(self) -> IntArray:
+        """Of each node, in the order in which a growing tree takes them."""
+        paths = () if self.order is None else self.order.paths
+        return np.fromiter((len(path) for path in paths), dtype=np.int64)
 
     def only(self, candidates: IntArray) -> DraftOption | None:
         """The same option with those of its counts that are listed; None where none is."""
