@@ -19,9 +19,9 @@ import sys
 import tempfile
 from pathlib import Path
 
+from cli_reference import reference
 from house import END, START, house_text
 
-from medusa_sim.cli.reference import reference
 from medusa_sim.writing import write_text
 
 ROOT = Path(__file__).resolve().parents[1]

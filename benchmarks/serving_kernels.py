@@ -28,7 +28,7 @@ from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.rows import FittedKernel, write_kernels
 from medusa_sim.latency.attention import latent_time
 from medusa_sim.latency.collective import collective_time
-from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.experts import Collective, Dispatch
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.report.numbers import percent

@@ -26,7 +26,7 @@ from recorded import data_folder, named_rows, present
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.latent import fit_latent
 from medusa_sim.calibrate.rows import FittedKernel, write_kernels
-from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.latency.calibrated import NAME_MARK
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.table import check_rows
 from medusa_sim.report.text import TextTable, markdown

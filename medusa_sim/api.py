@@ -229,7 +229,7 @@ class Scenario(plan_scenario.Scenario):
 
         Raises UsageError for a line that the command line would not take, or for several GPUs or models.
         """
-        from medusa_sim.cli.parsed import parsed
+        from medusa_sim.cli import parsed
 
         check_kind("line", line, "a command line", (str,))
         names = parsed(line)

@@ -62,7 +62,7 @@ def test_every_command_has_a_readme_line(name: str) -> None:
 
 
 def test_the_command_reference_is_current() -> None:
-    from medusa_sim.cli.reference import reference
+    from cli_reference import reference
 
     written = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
     assert written == reference(), "run `make docs`"

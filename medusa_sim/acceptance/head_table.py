@@ -18,11 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile_file import SCHEMA, Agreement, FittedHeadRow, HeadTopkFile
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import FloatArray
-from medusa_sim.errors import DataError, SpecError, shown
+from medusa_sim.errors import DataError, shown
 from medusa_sim.reading import TABLE_BYTES, read_text
 
 _TOP_K = re.compile(r"(?:cum_)?top_?(\d{1,9})")
@@ -126,33 +126,6 @@ def _from_cumulative(
     heads = _without_gaps(path, "head", list(by_head))
     table = [by_head[head] for head in range(heads)]
     return HeadAccuracy.from_cumulative(table, _per_head(path, counts), where=str(path))
-
-
-def chain_accuracy(
-    rates: Sequence[float], trials: Sequence[float] | None, *, conditional: bool, where: str
-) -> HeadAccuracy:
-    """A chain's rates as conditional accuracies (positions, 1).
-
-    `trials`: per position, how often it was tried. Unconditional rates are all counted over the steps;
-    position k is tried in `steps rate[k - 1]` of them.
-
-    Raises:
-        SpecError: a rate outside [0, 1], or unconditional rates that rise.
-    """
-    rate = np.array(rates, dtype=np.float64)
-    if rate.size == 0 or not np.all((rate >= 0.0) & (rate <= 1.0)):
-        raise SpecError(f"{where}: every position needs a rate in 0..1, given {list(rates)[:12]}")
-    counts = None if trials is None else np.array(trials, dtype=np.float64)
-    if not conditional:
-        before = np.concatenate([[1.0], rate[:-1]])
-        if np.any(rate > before):
-            k = int(np.argmax(rate > before))
-            raise SpecError(
-                f"{where}: unconditional rate rises at position {k}; are these conditional rates?"
-            )
-        rate = np.divide(rate, before, out=np.zeros_like(rate), where=before > 0.0)
-        counts = None if counts is None else np.maximum(counts * before, 1.0)
-    return HeadAccuracy.checked(rate[:, None], counts, where=where)
 
 
 def _from_chain(path: Path, columns: Sequence[str], rows: Sequence[tuple[int, Row]]) -> HeadAccuracy:

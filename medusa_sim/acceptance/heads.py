@@ -6,6 +6,7 @@ the target emits. Heads and ranks are 0-based, head 0 guesses the token after th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -234,3 +235,30 @@ def tokens_per_step_error(tree: CandidateTree, heads: HeadAccuracy) -> float:
     slope = np.divide(gain, accuracy, out=np.zeros_like(gain), where=accuracy > 0.0)
     variance = ((slope**2 * accuracy).sum(axis=1) - gain.sum(axis=1) ** 2) / labels
     return float(NORMAL_90TH * np.sqrt(np.maximum(variance, 0.0).sum()))
+
+
+def chain_accuracy(
+    rates: Sequence[float], trials: Sequence[float] | None, *, conditional: bool, where: str
+) -> HeadAccuracy:
+    """A chain's rates as conditional accuracies (positions, 1).
+
+    `trials`: per position, how often it was tried. Unconditional rates are all counted over the steps;
+    position k is tried in `steps rate[k - 1]` of them.
+
+    Raises:
+        SpecError: a rate outside [0, 1], or unconditional rates that rise.
+    """
+    rate = np.array(rates, dtype=np.float64)
+    if rate.size == 0 or not np.all((rate >= 0.0) & (rate <= 1.0)):
+        raise SpecError(f"{where}: every position needs a rate in 0..1, given {list(rates)[:12]}")
+    counts = None if trials is None else np.array(trials, dtype=np.float64)
+    if not conditional:
+        before = np.concatenate([[1.0], rate[:-1]])
+        if np.any(rate > before):
+            k = int(np.argmax(rate > before))
+            raise SpecError(
+                f"{where}: unconditional rate rises at position {k}; are these conditional rates?"
+            )
+        rate = np.divide(rate, before, out=np.zeros_like(rate), where=before > 0.0)
+        counts = None if counts is None else np.maximum(counts * before, 1.0)
+    return HeadAccuracy.checked(rate[:, None], counts, where=where)

@@ -160,3 +160,25 @@ class ShapedAcceptance:
         half = np.hypot(from_labels[inverse].reshape(counts.shape), self.model_error * (value - 1.0))
         most = np.minimum(counts, self.heads.heads + 1.0)
         return np.asarray(np.maximum(value - half, 1.0)), np.asarray(np.minimum(value + half, most))
+
+
+def tokens_per_step_by_heads(heads: HeadAccuracy, candidates: int) -> FloatArray:
+    """(heads,) expected tokens per step of the optimal tree of that size from the first 1, 2, ... heads.
+
+    Fewer heads than candidates can use give a smaller tree; its value is what counts.
+    """
+    return np.array(
+        [
+            optimal_order(heads.first(count), candidates).tokens_per_step[-1]
+            for count in range(1, heads.heads + 1)
+        ]
+    )
+
+
+def heads_worth_running(heads: HeadAccuracy, candidates: int, within: float = 0.01) -> int:
+    """Fewest heads whose optimal tree is within that fraction of what all heads give.
+
+    The rest cost nothing if they are not run (the paper: five at most, three or four may be enough).
+    """
+    tokens = tokens_per_step_by_heads(heads, candidates)
+    return int(np.argmax(tokens >= (1.0 - within) * tokens[-1])) + 1

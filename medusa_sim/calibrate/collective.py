@@ -30,9 +30,9 @@ from medusa_sim.calibrate.fit import (
     starts_of,
     with_fit,
 )
-from medusa_sim.latency.collective import FEWEST_RANKS, collective_time, dispatch_time, sent_bytes
-from medusa_sim.operators.collective import ONE_NODE, Collective, Dispatch
-from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel
+from medusa_sim.latency.collective import collective_time, dispatch_time, sent_bytes
+from medusa_sim.operators.experts import ONE_NODE, Collective, Dispatch
+from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.specs.formats import HALVES
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S

@@ -23,7 +23,7 @@ from medusa_sim.calibrate.transfer import fit_linear
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import DataError, OutputError, SpecError, UsageError
 from medusa_sim.latency.base import roofline_time_us
-from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.latency.calibrated import NAME_MARK
 from medusa_sim.operators.columns import texts
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.kinds import KIND_OF, operator_of

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from medusa_sim.cli.grids import CANDIDATES, GridType
-from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import ACCEPTANCE
+from medusa_sim.cli import examples
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
+from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, GridType
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.reading import read_csv_table
 
@@ -113,7 +112,7 @@ def show(profile: str, candidates: tuple[int, ...], output: Output, data_dir: Pa
     import numpy as np
     import pyarrow as pa
 
-    from medusa_sim.acceptance.adjustments import heads_worth_running
+    from medusa_sim.acceptance.optimise import heads_worth_running
     from medusa_sim.acceptance.profile import load_acceptance
 
     loaded = load_acceptance(profile, data_dir)

@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.group import examples
+from medusa_sim.cli import examples
 from medusa_sim.errors import UsageError, shown
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")

@@ -7,13 +7,12 @@ from typing import Any
 
 import click
 
+from medusa_sim.cli import examples
 from medusa_sim.cli.calibrate_engine import calibrate_engine
-from medusa_sim.cli.group import examples
 from medusa_sim.cli.modes import Mode, Moded
-from medusa_sim.cli.names import DRAFTER, MODEL, RUNTIME
-from medusa_sim.cli.options import PositiveFloat, options, output_options, overwrite_option
+from medusa_sim.cli.options import PositiveFloat, Sectioned, options, output_options, overwrite_option
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.values import DRAFTER, MODEL, RUNTIME
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.plan.arguments import ARGUMENTS
 

@@ -7,16 +7,16 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.grids import BATCH
-from medusa_sim.cli.group import examples
+from medusa_sim.cli import examples
 from medusa_sim.cli.options import (
     PositiveFloat,
+    Sectioned,
     output_options,
     scenario_options,
     scenarios,
 )
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.values import BATCH
 from medusa_sim.errors import ThresholdError, UsageError
 
 _MEASURED = {

@@ -6,12 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.grids import BATCH, TP, Axis, GridType
-from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import GPUS, NameType
-from medusa_sim.cli.options import PositiveFloat, options, output_options, report_option
+from medusa_sim.cli import examples
+from medusa_sim.cli.options import PositiveFloat, Sectioned, options, output_options, report_option
 from medusa_sim.cli.output import Output, ReportPlace, command_line
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.values import BATCH, GPUS, TP, Axis, GridType, NameType
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arguments import LOAD
 from medusa_sim.plan.arguments import ARGUMENTS

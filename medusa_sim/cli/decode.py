@@ -8,10 +8,10 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.group import examples
-from medusa_sim.cli.options import SEED_MAX, Threads, output_options, require_decoder_extra
+from medusa_sim.cli import examples
+from medusa_sim.cli.options import SEED_MAX, Sectioned, output_options, require_decoder_extra
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.values import Threads
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.reading import TABLE_BYTES, read_text
 

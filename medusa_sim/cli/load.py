@@ -7,19 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import DRAFTERS, GPUS, MODELS
+from medusa_sim.cli import examples
 from medusa_sim.cli.options import (
     PositiveFloat,
+    Sectioned,
     options,
     output_options,
     report_option,
     scenario_options,
     scenarios,
 )
-from medusa_sim.cli.output import Output, ReportPlace, command_line
-from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, command_line, parts_options, write_parts
+from medusa_sim.cli.values import DRAFTERS, GPUS, MODELS
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 

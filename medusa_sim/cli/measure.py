@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.group import examples
+from medusa_sim.cli import examples
 from medusa_sim.cli.measure_decoder import (
     decoder_options,
     measure_both,
@@ -17,10 +17,9 @@ from medusa_sim.cli.measure_decoder import (
     refuse_unused,
 )
 from medusa_sim.cli.modes import Mode, Moded
-from medusa_sim.cli.names import MODELS
-from medusa_sim.cli.options import PositiveFloat, Threads, require_decoder_extra
+from medusa_sim.cli.options import PositiveFloat, Sectioned, require_decoder_extra
 from medusa_sim.cli.progress import progress
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.values import MODELS, Threads
 from medusa_sim.errors import DataError, UsageError
 
 if TYPE_CHECKING:

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType
-from medusa_sim.cli.names import ACCEPTANCE
+from medusa_sim.cli.values import ACCEPTANCE, BATCH, CANDIDATES, SEQ_LEN, GridType
 from medusa_sim.errors import UsageError
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.options import Sectioned
 from medusa_sim.errors import UsageError
 
 _EARLIER = "medusa_sim.cli.modes"

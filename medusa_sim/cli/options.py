@@ -1,11 +1,13 @@
-"""Options that mean the same in every command."""
+"""Options that mean the same in every command.
+
+Help pages of commands with many options list those that matter first, the others by what they are about.
+"""
 
 from __future__ import annotations
 
 import functools
 import importlib.util
 import math
-import os
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
@@ -13,13 +15,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.names import NAMES, RUNTIME, NameType
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
+from medusa_sim.cli.values import NAMES, RUNTIME, NameType
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, PATH, WHOLE, Argument
 
 if TYPE_CHECKING:
     from medusa_sim.plan.scenario import Scenario
+
 
 Command = Callable[..., Any]
 
@@ -36,22 +39,6 @@ class PositiveFloat(click.FloatRange):
         if not 0.0 < number < math.inf:
             self.fail(f"{value} is not a finite number above 0", param, ctx)
         return number
-
-
-class Threads(click.IntRange):
-    """Threads or processes; more than a machine can start would end the command without a word."""
-
-    def __init__(self, what: str = "threads") -> None:
-        super().__init__(1, 1024)
-        self.what = what
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """The number. Fails where it is far above the cores of this machine."""
-        threads = int(super().convert(value, param, ctx))
-        cores = os.cpu_count() or 1
-        if threads > (most := max(64, 4 * cores)):
-            self.fail(f"{threads} {self.what} on {cores} cores; at most {most} here", param, ctx)
-        return threads
 
 
 def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
@@ -256,3 +243,70 @@ def require_decoder_extra(*more: str) -> None:
         raise UsageError(
             f"this command needs {', '.join(missing)}; install the extra: pip install 'medusa-sim[decoder]'"
         )
+
+
+FIRST = (
+    "--gpu", "--model", "--drafter", "--acceptance", "--batch", "--rate", "--seq", "--policy", "--prompt",
+    "--checkpoint", "--method", "--save",
+)  # fmt: skip
+"""What most questions begin with; the first six that a command has lead its page."""
+MOST_FIRST = 6
+_BESIDE: dict[str, tuple[str, ...]] = {
+    "Engine and GPUs": ("--engine", "--cache", "--device", "--threads"),
+    "Drafts and acceptance": ("--candidates", "--drafts"),
+    "Number formats": (),
+    "Requests": (),
+    "The server": (),
+    "What is asked for": (
+        "--tokens-per-s-per-user", "--target-rate", "--measure", "--search", "--under-load",
+    ),
+    "Launch settings": ("--export", "--engine-version", "--draft-path", "--ab"),
+    "Grids of any size": ("--out", "--shard", "--workers", "--scheduler"),
+    "Output": (
+        "--format", "--output", "--wide", "--all-rows", "--by-count", "--timeline", "--report", "--plot",
+        "--overwrite", "--data-dir", "--help",
+    ),
+}  # fmt: skip
+"""Sections in their order, with options that are no declared arguments."""
+FEWEST = 15
+"""Options from which a page has sections."""
+
+
+@functools.cache
+def sections() -> dict[str, tuple[str, ...]]:
+    """Sections and their options, in the order in which a help page lists them."""
+    from medusa_sim.load.arguments import LOAD  # only a help page needs every declared argument
+    from medusa_sim.plan.question import QUESTION
+
+    declared = {
+        each.option.partition("/")[0]: each.section
+        for known in (ARGUMENTS, QUESTION, LOAD)
+        for each in known.values()
+    }
+    return {
+        title: (
+            *(name for name, section in declared.items() if section == title and name not in beside),
+            *beside,
+        )
+        for title, beside in _BESIDE.items()
+    }
+
+
+class Sectioned(click.Command):
+    """A command whose help page lists its options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The options: the six that matter, those of this command alone, then every section."""
+        listed = {name: record for param in self.get_params(ctx) if (record := param.get_help_record(ctx))
+                  for name in [max(param.opts, key=len)]}  # fmt: skip
+        if len(listed) < FEWEST:
+            super().format_options(ctx, formatter)
+            return
+        first = [name for name in FIRST if name in listed][:MOST_FIRST]
+        known = {name for names in sections().values() for name in names}
+        own = [name for name in listed if name not in (*first, *known)]
+        for title, names in {"First": first, "Of this command": own, **sections()}.items():
+            here = [name for name in names if name in listed and (name not in first or title == "First")]
+            if here:
+                with formatter.section(title):
+                    formatter.write_dl([listed[name] for name in here])

@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.grids import BATCH, SEQ_LEN, Axis, GridType
-from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import ENGINE
-from medusa_sim.cli.options import is_given, options, output_options, scenario_options, scenarios
+from medusa_sim.cli import examples
+from medusa_sim.cli.options import Sectioned, is_given, options, output_options, scenario_options, scenarios
 from medusa_sim.cli.output import Output, command_line
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.values import BATCH, ENGINE, SEQ_LEN, Axis, GridType
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_BATCHES, DEFAULT_SEQ_LEN
 from medusa_sim.plan.question import QUESTION, Question

@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from medusa_sim.cli.group import examples
+from medusa_sim.cli import examples
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import UsageError

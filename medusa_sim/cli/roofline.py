@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, GridType, echo_grid
-from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import RUNTIME
-from medusa_sim.cli.options import options, output_options
+from medusa_sim.cli import examples
+from medusa_sim.cli.options import Sectioned, options, output_options
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.values import BATCH, CANDIDATES, RUNTIME, SEQ_LEN, GridType, echo_grid
 from medusa_sim.plan.arguments import ARGUMENTS
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from medusa_sim.cli.group import examples
+from medusa_sim.cli import examples
 from medusa_sim.cli.options import output_options, overwrite_option
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import SpecError, unknown_name

@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.grids import BATCH, CANDIDATES, SEQ_LEN, TP, GridType, echo_grid
-from medusa_sim.cli.group import examples
-from medusa_sim.cli.names import GPUS, MODELS
+from medusa_sim.cli import examples
 from medusa_sim.cli.options import (
+    Sectioned,
     is_given,
     output_options,
     report_option,
     scenario_options,
     scenarios,
 )
-from medusa_sim.cli.output import Output, ReportPlace
-from medusa_sim.cli.parts import PartsPlace, parts_options, write_parts
-from medusa_sim.cli.sections import Sectioned
+from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, parts_options, write_parts
+from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, SEQ_LEN, TP, GridType, echo_grid
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_SEQ_LEN
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.group import examples
+from medusa_sim.cli import examples
 from medusa_sim.cli.options import output_options, row_options
 from medusa_sim.cli.output import Output
 

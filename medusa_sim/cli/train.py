@@ -10,16 +10,16 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli.group import examples
+from medusa_sim.cli import examples
 from medusa_sim.cli.options import (
     SEED_MAX,
     PositiveFloat,
+    Sectioned,
     output_options,
     overwrite_option,
     require_decoder_extra,
 )
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import UsageError
 
 

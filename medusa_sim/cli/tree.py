@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.group import examples
+from medusa_sim.cli import examples
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import SpecError, UsageError

@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli.group import examples
+from medusa_sim.cli import examples
 from medusa_sim.cli.modes import Mode, Moded
-from medusa_sim.cli.options import PositiveFloat, output_options, row_options
+from medusa_sim.cli.options import PositiveFloat, Sectioned, output_options, row_options
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.sections import Sectioned
 from medusa_sim.errors import ThresholdError, UsageError
 
 if TYPE_CHECKING:

@@ -39,14 +39,10 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import Bound, OperatorTime, calibrated_time
-from medusa_sim.operators.collective import ONE_NODE, Collective, Dispatch
-from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel
+from medusa_sim.operators.experts import ONE_NODE, Collective, Dispatch
+from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
-
-FEWEST_RANKS = 2.0
-"""Ranks at which a regime's range and start are stated."""
-
 
 UNKNOWN_RANKS_WIDEN = 1.5
 """Of the band among more ranks than the two that a kernel was measured with; an assumption."""

@@ -14,8 +14,7 @@ from functools import cached_property
 from importlib import import_module
 from typing import Any
 
-from medusa_sim.operators.collective import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch
-from medusa_sim.operators.experts import Experts
+from medusa_sim.operators.experts import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch, Experts
 from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
 from medusa_sim.operators.operator import (
     ATTENTION_KINDS,

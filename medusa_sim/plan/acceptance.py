@@ -10,11 +10,15 @@ from typing import TypeAlias
 
 import numpy as np
 
-from medusa_sim.acceptance.adjustments import scheme_ratio, workload_ratio
-from medusa_sim.acceptance.head_table import chain_accuracy
-from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.acceptance.heads import HeadAccuracy, chain_accuracy
 from medusa_sim.acceptance.optimise import ShapedAcceptance
-from medusa_sim.acceptance.profile import AcceptanceProfile, acceptance_names, load_acceptance
+from medusa_sim.acceptance.profile import (
+    AcceptanceProfile,
+    acceptance_names,
+    load_acceptance,
+    scheme_ratio,
+    workload_ratio,
+)
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError, UsageError, check_kind
 from medusa_sim.plan.defaults import MAX_DRAFTS

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.latency.collective import FEWEST_RANKS
 from medusa_sim.plan.defaults import TYPICAL
 from medusa_sim.plan.fits import other_form, too_large, unfitted_kinds
 from medusa_sim.plan.resolved import Resolved
 from medusa_sim.specs.engine_facts import told_of_states
-from medusa_sim.specs.fitted import CollectiveKernel
+from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
 from medusa_sim.specs.parallel import ONE

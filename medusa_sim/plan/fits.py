@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from medusa_sim.latency.base import LatencyModel, known_time
-from medusa_sim.latency.choice import NAME_MARK
+from medusa_sim.latency.calibrated import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF, KINDS
 from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Elementwise, Gemm
 from medusa_sim.specs.engine import Engine

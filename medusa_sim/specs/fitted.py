@@ -220,6 +220,10 @@ class ExpertKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     fit: Fit
 
 
+FEWEST_RANKS = 2.0
+"""Ranks at which a regime's range and start are stated."""
+
+
 class CollectiveRegime(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One algorithm and protocol of a library, which serves a range of message sizes.
 

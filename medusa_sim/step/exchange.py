@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
+from medusa_sim.operators.experts import Collective, CollectiveKind, Dispatch, DispatchKind
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.model import Model

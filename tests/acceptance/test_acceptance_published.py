@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from public_trees import medusa_1_profile, public_tree_scores, read_public_trees
 
-from medusa_sim.acceptance.adjustments import (
+from medusa_sim.acceptance.head_table import compact_profile, fitted_correlation, fitted_rows
+from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
+from medusa_sim.acceptance.optimise import heads_worth_running, tokens_per_step_by_heads
+from medusa_sim.acceptance.profile import (
     WORKLOAD_SPEEDUP,
-    heads_worth_running,
+    acceptance_names,
+    load_acceptance,
     scheme_ratio,
-    tokens_per_step_by_heads,
     typical_tokens_per_step,
     workload_ratio,
 )
-from medusa_sim.acceptance.head_table import compact_profile, fitted_correlation, fitted_rows
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
-from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.profile_file import encoded_profile, read_profile
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.data import find

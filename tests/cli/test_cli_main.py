@@ -10,9 +10,8 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from medusa_sim.cli import cli
-from medusa_sim.cli.group import COMMANDS, LazyGroup
-from medusa_sim.cli.options import Threads
+from medusa_sim.cli import COMMANDS, LazyGroup, cli
+from medusa_sim.cli.values import Threads
 from medusa_sim.errors import SpecError, ThresholdError, UsageError
 
 

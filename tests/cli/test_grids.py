@@ -9,7 +9,7 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.cli.grids import BATCH, CANDIDATES, MAX_VALUES, SEQ_LEN
+from medusa_sim.cli.values import BATCH, CANDIDATES, MAX_VALUES, SEQ_LEN
 from medusa_sim.errors import UsageError
 
 

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.cli import cli
-from medusa_sim.cli.grids import BATCH, SEQ_LEN
+from medusa_sim.cli.values import BATCH, SEQ_LEN
 from medusa_sim.errors import SpecError, UsageError, unknown_name
 from medusa_sim.report.spec_tables import _modelled
 from medusa_sim.specs.gpu import _RELATIVES, gpu_names, load_gpu

@@ -8,10 +8,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from medusa_sim.cli import cli
-from medusa_sim.cli.group import COMMANDS
+from medusa_sim.cli import COMMANDS, cli
 from medusa_sim.cli.modes import Moded
-from medusa_sim.cli.sections import FEWEST, FIRST, MOST_FIRST, SECTIONS, Sectioned
+from medusa_sim.cli.options import FEWEST, FIRST, MOST_FIRST, Sectioned, sections
 from medusa_sim.export import ENGINES
 from medusa_sim.load.arguments import LOAD
 from medusa_sim.plan.arguments import ARGUMENTS, Argument
@@ -81,7 +80,7 @@ def test_help_names_all_that_an_option_takes(option: str, names: tuple[str, ...]
 
 
 def test_sections_name_options_that_exist_once() -> None:
-    named = [name for names in SECTIONS.values() for name in names]
+    named = [name for names in sections().values() for name in names]
     assert len(named) == len(set(named))
     known = {option for command in _commands().values() for option in _options(command)}
     assert set(named) <= known | {"--help"}
@@ -90,5 +89,5 @@ def test_sections_name_options_that_exist_once() -> None:
 
 @pytest.mark.parametrize("known", [ARGUMENTS, LOAD, QUESTION])
 def test_every_argument_stands_under_a_heading_of_the_help(known: dict[str, Argument]) -> None:
-    assert {each.section for each in known.values()} - {""} <= set(SECTIONS)
+    assert {each.section for each in known.values()} - {""} <= set(sections())
     assert all(each.help.endswith((".", "]")) or "{names}" in each.help for each in known.values())

@@ -12,7 +12,7 @@ from medusa_sim.calibrate.fit import Rows
 from medusa_sim.latency.base import Bound, RooflineLatency
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time, dispatch_time
-from medusa_sim.operators.collective import Collective, Dispatch
+from medusa_sim.operators.experts import Collective, Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel, Fit, Residual

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from medusa_sim.operators.collective import Collective, CollectiveKind, Dispatch, DispatchKind
+from medusa_sim.operators.experts import Collective, CollectiveKind, Dispatch, DispatchKind
 from medusa_sim.operators.table import check_rows, operators_of
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.operators.collective import Collective
+from medusa_sim.operators.experts import Collective
 from medusa_sim.operators.table import check_rows
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import load_runtime

@@ -1,4 +1,4 @@
-"""Every help page as one Markdown document: `python -m medusa_sim.cli.reference > docs/cli.md`."""
+"""Every help page as one Markdown document: `python benchmarks/cli_reference.py > docs/cli.md`."""
 
 from __future__ import annotations
 

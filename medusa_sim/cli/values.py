@@ -1,17 +1,24 @@
-"""Grids as they are typed: `8`, `1,2,8`, `1..64`, `16..112:16`, `1..64:x2`, and lists of these.
+"""What options take: grids, names, numbers of threads.
 
-Lengths may be given in k, which is 1024 tokens as in the names of models: `128k` is 131072.
+Grids as they are typed: `8`, `1,2,8`, `1..64`, `16..112:16`, `1..64:x2`, and lists of these. Lengths may be
+given in k, which is 1024 tokens as in the names of models: `128k` is 131072.
+
+Names of GPUs, models, runtimes and profiles may be lists, and the shell completes them.
 """
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import click
+from click.shell_completion import CompletionItem
 
-from medusa_sim.errors import UsageError
+from medusa_sim.errors import MedusaSimError, UsageError
 
 MAX_VALUES = 65_536
 """Values on one axis; the rows of all axes together are not limited."""
@@ -146,3 +153,127 @@ def _listed(values: Sequence[int]) -> str:
         return " ".join(map(str, values))
     head, tail = " ".join(map(str, values[: _SHOWN // 2])), values[-1]
     return f"{head} ... {tail} ({len(values)} values)"
+
+
+def _gpus(data_dir: str | None) -> Iterable[str]:
+    from medusa_sim.specs.gpu import gpu_names
+
+    return gpu_names(data_dir)
+
+
+def _models(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.specs.models import model_names
+
+    return model_names()
+
+
+def _runtimes(data_dir: str | None) -> Iterable[str]:
+    from medusa_sim.specs.runtime import runtime_aliases, runtime_names
+
+    return (*runtime_aliases(), *runtime_names(data_dir))
+
+
+def _drafters(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.step.drafter.registry import drafter_names
+
+    return drafter_names()
+
+
+def _profiles(data_dir: str | None) -> Iterable[str]:
+    from medusa_sim.acceptance.profile import acceptance_names
+
+    return acceptance_names(data_dir)
+
+
+class NameType(click.ParamType[str | tuple[str, ...]]):
+    """One name, or with `many` a comma-separated list; whether it exists is the loader's to say."""
+
+    def __init__(self, name: str, known: Callable[[str | None], Iterable[str]], *, many: bool) -> None:
+        self.name = name
+        self.known = known
+        self.many = many
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | tuple[str, ...]:
+        """The name, or the tuple of names without repeats; an empty one is a usage error."""
+        if isinstance(value, tuple):
+            return value
+        names = [part.strip() for part in str(value).split(",")] if self.many else [str(value).strip()]
+        if not all(names):
+            self.fail(f"{value!r} holds an empty name", param, ctx)
+        return tuple(dict.fromkeys(names)) if self.many else names[0]
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Known names that go on from what is typed; in a list, from its last comma."""
+        del param
+        typed, comma, last = incomplete.rpartition(",") if self.many else ("", "", incomplete)
+        try:
+            known = self.known(ctx.params.get("data_dir"))
+            return [CompletionItem(f"{typed}{comma}{name}") for name in known if name.startswith(last)]
+        except MedusaSimError:
+            return []
+
+
+class EngineType(click.ParamType[str]):
+    """A choice among the engines that settings are written for, which are read when they are needed."""
+
+    name = "engine"
+
+    @cached_property
+    def _choice(self) -> click.Choice[str]:
+        from medusa_sim.export import ENGINES
+
+        return click.Choice(ENGINES)
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """The engine; another is a usage error."""
+        return self._choice.convert(value, param, ctx)
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str | None:
+        """The engines, between brackets."""
+        return self._choice.get_metavar(param, ctx)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Engines that go on from what is typed."""
+        return self._choice.shell_complete(ctx, param, incomplete)
+
+
+NAMES = {
+    name: NameType(name, known, many=False)
+    for name, known in (
+        ("gpu", _gpus),
+        ("model", _models),
+        ("runtime", _runtimes),
+        ("drafter", _drafters),
+        ("profile", _profiles),
+    )
+}
+"""Types of one name, by what it names (`plan.arguments.Argument.names`)."""
+GPU, MODEL, RUNTIME, DRAFTER, ACCEPTANCE = NAMES.values()
+GPUS = NameType("gpus", _gpus, many=True)
+MODELS = NameType("models", _models, many=True)
+DRAFTERS = NameType("drafters", _drafters, many=True)
+ENGINE = EngineType()
+
+
+class Threads(click.IntRange):
+    """Threads or processes; more than a machine can start would end the command without a word."""
+
+    def __init__(self, what: str = "threads") -> None:
+        super().__init__(1, 1024)
+        self.what = what
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number. Fails where it is far above the cores of this machine."""
+        threads = int(super().convert(value, param, ctx))
+        cores = os.cpu_count() or 1
+        if threads > (most := max(64, 4 * cores)):
+            self.fail(f"{threads} {self.what} on {cores} cores; at most {most} here", param, ctx)
+        return threads
