@@ -44,8 +44,8 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.breakdown import breakdown
-from medusa_sim.step.grid import Grid
 from medusa_sim.step.roofline import roofline_points
+from medusa_sim.step.workload import Grid
 from medusa_sim.validate.generations import RunsCell, RunsValidation, validate_runs
 from medusa_sim.validate.operators import compared_rows
 from medusa_sim.validate.steps import DecoderValidation, StepCell, validate_decoder
@@ -57,8 +57,8 @@ if TYPE_CHECKING:
     from medusa_sim.acceptance.tree import CandidateTree
     from medusa_sim.export.settings import EngineSettings
     from medusa_sim.latency.by_name import CachedLatency
-    from medusa_sim.plan.request import RequestLatency
-    from medusa_sim.plan.schedule_row import ScheduleRow
+    from medusa_sim.plan.recommendation import RequestLatency
+    from medusa_sim.plan.schedule import ScheduleRow
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
     from medusa_sim.specs.fitted import Fit
 

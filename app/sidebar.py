@@ -25,7 +25,7 @@ from medusa_sim.report.numbers import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.step.drafter.registry import DRAFTERS, drafter_kind, drafter_names
+from medusa_sim.step.drafter import DRAFTERS, drafter_kind, drafter_names
 
 SHIPPED = "as shipped"
 PUBLISHED = "as published"

@@ -22,7 +22,7 @@ from recorded import data_folder, named_rows, present
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.text import TextTable, markdown
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 MODELS = {
     **SERVED_MODELS,

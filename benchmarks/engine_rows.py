@@ -24,9 +24,8 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import overhead_halves, step_us
-from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.drafter.base import Drafter, FreeDrafter
 from medusa_sim.step.drafter.layer import Eagle, Eagle3
-from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.engine import drafting_us, filter_us, host_us, pass_us, pieces_us
 from medusa_sim.step.server import Traffic, carried_prompts, typical_share
 from medusa_sim.step.step import (

@@ -54,9 +54,9 @@ from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_aliases, runtime_names
-from medusa_sim.step.drafter.registry import drafter_kind, drafter_names
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.drafter import drafter_kind, drafter_names
 from medusa_sim.step.memory import usable_memory_bytes
+from medusa_sim.step.workload import Grid
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "app"))
 import notes  # the app's, which draws nothing

@@ -15,7 +15,7 @@ from recorded import data_folder, present
 from scipy.optimize import minimize_scalar
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.step.union import INDEPENDENT, OVERLAPS, Overlap, union
+from medusa_sim.step.workload import INDEPENDENT, OVERLAPS, Overlap, union
 
 ROOT = Path(__file__).resolve().parents[1]
 

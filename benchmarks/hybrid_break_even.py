@@ -20,7 +20,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.engine_facts import RULES
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 from medusa_sim.writing import write_text
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import SweepTable, sweep
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

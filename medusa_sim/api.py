@@ -36,9 +36,9 @@ from medusa_sim.report.frames import Answer, SingleStep
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.step.grid import Grid, Sizes, names, numbers, several, whole_numbers
 from medusa_sim.step.rows import predicted_rows
 from medusa_sim.step.step import Setting
+from medusa_sim.step.workload import Grid, Sizes, names, numbers, several, whole_numbers
 
 if TYPE_CHECKING:
     import pandas as pd

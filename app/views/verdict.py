@@ -13,9 +13,8 @@ from medusa_sim.report.numbers import percent, times, with_prefix
 from medusa_sim.report.recommend_reason import counted
 
 if TYPE_CHECKING:
-    from medusa_sim.plan.recommendation import Recommendation
-    from medusa_sim.plan.request import RequestLatency
-    from medusa_sim.plan.schedule_row import ScheduleRow
+    from medusa_sim.plan.recommendation import Recommendation, RequestLatency
+    from medusa_sim.plan.schedule import ScheduleRow
 
 
 def verdict_of(

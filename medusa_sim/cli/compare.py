@@ -40,7 +40,7 @@ def _engines(data_dir: str | None) -> tuple[str, ...]:
 def _drafters(data_dir: str | None) -> tuple[str, ...]:
     del data_dir
     from medusa_sim.setups.setup import PLAIN
-    from medusa_sim.step.drafter.registry import drafter_names
+    from medusa_sim.step.drafter import drafter_names
 
     return (PLAIN, *drafter_names())
 

@@ -81,8 +81,8 @@ def roofline(
     from medusa_sim.specs.parallel import Parallel
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.specs.variants import on_one_gpu, with_dtypes
-    from medusa_sim.step.grid import Grid
     from medusa_sim.step.roofline import roofline_points
+    from medusa_sim.step.workload import Grid
 
     if plot is not None:
         from medusa_sim.report.figures import check_plot_path

@@ -24,7 +24,7 @@ from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_SEQ_LEN
 
 if TYPE_CHECKING:
     from medusa_sim.plan.scenario import Scenario
-    from medusa_sim.step.grid import Grid
+    from medusa_sim.step.workload import Grid
 
 _MOST_ROWS_SHOWN = 20_000
 _MOST_CASES_SHOWN = 2_000
@@ -78,7 +78,7 @@ def sweep(
     every row, written as they are computed. --out writes parts of a data set, for grids of any size and any
     number of processes.
     """
-    from medusa_sim.step.grid import Grid
+    from medusa_sim.step.workload import Grid
 
     parts.check(output)
     grid = Grid.of(batch, seq_len, candidates)

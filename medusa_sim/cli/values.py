@@ -176,7 +176,7 @@ def _runtimes(data_dir: str | None) -> Iterable[str]:
 
 def _drafters(data_dir: str | None) -> Iterable[str]:
     del data_dir
-    from medusa_sim.step.drafter.registry import drafter_names
+    from medusa_sim.step.drafter import drafter_names
 
     return drafter_names()
 

@@ -10,7 +10,7 @@ from medusa_sim.export import llama_cpp, plain_json, sglang, tensorrt_llm, tgi, 
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.parallel import ONE
-from medusa_sim.step.drafter.registry import DRAFTERS
+from medusa_sim.step.drafter import DRAFTERS
 
 Writer = Callable[[Recommendation, str | None, str | None], EngineSettings]
 

@@ -8,7 +8,7 @@ from typing import Any
 from medusa_sim.export.names import Versions
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.schedule import ScheduleRow
 
 ENGINE = "json"
 VERSIONS = Versions(ENGINE, ("1",), "1")

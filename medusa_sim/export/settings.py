@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from medusa_sim.errors import UsageError
 from medusa_sim.export.chains import ChainPlan, Tier
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.schedule import ScheduleRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

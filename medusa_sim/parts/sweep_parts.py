@@ -15,7 +15,7 @@ from medusa_sim import __version__
 from medusa_sim.parts.work import Case, Description, case_of, digests, frozen, scenario_of
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import Slices, SweepTable, sweep
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
     import pyarrow as pa

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from medusa_sim.latency.base import LatencyModel
     from medusa_sim.latency.by_name import Fallback, LatencyName
     from medusa_sim.plan.acceptance import Given
-    from medusa_sim.plan.speedup import Baseline
+    from medusa_sim.plan.curve import Baseline
     from medusa_sim.specs.gpu import Gpu
     from medusa_sim.specs.models import ModelName
     from medusa_sim.specs.runtime import Runtime

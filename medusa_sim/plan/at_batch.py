@@ -7,11 +7,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.configuration import best_speculative
+from medusa_sim.plan.break_even import best_speculative
 from medusa_sim.plan.recommend import batch_ranges
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule import BatchRange
-from medusa_sim.plan.schedule_row import ScheduleRow, schedule_row
+from medusa_sim.plan.schedule import BatchRange, ScheduleRow, schedule_row
 from medusa_sim.plan.surface import PLAIN
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 

@@ -11,8 +11,8 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.latency.base import Bound, CodeArray
+from medusa_sim.plan.curve import band
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.speedup import band
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.step import StepTime, bound_codes
 from medusa_sim.step.workload import PARTS, Part

@@ -26,8 +26,8 @@ from medusa_sim.acceptance.tree import CandidateTree, Path
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
+from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafter.base import Drafter, Parts
-from medusa_sim.step.drafter.registry import drafter_kind
 
 WIDTHS = (1, 2, 4, 8)
 """Children kept a level that are tried for layer and model drafters (SGLang's eagle-topk)."""

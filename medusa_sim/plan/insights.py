@@ -19,8 +19,8 @@ from medusa_sim.plan.quantities import values
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
 from medusa_sim.plan.sweep import gain_column, grid_surface
-from medusa_sim.step.grid import Grid
 from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
+from medusa_sim.step.workload import Grid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

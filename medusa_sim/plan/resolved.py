@@ -13,10 +13,10 @@ from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.plan.acceptance import acceptance_of
 from medusa_sim.plan.arguments import Arguments
+from medusa_sim.plan.curve import Baseline
 from medusa_sim.plan.defaults import default_runtime
 from medusa_sim.plan.draft_options import Drafting
 from medusa_sim.plan.fits import dense_fits, fits_beside, linear_fit, unpacked
-from medusa_sim.plan.speedup import Baseline
 from medusa_sim.specs.costs import Price, given_price, price_of
 from medusa_sim.specs.engine_facts import Backend, backend_of
 from medusa_sim.specs.feed_forwards import MoE
@@ -30,13 +30,12 @@ from medusa_sim.specs.recurrent import Recurrent
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.specs.variants import on_one_gpu, unpacked_where, with_dtypes
+from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafter.base import Drafter, Parts
-from medusa_sim.step.drafter.registry import drafter_kind
 from medusa_sim.step.memory import usable_memory_bytes
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import step_kernels
-from medusa_sim.step.union import CHAIN, TREE, Overlap, overlap_of
-from medusa_sim.step.workload import Scope
+from medusa_sim.step.workload import CHAIN, TREE, Overlap, Scope, overlap_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 _BESIDE = (MoE, Latent, Recurrent, BlockSparse, Compressed)

@@ -20,9 +20,9 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.latency.by_name import cached
 from medusa_sim.plan.best_by_count import ByCount, Drafted, best_by_count, of_rows
+from medusa_sim.plan.curve import band, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.speedup import band, tokens_per_s
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.drafter.base import Drafter, PassWork
 from medusa_sim.step.kernels import Kernels, priced, timed

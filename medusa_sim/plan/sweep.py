@@ -14,7 +14,7 @@ from medusa_sim.latency.base import CodeArray
 from medusa_sim.plan.quantities import BY_NAME, values
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, at_counts, unpriced
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
     import pandas as pd

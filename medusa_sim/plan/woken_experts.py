@@ -13,7 +13,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.plan.surface import Surface
-from medusa_sim.step.union import union
+from medusa_sim.step.workload import union
 
 DEAR = 0.1
 """Share of a plain step from which one further draft counts as dear."""

@@ -8,7 +8,7 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.numbers import percent
 from medusa_sim.specs.fitted import Fit
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 
 def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:

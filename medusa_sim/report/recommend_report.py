@@ -15,7 +15,7 @@ from medusa_sim.report.recommend_text import findings, headline, schedule_table
 from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.report.sweep_report import rows_table, source_tables, title_of, view_pictures
 from medusa_sim.report.sweep_views import length_view
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 
 def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:

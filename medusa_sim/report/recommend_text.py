@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.plan.curve import near_best
 from medusa_sim.plan.question import EVERY_BATCH_TO
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.plan.schedule import ScheduleRow
 from medusa_sim.report.caveats import acceptance_basis
 from medusa_sim.report.cost_text import Costs, cost_sentences, memory_text
 from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times, times_between

@@ -204,7 +204,7 @@ def _modelled(profile: str) -> str:
     """The model that a profile's name ends with, or why it cannot be asked; empty where it names none."""
     from medusa_sim.specs.hf_families import unmodelled
     from medusa_sim.specs.models import model_names
-    from medusa_sim.step.drafter.registry import DRAFTERS
+    from medusa_sim.step.drafter import DRAFTERS
 
     prefixes = [prefix for kind in DRAFTERS.values() for prefix in kind.profiles]
     model = profile.removeprefix(next(filter(profile.startswith, prefixes), ""))

@@ -29,7 +29,7 @@ from medusa_sim.report.numbers import percent, times
 from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
 from medusa_sim.report.sweep_views import LengthView, evenly, length_view
 from medusa_sim.report.text import TextTable
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 _MOST_LENGTHS = 3
 _MOST_BATCHES = 8

@@ -9,12 +9,11 @@ import numpy as np
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
-from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.curve import NEAR_BEST
 from medusa_sim.plan.defaults import FREE_WITHIN
 from medusa_sim.plan.insights import Answer, Free
 from medusa_sim.plan.kernels_alone import InEngine
-from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity
+from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
 from medusa_sim.report.caveats import acceptance_basis

@@ -14,7 +14,7 @@ from medusa_sim.plan.curve import cliffs
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
 from medusa_sim.report.figures.style import BESIDE
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 MOST_BATCHES = 64
 

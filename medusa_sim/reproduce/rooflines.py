@@ -19,8 +19,8 @@ from medusa_sim.reproduce.tables import table6, table7, table8
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.grid import Grid
 from medusa_sim.step.roofline import roofline_points
+from medusa_sim.step.workload import Grid
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -19,7 +19,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce.decoding import CONTEXT, overhead_of
 from medusa_sim.reproduce.published import PAPER_GPU, Reproduction, cited, read_published
 from medusa_sim.step.compose import step_us
-from medusa_sim.step.drafter.ngram import FreeDrafter
+from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.step import Setting, decode_step
 from medusa_sim.units import US_PER_S
 

@@ -17,9 +17,9 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import CoverageError, MedusaSimError, UsageError, unknown_name
 from medusa_sim.latency.base import LatencyModel
-from medusa_sim.plan.cost import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.defaults import SWITCHING_GAIN
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, at_counts, price
 from medusa_sim.setups.frontier import on_frontier
@@ -31,7 +31,7 @@ from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import ModelName
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter.registry import drafter_kind
+from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.server import first_token_us
 from medusa_sim.units import GIGA, US_PER_MS, US_PER_S
 
@@ -228,7 +228,7 @@ def compare(
 def default_drafters(model: Model, scenario: dict[str, Any]) -> tuple[str, ...]:
     """Plain decoding and every drafter whose acceptance was measured on this model, else EAGLE-3 or MTP."""
     from medusa_sim.acceptance.profile import acceptance_names
-    from medusa_sim.step.drafter.registry import DRAFTERS
+    from medusa_sim.step.drafter import DRAFTERS
 
     known = acceptance_names(scenario.get("data_dir"))
     own = [

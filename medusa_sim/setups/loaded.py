@@ -15,8 +15,8 @@ from typing import Any
 
 from medusa_sim.load.question import load_test
 from medusa_sim.load.simulate import LoadPoint
-from medusa_sim.plan.cost import usd_per_million_tokens
 from medusa_sim.plan.defaults import LOAD_SHARE
+from medusa_sim.plan.quantities import usd_per_million_tokens
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import LOWER_IS_BETTER
 from medusa_sim.setups.setup import PLAIN

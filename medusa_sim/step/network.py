@@ -4,7 +4,14 @@
 `scope="model"` is what an engine runs: every layer with norms, rope, output projection, residuals
 and activation, then the LM head and the choice of the next token.
 
-The model is what one GPU holds of it (`specs.variants.on_one_gpu`).
+The model is what one GPU holds of it (`specs.variants.on_one_gpu`). GPUs of one model send each other in a
+step (docs/method-engines.md, Z1 to Z4)
+
+(Z1)  all-reduce        1 a mixer or MLP and 1 of the embedding, m h elements   tensor parallelism
+(Z2)  all-gather        the logits, once                                        vocabulary in parts
+(Z3)  gather, scatter   1 + 1 a layer, m h elements                             data-parallel attention
+(Z4)  dispatch, combine 1 + 1 a layer with experts, the own rows                beside expert parallelism
+
 """
 
 from __future__ import annotations
@@ -14,17 +21,27 @@ from dataclasses import replace
 
 import numpy as np
 
+from medusa_sim.operators.experts import Collective, CollectiveKind, Dispatch, DispatchKind, Experts
 from medusa_sim.operators.operator import Elementwise, Size
 from medusa_sim.operators.stream import AFTER, BEFORE, HyperConnection
 from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.exchange import exchange_launches
-from medusa_sim.step.feed_forward import feed_forward_launches
 from medusa_sim.step.mixers import mixer_launches
-from medusa_sim.step.workload import Launch, Scope, Workload, elementwise_launch, head_launch
+from medusa_sim.step.workload import (
+    Launch,
+    Scope,
+    Workload,
+    elementwise_launch,
+    head_launch,
+    linear_launch,
+    union,
+    union_band,
+)
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 def block_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
@@ -150,3 +167,133 @@ def acceptance_launches(model: Model, workload: Workload, depth: int) -> tuple[L
             for row, count in rows.items()
         ),
     )
+
+
+def exchange_launches(model: Model, workload: Workload, own: Workload, logit_rows: Size) -> list[Launch]:
+    """Collectives of one step (Z1) to (Z4); none on one GPU. own: the sequences of this GPU's attention."""
+    parallel = model.parallel
+    if parallel.tp == 1:
+        return []
+    launches = logit_exchange(model, logit_rows)
+    if not parallel.dp_attention:
+        summed = model.block_count + 1
+        return [_collective(model, "all_reduce", workload.rows, model.hidden, summed), *launches]
+    mixtures = model.blocks(MoE)
+    shared_by_all = sum(count for count, _ in model.blocks(Mlp))
+    if parallel.exchanges_experts:
+        kinds: tuple[DispatchKind, ...] = ("dispatch", "combine")
+        launches += [
+            _dispatch(model, kind, own.rows, count, experts) for count, experts in mixtures for kind in kinds
+        ]
+    else:
+        shared_by_all += sum(count for count, _ in mixtures)
+    if shared_by_all:
+        launches += [
+            _collective(model, "all_gather", workload.rows, model.hidden, shared_by_all),
+            _collective(model, "reduce_scatter", workload.rows, model.hidden, shared_by_all),
+        ]
+    return launches
+
+
+def logit_exchange(model: Model, rows: Size) -> list[Launch]:
+    """Every GPU receives the logits of all (P2)."""
+    if model.parallel.tp == 1:
+        return []
+    return [_collective(model, "all_gather", rows, model.whole_vocab, 1, "logit_gather")]
+
+
+def _collective(
+    model: Model, kind: CollectiveKind, rows: Size, width: int, count: int, name: str | None = None
+) -> Launch:
+    element = BYTES_PER_ELEMENT[model.activation_dtype]
+    operator = Collective(
+        name=name or kind,
+        kind=kind,
+        dtype=model.activation_dtype,
+        message_bytes=np.asarray(rows, dtype=np.float64) * (width * element),
+        ranks=model.parallel.tp,
+    )
+    return Launch(operator=operator, part="exchange", count=count)
+
+
+def _dispatch(model: Model, kind: DispatchKind, rows: Size, count: int, experts: MoE) -> Launch:
+    operator = Dispatch(
+        name=kind,
+        kind=kind,
+        # tokens travel in the dtype of the experts' arithmetic, results in that of the activations
+        dtype=model.in_form(experts.form).dtype if kind == "dispatch" else model.activation_dtype,
+        tokens=rows,
+        hidden=model.hidden,
+        topk=experts.topk,
+        experts=experts.experts,
+        ranks=model.parallel.ep,
+    )
+    return Launch(operator=operator, part="exchange", count=count)
+
+
+def feed_forward_launches(model: Model, workload: Workload, runtime: Runtime) -> list[Launch]:
+    """The linear layers of all MLPs, the experts of the layers that have any, and what lies between.
+
+    workload: the sequences of all GPUs, of which one has fewer under data-parallel attention alone.
+    """
+    m, own = workload.rows, workload.on_one_gpu(model.parallel).rows
+    launches = []
+    for count, mlp in model.blocks(Mlp):
+        launches += _mlp(model, mlp, runtime, m, count)
+    for count, experts in model.blocks(MoE):
+        launches += _experts(model, experts, count, workload, runtime)
+        if experts.shared:
+            # sent to the GPUs of its experts, a token passes the shared ones where it is
+            rows = own if model.parallel.exchanges_experts else m
+            launches += [
+                replace(launch, operator=replace(launch.operator, name=f"shared_{launch.operator.name}"))
+                for launch in _mlp(model, experts.shared_mlp, runtime, rows, count)
+            ]
+    return sorted(launches, key=lambda launch: isinstance(launch.operator, Elementwise))
+
+
+def _mlp(model: Model, mlp: Mlp, runtime: Runtime, m: Size, count: int) -> list[Launch]:
+    """Up (and gate), the activation, down."""
+    wide, hidden = model.in_form(mlp.form), model.hidden
+    up = [linear_launch(wide, "up_proj", "mlp", m, mlp.width, hidden, count)]
+    if mlp.gated and runtime.fused_gate_up:
+        up = [linear_launch(wide, "gate_up_proj", "mlp", m, 2 * mlp.width, hidden, count)]
+    elif mlp.gated:
+        up.append(linear_launch(wide, "gate_proj", "mlp", m, mlp.width, hidden, count))
+    return [
+        *up,
+        linear_launch(wide, "down_proj", "mlp", m, hidden, mlp.width, count),
+        elementwise_launch(model, "activation", "activation", "mlp", m, mlp.width, count),
+    ]
+
+
+def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime: Runtime) -> list[Launch]:
+    """Router and routed experts of layers that have them; the latter hold their activation."""
+    own = workload.on_one_gpu(model.parallel).rows
+    share = experts.held / experts.experts
+    woken = (experts.experts, experts.topk, workload.batch, workload.query_tokens, workload.overlap)
+    few, many = union_band(*woken)
+    stored = model.in_form(experts.form)
+    kernel = Experts(
+        name="experts",
+        dtype=stored.dtype,
+        weight_dtype=stored.weight_dtype,
+        tokens=workload.rows,
+        hidden=model.hidden,
+        inter=experts.inter,
+        experts=experts.experts,
+        topk=experts.topk,
+        local_experts=experts.held,
+        hit=share * union(*woken),
+        rows=np.asarray(workload.rows) * experts.topk * share,
+        gated=experts.gated,
+    )
+    return [
+        head_launch(model, "router", "experts", own, experts.experts, model.hidden, count),
+        Launch(
+            operator=kernel,
+            part="experts",
+            count=count,
+            ends=(replace(kernel, hit=share * few), replace(kernel, hit=share * many)),
+        ),
+    ]

@@ -12,10 +12,9 @@ from medusa_sim.operators.operator import operational_intensity
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.grid import Grid
 from medusa_sim.step.kernels import launch_time, priced
 from medusa_sim.step.network import block_launches
-from medusa_sim.step.workload import Phase, Workload, decode, prefill, verify
+from medusa_sim.step.workload import Grid, Phase, Workload, decode, prefill, verify
 from medusa_sim.units import US_PER_S
 
 if TYPE_CHECKING:

@@ -28,8 +28,7 @@ from medusa_sim.step.drafter.base import Drafter, PassWork
 from medusa_sim.step.engine import padded_tokens
 from medusa_sim.step.kernels import WAITS, Kernels, priced, timed
 from medusa_sim.step.network import acceptance_launches, step_launches
-from medusa_sim.step.union import CHAIN, Overlap
-from medusa_sim.step.workload import Launch, Part, Scope, Workload, decode, prefill, verify
+from medusa_sim.step.workload import CHAIN, Launch, Overlap, Part, Scope, Workload, decode, prefill, verify
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 

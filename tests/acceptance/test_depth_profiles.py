@@ -11,7 +11,7 @@ import pytest
 from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.errors import CoverageError
 from medusa_sim.plan.acceptance import acceptance_of
-from medusa_sim.step.drafter.registry import DRAFTERS, drafter_kind
+from medusa_sim.step.drafter import DRAFTERS, drafter_kind
 
 sys.path.append(str(Path(__file__).resolve().parents[2] / "benchmarks"))
 from depth_profiles import constant, falling_rates, trained_depth

@@ -15,7 +15,7 @@ from medusa_sim.export import ENGINES
 from medusa_sim.load.arguments import LOAD
 from medusa_sim.plan.arguments import ARGUMENTS, Argument
 from medusa_sim.plan.question import QUESTION
-from medusa_sim.step.drafter.registry import drafter_names
+from medusa_sim.step.drafter import drafter_names
 
 
 def _commands() -> dict[str, click.Command]:

@@ -19,7 +19,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.models import load_model
-from medusa_sim.step.drafter.registry import drafter_kind
+from medusa_sim.step.drafter import drafter_kind
 
 BASE = Scenario(
     gpu="h100-sxm",

@@ -17,7 +17,7 @@ from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
 from medusa_sim.export.names import METHODS
 from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.step.drafter.registry import DRAFTERS
+from medusa_sim.step.drafter import DRAFTERS
 
 
 @pytest.fixture(scope="module")

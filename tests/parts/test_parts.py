@@ -27,7 +27,7 @@ from medusa_sim.parts.folder import MANIFEST, PartFolder, Shard, run_here
 from medusa_sim.parts.sweep_parts import SweepParts
 from medusa_sim.parts.work import Description
 from medusa_sim.plan.sweep import Slices, sweep
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 HARDWARE = Path(__file__).resolve().parents[2] / "hardware"
 FAST = {"runtime": "cuda-graph", "latency": "roofline"}

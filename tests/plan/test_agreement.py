@@ -32,8 +32,8 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import runtime_names
-from medusa_sim.step.drafter.registry import drafter_kind, drafter_names
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.drafter import drafter_kind, drafter_names
+from medusa_sim.step.workload import Grid
 
 EXACT = 1e-9
 BATCHES, LENGTHS, COUNTS = [3, 4, 5], [128, 3000], [1, 2, 3, 4, 6, 9, 16, 24]

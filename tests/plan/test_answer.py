@@ -14,7 +14,7 @@ from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 
 @given(st.lists(st.floats(0.9, 1.4), min_size=1, max_size=40))

@@ -16,7 +16,7 @@ from medusa_sim.plan.surface import price
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.cost_text import shortfall_text
 from medusa_sim.report.recommend_warnings import warnings
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 EAGLE = {"drafter": "eagle", "acceptance": 0.7}
 

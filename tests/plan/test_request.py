@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.request import request_latency
+from medusa_sim.plan.recommendation import request_latency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import decode_step, prefill_step

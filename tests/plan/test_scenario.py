@@ -23,9 +23,9 @@ from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.step.drafter.registry import DRAFTERS, drafter_names
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.drafter import DRAFTERS, drafter_names
 from medusa_sim.step.step import decode_step, verification_step
+from medusa_sim.step.workload import Grid
 
 
 def test_defaults_are_those_of_the_command_line() -> None:

@@ -20,7 +20,7 @@ from medusa_sim.report.recommend_json import recommendation_values
 from medusa_sim.report.recommend_reason import reason
 from medusa_sim.report.sweep_text import best_table, headline
 from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 
 COMMON = {"gpu": "h100-sxm", "model": "llama-3.1-8b"}
 CHAIN = {**COMMON, "drafter": "eagle", "acceptance": 0.7}

@@ -24,7 +24,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
-from medusa_sim.step.drafter.registry import drafter_kind, drafter_names
+from medusa_sim.step.drafter import drafter_kind, drafter_names
 
 LAST, LENGTH = 48, 256
 RATES = (0.15, 0.35, 0.6)

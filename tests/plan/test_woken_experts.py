@@ -11,7 +11,7 @@ from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.woken_experts import DEAR, waking
 from medusa_sim.report.recommend_reason import reason
-from medusa_sim.step.union import union
+from medusa_sim.step.workload import union
 
 MOE = Scenario(
     gpu="h100-sxm", model="qwen3-30b-a3b", drafter="eagle3", acceptance=[0.7, 0.5], latency="roofline"

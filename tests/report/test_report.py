@@ -26,7 +26,7 @@ from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts, wri
 from medusa_sim.report.numbers import duration, significant, times, with_prefix
 from medusa_sim.report.sweep_views import length_view
 from medusa_sim.report.text import TextTable, markdown, on_terminal, plain
-from medusa_sim.step.grid import Grid
+from medusa_sim.step.workload import Grid
 from medusa_sim.writing import atomic, check_folder, check_writable
 
 TABLE = pa.table(

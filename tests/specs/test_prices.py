@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from medusa_sim import data
 from medusa_sim.cli import cli
 from medusa_sim.errors import SpecError, UsageError
-from medusa_sim.plan.cost import usd_per_million_tokens
+from medusa_sim.plan.quantities import usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.costs import STALE_DAYS, Price, given_price, price_of, prices
 from medusa_sim.specs.gpu import gpu_names

@@ -17,7 +17,7 @@ from medusa_sim.specs import runtime as runtime_module
 from medusa_sim.specs.engine import UNITS
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_aliases, runtime_names
-from medusa_sim.step.drafter.registry import drafter_names
+from medusa_sim.step.drafter import drafter_names
 
 TIMES = ("launch_us", "host_us_per_launch", "host_us_per_step")
 

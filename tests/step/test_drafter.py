@@ -16,20 +16,16 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.drafter.base import Parts
-from medusa_sim.step.drafter.dflash import DFlash
+from medusa_sim.step.drafter import DRAFTERS
+from medusa_sim.step.drafter.base import FreeDrafter, Parts, Suffix
+from medusa_sim.step.drafter.dflash import DFlash, DSpark
 from medusa_sim.step.drafter.draft_model import DraftModel
-from medusa_sim.step.drafter.dspark import DSpark
-from medusa_sim.step.drafter.layer import Eagle, Eagle3
+from medusa_sim.step.drafter.layer import Eagle, Eagle3, Mtp
 from medusa_sim.step.drafter.medusa import Medusa
-from medusa_sim.step.drafter.mtp import Mtp
-from medusa_sim.step.drafter.ngram import FreeDrafter, Suffix
 from medusa_sim.step.drafter.parallel import Pard, PEagle
-from medusa_sim.step.drafter.registry import DRAFTERS
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, prefill_step, work_time
-from medusa_sim.step.union import union
-from medusa_sim.step.workload import prefill, verify
+from medusa_sim.step.workload import prefill, union, verify
 
 MODEL = load_model("vicuna-7b")
 LLAMA = load_model("llama-3.1-8b")

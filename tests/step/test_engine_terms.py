@@ -19,10 +19,9 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import overhead_halves
-from medusa_sim.step.drafter.base import Drafter
+from medusa_sim.step.drafter.base import Drafter, FreeDrafter
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
-from medusa_sim.step.drafter.ngram import FreeDrafter
 from medusa_sim.step.engine import drafting_us, host_us, is_captured, padded_tokens, pass_us
 from medusa_sim.step.step import Setting, decode_step, drafting_steps, verification_step, verify_step
 

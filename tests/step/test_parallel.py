@@ -22,12 +22,11 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu
-from medusa_sim.step.drafter.mtp import Mtp
+from medusa_sim.step.drafter.layer import Mtp
 from medusa_sim.step.memory import fewest_gpus, step_memory_bytes
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import decode_step, drafting_steps, verification_step
-from medusa_sim.step.union import CHAIN, INDEPENDENT, union
-from medusa_sim.step.workload import Launch, decode, prefill, verify
+from medusa_sim.step.workload import CHAIN, INDEPENDENT, Launch, decode, prefill, union, verify
 
 ENGINE = load_runtime("vllm")
 

@@ -13,7 +13,7 @@ from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter.ngram import FreeDrafter
+from medusa_sim.step.drafter.base import FreeDrafter
 from medusa_sim.step.server import (
     Served,
     Traffic,

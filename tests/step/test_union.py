@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import UsageError
-from medusa_sim.step.union import (
+from medusa_sim.step.workload import (
     CHAIN,
     DISJOINT,
     INDEPENDENT,

@@ -1,7 +1,9 @@
 """What every drafter says of itself: its names, what it needs, and what it costs beside a verification step.
 
-Every drafting method is one class of this kind, registered by its name (`registry.py`). Acceptance is
+Every drafting method is one class of this kind, registered by its name (`step.drafter`). Acceptance is
 another matter (`medusa_sim.acceptance`); the two do not know each other.
+
+`FreeDrafter` and `Suffix` cost the GPU nothing: drafts are looked up in the text, or there are none.
 """
 
 from __future__ import annotations
@@ -170,3 +172,56 @@ def level_passes(
 def as_drafting(launches: tuple[Launch, ...]) -> tuple[Launch, ...]:
     """The same launches as part of the drafting."""
     return tuple(replace(launch, part="drafter") for launch in launches)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FreeDrafter(Drafter):
+    """Drafts that cost nothing on the GPU: n-gram look-up in the prompt, or a bare verification step."""
+
+    name: ClassVar[str] = "ngram"
+    title: ClassVar[str] = "n-gram drafts"
+    needs: ClassVar[Knowledge] = "ranks"
+    pays_per_draft: ClassVar[bool] = False
+    looks_up: ClassVar[bool] = True
+    profiles: ClassVar[tuple[str, ...]] = ("ngram-",)
+    lender: ClassVar[str] = "typical-ngram"
+
+    @classmethod
+    def of(cls, parts: Parts, depth: int, width: int = 1) -> FreeDrafter:
+        """Nothing depends on the depth."""
+        del parts, depth, width
+        return cls()
+
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """Nothing."""
+        del model, workload, runtime
+        return ()
+
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """Nothing."""
+        del model, workload, runtime
+        return ()
+
+    def weight_bytes(self, model: Model) -> float:
+        """Nothing."""
+        del model
+        return 0.0
+
+    def kv_bytes_per_token(self, model: Model) -> float:
+        """Nothing."""
+        del model
+        return 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suffix(FreeDrafter):
+    """Suffix decoding (arXiv 2411.04975): a tree of suffixes of prompt and earlier outputs, on the host.
+
+    Drafts are as long as the match promises, so their number varies by request: a count of candidates is the
+    mean of the steps that find any, and their share is the match rate.
+    """
+
+    name: ClassVar[str] = "suffix"
+    title: ClassVar[str] = "suffix drafts"
+    profiles: ClassVar[tuple[str, ...]] = ("suffix-",)
+    lender: ClassVar[str] = "typical-suffix"

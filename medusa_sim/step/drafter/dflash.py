@@ -1,4 +1,7 @@
-"""DFlash: a block of drafts out of one pass that attends to features of the target."""
+"""DFlash: a block of drafts out of one pass that attends to features of the target.
+
+DSpark is DFlash with a small head that runs draft by draft.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +15,8 @@ from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.drafter.layer import LayerDrafter
-from medusa_sim.step.workload import Launch, Workload, head_launch
+from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,3 +78,53 @@ class DFlash(LayerDrafter):
     def kv_slots(self) -> int:
         """The masks of the block."""
         return self.depth
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DSpark(DFlash):
+    """DSpark (arXiv 2607.05147): the pass of DFlash, then a Markov head for each draft, and a confidence.
+
+    The Markov head adds a bias of low rank to the logits of a position, from the token drafted before it
+    (docs.vllm.ai/projects/speculators, algorithms/dspark): a row of an embedding of `rank` columns times a
+    rank x vocabulary matrix. The block starts at the last accepted token, which proposes the first draft.
+    A linear layer gives each draft a confidence, by which an engine may verify fewer of them: a budget of
+    B <= N K drafts over N requests. Priced is the same number for each request, the least that it gives.
+    """
+
+    rank: int = 256
+
+    name: ClassVar[str] = "dspark"
+    title: ClassVar[str] = "DSpark layers"
+    profiles: ClassVar[tuple[str, ...]] = ("dspark-",)
+    lender: ClassVar[str] = "dspark-deepseek-v4-pro"
+
+    def block_tokens(self) -> int:
+        """Rows of the block: one for each draft."""
+        return self.depth
+
+    def _logits(self, model: Model, rows: Size) -> tuple[Launch, ...]:
+        """The LM head; tokens are chosen draft by draft, with the bias of the token before."""
+        return DFlash._logits(self, model, rows)[:-1]
+
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """The parallel pass, then `depth` times the Markov head and the choice of a token."""
+        layer = self._network(model)
+        batch, vocab, times = workload.batch, layer.vocab, self.depth
+        heads = (
+            elementwise_launch(layer, "markov_embedding", "embedding", "drafter", batch, self.rank, times),
+            head_launch(layer, "markov_head", "drafter", batch, vocab, self.rank, times),
+            elementwise_launch(layer, "markov_bias", "residual", "drafter", batch, vocab, times),
+            elementwise_launch(layer, "next_token", "next_token", "drafter", batch, layer.whole_vocab, times),
+            head_launch(layer, "draft_confidence", "drafter", batch, 1, layer.hidden + self.rank, times),
+        )
+        steps = PassWork(launches=heads, runtime=runtime, workload=workload, of="continued")
+        return (*DFlash.work(self, model, workload, runtime), steps)
+
+    def weight_bytes(self, model: Model) -> float:
+        """As DFlash, with both sides of the Markov head and the confidence's row."""
+        own = self.rank * (model.whole_vocab + self._network(model).vocab) + model.hidden + self.rank
+        return DFlash.weight_bytes(self, model) + BYTES_PER_ELEMENT[model.activation_dtype] * own
+
+    def kv_slots(self) -> int:
+        """The masks of the block, which starts at an accepted token."""
+        return self.depth - 1
