@@ -18,7 +18,7 @@ from urllib.parse import urlencode
 import inputs
 import streamlit as st
 
-from medusa_sim.cli.progress import QUIET_S, time_left
+from medusa_sim.cli.output import QUIET_S, time_left
 from medusa_sim.errors import MedusaSimError
 
 if TYPE_CHECKING:

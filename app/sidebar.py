@@ -21,7 +21,7 @@ from medusa_sim.plan.defaults import (
     DEFAULT_SEQ_LEN,
 )
 from medusa_sim.plan.kernels_alone import LIMIT
-from medusa_sim.report.numbers import with_prefix
+from medusa_sim.report.text import with_prefix
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_names

@@ -27,8 +27,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree_file import parsed_tree
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.training import corpus
-from medusa_sim.report.numbers import percent
-from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.report.text import TextTable, markdown, percent
 from medusa_sim.reproduce.recursive import own_pair_table, pair_comparison, published_table
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -19,8 +19,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.table import read_rows
-from medusa_sim.report.numbers import percent
-from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.report.text import TextTable, markdown, percent
 from medusa_sim.reproduce import scores as paper_scores
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.runtime import load_runtime

@@ -92,8 +92,6 @@ HOUSE = (
             "policies",
             "record",
             "draws",
-            "decoding",
-            "prompts",
             "scheduler",
             "energy",
             "metrics",

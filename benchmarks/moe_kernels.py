@@ -30,8 +30,7 @@ from medusa_sim.latency.base import residual_band
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
 from medusa_sim.operators.experts import Experts
 from medusa_sim.operators.table import check_rows, operators_of
-from medusa_sim.report.numbers import NOTHING, percent
-from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.report.text import NOTHING, TextTable, markdown, percent
 from medusa_sim.specs.fitted import ExpertKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 

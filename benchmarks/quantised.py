@@ -28,8 +28,7 @@ from medusa_sim.latency.base import RooflineLatency
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.operators.table import operators_of, read_rows
-from medusa_sim.report.numbers import percent
-from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.report.text import TextTable, markdown, percent
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 HEADERS = (

@@ -31,8 +31,7 @@ from medusa_sim.latency.collective import collective_time
 from medusa_sim.operators.experts import Collective, Dispatch
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.table import check_rows, operators_of
-from medusa_sim.report.numbers import percent
-from medusa_sim.report.text import TextTable, markdown
+from medusa_sim.report.text import TextTable, markdown, percent
 from medusa_sim.specs.fitted import CollectiveKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 

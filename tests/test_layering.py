@@ -32,6 +32,8 @@ HEAVY = {
 }
 TORCH = {"torch", "transformers", "safetensors", "peft", "tokenizers"}
 TORCH_LAYERS = {"decoder", "measure"}
+MOST_LOADED = 91
+"""Modules of the project that the default sweep loads; each costs a millisecond or more of its start."""
 
 
 def modules() -> list[Path]:
@@ -137,18 +139,23 @@ def test_torch_stays_in_the_decoder(path: Path) -> None:
     assert not {name.split(".")[0] for name in imported(path)} & TORCH
 
 
-def loaded_after(*args: str) -> set[str]:
-    """Top-level modules that a command leaves in sys.modules."""
+def modules_after(*args: str) -> set[str]:
+    """What a command leaves in sys.modules."""
     code = (
         "import sys\n"
         "from medusa_sim.cli import cli\n"
         f"try:\n    cli.main({list(args)!r})\n"
         "except SystemExit as end:\n    assert not end.code, end.code\n"
-        "print('LOADED', *sorted({name.split('.')[0] for name in sys.modules}))\n"
+        "print('LOADED', *sorted(sys.modules))\n"
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     return set(result.stdout.rpartition("LOADED")[2].split())
+
+
+def loaded_after(*args: str) -> set[str]:
+    """First parts of the names of the modules that a command leaves in sys.modules."""
+    return {name.split(".")[0] for name in modules_after(*args)}
 
 
 def test_help_imports_next_to_nothing() -> None:
@@ -159,6 +166,13 @@ def test_help_imports_next_to_nothing() -> None:
 def test_a_sweep_leaves_the_heavy_libraries_out(latency: str) -> None:
     loaded = loaded_after("sweep", "--latency", latency)
     assert not loaded & (TORCH | {"streamlit", "pandas", "scipy", "matplotlib", "tomlkit"})
+
+
+def test_a_sweep_loads_few_of_the_project_s_own_modules() -> None:
+    loaded = {name for name in modules_after("sweep", "--batch", "1..64") if name.startswith("medusa_sim.")}
+    assert len(loaded) <= MOST_LOADED, sorted(loaded)
+    unused = {f"medusa_sim.{name}" for name in ("specs.hf_config", "load", "export", "setups", "step.sparse")}
+    assert not loaded & unused  # a named model reads no config; who sweeps asks for no load and no export
 
 
 def test_this_check_would_see_torch() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from charts.style import NEUTRAL, Spec, base, category, quantity
 from medusa_sim.report.figures.style import SHADES
-from medusa_sim.report.numbers import times
+from medusa_sim.report.text import times
 
 
 def tornado_chart(changes: Sequence[Mapping[str, Any]], speedup: float) -> Spec:

@@ -20,10 +20,10 @@ from medusa_sim.plan.at_batch import gains_by_batch, scheduled_counts, scheduled
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
-from medusa_sim.report.numbers import duration, significant, times, with_prefix
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.sweep_views import view_of
+from medusa_sim.report.text import duration, significant, times, with_prefix
 from views.server import judged
 from views.verdict import verdict_of
 

@@ -25,7 +25,7 @@ from medusa_sim.report.compare_text import (
     sentence,
     warning_lines,
 )
-from medusa_sim.report.numbers import significant
+from medusa_sim.report.text import significant
 from medusa_sim.setups.question import COLUMN
 from medusa_sim.setups.setup import ENGINES, GPUS, PLAIN
 from medusa_sim.specs.runtime import load_runtime

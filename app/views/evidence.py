@@ -19,9 +19,8 @@ from chosen import SetUp, from_here
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.measure.cells import STEPS
 from medusa_sim.report.charts.reproduced import published_chart
-from medusa_sim.report.decoder_tables import choice_table, comparison_table, comparisons_table
-from medusa_sim.report.numbers import percent
-from medusa_sim.report.score_tables import score_table
+from medusa_sim.report.score_tables import choice_table, comparison_table, comparisons_table, score_table
+from medusa_sim.report.text import percent
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import load_runtime

@@ -18,7 +18,7 @@ from medusa_sim.plan.arguments import words_of
 from medusa_sim.report import load_text
 from medusa_sim.report.charts.load import METRICS, OVER_TIME, rate_chart, time_chart
 from medusa_sim.report.load_rows import load_arrow, timeline_arrow
-from medusa_sim.report.numbers import significant
+from medusa_sim.report.text import significant
 from medusa_sim.units import KILO
 
 _FIXED = "fixed"

@@ -15,8 +15,8 @@ from chosen import SetUp
 from medusa_sim import data
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import SpecError
-from medusa_sim.report.numbers import significant, with_prefix
 from medusa_sim.report.spec_tables import spec_rows
+from medusa_sim.report.text import significant, with_prefix
 
 _PREFIXED = {"bytes": "B", "bytes/s": "B/s", "FLOP/s": "FLOP/s"}
 _PHONE = ("number", "value", "source")

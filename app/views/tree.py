@@ -21,7 +21,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import ScheduleRow
 from medusa_sim.plan.tree_speedup import TreeAnswer, accuracies_of
-from medusa_sim.report.numbers import times
+from medusa_sim.report.text import times
 
 _KINDS = ("as recommended", "best of a size", "widths per head", "my paths", "a file")
 _BATCH_MAX = 64

@@ -9,8 +9,8 @@ import show
 import streamlit as st
 from chosen import SetUp
 
-from medusa_sim.report.numbers import percent, times, with_prefix
 from medusa_sim.report.recommend_reason import counted
+from medusa_sim.report.text import percent, times, with_prefix
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation, RequestLatency

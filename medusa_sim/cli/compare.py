@@ -140,7 +140,7 @@ def compare(
     """
     from dataclasses import fields
 
-    from medusa_sim.cli.progress import progress
+    from medusa_sim.cli.output import progress
     from medusa_sim.report.compare_text import (
         Compared,
         compare_values,

@@ -119,7 +119,7 @@ def load(
     metric of every policy and rate, with confidence intervals over the seeds. --out writes these rows as
     parts of a data set, for lists of GPUs, models and drafters, by any number of processes.
     """
-    from medusa_sim.cli.progress import progress
+    from medusa_sim.cli.output import progress
     from medusa_sim.load.question import load_test, run_load
 
     parts.check(output)
@@ -132,7 +132,7 @@ def load(
                     f"{option} is about one scenario, and --out writes rows of many: leave one out"
                 )
         from medusa_sim.parts.load_parts import LoadParts
-        from medusa_sim.report.cost_text import price_lines
+        from medusa_sim.report.caveats import price_lines
 
         told = (line for item in several for line in item.warnings)
         for line in dict.fromkeys((*told, *price_lines(several))):

@@ -18,7 +18,7 @@ from medusa_sim.cli.measure_decoder import (
 )
 from medusa_sim.cli.modes import Mode, Moded
 from medusa_sim.cli.options import PositiveFloat, Sectioned, require_decoder_extra
-from medusa_sim.cli.progress import progress
+from medusa_sim.cli.output import progress
 from medusa_sim.cli.values import MODELS, Threads
 from medusa_sim.errors import DataError, UsageError
 

@@ -2,6 +2,8 @@
 
 Rows may be parts of a data set (--out, --shard), computed by any number of processes (--workers,
 --scheduler).
+
+Progress goes to stderr, for people, once something takes more than a second.
 """
 
 from __future__ import annotations
@@ -10,7 +12,9 @@ import functools
 import shlex
 import shutil
 import sys
+import time
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
@@ -276,7 +280,6 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
 
     unit: what the work counts as computed.
     """
-    from medusa_sim.cli.progress import progress
     from medusa_sim.parts.folder import PartFolder, Shard, run_here
 
     assert place.folder is not None  # noqa: S101  # callers ask for parts
@@ -299,3 +302,72 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
             done = run_on_cluster(work, folder, told, workers=place.workers, scheduler=place.scheduler)
     were = f", {done.there} were there" if done.there else ""
     click.echo(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.folder}{were}", err=True)
+
+
+Advance = Callable[[int, int, float | None], None]
+"""Told (done, total, seconds left); None where the time left follows from the pace so far."""
+QUIET_S = 1.0
+_LINE_EVERY_S = 30.0
+
+
+@contextmanager
+def progress(unit: str) -> Iterator[Advance]:
+    """A bar with the time left; silent below 1 s, a line every half minute away from a terminal."""
+    if not sys.stderr.isatty():
+        yield _line_by_line(unit)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    columns = (
+        BarColumn(),
+        TextColumn("{task.completed:,.0f} of {task.total:,.0f} " + unit),
+        TextColumn("{task.fields[left]}"),
+    )
+    bar = Progress(*columns, console=Console(stderr=True))
+    task = bar.add_task(unit, total=0, left="")
+    start = time.monotonic()
+
+    def advance(done: int, total: int, left_s: float | None) -> None:
+        elapsed = time.monotonic() - start
+        if elapsed > QUIET_S:
+            bar.start()
+        bar.update(task, completed=done, total=total, left=time_left(done, total, elapsed, left_s))
+
+    try:
+        yield advance
+    finally:
+        bar.stop()
+
+
+def count_rows(tables: Iterable[pa.Table], total: int, unit: str) -> Iterator[pa.Table]:
+    """Pass tables through and show how many of `total` rows have gone by."""
+    with progress(unit) as advance:
+        done = 0
+        for table in tables:
+            yield table
+            done += table.num_rows
+            advance(done, total, None)
+
+
+def _line_by_line(unit: str) -> Advance:
+    start = told = time.monotonic()
+
+    def advance(done: int, total: int, left_s: float | None) -> None:
+        nonlocal told
+        now = time.monotonic()
+        if now - told >= _LINE_EVERY_S:
+            told = now
+            click.echo(
+                f"{done:,} of {total:,} {unit}, {time_left(done, total, now - start, left_s)}", err=True
+            )
+
+    return advance
+
+
+def time_left(done: int, total: int, elapsed_s: float, left_s: float | None = None) -> str:
+    """`0:04 left`, at the pace so far where it is not known."""
+    if left_s is None:
+        left_s = elapsed_s * (total - done) / max(done, 1)
+    whole = round(left_s)
+    return f"{whole // 60}:{whole % 60:02d} left"

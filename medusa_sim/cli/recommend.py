@@ -145,7 +145,7 @@ def question_of(names: dict[str, Any]) -> Question:
 
 
 def _show(output: Output, answer: Recommendation) -> None:
-    from medusa_sim.report.cost_text import price_lines
+    from medusa_sim.report.caveats import price_lines
     from medusa_sim.report.recommend_json import SCHEMA, recommendation_values, schedule_arrow
 
     if output.form == "json":
@@ -167,7 +167,7 @@ def _show(output: Output, answer: Recommendation) -> None:
 
 def page(output: Output, answer: Recommendation) -> str:
     """The answer for people: the decision, the schedule, what follows from it, what it rests on."""
-    from medusa_sim.report.cost_text import shortfall_text
+    from medusa_sim.report.caveats import shortfall_text
     from medusa_sim.report.recommend_reason import reason
     from medusa_sim.report.recommend_text import findings, headline, schedule_table
     from medusa_sim.report.recommend_warnings import warnings

@@ -18,13 +18,11 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.load.decoding import Decoding
-from medusa_sim.load.draws import Draws, kinds_of, rates_by_kind
+from medusa_sim.load.draws import Decoding, Draws, kinds_of, rates_by_kind
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import Fixed, Policy, State, chosen
-from medusa_sim.load.prompts import Prompt, Prompts
 from medusa_sim.load.record import Record, Recorder
-from medusa_sim.load.requests import Requests
+from medusa_sim.load.requests import Prompt, Prompts, Requests
 from medusa_sim.load.step_table import StepTable
 
 _MOST_STEPS = 128

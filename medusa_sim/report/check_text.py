@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.plan.check import CheckedPart, EngineCheck
-from medusa_sim.report.numbers import duration, significant
+from medusa_sim.report.text import duration, significant
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -27,9 +27,8 @@ from medusa_sim.report.document import (
     write_pages,
 )
 from medusa_sim.report.figures.compare import compare_figure
-from medusa_sim.report.numbers import significant
 from medusa_sim.report.sweep_report import source_tables
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.text import TextTable, significant
 from medusa_sim.setups.comparison import Comparison
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
-from medusa_sim.report.cost_text import price_lines
-from medusa_sim.report.numbers import NOTHING, significant
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.caveats import price_lines
+from medusa_sim.report.text import NOTHING, TextTable, significant
 from medusa_sim.setups.comparison import SET_UP, Comparison
 from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.setup import PLAIN

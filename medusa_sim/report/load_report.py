@@ -29,9 +29,8 @@ from medusa_sim.report.load_text import (
     sentence,
     warnings,
 )
-from medusa_sim.report.numbers import significant
 from medusa_sim.report.sweep_report import source_tables
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.text import TextTable, significant
 
 _TRUST = (
     "Steps are those of `sweep` and `recommend` for the same scenario, with their errors "

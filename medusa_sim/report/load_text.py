@@ -10,10 +10,9 @@ from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
-from medusa_sim.report.numbers import NOTHING, percent, significant, times
 from medusa_sim.report.recommend_reason import crossing_text
 from medusa_sim.report.sweep_text import headline as scenario_line
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.text import NOTHING, TextTable, percent, significant, times
 from medusa_sim.units import KILO
 
 _HEADERS = (

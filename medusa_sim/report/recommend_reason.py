@@ -10,7 +10,7 @@ from medusa_sim.plan.curve import NEAR_BEST
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import ScheduleRow
 from medusa_sim.plan.woken_experts import waking
-from medusa_sim.report.numbers import drafts_text, duration, percent, span, times
+from medusa_sim.report.text import drafts_text, duration, percent, span, times
 
 
 def reason(answer: Recommendation) -> str:

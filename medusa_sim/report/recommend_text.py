@@ -11,12 +11,19 @@ from medusa_sim.plan.curve import near_best
 from medusa_sim.plan.question import EVERY_BATCH_TO
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import ScheduleRow
-from medusa_sim.report.caveats import acceptance_basis
-from medusa_sim.report.cost_text import Costs, cost_sentences, memory_text
-from medusa_sim.report.numbers import NOTHING, duration, percent, significant, span, times, times_between
+from medusa_sim.report.caveats import Costs, acceptance_basis, cost_sentences, memory_text
 from medusa_sim.report.recommend_reason import counted
 from medusa_sim.report.sweep_text import acceptance_text, backend_text, drafter_text
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.text import (
+    NOTHING,
+    TextTable,
+    duration,
+    percent,
+    significant,
+    span,
+    times,
+    times_between,
+)
 from medusa_sim.units import US_PER_S
 
 _HEADERS = (

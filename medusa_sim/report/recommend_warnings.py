@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.report.cost_text import shortfall_text
-from medusa_sim.report.numbers import span, times
+from medusa_sim.report.caveats import shortfall_text
 from medusa_sim.report.recommend_reason import counted
 from medusa_sim.report.sweep_text import slower_format
+from medusa_sim.report.text import span, times
 
 
 def warnings(answer: Recommendation) -> list[str]:

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from medusa_sim.data import DataDir
-from medusa_sim.report.numbers import NOTHING, cell, significant, with_prefix
 from medusa_sim.report.spec_rows import SpecRow
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.text import NOTHING, TextTable, cell, significant, with_prefix
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 from medusa_sim.specs.kernels import KernelSet

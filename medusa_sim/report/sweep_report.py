@@ -25,10 +25,9 @@ from medusa_sim.report.document import (
     write_pages,
 )
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
-from medusa_sim.report.numbers import percent, times
 from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
 from medusa_sim.report.sweep_views import LengthView, evenly, length_view
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.text import TextTable, percent, times
 from medusa_sim.step.workload import Grid
 
 _MOST_LENGTHS = 3

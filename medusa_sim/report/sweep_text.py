@@ -16,10 +16,17 @@ from medusa_sim.plan.kernels_alone import InEngine
 from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
-from medusa_sim.report.caveats import acceptance_basis
-from medusa_sim.report.cost_text import Costs, cost_sentences, memory_text, shortfall_text
-from medusa_sim.report.numbers import NOTHING, drafts_text, duration, percent, significant, span, times
-from medusa_sim.report.text import TextTable
+from medusa_sim.report.caveats import Costs, acceptance_basis, cost_sentences, memory_text, shortfall_text
+from medusa_sim.report.text import (
+    NOTHING,
+    TextTable,
+    drafts_text,
+    duration,
+    percent,
+    significant,
+    span,
+    times,
+)
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.units import GIGA
 

@@ -11,7 +11,7 @@ from chosen import SetUp
 from pages_read import Opened, charts, commands, csv_rows, metrics, printed
 
 from medusa_sim.load.arguments import LoadArguments
-from medusa_sim.report.numbers import significant
+from medusa_sim.report.text import significant
 
 EAGLE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs": 64, "tpot": 12}
 

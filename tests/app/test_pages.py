@@ -37,8 +37,8 @@ from medusa_sim.plan.at_batch import best_row_at, gains_by_batch, scheduled_coun
 from medusa_sim.report.charts.reproduced import published_chart
 from medusa_sim.report.charts.roofline import roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
-from medusa_sim.report.numbers import significant
 from medusa_sim.report.sweep_views import view_of
+from medusa_sim.report.text import significant
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels

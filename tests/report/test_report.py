@@ -23,9 +23,17 @@ from medusa_sim.report.document import Folded, html_page
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.figures.style import PARTS
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts, write_parquet
-from medusa_sim.report.numbers import duration, significant, times, with_prefix
 from medusa_sim.report.sweep_views import length_view
-from medusa_sim.report.text import TextTable, markdown, on_terminal, plain
+from medusa_sim.report.text import (
+    TextTable,
+    duration,
+    markdown,
+    on_terminal,
+    plain,
+    significant,
+    times,
+    with_prefix,
+)
 from medusa_sim.step.workload import Grid
 from medusa_sim.writing import atomic, check_folder, check_writable
 

@@ -21,8 +21,8 @@ from medusa_sim.report.charts.chart import (
     line_of,
 )
 from medusa_sim.report.figures.style import BESIDE, PARTS
-from medusa_sim.report.numbers import significant
 from medusa_sim.report.sweep_views import LengthView, evenly
+from medusa_sim.report.text import significant
 from medusa_sim.step.step import StepTime
 from medusa_sim.units import US_PER_MS
 
