@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 import pandas as pd
 import pytest
+from made_up import made_up_fit
 
 from medusa_sim.calibrate.fit import Rows, choice_regret, mape, ratio_mape
 from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats
@@ -19,7 +20,6 @@ from medusa_sim.operators.columns import REQUIRED_COLUMNS
 from medusa_sim.operators.kinds import RANGES_OF_M
 from medusa_sim.operators.operator import Gemm, Size
 from medusa_sim.operators.table import check_rows
-from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
@@ -38,13 +38,7 @@ SMALL = GemmKernel(
     split_us=2.0,
     splits=(1, 2),
     tiles=(GemmTile(m=64, n=64), GemmTile(m=128, n=128, selection_penalty=1.25)),
-    fit=Fit(
-        source="made up for tests",
-        rows=2,
-        fit_error=0.05,
-        heldout_error=0.06,
-        residuals=(Residual(size_max=64.0, low=0.9, high=1.1),),
-    ),
+    fit=made_up_fit((64.0, 0.9, 1.1), rows=2, errors=(0.05, 0.06)),
 )
 FILE = """# a comment that stays
 name = "x"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 import numpy as np
 import pytest
+from made_up import made_up_fit
 
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.rows import fitted_kernels
@@ -13,7 +14,6 @@ from medusa_sim.errors import DataError
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.reproduce.published import operator_table
-from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
@@ -30,13 +30,7 @@ START = GemmKernel(
     splits=(1,),
     tiles=(GemmTile(m=64, n=64), GemmTile(m=128, n=128), GemmTile(m=128, n=256)),
     wave_rounding=0.6,
-    fit=Fit(
-        source="made up for tests",
-        rows=1,
-        fit_error=0.0,
-        heldout_error=0.0,
-        residuals=(Residual(size_max=4096.0, low=0.9, high=1.1),),
-    ),
+    fit=made_up_fit((4096.0, 0.9, 1.1)),
 )
 M = np.array([1, 16, 32, 64, 96, 128, 192, 256, 320, 384, 512, 768, 1024, 2048], dtype=float)
 

@@ -10,12 +10,12 @@ import pytest
 from chosen_tile import chosen_tile
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import made_up_fit
 
 from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import Bound, Source
 from medusa_sim.latency.gemm import gemm_candidates_us, gemm_choice, gemm_chosen_us, gemm_time
 from medusa_sim.operators.operator import Gemm
-from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import GemmKernel, GemmTile
 
@@ -37,13 +37,7 @@ KERNEL = GemmKernel(
     contention=0.2,
     throttle=0.2,
     throttle_us=500.0,
-    fit=Fit(
-        source="made up for tests",
-        rows=1,
-        fit_error=0.0,
-        heldout_error=0.0,
-        residuals=(Residual(size_max=64.0, low=0.9, high=1.2), Residual(size_max=512.0, low=0.95, high=1.1)),
-    ),
+    fit=made_up_fit((64.0, 0.9, 1.2), (512.0, 0.95, 1.1)),
 )
 FITTED = {
     name: load_gpu(name).kernels["torch"].gemm["fp16"]

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import latent, made_up_fit
 
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.latent import fit_latent
@@ -14,19 +15,12 @@ from medusa_sim.errors import DataError
 from medusa_sim.latency.attention import latent_time
 from medusa_sim.latency.base import Source, memory_time_us
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.operators.latent import LatentAttention, LatentKind
-from medusa_sim.operators.operator import Size
-from medusa_sim.specs.fitted import AttentionPath, Fit, LatentKernel, Projections, Residual
+from medusa_sim.operators.latent import LatentAttention
+from medusa_sim.specs.fitted import AttentionPath, LatentKernel, Projections
 from medusa_sim.specs.gpu import load_gpu
 
 GPU = load_gpu("h100-sxm")
-FIT = Fit(
-    source="made up",
-    rows=20,
-    fit_error=0.05,
-    heldout_error=0.06,
-    residuals=(Residual(size_max=4096.0, low=0.9, high=1.1),),
-)
+FIT = made_up_fit((4096.0, 0.9, 1.1), rows=20, errors=(0.05, 0.06))
 PATH = AttentionPath(
     ramp_us=7.0,
     tile_rows=64,
@@ -56,19 +50,6 @@ MODULE = LatentKernel(
     ),
     fit=FIT,
 )
-
-
-def latent(kind: LatentKind = "mla_decode", **sizes: Size) -> LatentAttention:
-    given: dict[str, Size] = {"batch": 1, "q_len": 1, "kv_len": 1024, "heads": 16, **sizes}
-    return LatentAttention(
-        name=kind,
-        kind=kind,
-        dtype="bf16",
-        batch=given["batch"],
-        q_len=given["q_len"],
-        kv_len=given["kv_len"],
-        heads=given["heads"],
-    )
 
 
 def time_us(operator: LatentAttention, kernel: LatentKernel = KERNEL, *, cold: bool = True) -> float:

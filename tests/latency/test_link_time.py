@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import made_up_fit
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.calibrate.collective import fit_collective, fit_dispatch
@@ -15,19 +16,13 @@ from medusa_sim.latency.collective import collective_time, dispatch_time
 from medusa_sim.operators.experts import Collective, Dispatch
 from medusa_sim.operators.operator import Size
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel, Fit, Residual
+from medusa_sim.specs.fitted import CollectiveKernel, CollectiveRegime, DispatchKernel
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.step.step import decode_step
 from medusa_sim.units import US_PER_S
 
 GPU = load_gpu("h100-sxm")
-FIT = Fit(
-    source="made up",
-    rows=20,
-    fit_error=0.05,
-    heldout_error=0.06,
-    residuals=(Residual(size_max=4096.0, low=0.9, high=1.1),),
-)
+FIT = made_up_fit((4096.0, 0.9, 1.1), rows=20, errors=(0.05, 0.06))
 ALL_REDUCE = CollectiveKernel(
     regimes=(
         CollectiveRegime(

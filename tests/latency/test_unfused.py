@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_up import made_up_fit
 
 from medusa_sim.calibrate.attention import fit_unfused
 from medusa_sim.calibrate.fit import Rows, residual_bands
@@ -17,7 +18,6 @@ from medusa_sim.latency.base import Bound, Source, roofline_time_us
 from medusa_sim.latency.gemm import filled_rows, unfused_attention_time
 from medusa_sim.operators.operator import Attention
 from medusa_sim.reproduce.published import operator_table
-from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.kernels import UnfusedKernel
 
@@ -31,13 +31,7 @@ KERNEL = UnfusedKernel(
     norm=2.0,
     row_tiles=(64, 128),
     repeated=False,
-    fit=Fit(
-        source="made up for tests",
-        rows=1,
-        fit_error=0.0,
-        heldout_error=0.0,
-        residuals=(Residual(size_max=64.0, low=0.9, high=1.2), Residual(size_max=512.0, low=0.95, high=1.1)),
-    ),
+    fit=made_up_fit((64.0, 0.9, 1.2), (512.0, 0.95, 1.1)),
 )
 SIZES = st.fixed_dictionaries(
     {

@@ -7,28 +7,15 @@ import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from made_up import latent
 
 from medusa_sim.errors import DataError
-from medusa_sim.operators.latent import LatentAttention, LatentKind
-from medusa_sim.operators.operator import Attention, Size
+from medusa_sim.operators.latent import LatentKind
+from medusa_sim.operators.operator import Attention
 from medusa_sim.operators.table import check_rows, operators_of
 from medusa_sim.specs.mixers import Grouped
 
 LATENT = 512 + 64
-
-
-def latent(kind: LatentKind = "mla_decode", **sizes: Size) -> LatentAttention:
-    """One sequence of 1,024 cached tokens and 16 heads unless said otherwise."""
-    given: dict[str, Size] = {"batch": 1, "q_len": 1, "kv_len": 1024, "heads": 16, **sizes}
-    return LatentAttention(
-        name=kind,
-        kind=kind,
-        dtype="bf16",
-        batch=given["batch"],
-        q_len=given["q_len"],
-        kv_len=given["kv_len"],
-        heads=given["heads"],
-    )
 
 
 @given(heads=st.integers(1, 128), queries=st.integers(1, 16), keys=st.integers(16, 10_000))

@@ -1,0 +1,34 @@
+"""Fits and operators made up for tests of laws: what they say is not measured anywhere."""
+
+from __future__ import annotations
+
+from medusa_sim.operators.latent import LatentAttention, LatentKind
+from medusa_sim.operators.operator import Size
+from medusa_sim.specs.fitted import Fit, Residual
+
+
+def made_up_fit(
+    *bands: tuple[float, float, float], rows: int = 1, errors: tuple[float, float] = (0.0, 0.0)
+) -> Fit:
+    """A fit with these bands (size_max, low, high); errors: on the rows and held out."""
+    return Fit(
+        source="made up for tests",
+        rows=rows,
+        fit_error=errors[0],
+        heldout_error=errors[1],
+        residuals=tuple(Residual(size_max=size, low=low, high=high) for size, low, high in bands),
+    )
+
+
+def latent(kind: LatentKind = "mla_decode", **sizes: Size) -> LatentAttention:
+    """One sequence of 1,024 cached tokens and 16 heads unless said otherwise."""
+    given: dict[str, Size] = {"batch": 1, "q_len": 1, "kv_len": 1024, "heads": 16, **sizes}
+    return LatentAttention(
+        name=kind,
+        kind=kind,
+        dtype="bf16",
+        batch=given["batch"],
+        q_len=given["q_len"],
+        kv_len=given["kv_len"],
+        heads=given["heads"],
+    )
