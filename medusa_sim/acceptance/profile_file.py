@@ -7,6 +7,7 @@ missing keys, wrong types and a missing source are refused with the file and the
 
 from __future__ import annotations
 
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, TypeAlias, get_args
 
@@ -14,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from medusa_sim.errors import SpecError, shown
-from medusa_sim.reading import named, read_toml
+from medusa_sim.reading import FileState, file_state, named, read_toml
 from medusa_sim.specs.strict import Schema, Text, convert
 
 SCHEMA: Literal[1] = 1
@@ -160,6 +161,12 @@ def read_profile(path: Path) -> ProfileFile:
     Raises:
         SpecError: one line that names the file, the key and what is allowed.
     """
+    return _read(file_state(path))
+
+
+@lru_cache(maxsize=128)
+def _read(state: FileState) -> ProfileFile:
+    path = state.path
     content = read_toml(path, "a TOML acceptance profile")
     kinds = {str(form.__struct_config__.tag): form for form in get_args(ProfileFile)}
     kind = content.get("kind")

@@ -73,6 +73,21 @@ class Surface:
         """The plain step, (B, S, 1)."""
         return decode_step(self.setting, *self._places)
 
+    def take_steps(self, other: Surface) -> None:
+        """Take over what does not depend on the drafter from a surface that differs in it alone.
+
+        The plain step; verification too, where both verify the same counts as often and alike.
+        """
+        own, its = self.setting, other.setting
+        self.__dict__["decode"] = other.decode
+        engine = own.runtime.engine
+        alike = own.match_rate == its.match_rate and np.array_equal(self.counts, other.counts)
+        if engine is None or not engine.chain_only or not alike:
+            return
+        waits = [setting.method in engine.synchronous_drafters for setting in (own, its)]
+        if waits[0] == waits[1] and own.overlap == its.overlap:
+            self.__dict__["verify"] = other.verify
+
     @cached_property
     def verify(self) -> StepTime:
         """Verification of each count, (B, S, C)."""
@@ -479,7 +494,11 @@ def price(
     Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
     drafter.
     """
-    surface = unpriced(scenario, batch, seq_len, options, in_flight=in_flight)
+    return priced(unpriced(scenario, batch, seq_len, options, in_flight=in_flight))
+
+
+def priced(surface: Surface) -> Surface:
+    """The surface with all its steps priced. Raises SpecError or CoverageError from the latency model."""
     _ = surface.decode, surface.verify, surface.drafting  # what cannot be priced is refused here
     return surface
 

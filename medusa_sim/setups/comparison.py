@@ -21,13 +21,13 @@ from medusa_sim.plan.defaults import SWITCHING_GAIN
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, at_counts, price
+from medusa_sim.plan.surface import Surface, at_counts, priced, unpriced
 from medusa_sim.setups.frontier import on_frontier
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, Measure, Question
 from medusa_sim.setups.setup import PLAIN, Choices, SetUp, model_of, own_precision, setups
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.formats import FORMATS
-from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import ModelName
 from medusa_sim.specs.runtime import load_runtime
@@ -191,12 +191,14 @@ def compare(
     rows: list[dict[str, Any]] = []
     refused: dict[Refused, None] = {}
     scenarios: dict[tuple[Any, ...], Scenario] = {}
+    gpu: Gpu | None = None
     latencies: dict[Any, LatencyModel] = {}  # kernels of a card are timed once for all its set-ups
     for done, setup in enumerate(todo):
-        if done and setup.gpu != todo[done - 1].gpu:
+        if gpu is None or setup.gpu != gpu.name:
             latencies.clear()
+            gpu = load_gpu(setup.gpu, scenario.get("data_dir"))
         usd = prices.get(setup.gpu) if isinstance(prices, Mapping) else prices
-        for found in _priced(setup, target, asked, {**scenario, "price": usd}, latencies):
+        for found in _priced(setup, gpu, target, asked, {**scenario, "price": usd}, latencies):
             if isinstance(found, Refused):
                 refused[found] = None
             else:
@@ -211,9 +213,9 @@ def compare(
         )
     columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
     table = pd.DataFrame(columns)
-    priced = table.usd_per_million_tokens.notna()
+    with_price = table.usd_per_million_tokens.notna()
     # cards that nobody named may lack a price: they are left out of the choice, which says so
-    by_cost = priced.any() if allowed.gpus is None else priced.all()
+    by_cost = with_price.any() if allowed.gpus is None else with_price.all()
     priced_all = Comparison(
         model=target,
         question=asked,
@@ -248,13 +250,17 @@ class _Priced:
 
 
 def _priced(
-    setup: SetUp, model: Model, asked: Question, given: dict[str, Any], latencies: dict[Any, LatencyModel]
+    setup: SetUp,
+    gpu: Gpu,
+    model: Model,
+    asked: Question,
+    given: dict[str, Any],
+    latencies: dict[Any, LatencyModel],
 ) -> Iterator[_Priced | Refused]:
     """A set-up with each of its drafters, priced or refused; refused once where all are, for one reason.
 
     Plain decoding is read off any drafter's surface.
     """
-    gpu = load_gpu(setup.gpu, given.get("data_dir"))
     needed = FORMATS[setup.precision].dtype
     if setup.precision != own_precision(model) and gpu.lacks(needed):
         listed = ", ".join(gpu.peak_flops_per_s)
@@ -269,9 +275,12 @@ def _priced(
         try:
             if drafter != PLAIN or surface is None:
                 known = {"latency": latencies[kernels]} if kernels in latencies else {}
-                surface = _surface(setup, model, drafter, asked, {**given, **known})
+                surface = _surface(setup, model, drafter, asked, {**given, **known}, surface)
                 latencies[kernels] = surface.setting.latency
             found.append(_rows(surface, setup, drafter, asked))
+        except _NoRoomError as error:  # nor with another drafter
+            yield Refused(setup.told, str(error))
+            return
         except MedusaSimError as error:
             found.append(Refused(f"{setup.told}, {drafter}", str(error)))
     reasons = {item.reason if isinstance(item, Refused) else None for item in found}
@@ -281,8 +290,13 @@ def _priced(
         yield from found
 
 
-def _surface(setup: SetUp, model: Model, drafter: str, asked: Question, given: dict[str, Any]) -> Surface:
-    """A set-up with a drafter at every batch and draft length; with none, plain decoding alone."""
+def _surface(
+    setup: SetUp, model: Model, drafter: str, asked: Question, given: dict[str, Any], other: Surface | None
+) -> Surface:
+    """A set-up with a drafter at every batch and draft length; with none, plain decoding alone.
+
+    other: of the same cards with another drafter. What memory refuses is not priced.
+    """
     if drafter == PLAIN or not drafter_kind(drafter).takes_draft_model:
         given = {name: value for name, value in given.items() if not name.startswith("draft_")}
     scenario = Scenario(
@@ -297,7 +311,18 @@ def _surface(setup: SetUp, model: Model, drafter: str, asked: Question, given: d
         options = at_counts(scenario.options(max(asked.drafts) + 1), np.asarray(asked.drafts) + 1)
         if not options:
             raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
-    return price(scenario, asked.batches, [asked.seq_len], options, in_flight=True)
+    surface = unpriced(scenario, asked.batches, [asked.seq_len], options, in_flight=True)
+    if min(asked.batches) > surface.max_batch_of(None, np.ones(1, dtype=np.int64))[0, 0]:
+        size, room = scenario.shard.weight_bytes / GIGA, scenario.gpu.memory_bytes / GIGA
+        told = f"{size:.0f} GB of weights a card leave no room for a request in {room:.0f} GB"
+        raise _NoRoomError(told)
+    if other is not None:
+        surface.take_steps(other)
+    return priced(surface)
+
+
+class _NoRoomError(CoverageError):
+    """Not even the smallest batch fits, without a drafter."""
 
 
 def _any_drafter(engine: str, given: dict[str, Any]) -> str:
@@ -317,8 +342,7 @@ def _rows(surface: Surface, setup: SetUp, drafter: str, asked: Question) -> _Pri
     places = first + np.argmax(near, axis=-1)
     kept = np.flatnonzero(fits[np.arange(places.size), places])
     if not kept.size:
-        size, room = scenario.shard.weight_bytes / GIGA, scenario.gpu.memory_bytes / GIGA
-        raise CoverageError(f"{size:.0f} GB of weights a card leave no room for a request in {room:.0f} GB")
+        raise CoverageError("the drafter and its drafts leave no room for a request")
 
     def at(values: FloatArray) -> FloatArray:
         whole = np.broadcast_to(values, surface.served.tpot_us.shape)
