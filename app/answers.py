@@ -11,7 +11,7 @@ import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import streamlit as st
 import uploads
@@ -35,6 +35,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce import Reproduction, reproduction
 from medusa_sim.setups.comparison import Comparison, compare
+from medusa_sim.setups.question import Measure
 from medusa_sim.setups.question import Question as SetUpQuestion
 from medusa_sim.setups.setup import PLAIN, Choices
 from medusa_sim.specs.gpu import load_gpu
@@ -324,21 +325,19 @@ class CompareQuestion:
 def set_ups_for(
     set_up: SetUp, asked: CompareQuestion, advance: Callable[[int, int], None] | None = None
 ) -> Comparison:
-    """`medusa-sim compare` with the set-up's model, drafter and acceptance; advance as in `load`."""
+    """`medusa-sim compare` with the set-up's model, drafter and acceptance; advance as in `load`.
+
+    Another target, or something else to save, is answered from the set-ups that were priced before.
+    """
     # The sidebar's card, context and engine make no other question.
     alike = dataclasses.replace(set_up, gpu=DEFAULT_GPU, seq_len=DEFAULT_SEQ_LEN, tp=1, ep=1, engine="")
-    kept = _set_ups_for(alike, asked, data_version())
+    kept = _set_ups_for(alike, dataclasses.replace(asked, target=0, measure=""), data_version())
     if not kept:
         given: dict[str, Any] = {"acceptance": set_up.acceptance, "draft_model": set_up.draft_model}
         kept.append(
             compare(
                 _published_model(set_up),
-                SetUpQuestion(
-                    prompt_tokens=asked.prompt_tokens,
-                    output_tokens=asked.output_tokens,
-                    tokens_per_s_per_user=asked.target,
-                    measure=asked.measure,  # type: ignore[arg-type]
-                ),
+                SetUpQuestion(prompt_tokens=asked.prompt_tokens, output_tokens=asked.output_tokens),
                 Choices(
                     gpus=asked.gpus,
                     counts=asked.counts,
@@ -350,7 +349,8 @@ def set_ups_for(
                 **{name: value for name, value in given.items() if value is not None},
             )
         )
-    return kept[0]
+    measure = cast(Measure, asked.measure)
+    return kept[0].for_target(measure, tokens_per_s_per_user=float(asked.target))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

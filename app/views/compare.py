@@ -46,6 +46,8 @@ _AXES = {
     "tokens/s a megawatt": "tokens_per_s_per_mw",
 }
 """What the chart may show, and the column that has it."""
+_AT = {"cost": "at the least cost", "throughput": "with most tokens a GPU", "energy": "with least energy"}
+"""What was saved, as the answer begins."""
 _PHONE = ("", "set-up", "tokens/s/user", "$/M tokens")
 
 
@@ -117,7 +119,8 @@ def _answer(answer: Comparison) -> None:
         st.error(show.in_words(sentence(answer)), icon=":material/do_not_disturb_on:")
         return
     cards, _, rest = sentence(answer).partition(", ")
-    st.success(f"**{show.in_words(cards)}**, {show.in_words(rest)}", icon=":material/memory:")
+    target = f"For {answer.question.tokens_per_s_per_user:g} tokens/s a user {_AT[answer.measure]}:"
+    st.success(f"{target} **{show.in_words(cards)}**, {show.in_words(rest)}", icon=":material/memory:")
 
     def figure(label: str, column: str, form: str, meaning: str) -> show.Figure:
         def told(row: Mapping[str, Any]) -> str:

@@ -494,10 +494,10 @@ def price(
     Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
     drafter.
     """
-    return priced(unpriced(scenario, batch, seq_len, options, in_flight=in_flight))
+    return all_priced(unpriced(scenario, batch, seq_len, options, in_flight=in_flight))
 
 
-def priced(surface: Surface) -> Surface:
+def all_priced(surface: Surface) -> Surface:
     """The surface with all its steps priced. Raises SpecError or CoverageError from the latency model."""
     _ = surface.decode, surface.verify, surface.drafting  # what cannot be priced is refused here
     return surface

@@ -21,7 +21,7 @@ from medusa_sim.plan.defaults import SWITCHING_GAIN
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, at_counts, priced, unpriced
+from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
 from medusa_sim.setups.frontier import on_frontier
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, Measure, Question
 from medusa_sim.setups.setup import PLAIN, Choices, SetUp, model_of, own_precision, setups
@@ -318,7 +318,7 @@ def _surface(
         raise _NoRoomError(told)
     if other is not None:
         surface.take_steps(other)
-    return priced(surface)
+    return all_priced(surface)
 
 
 class _NoRoomError(CoverageError):

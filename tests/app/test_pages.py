@@ -182,7 +182,8 @@ def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
     )  # fmt: skip
     found = answers.set_ups_for(set_up(**EIGHT_B), asked)
     assert found.chosen is not None
-    assert page.success[0].value.replace("**", "").startswith(f"1 x {found.chosen['gpu']}, bf16, vllm")
+    said = page.success[0].value.replace("**", "")
+    assert said.startswith(f"For 60 tokens/s a user at the least cost: 1 x {found.chosen['gpu']}, bf16, vllm")
     assert metrics(page)["Tokens/s a user"] == significant(found.chosen["tokens_per_s_per_user"], 3)
     rows = csv_rows(printed(next(told for told in commands(page) if told.startswith("medusa-sim compare"))))
     assert len(rows) == len(found.table)
@@ -191,6 +192,20 @@ def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
     )
     chosen = [row for row in rows if row["chosen"].lower() == "true"]
     assert [row["gpu"] for row in chosen] == [found.chosen["gpu"]]
+
+
+def test_another_target_prices_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = answers.CompareQuestion(
+        target=60, prompt_tokens=512, output_tokens=256, measure="cost", gpus=("h100-sxm", "l40s"),
+        counts=(1,), engines=("vllm",), weight_dtypes=("bf16",),
+    )  # fmt: skip
+    first = answers.set_ups_for(set_up(**EIGHT_B), asked)
+    monkeypatch.setattr(answers, "compare", lambda *_, **__: pytest.fail("priced again"))
+    moved = answers.set_ups_for(
+        set_up(**EIGHT_B), dataclasses.replace(asked, target=30, measure="throughput")
+    )
+    assert moved.scenarios is first.scenarios
+    assert (moved.column, moved.question.tokens_per_s_per_user) == ("tokens_per_s_per_gpu", 30.0)
 
 
 def test_which_gpu_says_what_cannot_be(opened: Opened) -> None:
