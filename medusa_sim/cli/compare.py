@@ -110,7 +110,7 @@ def _drafters(data_dir: str | None) -> tuple[str, ...]:
     "kv_dtypes",
     type=NameType("formats", _formats, many=True),
     default=None,
-    help="Precision of the KV cache [as published].",
+    help="Precision of the KV cache [as published; fp8 for batches beyond what that holds].",
 )
 @click.option("--drafts", type=GridType(_DRAFTS), default=None, help="Draft lengths [1,2,3,5].")
 @click.option("--draft-path", default=None, help="Draft checkpoint to name in the launch command.")

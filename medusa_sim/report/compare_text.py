@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.errors import UsageError
 from medusa_sim.report.caveats import price_lines
 from medusa_sim.report.text import NOTHING, TextTable, significant
-from medusa_sim.setups.comparison import SET_UP, Comparison
+from medusa_sim.setups.comparison import FP8, SET_UP, Comparison
 from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.setup import PLAIN
 
@@ -155,7 +155,8 @@ def setup_text(row: Mapping[Any, Any]) -> str:
     told += [f"TP {row['tp']}"] if row["tp"] > 1 else []
     told += [f"EP {row['ep']}"] if row["ep"] > 1 else []
     told += ["data-parallel attention"] if row["dp_attention"] else []
-    return ", ".join([*told, row["precision"], row["engine"]])
+    cache = ["KV in fp8"] if row["kv_precision"] == FP8 else []
+    return ", ".join([*told, row["precision"], *cache, row["engine"]])
 
 
 def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:

@@ -47,6 +47,8 @@ COLUMNS = (
     "meets_limits",
 )  # fmt: skip
 """Columns of the table; rates are of output tokens, and of all copies where they count GPUs or dollars."""
+FP8 = "fp8"
+"""The cache that every engine here has beside the published one."""
 SET_UP = (
     "gpu", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter"
 )  # fmt: skip
@@ -198,7 +200,7 @@ def compare(
             latencies.clear()
             gpu = load_gpu(setup.gpu, scenario.get("data_dir"))
         usd = prices.get(setup.gpu) if isinstance(prices, Mapping) else prices
-        for found in _priced(setup, gpu, target, asked, {**scenario, "price": usd}, latencies):
+        for found in _with_narrow_cache(setup, gpu, target, asked, {**scenario, "price": usd}, latencies):
             if isinstance(found, Refused):
                 refused[found] = None
             else:
@@ -247,6 +249,31 @@ class _Priced:
     key: tuple[Any, ...]
     scenario: Scenario
     rows: dict[str, Any]
+
+
+def _with_narrow_cache(
+    setup: SetUp,
+    gpu: Gpu,
+    model: Model,
+    asked: Question,
+    given: dict[str, Any],
+    latencies: dict[Any, LatencyModel],
+) -> Iterator[_Priced | Refused]:
+    """`_priced`; the batches that the published cache does not hold in fp8, where the card computes in it.
+
+    No KV precision was asked for then (`SetUp.narrows_cache`).
+    """
+    held = 0
+    for found in _priced(setup, gpu, model, asked, given, latencies):
+        if isinstance(found, _Priced):
+            held = max(held, int(found.rows["batch"].max()))
+        yield found
+    beyond = tuple(batch for batch in asked.batches if batch > held)
+    if held and beyond and setup.narrows_cache and model.kv_dtype != FP8 and not gpu.lacks(FP8):
+        narrow, larger = replace(setup, kv_precision=FP8), replace(asked, batches=beyond)
+        for found in _priced(narrow, gpu, model, larger, given, latencies):
+            if isinstance(found, _Priced):  # what does not fit so either is no news
+                yield found
 
 
 def _priced(

@@ -33,7 +33,8 @@ def data_centre_gpus(data_dir: DataDir = None) -> tuple[str, ...]:
 class SetUp:
     """One copy of the model on `tp` cards. precision: of the weights, a name of `specs.formats.FORMATS`.
 
-    kv_precision: None as the model is published. drafters: those to try on the same cards, `none` among them.
+    kv_precision: None as the model is published; narrows_cache: or narrower where that holds too few
+    requests. drafters: those to try on the same cards, `none` among them.
     """
 
     gpu: str
@@ -44,6 +45,7 @@ class SetUp:
     kv_precision: str | None
     engine: str
     drafters: tuple[str, ...]
+    narrows_cache: bool = False
 
     def arguments(self, model: Model) -> dict[str, Any]:
         """As `plan.scenario.Scenario` takes it, without model and drafter."""
@@ -142,5 +144,5 @@ def setups(
             for dp in own if choices.dp_attention is None else (bool(choices.dp_attention and tp > 1),):
                 yield SetUp(
                     gpu=gpu, tp=tp, ep=ep, dp_attention=dp, precision=precision, kv_precision=kv,
-                    engine=engine, drafters=tuple(drafters),
+                    engine=engine, drafters=tuple(drafters), narrows_cache=choices.kv_dtypes is None,
                 )  # fmt: skip

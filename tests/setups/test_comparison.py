@@ -8,7 +8,7 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.report.compare_text import warning_lines, with_warnings
-from medusa_sim.setups.comparison import COLUMNS
+from medusa_sim.setups.comparison import COLUMNS, SET_UP
 from medusa_sim.setups.frontier import on_frontier
 
 DENSE = {
@@ -219,3 +219,19 @@ def test_of_draft_lengths_that_gain_nothing_the_shortest_is_taken(dense: ms.Comp
         best = swept.tokens_per_s_per_user.max()
         near = swept[swept.tokens_per_s_per_user >= 0.97 * best * (1 - 1e-12)]
         assert row["drafts"] == near.drafts.min()
+
+
+def test_batches_that_the_published_cache_does_not_hold_take_fp8() -> None:
+    long = {**DENSE, "counts": 1, "engines": "vllm", "prompt_tokens": 3000, "weight_dtypes": "bf16"}
+    found = ms.compare(**long)
+    table = found.table
+    own = [name for name in SET_UP if name != "kv_precision"]
+    assert not table.duplicated([*own, "batch"]).any()
+    narrow = table[table.kv_precision == "fp8"]
+    assert set(narrow.gpu) == {"h100-sxm"}  # the A100 computes in no fp8
+    for key, part in narrow.groupby(own):
+        held = table[(table[own] == list(key)).all(axis=1) & (table.kv_precision == "bf16")]
+        assert held.batch.max() < part.batch.min()
+    assert found.chosen is not None
+    assert ("kv-cache-dtype" in found.command()) == (found.chosen["kv_precision"] == "fp8")
+    assert set(ms.compare(**long, kv_dtypes="bf16").table.kv_precision) == {"bf16"}
