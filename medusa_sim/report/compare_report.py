@@ -61,8 +61,9 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
         frontier_table(answer),
         Bullets(_TRUST),
     ]
+    blocks += [Heading("Details", page=True)]
     if len(others := answer.runners_up.head(MOST_ROWS)):
-        blocks += [Heading("Not told apart from it"), rows_table(others, "")]
+        blocks += [Heading("Not told apart from it", level=3), rows_table(others, "")]
     if launch := launch_text(answer):
         blocks += [
             Heading("One copy of it"),

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Heading:
-    """A heading of level 1 to 3."""
+    """A heading of level 1 to 3; `page`: it begins a page where the report is printed."""
 
     text: str
     level: int = 2
+    page: bool = False
 
 
 @dataclass(frozen=True, slots=True)
