@@ -20,8 +20,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
-import torch
-
 import medusa_sim
 from medusa_sim.errors import UsageError
 from medusa_sim.specs.measurement import Environment
@@ -252,6 +250,8 @@ DOMAINS = {"sm": "clocks.sm", "memory": "clocks.mem"}
 
 def raise_clocks(device: torch.device, seconds: float = _WARM_UP_S) -> None:
     """Products for a second: an idle GPU runs at a fifth of its clock. Nothing on a CPU."""
+    import torch
+
     if device.type != "cuda":
         return
     square = torch.ones(_WARM_UP_SIZE, _WARM_UP_SIZE, dtype=torch.float16, device=device)
@@ -315,6 +315,8 @@ def _read(lines: IO[str], clocks: Clocks) -> None:
 
 
 def _watched(device: torch.device) -> subprocess.Popen[str] | None:
+    import torch
+
     uuid = str(getattr(torch.cuda.get_device_properties(device), "uuid", ""))
     if not uuid:
         return None
