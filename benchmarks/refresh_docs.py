@@ -1,8 +1,8 @@
 """Writes what the documentation shows of the program: `make docs`.
 
-docs/cli.md from the help pages, sections of docs/validation*.md, docs/speedup.png from the default report,
-the outputs of docs/medusa_sim.ipynb, the house of README.md, and in README.md, docs/guide.md, docs/load.md
-and docs/engine-loop.md every ```text block behind a ```sh block.
+docs/cli.md from the help pages, sections of docs/validation*.md, the worked example of docs/method.md,
+docs/speedup.png from the default report, the outputs of docs/medusa_sim.ipynb, the house of README.md, and in
+README.md, docs/guide.md, docs/load.md and docs/engine-loop.md every ```text block behind a ```sh block.
 """
 
 from __future__ import annotations
@@ -105,7 +105,8 @@ def _filled(printed: str, text: str | None) -> str:
 def main() -> None:
     """Write the pages."""
     write_text(ROOT / "docs" / "cli.md", reference())
-    subprocess.run([sys.executable, str(ROOT / "benchmarks" / "validation.py")], check=True)
+    for script in ("validation.py", "worked_example.py"):
+        subprocess.run([sys.executable, str(ROOT / "benchmarks" / script)], check=True)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         for shared in ("profiles", "docs"):

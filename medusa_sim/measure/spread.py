@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-import torch
-
 from medusa_sim.units import US_PER_S
 
 SPREAD_LIMIT = 0.10
@@ -83,6 +81,8 @@ def step_clock() -> Callable[[], float]:
     With one thread a kernel runs where it was called; what other processes take from the core in between
     is not the kernel's.
     """
+    import torch
+
     return time.thread_time if torch.get_num_threads() == 1 else time.perf_counter
 
 
@@ -92,12 +92,16 @@ class ReferenceKernel:
     def __init__(self, clock: Callable[[], float]) -> None:
         self.clock = clock
         self.seen_us: list[float] = []
+        import torch
+
         generator = torch.Generator().manual_seed(0)
         self._left = torch.randn(_REFERENCE_ROWS, _REFERENCE_SIZE, generator=generator)
         self._right = torch.randn(_REFERENCE_SIZE, _REFERENCE_SIZE, generator=generator)
 
     def __call__(self) -> float:
         """Microseconds of the product."""
+        import torch
+
         torch.matmul(self._left, self._right)
         started = self.clock()
         for _ in range(_REFERENCE_CALLS):

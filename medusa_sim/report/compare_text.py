@@ -246,7 +246,7 @@ def warning_lines(answer: Comparison) -> list[str]:
     lines = [f"{line} ({_holds_for(list(told), every)})" for line, told in kinds.values()]
     if others := len(answer.scenarios) - len(setups):
         lines.append(
-            f"{others} set-ups that are not shown may have others: --format csv or json gives every row's own"
+            f"set-ups that are not shown ({others}) may have others: --format csv or json gives each row's"
         )
     return [*lines, *told_of_prices(answer)]
 

@@ -17,7 +17,6 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import CoverageError, MedusaSimError, UsageError, unknown_name
 from medusa_sim.latency.base import LatencyModel
-from medusa_sim.plan.defaults import SWITCHING_GAIN
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
@@ -364,9 +363,7 @@ def _rows(surface: Surface, setup: SetUp, drafter: str, asked: Question) -> _Pri
     rates, fits = surface.tokens_per_s[:, 0], np.broadcast_to(found.fits, surface.served.tpot_us.shape)[:, 0]
     first, last = (0, 1) if drafter == PLAIN else (1, rates.shape[-1])
     allowed = np.where(fits, rates, -np.inf)[:, first:last]
-    # of draft lengths that differ by less than a change of policy is worth, the shortest: it rests on least
-    near = allowed >= (1.0 - SWITCHING_GAIN) * allowed.max(axis=-1, keepdims=True)
-    places = first + np.argmax(near, axis=-1)
+    places = first + np.argmax(allowed, axis=-1)
     kept = np.flatnonzero(fits[np.arange(places.size), places])
     if not kept.size:
         raise CoverageError("the drafter and its drafts leave no room for a request")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -49,3 +51,14 @@ def test_a_port_that_is_taken_is_one_line() -> None:
         with pytest.raises(UsageError, match="another --port"):
             check_address("127.0.0.1", port)
     check_address("127.0.0.1", port)
+
+
+def test_the_first_page_loads_neither_torch_nor_matplotlib() -> None:
+    code = (
+        "import sys; from streamlit.testing.v1 import AppTest\n"
+        f"page = AppTest.from_file({str(main_script())!r}, default_timeout=600).run()\n"
+        "assert not page.exception and page.metric\n"
+        "print(sorted({'torch', 'matplotlib'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]", done.stdout

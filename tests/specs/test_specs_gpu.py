@@ -149,7 +149,7 @@ def test_an_unknown_gpu_suggests_the_nearest() -> None:
 
 def test_an_unknown_kernel_set_names_the_command() -> None:
     with pytest.raises(
-        SpecError, match=r"no kernel set 'mine'.*medusa-sim calibrate --gpu a40 --kernels mine"
+        SpecError, match=r"no kernel set 'mine'.*medusa-sim calibrate rows --gpu a40 --kernels mine"
     ):
         load_gpu("a40").kernel_set("mine")
 
