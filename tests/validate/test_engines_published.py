@@ -82,8 +82,8 @@ def test_served_deepseek_plain_and_with_mtp(shared_data: Path) -> None:
         sys.path.pop(0)
     rows = deepseek_rows.newest(shared_data)
     rows = rows[(rows.date >= rows.engine.map(deepseek_rows.VERSION_SINCE)) & (rows.prompt_tokens == 1024)]
-    shipped = {name: deepseek_rows.load_runtime(name) for name in deepseek_rows.ROUNDS_A_CHUNK}
-    rows["tokens"] = deepseek_rows.tokens_per_round(rows, shipped)
+    shipped = {name: deepseek_rows.load_runtime(name) for name in deepseek_rows.ENGINES}
+    rows["tokens"] = deepseek_rows.tokens_per_round(rows)
     rows["error"] = deepseek_rows.predicted(rows, shipped) / rows.median_tpot_ms - 1.0
     means = rows.error.abs().groupby(rows.speculation).mean()
     assert means["none"] < 0.06

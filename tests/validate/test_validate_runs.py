@@ -150,5 +150,5 @@ def test_bad_files_are_named(folder: Path) -> None:
         with pytest.raises(DataError, match=told):
             read_runs(folder)
     path.unlink()
-    with pytest.raises(DataError, match="--decoder-runs"):
+    with pytest.raises(DataError, match="medusa-sim measure runs"):
         read_runs(folder)
