@@ -60,7 +60,7 @@ class AcceptanceProfile:
     another acceptance scheme or workload (`medusa_sim.acceptance.profile`). `match_rate`: as measured, of
     drafts that are looked up in the text; None where nobody said. `request_spread`: standard deviation among
     requests on the logit of their acceptance; None where nobody said. `by_output`: what the length of an
-    output changes; `output_share`: what it has changed (`of_outputs`).
+    output changes; `output_share`: what it has changed, in outputs of `output_tokens` (`of_outputs`).
     """
 
     name: str
@@ -74,6 +74,7 @@ class AcceptanceProfile:
     request_spread: float | None = None
     by_output: tuple[OutputRow, ...] = ()
     output_share: float = 1.0
+    output_tokens: float | None = None
 
     @property
     def candidates_max(self) -> int:
@@ -138,7 +139,7 @@ class AcceptanceProfile:
             heads=replace(heads, accuracy=share * heads.accuracy),
             model_error=float(np.hypot(self.model.model_error, error)),
         )
-        return replace(self, model=model, by_output=(), output_share=share)
+        return replace(self, model=model, by_output=(), output_share=share, output_tokens=output_tokens)
 
     def tokens_per_step(self, candidates: npt.ArrayLike) -> FloatArray:
         """Mean tokens emitted per step, of the shape of `candidates` (root included, from 1).

@@ -89,10 +89,13 @@ def _rows(path: Path, needed: tuple[str, ...]) -> pd.DataFrame:
         frame[name] = frame[name].str.strip()
     if "block_efficiency" in frame:
         numbers = pd.to_numeric(frame["block_efficiency"], errors="coerce")
-        if numbers.isna().any():
-            line = int(numbers.isna().to_numpy().argmax()) + 2
+        wrong = ~(numbers.ge(1.0) & numbers.lt(float("inf")))
+        if wrong.any():
+            line = int(wrong.to_numpy().argmax()) + 2
             given = frame["block_efficiency"].iloc[line - 2]
-            raise DataError(f"{path} line {line}: block_efficiency {str(given)[:20]!r} is not a number")
+            raise DataError(
+                f"{path} line {line}: block_efficiency {str(given)[:20]!r} is not a number from 1 on"
+            )
         frame["block_efficiency"] = numbers.astype(float)
     return frame
 

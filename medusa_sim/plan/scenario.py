@@ -51,7 +51,7 @@ def doubts(of: Resolved) -> tuple[str, ...]:
     if of.profile.output_share != 1.0:
         told.append(
             f"acceptance {of.profile.name}: every rate is {of.profile.output_share:.2f} of the published one "
-            f"in outputs of {of.arguments.output_tokens:g} tokens, as served to random prompts; real ones "
+            f"in outputs of {of.profile.output_tokens:g} tokens, as served to random prompts; real ones "
             "may reach it: give your own with --acceptance"
         )
     if of.arguments.dtype is None:

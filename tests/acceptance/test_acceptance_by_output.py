@@ -51,6 +51,8 @@ def test_a_scenario_takes_it_with_its_traffic_and_says_so() -> None:
     assert not [line for line in plain.warnings if "random prompts" in line]
     loaded = load_test(plain, output_tokens=900.0, prompt_tokens=1000.0)
     assert loaded.scenario.profile.output_share == pytest.approx(0.83)
+    (told,) = (line for line in loaded.scenario.warnings if "random prompts" in line)
+    assert "900 tokens" in told  # of the load's outputs: the scenario itself has none
 
 
 def test_rows_must_rise(tmp_path: Path) -> None:

@@ -168,6 +168,7 @@ def test_predict_adds_columns_and_keeps_the_others(tmp_path: Path) -> None:
         ("decoder,spec\n", "columns missing: block_efficiency"),
         ("decoder,spec,block_efficiency\n", "no rows"),
         ("decoder,spec,block_efficiency\nSD,2,\n", "not a number"),
+        ("decoder,spec,block_efficiency\nSD,2,0\n", "not a number from 1 on"),
         ("decoder,spec,block_efficiency\nSD,,2\n", "spec is empty"),
         ("decoder,spec,block_efficiency\nSD,2,5\n", "1 to 3 tokens"),
         ("decoder,spec,block_efficiency\nXX,2,2\n", "XX"),
