@@ -53,6 +53,7 @@ class Experts(Operator):
     """
 
     FAMILY = "moe"
+    STORED = "weight_dtype"
     COLUMNS = ("tokens", "hidden", "inter", "experts", "topk", "local_experts", "hit", "rows",
                "padded16", "padded64", "padded128", "gated")  # fmt: skip
     AXES = ("tokens",)
@@ -124,11 +125,6 @@ class Experts(Operator):
         yield Fault(
             numbers["local_experts_hit"] > local, "local_experts_hit", "at most experts / ep", "experts"
         )
-
-    @property
-    def stored_dtype(self) -> str:
-        """Of the weights."""
-        return self.weight_dtype or self.dtype
 
     @property
     def size(self) -> FloatArray:

@@ -47,6 +47,8 @@ class LatentAttention(Operator):
     """
 
     FAMILY = "latent"
+    STORED = "kv_dtype"
+    FITTED_BY_STORED = True
     COLUMNS = ("batch", "q_len", "kv_len", "heads")
     AXES = ("batch", "q_len", "kv_len")
     LABELS = (
@@ -113,16 +115,6 @@ class LatentAttention(Operator):
     def is_causal(self) -> bool:
         """Whether the upper triangle of new tokens is skipped; a verification step masks it instead."""
         return not self.is_absorbed
-
-    @property
-    def stored_dtype(self) -> str:
-        """Of the cache."""
-        return self.kv_dtype or self.dtype
-
-    @property
-    def unpacks(self) -> bool:
-        """Never told apart: kernels are fitted for each dtype of the cache."""
-        return False
 
     @property
     def form(self) -> str:

@@ -64,6 +64,9 @@ class Operator(ABC):
     cell means (a blank that means a number is a count and whole, one that means NaN a measurement); WORDS,
     text columns, and what a blank one means; SPLITS, those words whose rows are different operators;
     BLANK_DTYPE, what a blank `dtype` means (nothing: it must be said).
+
+    STORED: field with the dtype of what lies in memory between steps; None there is `dtype`.
+    FITTED_BY_STORED: whether kernels are fitted for each of these, so that unpacking is never told apart.
     """
 
     FAMILY: ClassVar[str]
@@ -75,6 +78,8 @@ class Operator(ABC):
     WORDS: ClassVar[Mapping[str, str]] = {}
     SPLITS: ClassVar[tuple[str, ...]] = ()
     BLANK_DTYPE: ClassVar[str] = ""
+    STORED: ClassVar[str] = "dtype"
+    FITTED_BY_STORED: ClassVar[bool] = False
 
     name: str
     kind: str
@@ -130,11 +135,13 @@ class Operator(ABC):
     @property
     def stored_dtype(self) -> str:
         """Of what lies in memory between steps (weights, K and V); activations have `dtype`."""
-        return self.dtype
+        return str(getattr(self, self.STORED) or self.dtype)
 
     @property
     def unpacks(self) -> bool:
         """Whether what is stored has another width than the arithmetic and is converted inside the kernel."""
+        if self.FITTED_BY_STORED:
+            return False
         return BYTES_PER_ELEMENT[self.stored_dtype] != BYTES_PER_ELEMENT[self.dtype]
 
     @property
@@ -185,6 +192,7 @@ class Gemm(Operator):
     """
 
     FAMILY = "gemm"
+    STORED = "weight_dtype"
     COLUMNS = ("m", "n", "k")
     AXES = ("m",)
 
@@ -193,11 +201,6 @@ class Gemm(Operator):
     n: Size
     k: Size
     weight_dtype: str | None = None
-
-    @property
-    def stored_dtype(self) -> str:
-        """Of the weights."""
-        return self.weight_dtype or self.dtype
 
     @classmethod
     def of_rows(cls, kind: str, form: Format, numbers: Numbers, words: Words) -> Self:
@@ -251,6 +254,7 @@ class Attention(Operator):
     """
 
     FAMILY = "attention"
+    STORED = "kv_dtype"
     COLUMNS = ("batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
     AXES = ("batch", "q_len", "kv_len")
     WORDS: ClassVar[Mapping[str, str]] = {"kv_dtype": ""}
@@ -288,11 +292,6 @@ class Attention(Operator):
         yield Fault(short, "kv_len", "at least q_len (kv_len includes the q_len new tokens)", "q_len")
         many = (kinds == "decode_attention") & (numbers["q_len"] != 1.0)
         yield Fault(many, "q_len", "1 for decode_attention (else verify_attention)")
-
-    @property
-    def stored_dtype(self) -> str:
-        """Of K and V."""
-        return self.kv_dtype or self.dtype
 
     @property
     def size(self) -> FloatArray:

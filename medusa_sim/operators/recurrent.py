@@ -189,6 +189,8 @@ class WindowAttention(Stream):
     """
 
     FAMILY = "window"
+    STORED = "kv_dtype"
+    FITTED_BY_STORED = True
     COLUMNS = ("batch", "q_len", "prefix", "heads", "kv_heads", "head_dim", "window")
     AXES = ("batch", "q_len", "prefix")
     LABELS = ("phase",)
@@ -217,16 +219,6 @@ class WindowAttention(Stream):
         phase, cache, _ = (str(words[name][0]) for name in cls.SPLITS)
         kv_dtype = format_of(cache).dtype if cache else None
         return cls(name="window_attention", dtype=form.dtype, kv_dtype=kv_dtype, phase=phase, **numbers)  # type: ignore[arg-type]  # sizes alone
-
-    @property
-    def stored_dtype(self) -> str:
-        """Of K and V."""
-        return self.kv_dtype or self.dtype
-
-    @property
-    def unpacks(self) -> bool:
-        """Never told apart: kernels are fitted for each dtype of the cache."""
-        return False
 
     @property
     def form(self) -> str:

@@ -102,6 +102,8 @@ class Sparse(Stream):
     """
 
     FAMILY = "sparse"
+    STORED = "kv_dtype"
+    FITTED_BY_STORED = True
     COLUMNS = ("batch", "q_len", "prefix", "heads", "hidden", "q_rank", "index_heads", "nope_dim", "v_dim")
     AXES = ("batch", "q_len", "prefix")
     LABELS = ("phase", "gemm_dtype")
@@ -151,16 +153,6 @@ class Sparse(Stream):
             **sizes,
             **numbers,
         )
-
-    @property
-    def stored_dtype(self) -> str:
-        """Of the cache."""
-        return self.kv_dtype or self.dtype
-
-    @property
-    def unpacks(self) -> bool:
-        """Never told apart: kernels are fitted for each dtype of the cache."""
-        return False
 
     @property
     def _family(self) -> str:

@@ -88,10 +88,3 @@ class Question:
         by_time = np.inf if self.tpot_ms is None else self.tpot_ms * KILO
         by_rate = np.inf if self.tokens_per_s_per_user is None else 1e6 / self.tokens_per_s_per_user
         return float(min(by_time, by_rate))
-
-    @property
-    def has_limit(self) -> bool:
-        """Whether any latency was limited."""
-        return any(
-            x is not None for x in (self.ttft_ms, self.tpot_ms, self.e2e_ms, self.tokens_per_s_per_user)
-        )
