@@ -1,6 +1,7 @@
 """Nothing slides: figures of speed and memory as ratios to a reference commit, in alternating pairs.
 
     python benchmarks/guards.py [--against COMMIT] [--pairs 5] [ROW ...]
+    python benchmarks/guards.py --alone [--repeats 3] [ROW ...]      this tree's own times, without imports
 
 Both sides answer the same questions in fresh processes, in turns of who begins; what counts is the median of
 the pairs' ratios of CPU seconds (or of the most memory), which a machine that others use disturbs least. The
@@ -25,96 +26,183 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = "9adb5d5"
 ALLOWED = 1.15
 DISTURBED = 1.3
 """Wall time over CPU time of a process that waits for nothing, above which the machine is called busy."""
+Act = Callable[[], str]
+"""The work of a question; says how much it was."""
 
 
 class Cost(NamedTuple):
-    """Of one question: seconds of CPU, of the wall, and the most bytes that the process held."""
+    """Of one question: seconds of CPU, of the wall, the most bytes that the process held; of its act alone:
+    seconds of CPU, and how much it was.
+    """
 
     cpu_s: float
     wall_s: float
     peak_bytes: float
+    act_s: float
+    said: str
 
 
-def rows(models: str) -> None:
+def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated") -> Act:
     """Every column of 2 GPUs x the models x 64 batches x 64 lengths x 128 counts."""
-    from sweep_rows import measured
+    from medusa_sim.plan.scenario import Scenario
+    from medusa_sim.plan.sweep import SweepTable, sweep
+    from medusa_sim.step.workload import Grid
 
-    measured("calibrated", 1, models.split(","))
+    grid = Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
+    scenarios = [
+        Scenario(gpu=gpu, model=model, runtime="cuda-graph", latency=latency)
+        for gpu in ("a100-80gb-pcie", "h100-sxm")
+        for model in models.split(",")
+    ]
+
+    def complete(table: SweepTable) -> int:
+        columns = {**table.text, **table.numbers, **table.codes}
+        assert not set(table.COLUMNS) - set(columns)
+        assert all(each.size == table.rows for each in (*table.numbers.values(), *table.codes.values()))
+        return table.rows
+
+    return lambda: f"{sum(complete(table) for table in sweep(scenarios, grid)):,} rows"
 
 
-def search() -> None:
+def search(model: str = "vicuna-7b") -> Act:
     """A recommendation over 64 batches x 4 lengths x 256 counts, ten times."""
     from medusa_sim.plan.question import Question
     from medusa_sim.plan.recommend import recommend
     from medusa_sim.plan.scenario import Scenario
 
     question = Question(batch_max=64, seq_len=(512, 1024, 2048, 4096), candidates_max=256)
-    for _ in range(10):
-        recommend(Scenario(gpu="a100-80gb-pcie", model="vicuna-7b", acceptance="medusa1-vicuna-7b"), question)
+
+    def act() -> str:
+        for _ in range(10):
+            asked = Scenario(gpu="a100-80gb-pcie", model=model, acceptance="medusa1-vicuna-7b")
+            found = recommend(asked, question)
+        return f"10 x {found.surface.step_us.size:,} configurations"
+
+    return act
 
 
-def requests(count: int = 20_000) -> None:
-    """Requests under load, with three drafts."""
-    from medusa_sim.load.arrivals import Drawn, Lengths
+def requests(count: int = 20_000, policy: str = "3", trace: str = "") -> Act:
+    """Drawn requests under load, or those of a public trace ($MEDUSA_SIM_DATA)."""
+    from medusa_sim.load.arrivals import Drawn, Lengths, Traced
     from medusa_sim.load.simulate import LoadTest
+    from medusa_sim.load.trace import read_trace
     from medusa_sim.plan.scenario import Scenario
 
-    source = Drawn(lengths=Lengths(prompt_tokens=1155, output_tokens=211), count=count)
+    lengths = Lengths(prompt_tokens=1155, output_tokens=211)
+    source = Traced(read_trace(_recorded(trace))) if trace else Drawn(lengths=lengths, count=count)
     scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3")
-    test = LoadTest(scenario=scenario, source=source, policies=("3",), seeds=1)
-    drawn, _ = test.requests(5.5, 0)
-    test.served[0].run(drawn, 0)
+    test = LoadTest(scenario=scenario, source=source, policies=(policy,), seeds=1)
+    drawn, _ = test.requests(None if trace else 5.5, 0)
+
+    def act() -> str:
+        test.served[0].run(drawn, 0)
+        return f"{drawn.count:,} requests"
+
+    return act
 
 
-def page(moves: int) -> None:
+def _recorded(name: str) -> Path:
+    from recorded import data_folder, present
+
+    return present(data_folder() / name)
+
+
+def set_ups(model: str, formats: str, drafters: str) -> Act:
+    """Every set-up of a model: twelve cards, eight counts, three precisions, four drafters."""
+    from medusa_sim.setups.comparison import compare
+    from medusa_sim.setups.question import Question
+    from medusa_sim.setups.setup import Choices
+
+    cards = "a100-80gb-sxm h100-sxm h100-pcie h100-nvl h200-sxm b200 b300 gb200 gb300 l40s a40 l4"
+    choices = Choices(
+        gpus=tuple(cards.split()), counts=tuple(range(1, 9)), engines=("vllm",),
+        drafters=tuple(drafters.split()), weight_dtypes=tuple(formats.split()),
+    )  # fmt: skip
+    question = Question(prompt_tokens=1000, output_tokens=500, tokens_per_s_per_user=50)
+
+    def act() -> str:
+        seen: list[float] = []
+        began = time.process_time()
+        found = compare(model, question, choices, advance=lambda *_: seen.append(time.process_time()))
+        return f"{len(found.table):,} rows, first progress after {seen[0] - began:.2f} s"
+
+    return act
+
+
+def page(moves: int) -> Act:
     """The app's first page after another session had it, and so many moves of its slider."""
     from streamlit.testing.v1 import AppTest
 
     script = str(Path.cwd() / "app" / "main.py")
-    AppTest.from_file(script, default_timeout=600).run()
-    opened = AppTest.from_file(script, default_timeout=600).run()
-    for batch in range(2, 2 + moves):
-        opened.slider[0].set_value(batch).run()
+
+    def act() -> str:
+        AppTest.from_file(script, default_timeout=600).run()
+        opened = AppTest.from_file(script, default_timeout=600).run()
+        for batch in range(2, 2 + moves):
+            opened.slider[0].set_value(batch).run()
+        return f"2 pages, {moves} moves"
+
+    return act
 
 
-def told(*words: str) -> None:
+def told(*words: str) -> Act:
     """A command line in this process."""
     from medusa_sim.cli import main
 
-    sys.argv = ["medusa-sim", *words]
-    with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
-        sys.stdout = nowhere
-        try:
-            main()
-        except SystemExit as end:
-            if end.code:
-                raise
+    def act() -> str:
+        sys.argv, shown = ["medusa-sim", *words], sys.stdout
+        with Path(os.devnull).open("w", encoding="utf-8") as nowhere:
+            sys.stdout = nowhere
+            try:
+                main()
+            except SystemExit as end:
+                if end.code:
+                    raise
+            finally:
+                sys.stdout = shown
+        return "1 command"
+
+    return act
 
 
 _EAGLE3 = "--drafter eagle3 --acceptance eagle3-llama-3.1-8b"
 _README = f"recommend --gpu h100-sxm --model llama-3.1-8b {_EAGLE3} --batch 1..256"
-QUESTIONS: dict[str, Callable[[], None]] = {
-    "rows, dense": lambda: rows("vicuna-7b,llama-2-70b"),
-    "rows, mixture of experts": lambda: rows("qwen3-30b-a3b"),
+_HOUR = "traces/azure_2023_conv.parquet"
+QUESTIONS: dict[str, Callable[[], Act]] = {
+    "rows, dense": partial(rows, "vicuna-7b,llama-2-70b"),
+    "rows, mixture of experts": partial(rows, "qwen3-30b-a3b"),
     "joint search x 10": search,
-    "--help": lambda: told("--help"),
-    "sweep --batch 1..64": lambda: told("sweep", "--batch", "1..64"),
-    "recommend, README": lambda: told(*_README.split()),
+    "--help": partial(told, "--help"),
+    "sweep --batch 1..64": partial(told, "sweep", "--batch", "1..64"),
+    "recommend, README": partial(told, *_README.split()),
     "report in HTML": lambda: told("sweep", "--batch", "1..64", "--report", tempfile.mkdtemp()),
-    "app, opened twice": lambda: page(0),
-    "app, opened and 10 moves": lambda: page(10),
+    "app, opened twice": partial(page, 0),
+    "app, opened and 10 moves": partial(page, 10),
     "20,000 requests": requests,
 }
 MEMORY = ("rows, dense", "rows, mixture of experts", "app, opened and 10 moves")
 """Those whose memory is guarded too."""
+POLICIES = ("none", "3", "schedule", "adaptive", "budget")
+ALONE: dict[str, Callable[[], Act]] = {
+    "rows, roofline": partial(rows, "vicuna-7b,llama-2-70b", "roofline"),
+    **{f"load, Azure's hour, {name}": partial(requests, policy=name, trace=_HOUR) for name in POLICIES},
+    **{f"load, 200,000 drawn, {name}": partial(requests, 200_000, name) for name in POLICIES},
+    "set-ups, llama-3.1-8b": partial(set_ups, "llama-3.1-8b", "bf16 fp8 nvfp4", "none eagle3 ngram suffix"),
+    "set-ups, qwen3-235b-a22b": partial(
+        set_ups, "qwen3-235b-a22b", "bf16 fp8 nvfp4", "none eagle3 ngram suffix"
+    ),
+    "set-ups, deepseek-r1": partial(set_ups, "deepseek-r1", "bf16 fp8_block nvfp4", "none eagle3 ngram mtp"),
+}
+"""Further questions of --alone, which the reference release may not know."""
 
 
 @contextmanager
@@ -157,8 +245,8 @@ def asked(tree: Path, name: str) -> Cost:
     wall_s = time.perf_counter() - began
     if done.returncode:
         sys.exit(f"{name} failed in {tree}: {done.stderr.strip().splitlines()[-1:]}")
-    cpu_s, peak_bytes = json.loads(done.stderr.strip().splitlines()[-1])
-    return Cost(cpu_s, wall_s, peak_bytes)
+    cpu_s, peak_bytes, act_s, said = json.loads(done.stderr.strip().splitlines()[-1])
+    return Cost(cpu_s, wall_s, peak_bytes, act_s, said)
 
 
 class Verdict(NamedTuple):
@@ -217,24 +305,46 @@ def _middle(costs: list[Cost], field: str) -> float:
     return float(statistics.median(getattr(cost, field) for cost in costs))
 
 
+def answered(name: str) -> None:
+    """Ask one question in this process; what it cost goes to standard error."""
+    act = {**QUESTIONS, **ALONE}[name]()
+    began = time.process_time()
+    said = act()
+    act_s, used = time.process_time() - began, resource.getrusage(resource.RUSAGE_SELF)
+    cost = [used.ru_utime + used.ru_stime, used.ru_maxrss * 1024, act_s, said]
+    print(json.dumps(cost), file=sys.stderr)
+
+
+def timed_alone(names: list[str], repeats: int) -> None:
+    """A line a question of this tree: CPU seconds of what it does, the most memory, how much it was."""
+    for name in names:
+        costs = [asked(ROOT, name) for _ in range(repeats)]
+        best, middle = min(cost.act_s for cost in costs), _middle(costs, "act_s")
+        memory = f"{_middle(costs, 'peak_bytes') / 1e6:,.0f} MB"
+        print(f"{name:36s} {best:8.3g} s, median {middle:.3g}, {memory}, {costs[0].said}", flush=True)
+
+
 def main() -> None:
     """Print a row a question; fail where one slides."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument(
-        "rows", nargs="*", metavar="ROW", help=f"beginnings of rows; all: {', '.join(QUESTIONS)}"
-    )
+    told_rows = f"beginnings of rows; all: {', '.join(QUESTIONS)}; with --alone also {', '.join(ALONE)}"
+    parser.add_argument("rows", nargs="*", metavar="ROW", help=told_rows)
     parser.add_argument("--against", default=last_release(), help="commit, default the last release")
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--question", choices=QUESTIONS, help=argparse.SUPPRESS)
+    parser.add_argument("--alone", action="store_true", help="times of this tree, against nothing")
+    parser.add_argument("--repeats", type=int, default=3, help="of each question with --alone")
+    parser.add_argument("--question", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.question:
-        QUESTIONS[given.question]()
-        used = resource.getrusage(resource.RUSAGE_SELF)
-        print(json.dumps([used.ru_utime + used.ru_stime, used.ru_maxrss * 1024]), file=sys.stderr)
+        answered(given.question)
         return
-    names = [name for name in QUESTIONS if not given.rows or name.startswith(tuple(given.rows))]
+    every = [*QUESTIONS, *ALONE] if given.alone else list(QUESTIONS)
+    names = [name for name in every if not given.rows or name.startswith(tuple(given.rows))]
     if not names:
-        sys.exit(f"no row begins with {' or '.join(given.rows)}; rows: {', '.join(QUESTIONS)}")
+        sys.exit(f"no row begins with {' or '.join(given.rows)}; rows: {', '.join(every)}")
+    if given.alone:
+        timed_alone(names, given.repeats)
+        return
     print(f"{'row':36s} {'now':>8s} {'ratio to ' + given.against:>20s}   half of the pairs")
     found: list[Verdict] = []
     with checked_out(given.against) as reference:
