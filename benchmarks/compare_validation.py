@@ -16,13 +16,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from deepseek_rows import ENGINES, GPUS, STATED_SHARE, VERSION_SINCE, newest, tokens_per_round
+from deepseek_rows import ENGINES, GPUS, STATED_SHARE, VERSION_SINCE, drafts_of, newest, tokens_per_round
 from deepseek_rows import predicted as time_per_token
 from recorded import data_folder, named_rows
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
 from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.question import DRAFTS
 from medusa_sim.specs.runtime import load_runtime
 
 TARGETS = 10
@@ -47,19 +48,24 @@ def as_told(rows: pd.DataFrame) -> pd.DataFrame:
     return rows.assign(predicted_speed=speed, predicted_rate=rows.concurrency * speed / rows.tp)
 
 
-def predicted(rows: pd.DataFrame) -> pd.DataFrame:
-    """The cells with `predicted_speed` and `predicted_rate`, as a user asks; refused ones are left out."""
+def predicted(rows: pd.DataFrame, *, recipes: bool = False) -> pd.DataFrame:
+    """The cells with `predicted_speed` and `predicted_rate`, as a user asks; refused ones are left out.
+
+    recipes: with as many drafts as were served, which the rows do not say, in place of the best number.
+    """
     parts = []
     setup = [*CELL[:3], *CELL[4:7], *TRAFFIC]
     for _, part in rows.groupby(setup):
         named: Any = part.iloc[0]
         prompt, output = (STATED_SHARE * named[name] for name in TRAFFIC)
+        served = (drafts_of(named["engine"], bool(named["dp_attention"])),)
         try:
             found = ms.compare(
                 "deepseek-r1", gpus=GPUS[named["gpu"]], engines=named["engine"], counts=named["tp"],
                 eps=named["ep"], dp_attention=bool(named["dp_attention"]), drafters=("none", "mtp"),
                 weight_dtypes="nvfp4" if named["weights"] == "fp4" else "fp8_block",
                 batches=sorted(set(part.concurrency)), prompt_tokens=prompt, output_tokens=output,
+                drafts=served if recipes else DRAFTS,
             ).table  # fmt: skip
         except UsageError as error:
             print(error)
@@ -136,7 +142,11 @@ def scores(rows: pd.DataFrame) -> tuple[list[str], pd.DataFrame]:
 def main() -> None:
     """Print scores of all cells and of each card and format alone, and every choice."""
     rows = measured(Path(sys.argv[1]) if len(sys.argv) > 1 else data_folder())
-    for how, found in (("shipped acceptance", predicted(rows)), ("tokens of the rows", as_told(rows))):
+    for how, found in (
+        ("shipped acceptance", predicted(rows)),
+        ("shipped acceptance, drafts of the recipes", predicted(rows, recipes=True)),
+        ("tokens of the rows, drafts of the recipes", as_told(rows)),
+    ):
         print(f"\n{how}, {len(found)} of {len(rows)} cells")
         parts = {"every card": found, "plain decoding": found[found.speculation == "none"]}
         of_version = found.date >= found.engine.map(VERSION_SINCE)

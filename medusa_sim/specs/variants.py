@@ -9,8 +9,10 @@ import msgspec
 
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.formats import FORMATS, UNPACKED
+from medusa_sim.specs.formats import FORMATS, UNPACKED, Format
+from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import LayerGroup, Model, grouped
+from medusa_sim.specs.modules import SIXTEEN
 from medusa_sim.specs.parallel import ONE, Parallel
 
 # dtype of the arithmetic -> dtypes in which its weights may be stored
@@ -22,6 +24,7 @@ _WEIGHT_DTYPES: dict[str, tuple[str, ...]] = {
     "int8": ("int8",),
     "nvfp4": ("nvfp4",),
 }
+_FOUR_BITS = "nvfp4"
 ACTIVATION_DTYPES = ("fp16", "bf16", "fp32")
 
 
@@ -36,8 +39,10 @@ def with_dtypes(
     Allowed: dtype fp16 or bf16 with weights of the same dtype, or weight-only int4 (as AWQ and GPTQ store
     them), int8 or mxfp4; fp32, fp8, int8 or nvfp4 arithmetic with weights of that dtype, fp8 with fp8_block
     too (a scale for each 128 x 128 weights). dtype fp8_block stands for both; nvfp4 weights are multiplied in
-    nvfp4 whatever comes in: their layers quantise activations. Parts with a format of their own (gpt-oss's
-    experts) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
+    nvfp4 whatever comes in: their layers quantise activations. Projections before latent attention and MTP
+    modules then stay in 16 bits, as NVIDIA publishes them (model card of DeepSeek-R1-0528-FP4-v2; excluded
+    modules in vllm-project/vllm#25987 and NVIDIA/Model-Optimizer#150). Parts with a format of their own
+    (gpt-oss's experts) take a `dtype` or `weight_dtype` that is given. The KV cache takes the
     activation dtype or fp8. Raises SpecError for any other combination.
     """
     if dtype == "fp8_block":
@@ -55,9 +60,14 @@ def with_dtypes(
     cache = kv_dtype or ("fp8" if model.kv_dtype == "fp8" else activations)
     if cache not in (activations, "fp8"):
         raise SpecError(f"{model.name}: KV cache dtype {cache!r}; allowed: {activations} or fp8")
-    groups = model.groups
+    groups, module = model.groups, model.mtp
     if dtype is not None or weight_dtype is not None:
-        groups = tuple(_without_form(group) for group in groups)
+        groups = tuple(_in_one_form(group) for group in groups)
+        module = module and _in_one_form(module)
+        if weights == _FOUR_BITS:
+            if model.mtp_layers:
+                module = dataclasses.replace(_in_one_form(module or groups[-1], SIXTEEN), count=1)
+            groups = tuple(_quantised(group, Format(chosen, weights).key) for group in groups)
     return dataclasses.replace(
         model,
         dtype=chosen,
@@ -66,6 +76,7 @@ def with_dtypes(
         activation_dtype=activations,
         scale_bytes=model.scale_bytes if weights == model.weight_dtype else None,
         groups=groups,
+        mtp=module,
     )
 
 
@@ -111,17 +122,24 @@ def _in_other(group: LayerGroup, other: Mapping[str, str]) -> LayerGroup:
     return LayerGroup(group.count, mixer, part)
 
 
-def _without_form(group: LayerGroup) -> LayerGroup:
-    """The layers with every part in the model's format."""
+def _in_one_form(group: LayerGroup, form: str | None = None) -> LayerGroup:
+    """The layers with every part in one format, by default the model's."""
     mixer, feed_forward = group.mixer, group.feed_forward
     return LayerGroup(
         count=group.count,
-        mixer=mixer and msgspec.structs.replace(mixer, form=None, out_form=None),
+        mixer=mixer and msgspec.structs.replace(mixer, form=form, out_form=None),
         feed_forward=feed_forward
         and msgspec.structs.replace(
-            feed_forward, form=None, **({"shared_form": None} if isinstance(feed_forward, MoE) else {})
+            feed_forward, form=form, **({"shared_form": form} if isinstance(feed_forward, MoE) else {})
         ),
     )
+
+
+def _quantised(group: LayerGroup, form: str) -> LayerGroup:
+    """The layers as nvfp4 checkpoints have them: what leads to latent attention stays in 16 bits."""
+    if not isinstance(group.mixer, Latent):
+        return group
+    return dataclasses.replace(group, mixer=msgspec.structs.replace(group.mixer, form=SIXTEEN, out_form=form))
 
 
 def on_one_gpu(model: Model, parallel: Parallel) -> Model:
