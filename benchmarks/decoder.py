@@ -18,9 +18,10 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
+from medusa_sim.decoder.arguments import Acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.decoder.drafters import MedusaDrafter
-from medusa_sim.decoder.generate import Acceptance, GenerationSettings, generate
+from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus, study

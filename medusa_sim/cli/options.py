@@ -18,7 +18,7 @@ import click
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.cli.values import NAMES, RUNTIME, NameType
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, PATH, WHOLE, Argument
+from medusa_sim.plan.arguments import ARGUMENTS, FLAG, FOLDER, NUMBER, PATH, WHOLE, Argument, declared
 
 if TYPE_CHECKING:
     from medusa_sim.plan.scenario import Scenario
@@ -119,22 +119,25 @@ def _type(argument: Argument) -> Any:
     if argument.type is NUMBER:
         low = argument.least if argument.above is None else argument.above
         return click.FloatRange(low, argument.most, min_open=argument.above is not None)
-    return click.Path(path_type=Path) if argument.type is PATH else str
+    if argument.type in (PATH, FOLDER):
+        return click.Path(path_type=Path, file_okay=argument.type is PATH)
+    return str
 
 
 def option(argument: Argument, **changes: Any) -> Callable[[Command], Command]:
     """The option of an argument, which the command gets by the argument's name; changes: as of click."""
     flag = argument.type is FLAG
-    told = argument.default is not None and not flag
-    typed: dict[str, Any] = (
-        {"is_flag": True, "default": argument.default}
-        if flag
-        else {"type": _type(argument), "default": argument.default, "show_default": told}
-    )
-    return click.option(
-        argument.option, argument.name, cls=ArgumentOption,
-        **{"help": argument.help, **typed, **changes},
-    )  # fmt: skip
+    typed: dict[str, Any] = {"help": argument.help, "default": argument.default, "metavar": argument.metavar}
+    if flag:
+        typed["is_flag"] = True
+    elif argument.many:
+        typed |= {"type": _type(argument), "multiple": True}
+    else:
+        typed |= {"type": _type(argument), "show_default": argument.default is not None}
+    if argument.required:
+        del typed["default"]
+        typed["required"] = True
+    return click.option(argument.option, argument.name, cls=ArgumentOption, **typed | changes)
 
 
 def options(
@@ -147,6 +150,20 @@ def options(
             if not names or each.name in names:
                 command = option(each, **(changes or {}).get(each.name, {}))(command)
         return command
+
+    return decorate
+
+
+def asked(record: Callable[..., Any], **changes: dict[str, Any]) -> Callable[[Command], Command]:
+    """Options of a record's arguments; the command gets the record as `asked`. changes: of click, by name."""
+    known = declared(record)
+
+    def decorate(command: Command) -> Command:
+        @functools.wraps(command)
+        def wrapped(*args: Any, **given: Any) -> Any:
+            return command(*args, asked=record(**{name: given.pop(name) for name in known}), **given)
+
+        return options(known, changes=changes)(wrapped)
 
     return decorate
 
@@ -229,10 +246,6 @@ def row_options(command: Command) -> Command:
         help="Launch-overhead model (kernel: none).",
     )(command)
     return options(ARGUMENTS, "gpu", "latency", "fallback", "kernels")(command)
-
-
-SEED_MAX = 2**32 - 1
-"""Seeds of the decoder's commands; a text or training step draws from a multiple of it, in 64 bits."""
 
 
 def require_decoder_extra(*more: str) -> None:

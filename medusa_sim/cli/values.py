@@ -245,24 +245,6 @@ class EngineType(click.ParamType[str]):
         return self._choice.shell_complete(ctx, param, incomplete)
 
 
-NAMES = {
-    name: NameType(name, known, many=False)
-    for name, known in (
-        ("gpu", _gpus),
-        ("model", _models),
-        ("runtime", _runtimes),
-        ("drafter", _drafters),
-        ("profile", _profiles),
-    )
-}
-"""Types of one name, by what it names (`plan.arguments.Argument.names`)."""
-GPU, MODEL, RUNTIME, DRAFTER, ACCEPTANCE = NAMES.values()
-GPUS = NameType("gpus", _gpus, many=True)
-MODELS = NameType("models", _models, many=True)
-DRAFTERS = NameType("drafters", _drafters, many=True)
-ENGINE = EngineType()
-
-
 class Threads(click.IntRange):
     """Threads or processes; more than a machine can start would end the command without a word."""
 
@@ -277,3 +259,20 @@ class Threads(click.IntRange):
         if threads > (most := max(64, 4 * cores)):
             self.fail(f"{threads} {self.what} on {cores} cores; at most {most} here", param, ctx)
         return threads
+
+
+GPU = NameType("gpu", _gpus, many=False)
+MODEL = NameType("model", _models, many=False)
+RUNTIME = NameType("runtime", _runtimes, many=False)
+DRAFTER = NameType("drafter", _drafters, many=False)
+ACCEPTANCE = NameType("profile", _profiles, many=False)
+GPUS = NameType("gpus", _gpus, many=True)
+MODELS = NameType("models", _models, many=True)
+DRAFTERS = NameType("drafters", _drafters, many=True)
+ENGINE = EngineType()
+NAMES: dict[str, click.ParamType[Any]] = {
+    "gpu": GPU, "model": MODEL, "models": MODELS, "runtime": RUNTIME, "drafter": DRAFTER,
+    "profile": ACCEPTANCE, "batch": GridType(BATCH), "seq_len": GridType(SEQ_LEN),
+    "candidates": GridType(CANDIDATES), "threads": Threads(),
+}  # fmt: skip
+"""Types by what their values are of (`plan.arguments.Argument.names`)."""

@@ -6,7 +6,7 @@ The heads are those of the Medusa paper (sections 2.1.1 and 2.1.2); prompt looku
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, get_args
+from typing import get_args
 
 import numpy as np
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.arrays import IntArray
 from medusa_sim.decoder.accept import Draft, Draws, TreeShape
+from medusa_sim.decoder.arguments import Match
 from medusa_sim.decoder.generate import Generation
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.model import Llama
@@ -64,9 +65,6 @@ def check_tree(tree: CandidateTree, *, heads: int, vocab: int) -> None:
         )
     if tree.ranks_used > vocab:
         raise UsageError(f"the tree uses rank {tree.ranks_used - 1}, the vocabulary has {vocab} tokens")
-
-
-Match = Literal["earliest", "latest"]
 
 
 class NgramDrafter:

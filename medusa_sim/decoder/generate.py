@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 import torch
@@ -31,12 +31,11 @@ from medusa_sim.decoder.accept import (
     law,
     typical_token,
 )
+from medusa_sim.decoder.arguments import SEED_MAX, Acceptance
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.step import Forward
 from medusa_sim.errors import UsageError
-
-Acceptance = Literal["greedy", "typical", "rejection"]
 
 
 class MadeForward(Protocol):
@@ -48,10 +47,6 @@ class MadeForward(Protocol):
 
     def __call__(self, tokens: Tensor, mask: Tensor, depths: Tensor) -> Tensor:
         """As `Forward`."""
-
-
-SEED_MAX = 2**32 - 1
-"""A sequence draws from a multiple of the seed, in 64 bits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,14 +13,14 @@ from medusa_sim.acceptance.profile import acceptance_names, load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import read_tree
 from medusa_sim.decoder.accept import Rule
+from medusa_sim.decoder.arguments import METHODS, Acceptance, Match
 from medusa_sim.decoder.checkpoint import Checkpoint
 from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
-from medusa_sim.decoder.drafters import Match, MedusaDrafter, NgramDrafter
-from medusa_sim.decoder.generate import Acceptance, Drafter, NoDrafter
+from medusa_sim.decoder.drafters import MedusaDrafter, NgramDrafter
+from medusa_sim.decoder.generate import Drafter, NoDrafter
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import SpecError, UsageError
 
-METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram")
 SHIPPED_CHECKPOINT = "python-stdlib-medusa-2"
 SHIPPED_DRAFT = "python-stdlib-draft"
 CHECKPOINTS = "profiles/checkpoints"

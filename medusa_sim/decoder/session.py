@@ -11,11 +11,11 @@ import torch
 from tokenizers import Tokenizer
 
 from medusa_sim.data import find
+from medusa_sim.decoder.arguments import Request
 from medusa_sim.decoder.checkpoint import DTYPES, Checkpoint, load_checkpoint
 from medusa_sim.decoder.config import read_config
-from medusa_sim.decoder.drafters import Match
 from medusa_sim.decoder.fast_step import FORWARDS
-from medusa_sim.decoder.generate import Acceptance, GenerationRun, GenerationSettings
+from medusa_sim.decoder.generate import GenerationRun, GenerationSettings
 from medusa_sim.decoder.methods import (
     CHECKPOINTS,
     SHIPPED_CHECKPOINT,
@@ -35,33 +35,6 @@ SHARED_FROM_HIDDEN = 1024
 it saves (a hundredfold on a machine that is busy otherwise)."""
 DRAFTING = ("sd", "specinfer", "spectr", "rsd-c", "rsd-s")
 """Methods with a draft model."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What `decode` is asked: names as on the command line, None where the default decides."""
-
-    texts: list[str]
-    method: str = "medusa"
-    checkpoint: str | None = None
-    head_file: Path | None = None
-    draft: str | None = None
-    tree: str | None = None
-    acceptance: str | None = None
-    rule: Acceptance | None = None
-    temperature: float = 0.6
-    max_new_tokens: int = 128
-    seed: int = 0
-    dtype: str | None = None
-    device: str = "cpu"
-    threads: int | None = None
-    step: str = "eager"
-    chat: bool = False
-    keep_space: bool = False
-    ngram_max: int = 3
-    match: Match = "earliest"
-    plain: bool = True
-    data_dir: Path | None = None
 
 
 @dataclass(slots=True)

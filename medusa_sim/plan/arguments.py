@@ -12,7 +12,7 @@ import inspect
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields
 from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
@@ -64,6 +64,7 @@ NUMBER = Type("a number", (Real,))
 FLAG = Type("True or False", (bool,))
 WORD = Type("a name", (str,))
 PATH = Type("a path", (str, os.PathLike))
+FOLDER = Type("a folder", (str, os.PathLike))
 ANY = Type("anything", (object,))
 """Checked by what reads it."""
 GPU = Type("a name or a loaded GPU", (str,), "medusa_sim.specs.gpu:Gpu")
@@ -87,7 +88,11 @@ class Argument:
     choices: tuple[str, ...] = ()
     """Names that it may be, where they are few and fixed."""
     names: str = ""
-    """What its names are of (`gpu`, `model`, ...): listed by `cli.names`."""
+    """What its values are of (`gpu`, `model`, `batch`, ...): read and listed by `cli.values.NAMES`."""
+    required: bool = False
+    many: bool = False
+    """The option may be given again; the value is a tuple."""
+    metavar: str | None = None
     least: float | None = None
     above: float | None = None
     most: float | None = None
@@ -98,6 +103,10 @@ class Argument:
         Python takes "no" for true, True for 1 and 2.5 heads for a number of heads. Raises UsageError.
         """
         if value is None and self.default is None:
+            return
+        if self.many and isinstance(value, Sequence):
+            for each in value:
+                check_kind(self.name, each, self.type.wanted, self.type.allowed)
             return
         check_kind(self.name, value, self.type.wanted, self.type.allowed)
         if self.choices and isinstance(value, str) and value not in self.choices:
@@ -138,12 +147,13 @@ class Argument:
 
 
 def argument(default: Any, type_: Type, help_: str, section: str = "", **more: Any) -> Any:
-    """A field of a record of arguments; more: further fields of `Argument`."""
+    """A field of a record of arguments; more: further fields of `Argument`. REQUIRED: without a default."""
     return field(
         default=default, metadata={"type": type_, "help": help_, "section": section, **more}, kw_only=True
     )
 
 
+REQUIRED: Any = MISSING
 _DECLARED: dict[type, dict[str, Argument]] = {}
 
 
@@ -158,7 +168,8 @@ def _read(record: Any) -> dict[str, Argument]:
     return {
         each.name: Argument(
             name=each.name,
-            default=each.default,
+            default=None if each.default is MISSING else each.default,
+            required=each.default is MISSING,
             **{"option": f"--{each.name.replace('_', '-')}", **each.metadata},
         )
         for each in fields(record)

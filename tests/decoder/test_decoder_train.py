@@ -9,6 +9,7 @@ import pytest
 import torch
 from decoder_models import ragged_prompts, tiny_config, tiny_llama
 
+from medusa_sim.decoder.arguments import Recipe
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.model import Llama, random_llama
@@ -21,7 +22,7 @@ from medusa_sim.decoder.training.evaluate import (
     repeated_ngram_share,
     total_counts,
 )
-from medusa_sim.decoder.training.recipe import Recipe, run_recipe
+from medusa_sim.decoder.training.recipe import run_recipe
 from medusa_sim.decoder.training.train import (
     adapter_off,
     add_adapter,

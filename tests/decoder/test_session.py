@@ -13,6 +13,7 @@ from decoder_models import noisy_copy, tiny_config, tiny_heads, tiny_llama
 from tokenizers import Tokenizer, processors
 
 from medusa_sim.decoder import fast_step
+from medusa_sim.decoder.arguments import Request
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.checkpoint_folder import save_checkpoint
@@ -28,7 +29,7 @@ from medusa_sim.decoder.prompts import (
     read_prompt,
     train_tokenizer,
 )
-from medusa_sim.decoder.session import Request, decoded
+from medusa_sim.decoder.session import decoded
 from medusa_sim.decoder.trials import LEAST_GAIN, Sizing, sizing
 from medusa_sim.errors import SpecError, UsageError
 

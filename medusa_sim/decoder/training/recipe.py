@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer
 from torch import Tensor
 
+from medusa_sim.decoder.arguments import Recipe
 from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint
 from medusa_sim.decoder.checkpoint_folder import check_replaceable, save_checkpoint
 from medusa_sim.decoder.config import DecoderConfig
@@ -25,7 +26,6 @@ from medusa_sim.decoder.training.train import Batches, Report, train_backbone, t
 from medusa_sim.decoder.training.trainer import TrainSettings
 from medusa_sim.errors import UsageError
 
-Method = Literal["backbone", "medusa-1", "medusa-2"]
 PEAK_RATES: dict[str, float] = {"backbone": 3e-3, "medusa-1": 2e-3, "medusa-2": 5e-4}
 """Peak learning rates of the backbone; medusa-1 (heads) and medusa-2 are the paper's (appendix B.3)."""
 _WARMUP = {"backbone": 100, "medusa-1": 40, "medusa-2": 40}
@@ -34,44 +34,6 @@ _HELDOUT_WINDOWS, _HELDOUT_LENGTH = 64, 256
 _PROMPT_TOKENS, _RESPONSE_TOKENS = 32, 128
 _NOT_OF_THE_RESULT = ("save", "checkpoint", "text_folder", "overwrite", "dtype")
 """Folders are compared by what they hold."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Recipe:
-    """What to train and how. Paths and switches are those of `medusa-sim train`.
-
-    `data`: `text` (the standard library, or `text_folder`) or `self` (`responses` continuations that
-    the model writes itself at `temperature`; Medusa-2 then learns by KL to itself without adapter).
-    Heads go on from those of the checkpoint, if it has any; the three settings of heads are for new ones
-    (None: five heads of one block, each with its own output layer).
-    """
-
-    method: Method
-    save: Path
-    checkpoint: Path | None = None
-    text_folder: Path | None = None
-    data: Literal["text", "self"] = "text"
-    steps: int = 2000
-    batch: int = 16
-    length: int = 256
-    learning_rate: float | None = None
-    seed: int = 0
-    vocab: int = 1024
-    hidden: int = 128
-    intermediate: int = 384
-    layers: int = 5
-    attention_heads: int = 4
-    kv_heads: int = 2
-    medusa_heads: int | None = None
-    medusa_layers: int | None = None
-    own_output: bool | None = None
-    lambda_0: float = 0.2
-    schedule: Literal["constant", "sine"] = "constant"
-    responses: int = 512
-    temperature: float = 0.7
-    dtype: str = "fp16"
-    compiled: bool = False
-    overwrite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,11 +113,6 @@ def _check(recipe: Recipe) -> None:
         raise UsageError(f"--method {recipe.method} starts from a checkpoint; give --checkpoint DIR")
     if recipe.method == "backbone" and recipe.data == "self":
         raise UsageError("a backbone cannot learn from its own text; use --data text")
-    if recipe.steps < 1 or recipe.batch < 1 or recipe.length < 8:
-        raise UsageError(
-            f"steps {recipe.steps}, batch {recipe.batch}, length {recipe.length}: "
-            "at least 1, 1 and 8 are needed"
-        )
     check_replaceable(recipe.save, overwrite=recipe.overwrite)
 
 

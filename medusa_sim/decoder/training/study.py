@@ -17,9 +17,10 @@ import torch
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.decoder.arguments import Acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint
 from medusa_sim.decoder.drafters import MedusaDrafter
-from medusa_sim.decoder.generate import Acceptance, Generation, GenerationSettings, generate
+from medusa_sim.decoder.generate import Generation, GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.training.evaluate import (

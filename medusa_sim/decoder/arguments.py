@@ -1,0 +1,145 @@
+"""What `train` and `decode` take, each argument declared once, as those of a scenario are (`plan.arguments`).
+
+Free of torch: the commands' help pages read it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from medusa_sim.plan.arguments import (
+    ANY,
+    FLAG,
+    FOLDER,
+    NUMBER,
+    PATH,
+    REQUIRED,
+    WHOLE,
+    WORD,
+    Declared,
+    argument,
+)
+
+Acceptance = Literal["rejection", "typical", "greedy"]
+Match = Literal["earliest", "latest"]
+METHODS = ("medusa", "ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "ngram")
+SEED_MAX = 2**32 - 1
+"""A text or training step draws from a multiple of the seed, in 64 bits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recipe(Declared):
+    """What to train and how.
+
+    Heads go on from those of the checkpoint, if it has any; the three settings of heads are for new ones. On
+    its own text (`data` self) Medusa-2 learns by KL to itself, without an adapter.
+    """
+
+    method: Literal["backbone", "medusa-1", "medusa-2"] = argument(
+        REQUIRED, WORD,
+        "backbone: a small Llama from scratch. medusa-1: heads only. medusa-2: heads and a LoRA adapter.",
+        choices=("backbone", "medusa-1", "medusa-2"),
+    )  # fmt: skip
+    save: Path = argument(
+        REQUIRED, PATH,
+        "Folder of the checkpoint to write: a new one, an empty one, or with --overwrite one of its own.",
+    )  # fmt: skip
+    checkpoint: Path | None = argument(None, PATH, "Checkpoint folder to start from.")
+    data: Literal["text", "self"] = argument(
+        "text", WORD,
+        "text: Python source. self: continuations that the model writes itself (self-distillation).",
+        choices=("text", "self"),
+    )  # fmt: skip
+    text_folder: Path | None = argument(
+        None, FOLDER, "Folder of .py files [default: this Python's standard library without its tests].",
+        option="--text",
+    )  # fmt: skip
+    steps: int = argument(2000, WHOLE, "Training steps.", least=1)
+    batch: int = argument(16, WHOLE, "Texts per step.", least=1)
+    length: int = argument(256, WHOLE, "Tokens per text.", least=8)
+    learning_rate: float | None = argument(None, NUMBER, "Peak [default: by method].", above=0)
+    seed: int = argument(0, WHOLE, "Of everything that is drawn.", least=0, most=SEED_MAX)
+    vocab: int = argument(1024, WHOLE, "Of a new tokenizer.", least=257)
+    hidden: int = argument(128, WHOLE, "Width of a new backbone.", least=8)
+    intermediate: int = argument(384, WHOLE, "Width of its feed-forward blocks.", least=8)
+    layers: int = argument(5, WHOLE, "Its layers.", least=1)
+    attention_heads: int = argument(4, WHOLE, "Its query heads.", least=1)
+    kv_heads: int = argument(2, WHOLE, "Its heads of keys and values.", least=1)
+    medusa_heads: int | None = argument(
+        None, WHOLE, "New heads, where the checkpoint has none [default: 5].", least=1
+    )
+    medusa_layers: int | None = argument(None, WHOLE, "Residual blocks of a new head [default: 1].", least=1)
+    own_output: bool | None = argument(
+        None, FLAG, "An output layer per new head, or the LM head [default: own].",
+        option="--own-output/--shared-output",
+    )  # fmt: skip
+    lambda_0: float = argument(0.2, NUMBER, "Weight of the heads' loss in medusa-2.")
+    schedule: Literal["constant", "sine"] = argument(
+        "constant", WORD, "Of that weight over the steps.", choices=("constant", "sine")
+    )
+    responses: int = argument(512, WHOLE, "Own texts with --data self.", least=1)
+    temperature: float = argument(0.7, NUMBER, "Of own texts.", least=0)
+    dtype: str = argument("fp16", WORD, "Of the saved weights.", choices=("fp32", "bf16", "fp16"))
+    compiled: bool = argument(
+        False, FLAG, "torch.compile the loss (needs a C++ compiler).", option="--compile/--no-compile"
+    )
+    overwrite: bool = argument(False, FLAG, "Replace files that are there and are not this command's own.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request(Declared):
+    """What `decode` is asked of these texts; None where the default decides."""
+
+    texts: list[str]
+    checkpoint: str | None = argument(
+        None, WORD, "Folder or name of a shipped checkpoint [default: the shipped Medusa-2 model]."
+    )
+    head_file: Path | None = argument(None, PATH, "Medusa heads of a Medusa-1 repository.")
+    draft: str | None = argument(None, WORD, "Folder or name of the draft model [default: the shipped one].")
+    method: str = argument("medusa", WORD, "How drafts are made and verified.", choices=METHODS)
+    tree: str | None = argument(
+        None, WORD,
+        "medusa: auto (what pays on this device; the default), candidates (64), a branching (4-2-1) or a "
+        "file of paths. sd, ngram: length (4). specinfer, rsd-c: branching (2-2-1). spectr, rsd-s: paths or "
+        "beams x depth (4x3).",
+    )  # fmt: skip
+    rule: Acceptance | None = argument(
+        None, WORD,
+        "Which drafts are accepted above temperature 0 [default: rejection, which keeps the model's "
+        "distribution].",
+        choices=("greedy", "typical", "rejection"),
+    )  # fmt: skip
+    acceptance: str | None = argument(
+        None, WORD,
+        "Acceptance profile (name or file) whose head accuracies shape medusa's trees [default: the "
+        "checkpoint's own].",
+    )  # fmt: skip
+    ngram_max: int = argument(3, WHOLE, "ngram: longest n looked up.", least=1, most=64)
+    match: Match = argument(
+        "earliest", WORD, "ngram: which earlier copy is continued.", choices=("earliest", "latest")
+    )
+    chat: bool = argument(False, FLAG, "Put each prompt into the checkpoint's chat template.")
+    keep_space: bool = argument(
+        False, FLAG, "Keep a prompt's last space, which words of the model bring along."
+    )
+    temperature: float = argument(0.6, NUMBER, "0 is greedy.", least=0)
+    max_new_tokens: int = argument(128, WHOLE, "Longest continuation.", least=1)
+    seed: int = argument(0, WHOLE, "Of everything that is drawn.", least=0, most=SEED_MAX)
+    dtype: str | None = argument(
+        None, WORD, "[default: fp32 on a CPU, else the half precision of the checkpoint]",
+        choices=("fp32", "bf16", "fp16", "fp64"),
+    )  # fmt: skip
+    device: str = argument("cpu", WORD, "cpu, cuda, cuda:1, ...")
+    threads: int | None = argument(
+        None, ANY,
+        "CPU threads [default: 1 for a small model, whose products are too small to share; else all].",
+        names="threads",
+    )  # fmt: skip
+    step: str = argument(
+        "eager", WORD, "How a verification step is launched.",
+        choices=("eager", "static", "compiled", "cuda-graph"),
+    )  # fmt: skip
+    plain: bool = argument(True, FLAG, "Also decode plainly, for comparison.", option="--plain/--no-plain")
+    data_dir: Path | None = None
