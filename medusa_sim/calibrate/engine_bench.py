@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from medusa_sim.errors import DataError, shown
+from medusa_sim.plan.arguments import NUMBER, Declared, argument
 from medusa_sim.reading import TABLE_BYTES, json_documents, named, read_csv_table, read_text
 from medusa_sim.units import US_PER_MS, US_PER_S
 
@@ -60,14 +61,20 @@ class BenchRow:
         return self.tpot_us * self.acceptance_length
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Shape:
+@dataclass(frozen=True, kw_only=True)
+class Shape(Declared):
     """What `vllm bench latency` and `throughput` do not write into their results, and drafts a step."""
 
-    concurrency: float | None = None
-    prompt: float | None = None
-    output: float | None = None
-    drafts: float | None = None
+    concurrency: float | None = argument(
+        None, NUMBER, "Requests in flight, where a result lacks them.", above=0
+    )
+    prompt: float | None = argument(
+        None, NUMBER, "Prompt tokens, where it lacks them.", option="--prompt-tokens", above=0
+    )
+    output: float | None = argument(
+        None, NUMBER, "Output tokens, where it lacks them.", option="--output-tokens", above=0
+    )
+    drafts: float | None = argument(None, NUMBER, "Drafts a step, where it lacks them.", least=0, most=64)
 
 
 def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:

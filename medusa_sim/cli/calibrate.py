@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from medusa_sim.calibrate.engine_bench import Shape
 from medusa_sim.cli import examples
-from medusa_sim.cli.modes import Mode, Moded
-from medusa_sim.cli.options import PositiveFloat, Sectioned, options, output_options, overwrite_option
+from medusa_sim.cli.modes import Moded
+from medusa_sim.cli.options import Sectioned, asked, options, output_options, overwrite_option
 from medusa_sim.cli.output import Output
-from medusa_sim.cli.values import DRAFTER, MODEL, RUNTIME
+from medusa_sim.cli.values import DRAFTER, RUNTIME
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.plan.arguments import ARGUMENTS
 
@@ -23,111 +24,38 @@ if TYPE_CHECKING:
     from medusa_sim.step.step import Setting
 
 
-@click.command(
-    "calibrate",
-    cls=Sectioned,
-    epilog=examples(
-        "medusa-sim calibrate rows gemm.csv attention.csv elementwise.csv --gpu h100-sxm --kernels torch",
-        "medusa-sim calibrate rows rows.parquet --gpu a40 --kernels mine --source 'my A40, 2026-11'",
-        "medusa-sim calibrate engine plain_b1.json plain_b8.json plain_b64.json --gpu h100-sxm "
-        "--model llama-3.1-8b --name mine",
-    ),
-)
-@options(ARGUMENTS, "gpu", "draft_model", "draft_vocab", "dtype")
+_DRY_RUN = click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
+_FILES = click.argument("files", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
+
+
+@click.command("rows", cls=Sectioned)
+@_FILES
+@options(ARGUMENTS, "gpu")
 @click.option(
-    "--kernels",
-    default=None,
-    help="Kernel set to write: torch, sglang, paper, or one of your own; of `calibrate engine`: to use.",
-)
-@click.option(
-    "--rows",
-    "rows_files",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="CSV or Parquet of operator rows with time_us; more files may follow.",
-)
-@click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@click.option(
-    "--engine-bench",
-    "bench_files",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="Result of a load generator; more files may follow. Fits a runtime instead of kernels.",
-)
-@click.option("--model", type=MODEL, default=None, help="Of `calibrate engine`: the model that was served.")
-@click.option(
-    "--runtime",
-    type=RUNTIME,
-    default="vllm",
-    show_default=True,
-    help="Of `calibrate engine`: the engine to inherit from.",
-)
-@click.option("--name", default=None, help="Of `calibrate engine`: name of the runtime to write.")
-@click.option("--title", default=None, help="One line kept with the runtime.")
-@click.option(
-    "--drafter",
-    type=DRAFTER,
-    default=None,
-    help="What drafted in the runs that speculated.",
-)
-@click.option(
-    "--concurrency", type=PositiveFloat(), default=None, help="Requests in flight, where a result lacks them."
-)
-@click.option(
-    "--prompt-tokens", type=PositiveFloat(), default=None, help="Prompt tokens, where it lacks them."
-)
-@click.option(
-    "--output-tokens", type=PositiveFloat(), default=None, help="Output tokens, where it lacks them."
-)
-@click.option(
-    "--drafts", type=click.IntRange(1, 64), default=None, help="Drafts a step, where it lacks them."
+    "--kernels", required=True, help="Kernel set to write: torch, sglang, paper, or one of your own."
 )
 @click.option("--source", default=None, help="One line kept with the parameters [default: the files' names].")
-@click.option("--dry-run", is_flag=True, help="Fit and print, write nothing.")
+@_DRY_RUN
 @overwrite_option
 @output_options
-def _whole(
+def _rows(
+    files: tuple[Path, ...],
     gpu: str,
-    kernels: str | None,
-    rows_files: tuple[Path, ...],
-    bench_files: tuple[Path, ...],
-    more: tuple[Path, ...],
+    kernels: str,
     source: str | None,
     output: Output,
     data_dir: Path | None,
     *,
     dry_run: bool,
     overwrite: bool,
-    **engine: Any,
 ) -> None:
     """Kernel parameters of one GPU and kernel library, fitted to measured operator rows.
 
-    Every operator and dtype in the files is fitted; errors are printed of the rows of the fit and of
-    held-out shapes, with the 80 % band of measured / predicted by size. The parameters go to
-    hardware/GPU.toml in the data folder, where every command finds them first; kernels of yours that are
-    there already are replaced with --overwrite only.
-
-    `calibrate engine` fits the terms of a serving engine, to what a load generator
-    measured: `vllm bench serve`, `latency` or `throughput`, SGLang's bench_serving, AIPerf, GuideLLM, or a
-    CSV of concurrency, itl_ms or tpot_ms, prompt, output. Two numbers of requests are enough. Runs with
-    speculation beside plain ones fit what drafting adds. The runtime goes to profiles/runtimes/NAME.toml.
+    FILE: CSV or Parquet of operator rows with time_us. Every operator and dtype in them is fitted; errors are
+    printed of the rows of the fit and of held-out shapes, with the 80 % band of measured / predicted by size.
+    The parameters go to hardware/GPU.toml in the data folder, where every command finds them first;
+    kernels of yours that are there already are replaced with --overwrite only.
     """
-    if bench_files:
-        if rows_files:
-            raise UsageError("--rows fits kernels, --engine-bench a runtime; give one of the two")
-        calibrate_engine(
-            (*bench_files, *more),
-            output,
-            data_dir,
-            dry_run=dry_run,
-            overwrite=overwrite,
-            gpu=gpu,
-            kernels=kernels,
-            **engine,
-        )
-        return
-    if kernels is None:
-        raise UsageError("calibrate needs --kernels NAME with --rows, or --engine-bench FILE")
     import pandas as pd
 
     from medusa_sim.calibrate.rows import check_not_there, check_set_name, fitted_kernels, write_kernels
@@ -136,9 +64,8 @@ def _whole(
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.writing import make_folder
 
-    files = (*rows_files, *more)
     if not files:
-        raise UsageError("calibrate needs rows: --rows FILE (operator rows with a time_us column)")
+        raise UsageError("calibrate needs rows: FILE (operator rows with a time_us column)")
     check_set_name(kernels)
     card = load_gpu(gpu, data_dir)
     folder = user_data_dir(data_dir) / "hardware"
@@ -177,31 +104,29 @@ def _whole(
     output.rows(pd.DataFrame(records), "calibrate")
 
 
-_ENGINE = (
-    "bench_files", "model", "runtime", "name", "title", "drafter", "draft_model", "draft_vocab", "dtype",
-    "concurrency", "prompt_tokens", "output_tokens", "drafts",
-)  # fmt: skip
-calibrate = Moded(
-    _whole,
-    {
-        "rows": Mode(
-            says="Kernel parameters of a GPU and library, fitted to measured rows of operators.",
-            files="rows_files", own=("rows_files", "source"), chosen_by=("--rows",),
-        ),
-        "engine": Mode(
-            says="A runtime of one's own, fitted to results of a load generator.", files="bench_files",
-            own=_ENGINE, chosen_by=("--engine-bench",),
-        ),
-    },
-)  # fmt: skip
-
-
 WORTH_A_WORD = 0.10
 """Relative error of a run in the fit from which something else than the terms is wrong."""
 
 
-def calibrate_engine(
+@click.command("engine", cls=Sectioned)
+@_FILES
+@options(
+    ARGUMENTS, "gpu", "model", "kernels", "draft_model", "draft_vocab", "dtype",
+    changes={"model": {"default": None, "help": "The model that was served."}},
+)  # fmt: skip
+@click.option(
+    "--runtime", type=RUNTIME, default="vllm", show_default=True, help="The engine to inherit from."
+)
+@click.option("--name", default=None, help="Name of the runtime to write.")
+@click.option("--title", default=None, help="One line kept with the runtime.")
+@click.option("--drafter", type=DRAFTER, default=None, help="What drafted in the runs that speculated.")
+@asked(Shape, into="shape")
+@_DRY_RUN
+@overwrite_option
+@output_options
+def _engine(
     files: tuple[Path, ...],
+    shape: Shape,
     output: Output,
     data_dir: Path | None,
     *,
@@ -209,13 +134,15 @@ def calibrate_engine(
     overwrite: bool,
     **names: Any,
 ) -> None:
-    """Fit, print every run beside what the fitted runtime gives, and write the runtime.
+    """A runtime of one's own, fitted to results of a load generator, printed beside every run.
 
-    names: gpu, model, kernels, runtime, name, drafter, draft_model and the shape of runs that do not say it.
+    FILE: from `vllm bench serve`, `latency` or `throughput`, SGLang's bench_serving, AIPerf, GuideLLM, or a
+    CSV of concurrency, itl_ms or tpot_ms, prompt, output. Two numbers of requests are enough. Runs with
+    speculation beside plain ones fit what drafting adds. The runtime goes to profiles/runtimes/NAME.toml.
     """
     import pandas as pd
 
-    from medusa_sim.calibrate.engine_bench import Shape, read_bench
+    from medusa_sim.calibrate.engine_bench import read_bench
     from medusa_sim.calibrate.engine_fit import (
         check_runtime_name,
         fitted_runtime,
@@ -227,17 +154,11 @@ def calibrate_engine(
 
     if names["name"] is None or names["model"] is None:
         raise UsageError(
-            "--engine-bench needs --model MODEL that was served, and --name NAME for the runtime"
+            "calibrate engine needs --model MODEL that was served, and --name NAME for the runtime"
         )
     check_runtime_name(names["name"])
     if not dry_run:
         check_new(runtime_path(user_data_dir(data_dir), names["name"]), overwrite=overwrite)
-    shape = Shape(
-        concurrency=names["concurrency"],
-        prompt=names["prompt_tokens"],
-        output=names["output_tokens"],
-        drafts=names["drafts"],
-    )
     rows = [row for path in files for row in read_bench(path, shape)]
     setting = _setting(names, data_dir)
     fitted = fitted_runtime(
@@ -321,3 +242,18 @@ def _drafter_of(names: dict[str, Any]) -> DrafterOf | None:
     draft = names["draft_model"]
     parts = Parts(draft=None if draft is None else load_model(draft), draft_vocab=names["draft_vocab"])
     return Drafting(method=names["drafter"], parts=parts).drafter
+
+
+calibrate = Moded(
+    "calibrate",
+    {"--rows": "rows", "--engine-bench": "engine"},
+    _rows,
+    _engine,
+    help="Kernels of a GPU fitted to measured rows, or the terms of an engine to what it served.",
+    epilog=examples(
+        "medusa-sim calibrate rows gemm.csv attention.csv elementwise.csv --gpu h100-sxm --kernels torch",
+        "medusa-sim calibrate rows rows.parquet --gpu a40 --kernels mine --source 'my A40, 2026-11'",
+        "medusa-sim calibrate engine plain_b1.json plain_b8.json plain_b64.json --gpu h100-sxm "
+        "--model llama-3.1-8b --name mine",
+    ),
+)

@@ -4,159 +4,53 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from medusa_sim.cli import examples
-from medusa_sim.cli.measure_decoder import (
-    decoder_options,
-    measure_both,
-    measure_runs,
-    measure_steps,
-    refuse_unused,
-)
-from medusa_sim.cli.modes import Mode, Moded
-from medusa_sim.cli.options import PositiveFloat, Sectioned, require_decoder_extra
+from medusa_sim.cli.measure_decoder import chosen_device, measure_runs, measure_steps
+from medusa_sim.cli.modes import Moded
+from medusa_sim.cli.options import Sectioned, asked
 from medusa_sim.cli.output import progress
-from medusa_sim.cli.values import MODELS, Threads
-from medusa_sim.errors import DataError, UsageError
+from medusa_sim.errors import DataError
+from medusa_sim.measure.arguments import Device
 
 if TYPE_CHECKING:
-    import torch
-
     from medusa_sim.measure.session import Outcome
-    from medusa_sim.specs.measurement import Environment, Meta, Rates
+    from medusa_sim.specs.measurement import Environment
 
-DTYPES = ("fp32", "bf16", "fp16")
-_DEFAULT_DTYPE = {"cpu": "fp32", "cuda": "fp16"}
 _METHODS = {
     "cpu": "wall time of runs of calls; weights and K/V rotate as a step of the model reads them",
     "cuda": "CUDA events around a replayed graph; weights and K/V rotate as a step of the model reads them",
 }
 
 
-@click.command(
-    "measure",
-    cls=Sectioned,
-    epilog=examples(
-        "medusa-sim measure operators --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
-        "medusa-sim measure operators --models my/config.json --dtype fp32 --budget 300 --resume",
-        "medusa-sim measure steps out/steps --device cuda --models llama-7b --batch 1,4,16",
-    ),
+_EXAMPLES = examples(
+    "medusa-sim measure operators --device cuda --models llama-7b,llama-13b,llama-3-8b --budget 600",
+    "medusa-sim measure operators --models my/config.json --dtype fp32 --budget 300 --resume",
+    "medusa-sim measure steps out/steps --device cuda --models llama-7b --batch 1,4,16",
 )
-@click.option("--device", default="cpu", show_default=True, help="cpu, cuda or cuda:n.")
-@click.option(
-    "--models",
-    type=MODELS,
-    default="llama-7b",
-    show_default=True,
-    help="Models whose shapes are measured: names or paths of a config.json, by commas.",
-)
-@click.option(
-    "--dtype", "dtypes", default=None, help="fp32, bf16, fp16, by commas [default: cpu fp32, cuda fp16]."
-)
-@click.option(
-    "--budget",
-    type=PositiveFloat(),
-    default=None,
-    metavar="SECONDS",
-    help="Stop after this many seconds; the most informative shapes come first [default: all of them].",
-)
+
+
+@click.command("operators", cls=Sectioned, epilog=_EXAMPLES)
+@asked(Device)
 @click.option(
     "--resume", is_flag=True, help="Go on with a folder that holds rows; noisy ones are measured again."
 )
 @click.option(
     "--allow-different", is_flag=True, help="Also where its rows are of another device, torch or clocks."
 )
-@click.option(
-    "--out",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="Folder of the rows [default: profiles/operators/NAME in the data folder].",
-)
-@click.option(
-    "--name", default=None, help="Name of the device as a --gpu [default: from what the system says]."
-)
-@click.option("--threads", type=Threads(), default=None, help="CPU threads [default: torch's].")
-@click.option(
-    "--data-dir",
-    type=click.Path(path_type=Path, file_okay=False),
-    default=None,
-    help="Your own specs and profiles [default: $MEDUSA_SIM_DATA_DIR, else the platform's user data folder].",
-)
-@decoder_options
-def _whole(
-    device: str,
-    models: tuple[str, ...],
-    dtypes: str | None,
-    budget: float | None,
-    resume: bool,
-    allow_different: bool,
-    out: Path | None,
-    name: str | None,
-    threads: int | None,
-    data_dir: Path | None,
-    decoder_steps: Path | None,
-    decoder_runs: Path | None,
-    **decoder: Any,
-) -> None:
-    """Times of the operators of MODELS on this device, written as rows beside their environment.
+def _operators(asked: Device, *, resume: bool, allow_different: bool) -> None:
+    """Times of the operators of models on this device, for `calibrate rows`.
 
     Linear layers (m 1 to 4096, fused and separate projections, LM head), fused attention under a tree mask
-    (contexts 128 to 8192, batches 1 to 64), unfused products, elementwise kernels and the launch floor. A
-    device without a hardware file gets one, so that its name is a --gpu. Needs torch.
+    (contexts 128 to 8192, batches 1 to 64), unfused products, elementwise kernels and the launch floor, as
+    rows beside their environment. A device without a hardware file gets one, so that its name is a --gpu.
+    Needs torch.
     """
-    kind = "decoder_steps" if decoder_steps else "decoder_runs" if decoder_runs else None
-    refuse_unused(kind)
-    require_decoder_extra()
-    import torch
+    import msgspec
 
-    from medusa_sim.measure.environment import torch_device
-
-    if threads is not None:
-        torch.set_num_threads(threads)
-    if decoder_runs is not None:
-        measure_runs(decoder_runs, decoder)
-        return
-    target = torch_device(device)
-    chosen = _dtypes(dtypes, target.type)
-    if decoder_steps is None:
-        _measure_operators(
-            target,
-            models,
-            chosen,
-            budget,
-            out,
-            name,
-            data_dir,
-            resume=resume,
-            allow_different=allow_different,
-            splits=decoder["tree_attention"] == "split",
-        )
-        return
-    if len(chosen) > 1:
-        raise UsageError(f"--dtype {dtypes}: steps are measured in one dtype at a time")
-    given = {**decoder, "models": models, "name": name, "budget": budget, "out": out, "data_dir": data_dir}
-    if decoder["with_operators"]:
-        measure_both(decoder_steps, target, chosen[0], given)
-        return
-    measure_steps(decoder_steps, target, chosen[0], given)
-
-
-def _measure_operators(
-    target: torch.device,
-    models: tuple[str, ...],
-    chosen: tuple[str, ...],
-    budget: float | None,
-    out: Path | None,
-    name: str | None,
-    data_dir: Path | None,
-    *,
-    resume: bool,
-    allow_different: bool,
-    splits: bool,
-) -> None:
     from medusa_sim.data import user_data_dir
     from medusa_sim.latency.measured import OPERATOR_PROFILES
     from medusa_sim.measure import hardware
@@ -171,16 +65,17 @@ def _measure_operators(
     from medusa_sim.specs.measurement import SCHEMA, Meta
     from medusa_sim.specs.models import load_model
 
+    target, chosen = chosen_device(asked)
     started = time.monotonic()
     raise_clocks(target)
-    models_given = [load_model(model) for model in models]
+    models_given = [load_model(model) for model in asked.models]
     wanted = cases(models_given, chosen)
-    seen = environment(target, name)
-    home = user_data_dir(data_dir)
-    folder = out or home / OPERATOR_PROFILES / seen.name
+    seen = environment(target, asked.name)
+    home = user_data_dir(asked.data_dir)
+    folder = asked.out or home / OPERATOR_PROFILES / seen.name
     _tell_environment(seen, len(wanted), folder)
     rates = hardware.rates(target, seen, chosen)
-    told = tuple(model_as_told(model) for model in models)
+    told = tuple(model_as_told(model) for model in asked.models)
     meta = Meta(
         schema=SCHEMA,
         title=f"Operators of {', '.join(told)} on {seen.device}",
@@ -195,7 +90,7 @@ def _measure_operators(
             heads=models_given[0].attention.heads,
             kv_heads=models_given[0].attention.kv_heads,
             head_dim=models_given[0].attention.head_dim,
-            splits=splits,
+            splits=asked.splits_attention,
         ),
     )
     record, meta = begin(folder, meta, resume=resume, allow_different=allow_different)
@@ -204,11 +99,13 @@ def _measure_operators(
         with progress("shapes") as advance, watch_clocks(target) as clocks:
             outcome = measure_cases(
                 wanted,
-                bench_of(Pool(target, seen.cache_bytes, splits_attention=splits)),
+                bench_of(Pool(target, seen.cache_bytes, splits_attention=asked.splits_attention)),
                 record,
                 meta.rates,
                 memory_bytes=seen.memory_bytes,
-                budget_s=None if budget is None else max(0.0, budget - (time.monotonic() - started)),
+                budget_s=None
+                if asked.budget is None
+                else max(0.0, asked.budget - (time.monotonic() - started)),
                 tell=lambda at: advance(at.done, at.total, at.left_s),
             )
     except KeyboardInterrupt:
@@ -216,9 +113,9 @@ def _measure_operators(
         raise
     meta.environment.run_clocks_mhz.update(clocks.summary)
     if record.rows == 0:
-        raise DataError(f"no shape was measured within {budget:g} s; give a larger --budget")
+        raise DataError(f"no shape was measured within {asked.budget or 0:g} s; give a larger --budget")
     final = hardware.with_rows(meta.rates, outcome.best_flops_per_s, outcome.best_bytes_per_s)
-    write_meta(folder, _with_rates(meta, final))
+    write_meta(folder, msgspec.structs.replace(meta, rates=final))
     written = hardware.write_hardware(home, seen, final)
     _tell_outcome(outcome, record.rows, folder, written)
     warning = spread_warning(record.noisy, record.rows, seen.kind, seen.load_average)
@@ -227,27 +124,10 @@ def _measure_operators(
     for dtype in chosen:
         files = sorted(path.name for path in folder.glob(f"*_{dtype}.csv"))
         click.echo(
-            f"next: medusa-sim calibrate rows --gpu {seen.name} --kernels torch --rows "
+            f"next: medusa-sim calibrate rows --gpu {seen.name} --kernels torch "
             f"{' '.join(str(folder / file) for file in files)}",
             err=True,
         )
-
-
-def _with_rates(meta: Meta, rates: Rates) -> Meta:
-    import msgspec
-
-    return msgspec.structs.replace(meta, rates=rates)
-
-
-def _dtypes(given: str | None, kind: str) -> tuple[str, ...]:
-    """The dtypes asked for. Raises UsageError for one that no kernel here has."""
-    found = tuple(dict.fromkeys(part.strip() for part in (given or _DEFAULT_DTYPE[kind]).split(",")))
-    unknown = [dtype for dtype in found if dtype not in DTYPES]
-    if unknown:
-        raise UsageError(
-            f"--dtype {given!r}: {unknown[0]!r} cannot be measured (allowed: {', '.join(DTYPES)})"
-        )
-    return found
 
 
 def _tell_environment(seen: Environment, shapes: int, folder: Path) -> None:
@@ -270,23 +150,12 @@ def _tell_outcome(outcome: Outcome, rows: int, folder: Path, hardware: Path | No
         click.echo(f"wrote {hardware}", err=True)
 
 
-_STEPS = ("seq_len", "acceptance", "repeats", "with_operators", "batch", "candidates", "passes")
 measure = Moded(
-    _whole,
-    {
-        "operators": Mode(
-            says="Times of the operators of models on this device, for `calibrate rows`.",
-            own=("budget", "resume", "allow_different", "out", "models", "dtypes", "name", "device"),
-        ),
-        "steps": Mode(
-            says="Times of whole steps of models with random weights, for `validate decoder`.",
-            files="decoder_steps", chosen_by=("--decoder-steps",), metavar="FOLDER",
-            own=(*_STEPS, "tree_attention", "models", "dtypes", "name", "device"),
-        ),
-        "runs": Mode(
-            says="Times of whole generations of trained checkpoints, for `validate decoder`.",
-            files="decoder_runs", chosen_by=("--decoder-runs",), metavar="FOLDER",
-            own=("checkpoint", "batch", "candidates", "passes", "decoder_runs"),
-        ),
-    },
-)  # fmt: skip
+    "measure",
+    {"--decoder-steps": "steps", "--with-operators": "steps", "--decoder-runs": "runs"},
+    _operators,
+    measure_steps,
+    measure_runs,
+    help="Times of operators, steps or generations on this device, written beside their environment.",
+    epilog=_EXAMPLES,
+)

@@ -114,14 +114,21 @@ def _type(argument: Argument) -> Any:
     if argument.type is WHOLE:
         least, most = (None if end is None else int(end) for end in (argument.least, argument.most))
         return click.IntRange(least, most)
-    if argument.type is NUMBER and (argument.above, argument.most) == (0, None):
-        return PositiveFloat()
     if argument.type is NUMBER:
-        low = argument.least if argument.above is None else argument.above
-        return click.FloatRange(low, argument.most, min_open=argument.above is not None)
+        return _number(argument)
     if argument.type in (PATH, FOLDER):
         return click.Path(path_type=Path, file_okay=argument.type is PATH)
     return str
+
+
+def _number(argument: Argument) -> click.ParamType[float]:
+    """A number's range."""
+    least, above, most = argument.least, argument.above, argument.most
+    if (above, most) == (0, None):
+        return PositiveFloat()
+    if least is above is most is None:
+        return click.FLOAT
+    return click.FloatRange(least if above is None else above, most, min_open=above is not None)
 
 
 def option(argument: Argument, **changes: Any) -> Callable[[Command], Command]:
@@ -154,14 +161,19 @@ def options(
     return decorate
 
 
-def asked(record: Callable[..., Any], **changes: dict[str, Any]) -> Callable[[Command], Command]:
-    """Options of a record's arguments; the command gets the record as `asked`. changes: of click, by name."""
-    known = declared(record)
+def asked(
+    record: Callable[..., Any], into: str = "asked", without: tuple[str, ...] = (), **changes: dict[str, Any]
+) -> Callable[[Command], Command]:
+    """Options of a record's arguments; the command gets the record as `into`.
+
+    without: arguments that keep their defaults. changes: of click, by argument.
+    """
+    known = {name: each for name, each in declared(record).items() if name not in without}
 
     def decorate(command: Command) -> Command:
         @functools.wraps(command)
         def wrapped(*args: Any, **given: Any) -> Any:
-            return command(*args, asked=record(**{name: given.pop(name) for name in known}), **given)
+            return command(*args, **{into: record(**{name: given.pop(name) for name in known})}, **given)
 
         return options(known, changes=changes)(wrapped)
 

@@ -6,17 +6,17 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from medusa_sim.cli import examples
-from medusa_sim.cli.modes import Mode, Moded
-from medusa_sim.cli.options import PositiveFloat, Sectioned, output_options, row_options
+from medusa_sim.cli.modes import Moded
+from medusa_sim.cli.options import PositiveFloat, Sectioned, options, output_options, row_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
+from medusa_sim.plan.arguments import ARGUMENTS
 from medusa_sim.specs.gpu import Gpu, load_gpu
 
 if TYPE_CHECKING:
@@ -27,71 +27,24 @@ if TYPE_CHECKING:
     from medusa_sim.validate.steps import DecoderValidation
 
 
-@click.command(
-    "validate",
-    cls=Sectioned,
-    epilog=examples(
-        "medusa-sim validate rows rows.parquet --gpu h100-sxm --cache as-measured",
-        "medusa-sim validate rows gemm.csv attention.csv --gpu a40 --fail-above 10",
-        "medusa-sim validate trees --tree-runs runs.csv --child-vectors vectors.csv",
-        "medusa-sim validate decoder out/steps --gpu my-cpu --kernels torch --fail-above 10",
-    ),
-)
-@click.option(
-    "--measured",
-    type=click.Path(path_type=Path),
-    multiple=True,
-    help="CSV or Parquet of operator rows with time_us; more files may follow.",
-)
-@click.argument("more", nargs=-1, type=click.Path(path_type=Path), metavar="[FILE]...")
-@click.option(
-    "--tree-runs",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="CSV of runs with k-ary or optimised trees and their tokens per step (needs --child-vectors).",
-)
-@click.option(
-    "--child-vectors",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="CSV of the probabilities that the k-th child is accepted, from which --tree-runs are predicted.",
-)
-@click.option(
-    "--batch-curves",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="CSV of published throughput ratios by batch; what the engine adds to a step stands beside them.",
-)
-@click.option(
-    "--decoder",
-    type=click.Path(path_type=Path),
-    default=None,
-    metavar="FOLDER",
-    help="Folder of `measure steps` or `measure runs`, predicted from --gpu and --kernels.",
-)
-@click.option(
-    "--allow-different",
-    is_flag=True,
-    help="With --decoder: also where the profile and the steps differ in device, dtype or clocks.",
-)
-@click.option(
+_FAIL_ABOVE = click.option(
     "--fail-above",
     type=PositiveFloat(),
     default=None,
     metavar="PCT",
     help="Exit 3 where the mean error (of an operator, all trees or all curves) is above this many per cent; "
-    "with --decoder: allowed error on top of run-to-run spread.",
+    "of the decoder: allowed error on top of run-to-run spread.",
 )
+_FILE = click.Path(path_type=Path)
+
+
+@click.command("rows", cls=Sectioned)
+@click.argument("files", nargs=-1, type=_FILE, metavar="[FILE]...")
+@_FAIL_ABOVE
 @row_options
 @output_options
-def _whole(
-    measured: tuple[Path, ...],
-    more: tuple[Path, ...],
-    tree_runs: Path | None,
-    child_vectors: Path | None,
-    batch_curves: Path | None,
-    decoder: Path | None,
-    allow_different: bool,
+def _rows(
+    files: tuple[Path, ...],
     fail_above: float | None,
     gpu: str,
     runtime: str,
@@ -100,35 +53,22 @@ def _whole(
     data_dir: Path | None,
     **names: Any,
 ) -> None:
-    """Errors of predicted times by operator, dtype and size, the worst cell beside the mean.
+    """Errors of predicted times of operators by kind, dtype and size, the worst cell beside the mean.
 
-    ratio is the error of T(m)/T(1); within_band the share of measurements between low_us and high_us
-    (0.8 is promised). Where a file holds the linear layers of whole models (told apart by its column
-    `source`), the regret of choosing the candidate count by predicted times follows.
-
-    Trees, published throughput curves and steps of the decoder are modes of their own.
+    FILE: CSV or Parquet of operator rows with time_us. ratio is the error of T(m)/T(1); within_band the share
+    of measurements between low_us and high_us (0.8 is promised). Where a file holds the linear layers of
+    whole models (told apart by its column `source`), the regret of choosing the candidate count by predicted
+    times follows.
     """
-    _one_comparison(measured, more, tree_runs, child_vectors, batch_curves, decoder)
-    if decoder is not None:
-        score_decoder(decoder, gpu, names, fail_above, output, data_dir, allow_different=allow_different)
-        return
-    if tree_runs is not None or child_vectors is not None or batch_curves is not None:
-        if batch_curves is not None:
-            _score_curves(batch_curves, fail_above, output, data_dir)
-        elif tree_runs is not None and child_vectors is not None:
-            _score_trees(child_vectors, tree_runs, fail_above, output)
-        return
     import pandas as pd
 
     from medusa_sim.acceptance.profile import load_acceptance
     from medusa_sim.operators.table import read_rows
-    from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.validate.operators import compared_rows, regrets, scores
 
-    files = (*measured, *more)
     if not files:
-        raise UsageError("validate needs rows: --measured FILE (operator rows with a time_us column)")
+        raise UsageError("validate needs rows: FILE (operator rows with a time_us column)")
     found, lost = [], []
     card = load_gpu(gpu, data_dir)
     for path in files:
@@ -161,31 +101,29 @@ def _whole(
         _check([score for _, score in found], fail_above)
 
 
-def _one_comparison(
-    measured: tuple[Path, ...],
-    more: tuple[Path, ...],
-    tree_runs: Path | None,
-    child_vectors: Path | None,
-    batch_curves: Path | None,
-    decoder: Path | None,
+@click.command("trees")
+@click.option(
+    "--tree-runs",
+    type=_FILE,
+    required=True,
+    help="CSV of runs with k-ary or optimised trees and their tokens per step.",
+)
+@click.option(
+    "--child-vectors",
+    type=_FILE,
+    required=True,
+    help="CSV of the probabilities that the k-th child is accepted, from which --tree-runs are predicted.",
+)
+@_FAIL_ABOVE
+@output_options
+def _trees(
+    tree_runs: Path, child_vectors: Path, fail_above: float | None, output: Output, data_dir: Path | None
 ) -> None:
-    """Refuse files of two comparisons in one call, and half of the pair that trees need."""
-    if (tree_runs is None) != (child_vectors is None):
-        alone = "--tree-runs" if tree_runs is not None else "--child-vectors"
-        raise UsageError(f"{alone} alone: trees need both --tree-runs FILE and --child-vectors FILE")
-    given = (bool(measured or more), *(each is not None for each in (tree_runs, batch_curves, decoder)))
-    if sum(given) > 1:
-        raise UsageError(
-            "rows, trees, curves and steps are different tables: give --measured, --tree-runs, "
-            "--batch-curves or --decoder, each in a call of its own"
-        )
-
-
-def _score_trees(vectors: Path, runs: Path, fail_above: float | None, output: Output) -> None:
-    """Tokens per step of trees: every run in files, mean errors by kind at a terminal."""
+    """Errors of predicted tokens per step of trees: every run in files, mean errors by kind at a terminal."""
+    del data_dir
     from medusa_sim.validate.published import error_summary, tree_comparison
 
-    comparison = tree_comparison(vectors, runs)
+    comparison = tree_comparison(child_vectors, tree_runs)
     summary = error_summary(comparison)
     if output.form == "table":
         from medusa_sim.report.score_tables import tree_table
@@ -199,11 +137,15 @@ def _score_trees(vectors: Path, runs: Path, fail_above: float | None, output: Ou
     _check_mean("tokens per step of trees", summary["all"]["mean_absolute"], fail_above)
 
 
-def _score_curves(path: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
-    """Throughput ratios by batch beside what the engine must add to a step to explain them."""
+@click.command("curves")
+@click.argument("file", type=_FILE)
+@_FAIL_ABOVE
+@output_options
+def _curves(file: Path, fail_above: float | None, output: Output, data_dir: Path | None) -> None:
+    """Published throughput ratios by batch (CSV) beside what an engine must add to a step to explain them."""
     from medusa_sim.validate.published import batch_curves
 
-    curves = batch_curves(path, data_dir=data_dir)
+    curves = batch_curves(file, data_dir=data_dir)
     output.rows(curves, "validate-batch-curves")
     click.echo(
         "the prediction has kernels alone: engine_us is what scheduling, sampling and other work of the "
@@ -228,54 +170,31 @@ def _check(found: list[Score], fail_above: float) -> None:
         )
 
 
-validate = Moded(
-    _whole,
-    {
-        "rows": Mode(
-            says="Errors of predicted times of operators, by kind, dtype and size.", files="measured",
-            own=("runtime", "cache"), chosen_by=("--measured",),
-        ),
-        "trees": Mode(
-            says="Errors of predicted tokens per step of trees.", own=("tree_runs", "child_vectors"),
-            chosen_by=("--tree-runs", "--child-vectors"),
-        ),
-        "curves": Mode(
-            says="Published throughput ratios by batch beside predicted ones.", files="batch_curves",
-            own=("batch_curves",), chosen_by=("--batch-curves",), metavar="FILE",
-        ),
-        "decoder": Mode(
-            says="Errors of predicted steps or generations of the decoder.", files="decoder",
-            own=("decoder", "allow_different"), chosen_by=("--decoder",), metavar="FOLDER",
-        ),
-    },
-)  # fmt: skip
-
-
-def score_decoder(
+@click.command("decoder", cls=Sectioned)
+@click.argument("folder", type=_FILE)
+@click.option(
+    "--allow-different",
+    is_flag=True,
+    help="Also where the profile and the steps differ in device, dtype or clocks.",
+)
+@_FAIL_ABOVE
+@options(ARGUMENTS, "gpu", "latency", "fallback", "kernels")
+@output_options
+def _decoder(
     folder: Path,
     gpu: str,
-    names: Mapping[str, Any],
     fail_above: float | None,
     output: Output,
     data_dir: Path | None,
     *,
     allow_different: bool,
+    **names: Any,
 ) -> None:
-    """Compare what the folder holds, steps or whole runs or both, with predictions; CSV and JSON: every cell.
-
-    names: latency, kernels and fallback. Raises DataError where it holds neither; UsageError for both at once
-    in a form that holds one table; ThresholdError where the mean error of a comparison is above its floor and
-    `fail_above` per cent.
-    """
+    """Errors of predicted steps or generations of the decoder, in a FOLDER of `measure`; CSV: every cell."""
     from medusa_sim.measure.cells import RUNS, STEPS
 
     card = load_gpu(gpu, data_dir)
-    given = {
-        "kernels": names["kernels"] or "torch",
-        "latency": names["latency"],
-        "fallback": names["fallback"],
-        "data_dir": data_dir,
-    }
+    given = {**names, "kernels": names["kernels"] or "torch", "data_dir": data_dir}
     compared: list[Deviation] = []
     both = (folder / STEPS).is_file() and (folder / RUNS).is_file()
     if both and (output.form not in ("table", "md") or output.path is not None):
@@ -348,3 +267,20 @@ def _show(
         choices=[dataclasses.asdict(each) for each in found.choices],
         **more,
     )
+
+
+validate = Moded(
+    "validate",
+    {
+        "--measured": "rows", "--tree-runs": "trees", "--child-vectors": "trees", "--batch-curves": "curves",
+        "--decoder": "decoder",
+    },
+    _rows, _trees, _curves, _decoder,
+    help="Errors of predictions: times of operators, tokens per step, published curves, whole steps.",
+    epilog=examples(
+        "medusa-sim validate rows rows.parquet --gpu h100-sxm --cache as-measured",
+        "medusa-sim validate rows gemm.csv attention.csv --gpu a40 --fail-above 10",
+        "medusa-sim validate trees --tree-runs runs.csv --child-vectors vectors.csv",
+        "medusa-sim validate decoder out/steps --gpu my-cpu --kernels torch --fail-above 10",
+    ),
+)  # fmt: skip

@@ -142,6 +142,19 @@ class GridType(click.ParamType[tuple[int, ...]]):
             self.fail(str(error), param, ctx)
 
 
+class OneOf(GridType):
+    """One value of a grid's axis, typed as the grid is (4k)."""
+
+    def convert(self, value: object, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The value; several are a usage error (exit 2)."""
+        if isinstance(value, int):
+            return value
+        values = super().convert(value, param, ctx)
+        if len(values) > 1:
+            self.fail(f"{','.join(map(str, values))}: one value is taken at a time", param, ctx)
+        return values[0]
+
+
 def echo_grid(**axes: Sequence[int]) -> None:
     """Say on stderr what the grids stand for."""
     for name, values in axes.items():
@@ -273,6 +286,6 @@ ENGINE = EngineType()
 NAMES: dict[str, click.ParamType[Any]] = {
     "gpu": GPU, "model": MODEL, "models": MODELS, "runtime": RUNTIME, "drafter": DRAFTER,
     "profile": ACCEPTANCE, "batch": GridType(BATCH), "seq_len": GridType(SEQ_LEN),
-    "candidates": GridType(CANDIDATES), "threads": Threads(),
+    "candidates": GridType(CANDIDATES), "length": OneOf(SEQ_LEN), "threads": Threads(),
 }  # fmt: skip
 """Types by what their values are of (`plan.arguments.Argument.names`)."""

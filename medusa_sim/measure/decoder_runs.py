@@ -7,7 +7,7 @@ Greedy, on held-out prompts other than those that gave the head accuracies of th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from medusa_sim.acceptance.heads import HeadAccuracy
@@ -21,6 +21,7 @@ from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus
 from medusa_sim.decoder.training.evaluate import mean_tokens_per_step
 from medusa_sim.errors import UsageError
+from medusa_sim.measure.arguments import RunGrid
 from medusa_sim.measure.cells import RunRow, cell_name, write_config, write_runs
 from medusa_sim.units import US_PER_S
 
@@ -32,20 +33,7 @@ PROMPT_TOKENS = 96
 Tell = Callable[[str], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RunGrid:
-    """What is run of every checkpoint; each batch divides the prompts."""
-
-    batches: Sequence[int]
-    candidates: Sequence[int]
-    prompts: int = 16
-    new_tokens: int = 80
-    passes: int = 2
-
-
-def measure_decoder_runs(
-    folder: Path, checkpoints: Sequence[Path], grid: RunGrid, tell: Tell = lambda _: None
-) -> None:
+def measure_decoder_runs(folder: Path, grid: RunGrid, tell: Tell = lambda _: None) -> None:
     """Run every checkpoint and write the rows to `folder`; checkpoints that are done outlast an interrupt.
 
     A checkpoint's acceptance profile has the name of its folder. Raises UsageError for one without Medusa
@@ -53,7 +41,7 @@ def measure_decoder_runs(
     """
     texts = corpus.read_corpus()
     rows: list[RunRow] = []
-    for path in checkpoints:
+    for path in grid.checkpoint:
         target = load_checkpoint(path)
         name = path.resolve().name
         accuracy = load_acceptance(name).heads

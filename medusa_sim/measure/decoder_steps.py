@@ -12,15 +12,11 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from medusa_sim.acceptance.heads import expected_tokens_per_step
-from medusa_sim.acceptance.optimise import optimal_order
-from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.accept import Draft, Verdict, accept_greedy
 from medusa_sim.decoder.cache import KVCache
@@ -33,6 +29,7 @@ from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.step import Forward
 from medusa_sim.errors import UsageError
 from medusa_sim.measure import hardware
+from medusa_sim.measure.arguments import Device, StepGrid
 from medusa_sim.measure.cells import StepMeta, StepRow, cell_name, write_config, write_steps
 from medusa_sim.measure.environment import environment, raise_clocks, watch_clocks
 from medusa_sim.measure.kernels import DTYPES, attention_kernels
@@ -52,54 +49,17 @@ Step = Callable[[], object]
 Tell = Callable[[str], object]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StepGrid:
-    """What is measured of every model."""
-
-    batches: Sequence[int]
-    candidates: Sequence[int]
-    seq_len: int
-    acceptance: str
-    """A profile of heads: it decides each size's tree."""
-    repeats: int = 10
-    passes: int = 2
-    splits_attention: bool = False
-    """Of `Llama`."""
-
-    def trees(self) -> dict[int, tuple[CandidateTree, float]]:
-        """The best tree of each size above 1 and the tokens per step that it is expected to give.
-
-        Raises UsageError for a profile without heads, or where there is no such size.
-        """
-        heads = load_acceptance(self.acceptance).heads
-        counts = [count for count in self.candidates if count > 1]
-        if heads is None:
-            raise UsageError(f"acceptance profile {self.acceptance} has no head accuracies; choose another")
-        if not counts:
-            raise UsageError("candidates: at least one count above 1 is needed beside plain decoding")
-        order = optimal_order(heads, max(counts))
-        trees = {count: order.tree(count) for count in counts}
-        return {count: (tree, expected_tokens_per_step(tree, heads)) for count, tree in trees.items()}
-
-
 def measure_decoder_steps(
-    folder: Path,
-    models: Sequence[str],
-    grid: StepGrid,
-    *,
-    device: torch.device,
-    dtype: str,
-    name: str | None = None,
-    tell: Tell = lambda _: None,
+    folder: Path, asked: Device, grid: StepGrid, device: torch.device, dtype: str, tell: Tell = lambda _: None
 ) -> StepMeta:
     """Measure the steps of every model and write them to `folder`; models that are done outlast an interrupt.
 
-    models: names, or a config.json or its folder. name: of the device. tell: takes a line on every cell and
-    model. Raises UsageError, SpecError, OutputError.
+    asked: models as names, or a config.json or its folder. tell: takes a line on every cell and model. Raises
+    UsageError, SpecError, OutputError.
     """
     chosen = grid.trees()
     raise_clocks(device)
-    seen = environment(device, name)
+    seen = environment(device, asked.name)
     meta = StepMeta(
         schema=1,
         title=f"Steps of the decoder with random weights on {seen.device}",
@@ -113,18 +73,18 @@ def measure_decoder_steps(
     tokens = {count: expected for count, (_, expected) in chosen.items()}
     deepest = max(tree.depth for tree in trees.values())
     rows: list[StepRow] = []
-    for given in models:
+    for given in asked.models:
         label, config = decoder_config(given)
         write_config(folder, label, config.to_hf())
         model, heads = random_weights(config, dtype=DTYPES[dtype], device=device, heads=deepest)
-        model.splits_attention = grid.splits_attention
+        model.splits_attention = asked.splits_attention
         meta.attention[label] = attention_kernels(
             device,
             DTYPES[dtype],
             heads=config.num_attention_heads,
             kv_heads=config.num_key_value_heads,
             head_dim=config.head_dim,
-            splits=grid.splits_attention,
+            splits=asked.splits_attention,
         )
         cells = step_grid(
             model,

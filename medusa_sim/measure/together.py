@@ -14,8 +14,9 @@ import torch
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.errors import UsageError
+from medusa_sim.measure.arguments import StepGrid
 from medusa_sim.measure.cells import StepMeta, StepRow, write_config, write_steps
-from medusa_sim.measure.decoder_steps import ACCEPTED, Step, StepGrid, Tell, random_weights, step_us, steps_of
+from medusa_sim.measure.decoder_steps import ACCEPTED, Step, Tell, random_weights, step_us, steps_of
 from medusa_sim.measure.kernels import DTYPES, Pool, attention_kernels
 from medusa_sim.measure.record import Recorder
 from medusa_sim.measure.session import FastestLayers

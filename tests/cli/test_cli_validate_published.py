@@ -9,7 +9,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from medusa_sim.cli.validate import validate
-from medusa_sim.errors import DataError, MedusaSimError, ThresholdError, UsageError
+from medusa_sim.errors import DataError, MedusaSimError, ThresholdError
 
 VECTORS = "name,child,prob\n" + "".join(
     f"llama-68m-7b-chat-T0.6-P1-cnn,{child},{prob}\n" for child, prob in ((1, 0.5), (2, 0.1), ("none", 0.4))
@@ -61,9 +61,6 @@ def test_curves_say_what_the_engine_must_add(files: dict[str, str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "error", "says"),
     [
-        (("--tree-runs", "runs"), UsageError, "needs both|need both"),
-        (("--child-vectors", "vectors"), UsageError, "need both"),
-        (("--batch-curves", "curves", "--measured", "runs"), UsageError, "each in a call of its own"),
         (("--batch-curves", "vectors"), DataError, "columns missing"),
         (("--tree-runs", "vectors", "--child-vectors", "runs"), DataError, "columns missing"),
         (("--batch-curves", "nowhere.csv"), DataError, "no such file"),
@@ -77,6 +74,22 @@ def test_bad_files_are_one_line(
     assert "\n" not in str(result.exception)
     with pytest.raises(error, match=says):
         raise result.exception
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [  # what a mode does not take, its own page refuses
+        (("--tree-runs", "runs"), "--child-vectors"),
+        (("--child-vectors", "vectors"), "--tree-runs"),
+        (("--batch-curves", "curves", "--measured", "runs"), "--measured"),
+    ],
+)
+def test_half_of_a_comparison_and_two_at_once_are_refused(
+    files: dict[str, str], arguments: tuple[str, ...], says: str
+) -> None:
+    result = called(*(files.get(argument, argument) for argument in arguments))
+    assert result.exit_code == 2
+    assert says in result.stderr
 
 
 def test_a_missed_threshold_is_told_apart(files: dict[str, str]) -> None:

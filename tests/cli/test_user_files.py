@@ -203,8 +203,9 @@ def _command(case: tuple[str, ...]) -> click.Command:
 def _commands(
     command: click.Command, words: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], click.Command]]:
-    if isinstance(command, Moded):  # every mode has the options of all, those of others hidden
-        command = next(iter(command.commands.values()))
+    if isinstance(command, Moded):  # cases have the earlier spelling
+        yield from ((words, mode) for mode in command.commands.values())
+        return
     if not isinstance(command, click.Group):
         yield words, command
         return
