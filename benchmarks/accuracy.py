@@ -14,12 +14,13 @@ import numpy as np
 import pandas as pd
 from pages import write_section
 from recorded import data_folder, present
+from scores import table
 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.table import read_rows
-from medusa_sim.report.text import TextTable, markdown, percent
+from medusa_sim.report.text import percent
 from medusa_sim.reproduce import scores as paper_scores
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.runtime import load_runtime
@@ -141,12 +142,6 @@ def regret_rows(folder: Path) -> Iterator[tuple[str, ...]]:
             found = regrets(compared(path, gpu, latency), curve)
             cells += [percent(float(np.mean([r.mean for r in found]))), percent(max(r.worst for r in found))]
         yield (gpu.name, path.stem, str(len(found)), *cells)
-
-
-def table(headers: str, words: int, rows: Iterator[tuple[str, ...]]) -> str:
-    """A Markdown table; the first `words` columns stand left."""
-    names = tuple(header.strip() for header in headers.split("|"))
-    return markdown(TextTable(names, tuple(rows), tuple(i >= words for i in range(len(names)))))
 
 
 def paper_rows() -> Iterator[tuple[str, ...]]:

@@ -35,7 +35,7 @@ SPREAD_ERROR = 0.25
 """What kernels err beyond their band where a GPU holds some of the experts; as TRANSFER_ERROR is meant.
 
 No row of expert parallelism was fitted, for how tokens were spread over the ranks was not recorded: with it,
-80 % of those rows lie inside the band (`python benchmarks/moe_kernels.py spread`).
+80 % of those rows lie inside the band (`python benchmarks/kernels.py transfer spread`).
 """
 _HALF_BYTES = 2.0
 

@@ -50,7 +50,7 @@ the rows lie inside the band. The same architecture; another one; fused attentio
 layers in a format with scales of blocks, of the same and of another architecture, and what the kernel of
 another library adds for these (in quadrature, on the same card too). Elementwise rows were taken differently
 from GPU to GPU, so that linear layers stand for them.
-Source: `python benchmarks/transfer_error.py`.
+Source: `python benchmarks/kernels.py transfer linear`.
 """
 
 TRANSFER_ERROR_STREAMED = {
@@ -60,7 +60,7 @@ TRANSFER_ERROR_STREAMED = {
     "hyper": (0.06, 0.25),
 }
 """The same of kernels and modules told by what they stream: of the same architecture and of another; no file
-stretches them further. Source: `python benchmarks/mixer_kernels.py transfer`.
+stretches them further. Source: `python benchmarks/kernels.py transfer mixers`.
 """
 
 

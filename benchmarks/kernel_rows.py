@@ -1,0 +1,187 @@
+"""Measured rows of engines' kernels, and what each kernel of latent attention, collectives and dispatch ran.
+
+The rows are not part of this project (CONTRIBUTING.md): `moe_tp` and `kernels_2026` lie in $MEDUSA_SIM_DATA,
+else ../shared/data. Rows with a word in `suspect` are left out, and an L40S beyond two ranks: bad data.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from recorded import GPU_OF_ROWS, data_folder, present
+
+from medusa_sim.calibrate.collective import fit_collective, fit_dispatch
+from medusa_sim.calibrate.fit import LEAST_ROWS, Rows, mape
+from medusa_sim.calibrate.latent import fit_latent
+from medusa_sim.calibrate.rows import FittedKernel
+from medusa_sim.latency.collective import collective_time
+from medusa_sim.operators.table import check_rows, operators_of, read_rows
+from medusa_sim.specs.gpu import Gpu, load_gpu
+
+MIXERS = ("gdn", "kda", "mamba2", "hyper_connections", "window_attention", "sparse")
+SOURCE = "aiconfigurator-core 0.12 (Apache-2.0): {gpu}, {engine} {versions}, {kernel}"
+NOT_DEFAULT = ("eager", "deepep_normal", "deepep_ht", "deepep_v2", "NVLinkOneSided")
+"""Kernels whose name has one of these are not what a library takes by itself in a decoding step."""
+SHARED_ERROR = 0.03
+"""A release whose rows the newest one's kernel meets as closely as this needs none of its own."""
+
+
+def by_card(name: str, gpus: list[str]) -> Iterator[tuple[Gpu, pd.DataFrame]]:
+    """Rows of `moe_tp/NAME.parquet` by card, of those that are named (all without a name)."""
+    frame = pd.read_parquet(present(data_folder() / "moe_tp" / f"{name}.parquet"))
+    frame = frame.astype(dict.fromkeys(frame.select_dtypes("category").columns, str))
+    for recorded, rows in frame[frame["gpu"].isin(GPU_OF_ROWS)].groupby("gpu"):
+        if GPU_OF_ROWS[str(recorded)] in (gpus or GPU_OF_ROWS.values()):
+            yield load_gpu(GPU_OF_ROWS[str(recorded)]), rows
+
+
+def experts(gpus: list[str], *, spread: bool = False) -> Iterator[tuple[Gpu, str, pd.DataFrame]]:
+    """Layers of experts by card and engine; those of expert parallelism where `spread`."""
+    for gpu, rows in by_card("moe", gpus):
+        kept = rows[((rows["ep"] > 1) == spread) & (rows["inter"] % rows["tp"] == 0)]
+        for engine, part in kept.groupby("engine"):
+            checked = check_rows(part.reset_index(drop=True), "moe.parquet", need_time=True)
+            yield gpu, str(engine), checked
+
+
+def mixers(*names: str) -> Iterator[pd.DataFrame]:
+    """Checked rows of each file of `kernels_2026`."""
+    folder = present(data_folder() / "kernels_2026")
+    for name in names or MIXERS:
+        yield read_rows(folder / f"{name}.parquet", need_time=True)
+
+
+def linear(gpus: list[str]) -> Iterator[tuple[Gpu, str, Rows[Any]]]:
+    """Quantised linear layers by card, engine and format."""
+    frame = read_rows(present(data_folder() / "moe_tp" / "quant_gemm.parquet"), need_time=True)
+    for (recorded, engine), part in frame.groupby(["gpu", "engine"], observed=True):
+        gpu, rows = load_gpu(GPU_OF_ROWS[str(recorded)]), part.reset_index(drop=True)
+        times = rows["time_us"].to_numpy(dtype=np.float64)
+        for index, operator in operators_of(rows) if not gpus or gpu.name in gpus else ():
+            yield gpu, str(engine), Rows(operator, times[index])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measured:
+    """Rows of one kernel: engine, name, version (empty: of all), their operator and times."""
+
+    engine: str
+    kernel: str
+    version: str
+    rows: Rows[Any]
+    versions: str
+    recorded: str
+
+    @property
+    def form(self) -> str:
+        """Format and shape, the key of its kernel."""
+        return str(self.rows.operator.form)
+
+    @property
+    def source(self) -> str:
+        """One line that is kept with the parameters."""
+        named = {"engine": self.engine, "versions": self.versions, "kernel": self.kernel}
+        return SOURCE.format(gpu=self.recorded, **named)
+
+    @property
+    def is_other(self) -> bool:
+        """Whether a library does not take it by itself."""
+        return any(word in self.kernel for word in NOT_DEFAULT)
+
+    @property
+    def newest_first(self) -> tuple[int, ...]:
+        """Orders versions."""
+        numbers = [int("".join(c for c in part if c.isdigit()) or 0) for part in self.version.split(".")]
+        return tuple(-number for number in numbers)
+
+
+def measured(name: str, gpu: str) -> Iterator[Measured]:
+    """Rows of a card by engine, kernel, operator and, for collectives, version."""
+    for card, rows in by_card(name, [gpu]):
+        keep = rows["suspect"] == "" if "suspect" in rows else pd.Series(data=True, index=rows.index)
+        if name == "collectives" and card.name == "l40s":
+            keep &= rows["ranks"] <= 2
+        frame = check_rows(rows[keep], name, need_time=True)
+        frame["release"] = frame["version"]
+        if name != "collectives":
+            frame["version"] = ""
+        for index, operator in operators_of(frame, by=("engine", "kernel", "version")):
+            part = frame.iloc[index]
+            first = {column: str(part[column].iloc[0]) for column in ("engine", "kernel", "version")}
+            times = part["time_us"].to_numpy(dtype=np.float64)
+            yield Measured(
+                **first, rows=Rows(operator, times), versions=", ".join(sorted(part["release"].unique())),
+                recorded=str(part["gpu"].iloc[0]),
+            )  # fmt: skip
+
+
+Found = Iterator[tuple[str, FittedKernel]]
+
+
+def serving_kernels(gpu: str) -> Found:
+    """Engine and kernel: latent attention, collectives, dispatch and combination.
+
+    An engine takes by itself the latent kernel of most rows, and what dispatches with the least latency.
+    """
+    card = load_gpu(gpu)
+    latent = sorted(measured("mla", gpu), key=lambda each: -len(each.rows.time_us))
+    yield from _keyed(latent, "mla", fit_latent, card)
+    yield from _collectives(gpu, card)
+    dispatch = sorted(measured("moe_dispatch", gpu), key=lambda each: each.is_other)
+    yield from _keyed(dispatch, "dispatch", fit_dispatch, card)
+
+
+def _keyed(rows: list[Measured], section: str, fit: Callable[..., Any], card: Gpu) -> Found:
+    """The first kernel of an engine and form has the form as its key, others their name behind it."""
+    taken: set[tuple[str, str]] = set()
+    for each in rows:
+        if len(each.rows.time_us) < LEAST_ROWS:
+            continue
+        mark = f"@{each.kernel}" if (each.engine, each.form) in taken else ""
+        taken.add((each.engine, each.form))
+        kernel = fit(each.rows, card, source=each.source, name=each.kernel)
+        yield each.engine, FittedKernel(section=section, key=f"{each.form}{mark}", kernel=kernel)
+
+
+def _collectives(gpu: str, card: Gpu) -> Found:
+    """The newest release, and older ones that differ."""
+    rows = sorted(_joined(measured("collectives", gpu)), key=lambda each: (each.is_other, each.newest_first))
+    known: dict[tuple[str, str, str], Any] = {}
+    for each in rows:
+        newest = known.get((each.engine, each.kernel, each.form))
+        if newest is not None:
+            error = mape(collective_time(card, newest, each.rows.operator).time_us, each.rows.time_us)
+            if error < max(SHARED_ERROR, newest.fit.fit_error):
+                continue
+        if len(each.rows.time_us) < LEAST_ROWS:
+            continue
+        kernel = fit_collective(each.rows, card, source=each.source, name=each.kernel)
+        others = {name for engine, name, form in known if (engine, form) == (each.engine, each.form)}
+        mark = f"@{each.kernel}" if others - {each.kernel} else ""
+        key = each.form if newest is None else each.rows.operator.forms[0]
+        known.setdefault((each.engine, each.kernel, each.form), kernel)
+        yield each.engine, FittedKernel(section="collective", key=f"{key}{mark}", kernel=kernel)
+
+
+def _joined(found: Iterator[Measured]) -> Iterator[Measured]:
+    """Too few rows for a fit are joined with those of other dtypes and releases of the same kernel."""
+    few: dict[tuple[str, str, str], list[Measured]] = {}
+    for each in found:
+        if len(each.rows.time_us) >= LEAST_ROWS:
+            yield each
+        else:
+            few.setdefault((each.engine, each.kernel, each.rows.operator.kind), []).append(each)
+    for parts in few.values():
+        newest = min(parts, key=lambda each: each.newest_first)
+        columns = {
+            name: np.concatenate([np.asarray(each.rows.operator.columns[name]) for each in parts])
+            for name in newest.rows.operator.COLUMNS
+        }
+        times = np.concatenate([each.rows.time_us for each in parts])
+        versions = ", ".join(sorted({each.version for each in parts}))
+        rows = Rows(newest.rows.operator.with_columns(**columns), times)
+        yield replace(newest, rows=rows, versions=versions)

@@ -1,0 +1,406 @@
+"""Kernels of engines: fits to measured rows, errors on groups that a refit left out and on other cards' rows.
+
+    python benchmarks/kernels.py fit experts|serving|mixers [GPU ...]     writes hardware/*.toml
+    python benchmarks/kernels.py stored serving|mixers [GPU ...]          errors that stand in hardware/*.toml
+    python benchmarks/kernels.py left-out experts|linear|heads|ranks [GPU ...]     refits without a group
+    python benchmarks/kernels.py transfer linear|mixers|spread [GPU ...]  rows that no fit has seen
+
+Held out are models (experts), weight shapes (linear: quantised layers, five minutes), numbers of heads
+(latent attention) and ranks (collectives of a GB200 by fits to a B200, the same chip and link). transfer
+gives parameters of one GPU to another's rows, with its datasheet (linear: fused attention too, and formats
+with scales of blocks, which get kernels of other libraries; mixers: linear attention, windows, sparse
+attention, hyper-connections), and kernels of experts to rows of expert parallelism, which did not record how tokens were
+spread over ranks (spread). It prints the half-width (of the logarithm) that, added in quadrature to the
+kernels' own bands, holds 80 % of the rows: the widths of specs/inheritance.py and latency/moe.py.
+`fit int4` fits the kernel that other libraries and cards borrow: an A100's rows of TensorRT-LLM with 32 MB
+of weights or more, ramp and bandwidth of its bf16 kernel, since the plugin's launches take 11 to 18 us.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pandas as pd
+from accuracy import GPU_OF_FILE
+from kernel_rows import SOURCE, experts, linear, measured, mixers, serving_kernels
+from recorded import GPU_OF_ROWS, data_folder, present
+from scores import Beside, left_out_us, table, width_to_add
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.calibrate.collective import fit_collective
+from medusa_sim.calibrate.fit import FOLDS, LEAST_ROWS, Rows, growth_mape, mape
+from medusa_sim.calibrate.gemm import fit_gemm, gemm_start, merged_repeats, unscored_gemm
+from medusa_sim.calibrate.latent import fit_latent
+from medusa_sim.calibrate.moe import refitted_experts
+from medusa_sim.calibrate.rows import FittedKernel, fitted_kernels, write_kernel, write_kernels
+from medusa_sim.latency.attention import latent_time
+from medusa_sim.latency.base import RooflineLatency, residual_band
+from medusa_sim.latency.calibrated import CalibratedLatency
+from medusa_sim.latency.collective import collective_time
+from medusa_sim.latency.gemm import gemm_time
+from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
+from medusa_sim.latency.stream import stream_time
+from medusa_sim.operators.columns import texts
+from medusa_sim.operators.operator import Operator
+from medusa_sim.operators.stream import Stream
+from medusa_sim.operators.table import operators_of, read_rows
+from medusa_sim.report.text import NOTHING, percent
+from medusa_sim.specs.fitted import ExpertKernel
+from medusa_sim.specs.formats import SCALED
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.inheritance import fitted_kernels as stored_kernels
+
+HARDWARE = Path(__file__).resolve().parents[1] / "hardware"
+SECTIONS = {
+    "serving": ("mla", "collective", "dispatch"),
+    "mixers": ("recurrent", "window", "sparse", "hyper"),
+}
+EXPERTS = (
+    "fused MoE layers of published models, tensor parallel 1 to 8, routing balanced and power law, CUDA graph"
+)
+INT4_SOURCE = (
+    "aiconfigurator-core 0.12 (Apache-2.0): A100 SXM, TensorRT-LLM 1.0 weight-only plugin, CUDA graph; "
+    "layers of 32 MB of weights or more, with ramp and bandwidth of this set's bf16 kernel, for the plugin's "
+    "launches take 11 to 18 us"
+)
+LARGE_BYTES = 32e6
+DECIDING_M = 512
+LARGEST_ERROR = 0.6
+"""Held-out error beyond which rows are no kernel's: TensorRT-LLM's prompts of MiniMax-M3 on a B200 take 3 to
+300 ms whatever their size.
+"""
+PAIRS = (("b200", "gb200"), ("gb200", "b200"), ("h100-sxm", "b200"), ("l40s", "rtx-pro-6000"))
+"""Lender and borrower of mixers: cards of one architecture first."""
+
+
+def _write(card: str, engine: str, kernels: list[FittedKernel]) -> None:
+    for each in kernels:
+        own = each.kernel.fit
+        errors = f"fit {own.fit_error:.1%}, held out {own.heldout_error:.1%}"
+        print(f"{card} {engine} {each.section}.{each.key}: {own.rows} rows, {errors}", flush=True)
+    kept = [each for each in kernels if each.kernel.fit.heldout_error < LARGEST_ERROR]
+    write_kernels(HARDWARE, load_gpu(card), engine, kept)
+
+
+def fit_experts(gpus: list[str]) -> None:
+    """Layers of experts of every engine."""
+    for gpu, engine, frame in experts(gpus):
+        versions = ", ".join(sorted(frame["version"].astype(str).unique()))
+        source = f"aiconfigurator-core 0.12 (Apache-2.0): {engine} {versions}, {EXPERTS}"
+        found = fitted_kernels(frame, gpu, source, kernel_set=engine, leave_out=print)
+        _write(gpu.name, engine, list(found))
+
+
+def fit_serving(gpus: list[str]) -> None:
+    """Latent attention, collectives and dispatch of every engine."""
+    for gpu in gpus or GPU_OF_ROWS.values():
+        sets: dict[str, list[FittedKernel]] = defaultdict(list)
+        for engine, kernel in serving_kernels(gpu):
+            sets[engine].append(kernel)
+        for engine, kernels in sets.items():
+            _write(gpu, engine, kernels)
+
+
+def fit_mixers(gpus: list[str]) -> None:
+    """Every kernel of `kernels_2026`; whole groups of shapes are held out."""
+    for frame in mixers():
+        for (gpu, engine), rows in frame.groupby(["gpu", "engine"]):
+            if not gpus or gpu in gpus:
+                versions = " and ".join(sorted(rows["version"].unique()))
+                source = SOURCE.format(gpu=gpu, engine=engine, versions=versions, kernel="kernels of 2026")
+                card, own = load_gpu(str(gpu)), rows.reset_index(drop=True)
+                found = fitted_kernels(own, card, source, kernel_set=str(engine), leave_out=print)
+                _write(card.name, str(engine), list(found))
+
+
+def fit_int4(_: list[str]) -> None:
+    """The A100's int4 kernel in the set `sglang`, which every card borrows."""
+    for gpu, _engine, rows in linear(["a100-80gb-sxm"]):
+        if rows.operator.form == "int4":
+            half = gpu.kernels["sglang"].gemm["bf16"]
+            pinned = {name: getattr(half, name) for name in ("ramp_us", "bandwidth_fraction", "memory_norm")}
+            start = msgspec.structs.replace(gemm_start("sglang", "int4", gpu), drain_k=0.0, **pinned)
+            merged = merged_repeats(rows)
+            large = merged.where(merged.operator.weight_bytes >= LARGE_BYTES)
+            kernel = fit_gemm(large, gpu, source=INT4_SOURCE, start=start, pinned=tuple(pinned))
+            write_kernel(HARDWARE / f"{gpu.name}.toml", "sglang", "gemm", "int4", kernel)
+            print(f"off by {percent(kernel.fit.fit_error)}, held out {percent(kernel.fit.heldout_error)}")
+
+
+def stored(study: str, gpus: list[str]) -> None:
+    """Fit and held-out errors by card, set and group of kernels, weighted by rows; then by group alone."""
+    found: dict[tuple[str, str, str], list[Any]] = defaultdict(list)
+    for gpu in gpus or GPU_OF_ROWS.values():
+        for name, held in load_gpu(gpu).kernels.items():
+            for section in SECTIONS[study]:
+                for key, kernel in held.table(section).items():
+                    if not kernel.fit.inherited_from:
+                        label = getattr(kernel, "name", "")
+                        found[gpu, name, _group(section, key, label)].append(kernel.fit)
+    lines = []
+    for place, fits in found.items():
+        weights = [each.rows for each in fits]
+        both = [[each.fit_error for each in fits], [each.heldout_error for each in fits]]
+        means = (percent(float(np.average(each, weights=weights))) for each in both)
+        lines.append((*place, str(len(fits)), str(sum(weights)), *means))
+    print(table("GPU | set | operator | kernels | rows | fit | held out", 3, lines))
+    for group in sorted({group for _, _, group in found}):
+        every = [each.heldout_error for place, fits in found.items() if place[2] == group for each in fits]
+        errors = f"median {np.median(every):.1%}, worst {max(every):.1%}"
+        print(f"{group:40} {len(every):4} kernels, held out: {errors}")
+
+
+def _group(section: str, key: str, name: str) -> str:
+    words = key.partition("@")[0].split("_")
+    if section == "mla":
+        scope = "kernel" if "module" not in words else "wide module" if "wideep" in words else "module"
+        cache = " fp8 cache" if words[2:3] == ["fp8"] or words[1] == "fp8" else ""
+        return f"MLA {words[0]} {scope}{cache}"
+    if section == "collective":
+        action = "all-reduce" if key.startswith("all_reduce") else "other collectives"
+        return f"{action}{' eager' if 'eager' in name else ''}"
+    return f"dispatch, combine: {name}" if section == "dispatch" else "_".join([section, *words[:3]])
+
+
+def rows_of_kernels(
+    gpus: list[str], *, spread: bool = False
+) -> Iterator[tuple[Gpu, str, ExpertKernel, pd.DataFrame, Rows[Any]]]:
+    """Card, set and format, kernel of the shipped files, and its rows that carry no word in `suspect`."""
+    for gpu, engine, frame in experts(gpus, spread=spread):
+        clean = frame[frame["suspect"].astype(str) == ""]
+        for key, kernel in gpu.kernels[engine].moe.items():
+            of_kernel = clean[clean["kernel"].astype(str) == kernel.name].reset_index(drop=True)
+            if kernel.fit.inherited_from or of_kernel.empty:
+                continue
+            for index, operator in operators_of(of_kernel):
+                if operator.form == key.partition("@")[0]:
+                    own = of_kernel.iloc[index].reset_index(drop=True)
+                    times = own["time_us"].to_numpy(dtype=np.float64)
+                    yield gpu, f"{engine}:{operator.form}", kernel, own, Rows(operator, times)
+
+
+def left_out_experts(gpus: list[str]) -> None:
+    """Each model predicted by the shipped kernel, fitted again without that model; its rule stays."""
+    lines = []
+    for gpu, place, kernel, frame, rows in rows_of_kernels(gpus):
+        found = experts_time(gpu, kernel, rows.operator, cold=False, form=place.partition(":")[2])
+        models = frame["model"].astype(str)
+        alone = len(set(models)) == 1  # then widths are left out where it is fitted
+        held_us: FloatArray = experts_time(gpu, kernel, rows.operator, cold=False).time_us
+        if not alone:
+            refit = partial(refitted_experts, kernel, gpu=gpu)
+            held_us = left_out_us(rows, models, refit, partial(experts_time, gpu, cold=False))
+        errors = np.abs(held_us / rows.time_us - 1.0)
+        by_model = pd.Series(errors).groupby(models).mean()
+        layers = frame.groupby(["model", "tp", "distribution"], observed=True).ngroup()
+        tokens, layer = (np.asarray(each, dtype=np.int64) for each in (frame["tokens"], layers))
+        growth = growth_mape(held_us, rows.time_us, tokens, layer)
+        inside = (rows.time_us >= found.low_us) & (rows.time_us <= found.high_us)
+        lines.append((
+            gpu.name, place, kernel.name, str(len(errors)), str(len(by_model)),
+            percent(mape(found.time_us, rows.time_us)),
+            percent(kernel.fit.heldout_error if alone else float(errors.mean())),
+            NOTHING if alone else f"{percent(float(by_model.max()))} {by_model.idxmax()}",
+            percent(growth), percent(float(inside.mean()), 0),
+        ))  # fmt: skip
+    headers = "GPU | kernels | kernel | rows | models | fit | held out | worst model | growth | in band"
+    print(table(headers, 3, lines))
+
+
+def left_out_linear(gpus: list[str], *, refits: bool = True) -> None:
+    """Quantised layers: the fit, and refits without a fifth of the (n, k), from where `calibrate` begins."""
+    lines = []
+    for gpu, engine, every in linear(gpus):
+        rows = merged_repeats(every)
+        form = rows.operator.form
+        found = gemm_time(gpu, gpu.kernels[engine].gemm[form], rows.operator, cold=False, form=form)
+        small = np.asarray(rows.operator.m) <= DECIDING_M
+        held = [NOTHING, NOTHING]
+        if refits:
+            refit = partial(unscored_gemm, gpu=gpu, start=gemm_start(engine, form, gpu))
+            groups = rows.labels("n", "k") % FOLDS
+            times = left_out_us(rows, groups, refit, partial(gemm_time, gpu, cold=False))
+            held = [percent(mape(times[keep], rows.time_us[keep])) for keep in (small | True, small)]
+        inside = (found.low_us <= rows.time_us) & (rows.time_us <= found.high_us)
+        errors = np.abs(found.time_us / rows.time_us - 1.0)
+        roofline = RooflineLatency(gpu).time(rows.operator).time_us
+        lines.append((
+            gpu.name, f"{engine}:{form}", f"{len(rows.time_us):,}", percent(mape(roofline, rows.time_us), 0),
+            percent(float(errors.mean())), percent(float(errors[small].mean())), *held,
+            percent(float(errors.max()), 0), percent(float(np.mean(inside)), 0),
+        ))  # fmt: skip
+    headers = "GPU | kernels | rows | roofline | fit | m <= 512 | held out | held out, m <= 512"
+    print(table(f"{headers} | worst row | in band", 2, lines))
+
+
+def left_out_heads(gpus: list[str]) -> None:
+    """Latent attention with one number of heads left out that lies between others."""
+    lines = []
+    for gpu in gpus or GPU_OF_ROWS.values():
+        card = load_gpu(gpu)
+        for each in measured("mla", gpu):
+            rows, heads = each.rows, np.asarray(each.rows.operator.columns["heads"])
+            counts = np.unique(heads)
+            if rows.time_us.size < LEAST_ROWS or counts.size < 4 or rows.operator.kind != "mla_decode":
+                continue
+            errors = []
+            for count in counts[1:-1]:
+                kernel, own = (
+                    fit_latent(rows.where(heads != count), card, source="held out"),
+                    rows.where(heads == count),
+                )
+                errors.append(
+                    percent(mape(latent_time(card, kernel, own.operator, cold=False).time_us, own.time_us))
+                )
+            lines.append((gpu, each.engine, each.form, *errors))  # fmt: skip
+    print(table("GPU | engine | kernel | 4 heads | 8 heads | 32 heads", 3, lines))
+
+
+def left_out_ranks(_: list[str]) -> None:
+    """Four ranks of a GB200 from two and eight of a B200 with the same library."""
+    card, lines = load_gpu("b200"), []
+    four = {(e.engine, e.kernel, e.version, e.form): e for e in measured("collectives", "gb200")}
+    for each in measured("collectives", "b200"):
+        other = four.get((each.engine, each.kernel, each.version, each.form))
+        if other is None or each.rows.time_us.size < LEAST_ROWS or each.is_other:
+            continue
+        kernel = fit_collective(each.rows, card, source="held out", name=each.kernel)
+        ranks = np.asarray(other.rows.operator.columns["ranks"])
+        parts = [other.rows.where(ranks == count) for count in (2.0, 4.0)]
+        errors = [mape(collective_time(card, kernel, own.operator).time_us, own.time_us) for own in parts]
+        lines.append((each.engine, each.version, each.form, *map(percent, errors)))
+    print(table("engine | version | collective | 2 ranks (the other machine) | 4 ranks (held out)", 3, lines))
+
+
+def transfer_linear(_: list[str]) -> None:
+    """Pairs of cards and their error; then by family and architecture what bands lack."""
+    found: dict[tuple[bool, str], list[Beside]] = defaultdict(list)
+    for family, place, lender, taker, rows in (*_transfers(), *_scaled_transfers()):
+        found[lender.architecture == taker.architecture, family].append(rows)
+        print(f"{place:27} {lender.name:>15} -> {taker.name:15} error {rows.error:6.1%}, "
+              f"inside the kernel's own band {rows.coverage():4.0%}")  # fmt: skip
+    for (alike, family), group in sorted(found.items(), key=lambda each: not each[0][0]):
+        error, own = (
+            float(np.mean(each)) for each in ([e.error for e in group], [e.coverage() for e in group])
+        )
+        kin = "the same" if alike else "another"
+        print(f"{family}, {kin} architecture: {len(group)} pairs, error {error:.1%}, inside the own band "
+              f"{own:.0%}, for 80% add {width_to_add(group):.2f}")  # fmt: skip
+
+
+Pair = tuple[str, str, Gpu, Gpu, Beside]
+
+
+def _transfers() -> Iterator[Pair]:
+    """Every pair of GPUs with rows and a kernel of one library, for linear layers and fused attention."""
+    gpus = {name: load_gpu(name) for name in dict.fromkeys(GPU_OF_FILE.values())}
+    for path in sorted(present(data_folder() / "measured").glob("*.parquet")):
+        taker, kernel_set = gpus[GPU_OF_FILE[path.stem.split("_")[0]]], path.stem.split("_")[-1]
+        frame = read_rows(path, need_time=True)
+        times = frame["time_us"].to_numpy(dtype=np.float64)
+        for index, operator in operators_of(frame):
+            place = f"{operator.FAMILY}.{operator.dtype if operator.kind == 'gemm' else operator.kind}"
+            for lender in gpus.values() if operator.FAMILY in ("gemm", "attention") else ():
+                kernels = lender.kernels.get(kernel_set)
+                kernel = stored_kernels(kernels).get(place) if kernels else None
+                if lender is not taker and kernel is not None and not kernel.fit.lender:
+                    rows = _lent(lender, taker, kernel_set, operator, times[index])
+                    yield operator.FAMILY, place, lender, taker, rows
+
+
+def _scaled_transfers() -> Iterator[Pair]:
+    """Every pair of GPUs for linear layers in a format with scales of blocks; other libraries' too."""
+    gpus = [load_gpu(name) for name in GPU_OF_ROWS.values()]
+    for taker, engine, rows in linear([]):
+        form = rows.operator.form
+        lenders = [(gpu, name) for gpu in gpus if gpu.name != taker.name for name in gpu.kernels]
+        for lender, kernel_set in lenders if form in SCALED else ():
+            kernel = lender.kernels[kernel_set].gemm.get(form)
+            if kernel is not None and not kernel.fit.inherited_from:
+                family = "scaled" if kernel_set == engine else "scaled, other library"
+                beside = _lent(lender, taker, kernel_set, rows.operator, rows.time_us)
+                yield family, f"gemm.{form}", lender, taker, beside
+
+
+def _lent(lender: Gpu, taker: Gpu, kernel_set: str, operator: Operator, time_us: FloatArray) -> Beside:
+    carrier = dataclasses.replace(taker, kernels=lender.kernels)
+    found = CalibratedLatency(carrier, kernel_set, cold=False).time(operator)
+    return Beside(time_us / found.time_us, found.low_us / found.time_us, found.high_us / found.time_us)
+
+
+def transfer_mixers(_: list[str]) -> None:
+    """One GPU's parameters on another's rows, by file."""
+    for frame in mixers():
+        for lender, borrower in PAIRS:
+            rows = frame[frame["gpu"] == borrower].reset_index(drop=True)
+            found = []
+            for index, operator in operators_of(rows, by=("engine", "kernel")) if len(rows) else ():
+                engine, name = (str(texts(rows, column, index[:1])[0]) for column in ("engine", "kernel"))
+                held = load_gpu(lender).kernels.get(engine)
+                if held is None or not isinstance(operator, Stream):
+                    continue
+                kernels: list[Any] = [
+                    kernel for section in SECTIONS["mixers"] for key, kernel in held.table(section).items()
+                    if key.partition("@")[0] == operator.form and getattr(kernel, "name", "") == name
+                ]  # fmt: skip
+                for kernel in kernels[:1]:
+                    time = stream_time(load_gpu(borrower), kernel, operator, cold=False)
+                    ends = (rows["time_us"].to_numpy()[index], time.low_us, time.high_us)
+                    found.append([each / time.time_us for each in ends])
+            if found:
+                every = Beside(*np.concatenate(found, axis=1))
+                print(f"{rows['op'].iloc[0]:20} {lender:10} -> {borrower:14} {every.ratio.size:6} rows: "
+                      f"{every.error:.1%}, beyond the own band +-{width_to_add([every]):.2f}")  # fmt: skip
+
+
+def transfer_spread(gpus: list[str]) -> None:
+    """Rows of expert parallelism by kernel, and what their bands lack."""
+    lines, found = [], []
+    for gpu, place, kernel, _frame, rows in rows_of_kernels(gpus, spread=True):
+        predicted = experts_time(gpu, kernel, rows.operator, cold=False).time_us
+        each = Beside(rows.time_us / predicted, *residual_band(kernel.fit.residuals, rows.operator.size))
+        found.append(each)
+        shares = (percent(each.coverage(more), 0) for more in (0.0, SPREAD_ERROR))
+        lines.append(
+            (
+                gpu.name,
+                place,
+                kernel.name,
+                str(predicted.size),
+                percent(each.error),
+                percent(each.bias),
+                *shares,
+            )
+        )
+    headers = "GPU | kernels | kernel | rows | error | too long by | in its own band"
+    print(table(f"{headers} | in the band of spread experts", 3, lines))
+    print(f"\nFor 80 % of the rows of a kernel, in the mean over kernels, add {width_to_add(found):.2f}")
+
+
+ACTIONS: dict[str, dict[str, Callable[[list[str]], None]]] = {
+    "fit": {"experts": fit_experts, "serving": fit_serving, "mixers": fit_mixers, "int4": fit_int4},
+    "stored": {study: lambda gpus, study=study: stored(study, gpus) for study in SECTIONS},  # type: ignore[misc]
+    "left-out": {"experts": left_out_experts, "linear": left_out_linear, "heads": left_out_heads,
+                 "ranks": left_out_ranks},
+    "transfer": {"linear": transfer_linear, "mixers": transfer_mixers, "spread": transfer_spread},
+}  # fmt: skip
+
+
+def main() -> None:
+    """Run a study on the GPUs that are named, by their hardware file; on all without a name."""
+    action, study, *gpus = [*sys.argv[1:], "", ""][: max(len(sys.argv) - 1, 2)]
+    if study not in ACTIONS.get(action, {}) or set(gpus) - set(GPU_OF_ROWS.values()):
+        sys.exit(f"{__doc__}\nGPUs: {', '.join(GPU_OF_ROWS.values())}")
+    ACTIONS[action][study](gpus)
+
+
+if __name__ == "__main__":
+    main()

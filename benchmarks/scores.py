@@ -1,0 +1,88 @@
+"""How studies score: groups held out of a refit, mean (bias; worst), bands, tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.optimize import brentq
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.calibrate.fit import Rows
+from medusa_sim.latency.base import OperatorTime
+from medusa_sim.report.text import TextTable, markdown
+
+PROMISED = 0.8
+"""Share of the rows that a band is to hold."""
+
+
+def table(headers: str, words: int, rows: Iterable[Sequence[str]]) -> str:
+    """A Markdown table; headers: divided by `|`; the first `words` columns stand left."""
+    names = tuple(header.strip() for header in headers.split("|"))
+    cells = tuple(tuple(row) for row in rows)
+    return markdown(TextTable(names, cells, tuple(i >= words for i in range(len(names)))))
+
+
+def mean_bias_worst(errors: Any, digits: int = 1) -> str:
+    """Relative errors as `mean (bias; worst)` in per cent."""
+    percent = 100.0 * np.asarray(errors, dtype=np.float64)
+    worst = percent[int(np.argmax(np.abs(percent)))]
+    return f"{np.abs(percent).mean():.{digits}f} ({percent.mean():+.{digits}f}; {worst:+.{digits}f})"
+
+
+def left_out(groups: Any, refit: Callable[[Any], Any], predict: Callable[[Any, Any], Any]) -> FloatArray:
+    """Every row predicted by a fit without its group.
+
+    groups: the group of each row, shape (rows,). refit: a fit to the rows that a mask keeps. predict: that
+    fit on the rows of a mask, one number each.
+    """
+    names = np.asarray(groups)
+    found = np.empty(names.size)
+    for group in dict.fromkeys(names.tolist()):
+        own = names == group
+        found[own] = predict(refit(~own), own)
+    return found
+
+
+def left_out_us(
+    rows: Rows[Any], groups: Any, refit: Callable[[Rows[Any]], Any], time: Callable[[Any, Any], OperatorTime]
+) -> FloatArray:
+    """Microseconds of every row by a kernel that was fitted without its group; time: (kernel, operator)."""
+    return left_out(
+        groups,
+        lambda keep: refit(rows.where(keep)),
+        lambda kernel, own: time(kernel, rows.where(own).operator).time_us,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """Rows beside the predictions of a kernel: measured / predicted, and the ends of its band likewise."""
+
+    ratio: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+    @property
+    def error(self) -> float:
+        """Mean absolute error of the prediction."""
+        return float(np.mean(np.abs(1.0 / self.ratio - 1.0)))
+
+    @property
+    def bias(self) -> float:
+        """Mean error of the prediction."""
+        return float(np.mean(1.0 / self.ratio)) - 1.0
+
+    def coverage(self, more: float = 0.0) -> float:
+        """Share of the rows in the band, `more` added to its half-width (of the logarithm) in quadrature."""
+        half = np.hypot(0.5 * np.log(self.high / self.low), more)
+        return float(np.mean(np.abs(np.log(self.ratio / np.sqrt(self.low * self.high))) <= half))
+
+
+def width_to_add(found: Sequence[Beside]) -> float:
+    """What bands need more, in quadrature, to hold PROMISED of the rows in the mean; 0 where they do."""
+    if np.mean([each.coverage() for each in found]) >= PROMISED:
+        return 0.0
+    return float(brentq(lambda x: np.mean([each.coverage(x) for each in found]) - PROMISED, 0.0, 2.0))
