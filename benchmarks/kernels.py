@@ -9,9 +9,9 @@ Held out are models (experts), weight shapes (linear: quantised layers, five min
 (latent attention) and ranks (collectives of a GB200 by fits to a B200, the same chip and link). transfer
 gives parameters of one GPU to another's rows, with its datasheet (linear: fused attention too, and formats
 with scales of blocks, which get kernels of other libraries; mixers: linear attention, windows, sparse
-attention, hyper-connections), and kernels of experts to rows of expert parallelism, which did not record how tokens were
-spread over ranks (spread). It prints the half-width (of the logarithm) that, added in quadrature to the
-kernels' own bands, holds 80 % of the rows: the widths of specs/inheritance.py and latency/moe.py.
+attention, hyper-connections), and kernels of experts to rows of expert parallelism, which did not record how
+tokens were spread over ranks (spread). It prints the half-width (of the logarithm) that, added in quadrature
+to the kernels' own bands, holds 80 % of the rows: the widths of specs/inheritance.py and latency/moe.py.
 `fit int4` fits the kernel that other libraries and cards borrow: an A100's rows of TensorRT-LLM with 32 MB
 of weights or more, ramp and bandwidth of its bf16 kernel, since the plugin's launches take 11 to 18 us.
 """
