@@ -79,6 +79,8 @@ class Limits:
 
     def found_tokens(self, prompt_tokens: int) -> int:
         """Tokens of a prompt that are found in the cache: at least one is computed."""
+        if not self.prefix_hit_rate:
+            return 0
         return min(round(self.prefix_hit_rate * prompt_tokens), prompt_tokens - 1)
 
     def shared_blocks(self, prompt_tokens: int) -> int:

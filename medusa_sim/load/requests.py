@@ -173,30 +173,28 @@ class Prompt:
 
 
 class Prompts:
-    """Prompts in order of admission; `reserved` KV blocks hold all of each from the start."""
+    """Prompts in order of admission; `reserved` KV blocks hold all of each from the start.
+
+    count: how many are being read; left: tokens of all that are left to compute.
+    """
 
     def __init__(self) -> None:
         self._prompts: list[Prompt] = []
-        self.reserved = 0
-
-    def __len__(self) -> int:
-        """How many are being read."""
-        return len(self._prompts)
-
-    @property
-    def left(self) -> int:
-        """Tokens left to compute."""
-        return sum(prompt.left for prompt in self._prompts)
+        self.reserved = self.count = self.left = 0
 
     def add(self, prompt: Prompt) -> None:
         """A prompt is admitted."""
         self._prompts.append(prompt)
+        self.count += 1
         self.reserved += prompt.blocks
+        self.left += prompt.left
 
     def drop_last(self) -> int:
         """The prompt admitted last gives its blocks back; its request."""
         prompt = self._prompts.pop()
+        self.count -= 1
         self.reserved -= prompt.blocks
+        self.left -= prompt.left
         return prompt.request
 
     def chunks(self, budget: int) -> list[tuple[int, int]]:
@@ -212,10 +210,14 @@ class Prompts:
 
     def read(self, chunks: list[tuple[int, int]]) -> list[Prompt]:
         """All go on by their chunks; those that are at their end leave and are returned."""
+        ended = []
         for prompt, (tokens, _) in zip(self._prompts, chunks, strict=False):
             prompt.left -= tokens
-        ended = [prompt for prompt in self._prompts if not prompt.left]
+            self.left -= tokens
+            if not prompt.left:
+                ended.append(prompt)
+                self.reserved -= prompt.blocks
         if ended:
             self._prompts = [prompt for prompt in self._prompts if prompt.left]
-            self.reserved -= sum(prompt.blocks for prompt in ended)
+            self.count = len(self._prompts)
         return ended

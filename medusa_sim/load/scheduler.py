@@ -12,15 +12,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from math import ceil
+from math import ceil, inf
 
 import numpy as np
 
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
-from medusa_sim.load.draws import Decoding, Draws, kinds_of, rates_by_kind
+from medusa_sim.load.arriving import Arriving
+from medusa_sim.load.decoding import Decoding
+from medusa_sim.load.draws import Draws, kinds_of, rates_by_kind
 from medusa_sim.load.limits import Limits
-from medusa_sim.load.policies import Fixed, Policy, State, chosen
+from medusa_sim.load.policies import BySize, Fixed, Policy, State, chosen
 from medusa_sim.load.record import Record, Recorder
 from medusa_sim.load.requests import Prompt, Prompts, Requests
 from medusa_sim.load.step_table import StepTable
@@ -28,6 +30,8 @@ from medusa_sim.load.step_table import StepTable
 _MOST_STEPS = 128
 """Steps of one span: the timeline is no finer."""
 _MOST_DRAWS = 4096
+_TOLD = 256
+"""Requests after which a run tells how far it is."""
 Advance = Callable[[int, int], None]
 """Told (requests finished, requests in all)."""
 
@@ -73,18 +77,16 @@ class _Run:
         count = requests.count
         self.count = count
         self.prompt: list[int] = requests.prompt_tokens.tolist()
-        self.output: list[int] = requests.output_tokens.tolist()
-        self.left: list[int] = list(self.output)
-        known = count if requests.users is None else min(requests.users, count)
-        self.arrival: list[float] = requests.arrival_s[:known].tolist()
+        self.left: list[int] = requests.output_tokens.tolist()
+        self.arriving = Arriving(requests, table.server_s)
         self.first = np.full(count, np.nan)
         self.finish = np.full(count, np.nan)
         self.waiting: deque[int] = deque()
         self.prompts = Prompts()
-        self.last_token_s: dict[int, float] = {}
+        self.stopped: dict[int, float] = {}
         self.decoding = Decoding(limits)
         self.now = self.seen_s = 0.0
-        self.taken = self.finished = self.preempted = 0
+        self.finished = self.preempted = 0
         self.blocked = False
         self.kv_most = 0
         self.in_system_s = 0.0
@@ -94,27 +96,32 @@ class _Run:
         kinds = None if len(rates) == 1 else kinds_of(count, seed)
         self.draws = {n: Draws(rates, n, seed, kinds) for n in range(1, table.drafts_max + 1)}
         self.hold = int(getattr(policy, "hold_steps", 1))
-        self.idles = not isinstance(policy, Fixed)
+        self.by_requests: dict[int, int] | None = {} if isinstance(policy, Fixed | BySize) else None
+        self.idle: list[float] | None = None if isinstance(policy, Fixed) else table.idle_share.tolist()
+        self.tokens_per_step: list[float] = table.tokens_per_step.tolist()
         self.drafts = 0
         self.seen_steps = self.seen_requests = self.seen_accepted = 0
 
     def run(self) -> Record:
         told = 0
+        arriving = self.arriving
+        is_ahead = bool(self.table.steps_ahead)
         while self.finished < self.count:
-            self._arrive()
-            if self.decoding.count or self.prompts or self.waiting:
+            seen_s = self.seen_s if is_ahead else self.now
+            if arriving.next_s <= seen_s:
+                self._arrive(seen_s)
+            if self.decoding.count or self.prompts.count or self.waiting:
                 self._step()
             else:
-                self.now = max(self.now, self.arrival[self.taken] + self.table.server_s)
-                self.seen_s = self.now
-            if self.advance is not None and self.finished - told >= 256:
+                self.now = self.seen_s = max(self.now, arriving.next_s)
+            if self.advance is not None and self.finished - told >= _TOLD:
                 told = self.finished
                 self.advance(told, self.count)
         recorder = self.recorder
         timeline = recorder.timeline(self.now)
         return Record(
             requests=self.requests,
-            arrival_s=np.asarray(self.arrival),
+            arrival_s=arriving.arrival_s,
             first_token_s=self.first,
             finish_s=self.finish,
             end_s=self.now,
@@ -134,15 +141,15 @@ class _Run:
             timeline=timeline,
         )
 
-    def _arrive(self) -> None:
+    def _arrive(self, seen_s: float) -> None:
         """Everything that had come when the next step was put together queues."""
-        seen_s, server_s = self.seen_s if self.table.steps_ahead else self.now, self.table.server_s
-        while self.taken < len(self.arrival) and self.arrival[self.taken] + server_s <= seen_s:
-            self.in_system_s += self.now - self.arrival[self.taken]
-            self.waiting.append(self.taken)
-            self.taken += 1
-            if self.requests.warm and self.taken in (self.requests.warm + 1, self.count):
-                self._measure(begin=self.taken < self.count)
+        arriving, warm = self.arriving, self.requests.warm
+        while arriving.next_s <= seen_s:
+            request, sent_s = arriving.take()
+            self.in_system_s += self.now - sent_s
+            self.waiting.append(request)
+            if warm and arriving.taken in (warm + 1, self.count):
+                self._measure(begin=arriving.taken < self.count)
 
     def _measure(self, *, begin: bool) -> None:
         """Measuring begins or ends."""
@@ -152,22 +159,26 @@ class _Run:
     def _step(self) -> None:
         drafts = self._choose()
         kept = self._make_room(drafts)
-        if not self.decoding.count and not self.prompts:
+        if not self.decoding.count and not self.prompts.count:
             self.blocked = False
         if self.waiting and kept and not self.blocked:
             self._admit(drafts)
-        budget = self.limits.token_budget - self.decoding.count * (drafts + 1)
-        chunks = self.prompts.chunks(budget)
-        if chunks:
-            self._mixed(drafts, chunks)
-        elif self.decoding.count:
+        if self.prompts.count:
+            chunks = self.prompts.chunks(self.limits.token_budget - self.decoding.count * (drafts + 1))
+            if chunks:
+                self._mixed(drafts, chunks)
+                return
+        if self.decoding.count:
             self._decode(drafts)
 
     def _choose(self) -> int:
         """Drafts of the next steps: the policy's, cut to the token budget."""
-        b, rows = self.decoding.count, self.seen_requests
+        b, known = self.decoding.count, self.by_requests
         if not b:
             return 0
+        if known is not None and b in known:
+            return known[b]
+        rows = self.seen_requests
         state = State(
             now_s=self.now,
             requests=b,
@@ -181,6 +192,8 @@ class _Run:
         self.seen_steps = self.seen_requests = self.seen_accepted = 0
         drafts = chosen(self.policy, state, self.table.drafts_max)
         self.drafts = min(drafts, self.limits.token_budget // b - 1)
+        if known is not None:
+            known[b] = self.drafts
         return self.drafts
 
     def _make_room(self, drafts: int) -> bool:
@@ -199,95 +212,94 @@ class _Run:
     def _preempt(self) -> None:
         """The request that was admitted last goes back to the head of the queue."""
         self.preempted += 1
-        if self.prompts:
+        if self.prompts.count:
             self.waiting.appendleft(self.prompts.drop_last())
             return
         request, left = self.decoding.drop_last()
         self.left[request] = left
-        self.last_token_s.setdefault(request, self.now)
+        self.stopped.setdefault(request, self.now)
         self.waiting.appendleft(request)
 
     def _admit(self, drafts: int) -> None:
         """Admit waiting requests while slots, blocks and the token budget last."""
-        limits = self.limits
+        limits, waiting, prompts = self.limits, self.waiting, self.prompts
         b = self.decoding.count
-        budget = limits.token_budget - b * (drafts + 1) - self.prompts.left
-        free = self.kv_blocks - self.decoding.blocks(drafts) - self.prompts.reserved
-        while self.waiting and budget > 0 and b + len(self.prompts) < limits.max_requests:
-            request = self.waiting[0]
-            length = self.prompt[request] + self.output[request] - self.left[request]
-            shared = limits.shared_blocks(self.prompt[request])
+        budget = limits.token_budget - b * (drafts + 1) - prompts.left
+        room = limits.max_requests - b - prompts.count
+        if budget <= 0 or room <= 0:
+            return
+        # the bound, which the most that was held has in it, spares counting while all find room below it
+        free = self.kv_blocks - self.decoding.blocks_bound(drafts, 1) - prompts.reserved
+        spare = self.kv_most - self.kv_blocks + free
+        is_exact = False
+        while waiting and budget > 0 and room > 0:
+            request = waiting[0]
+            own = length = self.prompt[request]
+            if request in self.stopped:
+                length += int(self.requests.output_tokens[request]) - self.left[request]
+            shared = limits.shared_blocks(own)
             blocks = limits.blocks_of(length + self.table.drafts_max) - shared
+            spare -= blocks
+            if not is_exact and (spare < 0 or blocks > free):
+                free += self.decoding.blocks_bound(drafts, 1) - self.decoding.blocks(drafts)
+                is_exact = True
             if blocks > free:
                 self.blocked = True
                 return
-            self.waiting.popleft()
-            found = limits.found_tokens(self.prompt[request])
-            prompt = Prompt(request, length, length - found, blocks, shared)
-            self.prompts.add(prompt)
+            waiting.popleft()
+            prompt = Prompt(request, length, length - limits.found_tokens(own), blocks, shared)
+            prompts.add(prompt)
             free -= blocks
             budget -= prompt.left
+            room -= 1
         self.kv_most = max(self.kv_most, self.kv_blocks - free)
 
-    def _plain_factor(self, drafts: int) -> float:
-        """A loaded drafter that drafts nothing makes plain steps longer."""
-        return 1.0 + float(self.table.idle_share[self.decoding.count]) if self.idles and not drafts else 1.0
+    def _own_s(self, drafts: int, length: float) -> float:
+        """A step without its prompts; a loaded drafter that drafts nothing makes plain ones longer."""
+        b = self.decoding.count
+        own_s = self.table.decoding_s(drafts, b, length)
+        return own_s if drafts or self.idle is None else own_s * (1.0 + self.idle[b])
 
     def _mixed(self, drafts: int, chunks: list[tuple[int, int]]) -> None:
         """One step that carries prompts."""
-        b, table = self.decoding.count, self.table
-        length = self.decoding.length_sum / b if b else 0.0
-        own_s = table.decoding_s(drafts, b, length) * self._plain_factor(drafts)
-        prompts_s = table.prompts_s(drafts, b, chunks)
-        start, waiting = self.now, len(self.waiting) + len(self.prompts)
-        in_system = b + waiting
-        kv = self.decoding.cache_tokens + self.prompts.reserved * self.limits.block_tokens
+        decoding, prompts = self.decoding, self.prompts
+        b = decoding.count
+        own_s = self._own_s(drafts, decoding.length_sum / b if b else 0.0)
+        prompts_s = self.table.prompts_s(drafts, b, chunks)
+        start, waiting = self.now, len(self.waiting) + prompts.count
+        kv = decoding.cache_tokens + prompts.reserved * self.limits.block_tokens
         self.now, self.seen_s = start + own_s + prompts_s, start
-        self.in_system_s += in_system * (self.now - start)
+        span = self.now - start
+        self.in_system_s += (b + waiting) * span
         emitted = accepted = 0
-        if b:
-            gained, accepted = self._one_step(drafts)
-            emitted = gained
-        ended = self.prompts.read(chunks)
+        if b and drafts:
+            _, emitted, accepted, left, least = self._draw(drafts, 1)
+            decoding.remain(left, emitted, least)
+        elif b:
+            decoding.emit(1)
+            emitted = b
+        if decoding.least <= 0:
+            self._leave()
+        ended = prompts.read(chunks)
         for prompt in ended:
             self._start(prompt)
+        tokens = sum([chunk for chunk, _ in chunks])
         emitted += len(ended)
-        tokens = sum(chunk for chunk, _ in chunks)
-        self.recorder.add(
-            (start, self.now - start, 1, b, drafts, waiting, kv, emitted, prompts_s, tokens, accepted)
-        )
-
-    def _one_step(self, drafts: int) -> tuple[int, int]:
-        """(tokens emitted, drafts accepted) of one step of every decoding request."""
-        b = self.decoding.count
-        if drafts:
-            draws = self.draws[drafts].take(1, self.decoding.at[:b])[0]
-            accepted = int(draws.sum())
-            gained = np.minimum(draws + 1, self.decoding.remaining[:b])
-            total = int(gained.sum())
-            self.decoding.emit(gained, total)
-            self.seen_accepted += accepted
-            self.seen_requests += b
-            self.seen_steps += 1
-        else:
-            accepted, total = 0, b
-            self.decoding.emit(1, total)
-        self._leave()
-        return total, accepted
+        self.recorder.add((start, span, 1, b, drafts, waiting, kv, emitted, prompts_s, tokens, accepted))
 
     def _start(self, prompt: Prompt) -> None:
         """The first token behind a prompt is there."""
         request = prompt.request
-        if request in self.last_token_s:
-            self.recorder.gap(self.now - self.last_token_s.pop(request))
+        if request in self.stopped:
+            self.recorder.gap(self.now - self.stopped.pop(request))
         else:
             self.first[request] = self.now + self._sending_s
-        self.left[request] -= 1
-        if not self.left[request]:
+        left = self.left[request] = self.left[request] - 1
+        if not left:
             self._finish(request)
             self.blocked = False
             return
-        self.decoding.join(request, self.left[request], prompt.length, prompt.shared)
+        self.decoding.join(request, left, prompt.length, prompt.shared)
 
     @property
     def _sending_s(self) -> float:
@@ -295,79 +307,94 @@ class _Run:
         return self.table.server_s_per_request * self.decoding.count
 
     def _finish(self, request: int) -> None:
-        self.finish[request] = self.now + self._sending_s
+        finish_s = self.now + self._sending_s
+        self.finish[request] = finish_s
         self.finished += 1
         users = self.requests.users
         if users is None:
             return
-        if len(self.arrival) < self.count:
-            self.arrival.append(self.finish[request] + self.requests.think_s)
-            if len(self.arrival) == self.count and self.finished > users:
+        arriving = self.arriving
+        if not arriving.all_known:
+            arriving.follow(finish_s)
+            if arriving.all_known and self.finished > users:
                 self._measure(begin=False)
-        if self.finished == users and len(self.arrival) < self.count:
+        if self.finished == users and not arriving.all_known:
             self._measure(begin=True)
 
     def _leave(self) -> None:
         """Requests without tokens to emit leave."""
         for request in self.decoding.remove_finished():
             self._finish(request)
-            self.blocked = False
+        self.blocked = False
 
     def _decode(self, drafts: int) -> None:
         """As many equal steps without prompts as nothing changes in."""
-        decoding, table = self.decoding, self.table
-        b, before = decoding.count, decoding.length_sum
-        step_s = table.decoding_s(drafts, b, before / b) * self._plain_factor(drafts)
-        full = decoding.steps_until_full(drafts, self.kv_blocks - self.prompts.reserved)
+        decoding = self.decoding
+        b, before, reserved = decoding.count, decoding.length_sum, self.prompts.reserved
+        step_s = self._own_s(drafts, before / b)
+        full = decoding.steps_until_full(drafts, self.kv_blocks - reserved)
         steps = min(self.hold, _MOST_STEPS, full, self._until_arrival(step_s))
-        least = int(decoding.remaining[:b].min())
-        start, waiting = self.now, len(self.waiting) + len(self.prompts)
-        in_system = b + waiting
-        gained: IntArray | int
+        start, waiting = self.now, len(self.waiting) + self.prompts.count
+        left, least = None, decoding.least
         if drafts:
-            steps, gained, accepted = self._draw(drafts, steps, least)
-            total = int(gained.sum())
+            most = max(ceil(least / self.tokens_per_step[drafts]), 1)
+            steps, total, accepted, left, least = self._draw(
+                drafts, min(steps, most, max(_MOST_DRAWS // b, 1))
+            )
         else:
-            gained = steps = min(steps, least)
+            steps = min(steps, least)
             total, accepted = steps * b, 0
-        held = decoding.blocks_bound(drafts, steps) + self.prompts.reserved
-        self.kv_most = max(self.kv_most, min(held, self.kv_blocks))
+        held = decoding.blocks_bound(drafts, steps) + reserved
+        if held > self.kv_most:
+            self.kv_most = min(held, self.kv_blocks)
         kv = decoding.cache_tokens
-        decoding.emit(gained, total)
+        if left is None:
+            decoding.emit(steps)
+        else:
+            decoding.remain(left, total, least)
         if steps > 1:
             middle = (before + total * (steps - 1) / (2 * steps)) / b
-            step_s = table.decoding_s(drafts, b, middle) * self._plain_factor(drafts)
+            step_s = self._own_s(drafts, middle)
         span = steps * step_s
         self.now, self.seen_s = start + span, start + span - step_s
         kv = (kv + decoding.cache_tokens) // 2
-        self.in_system_s += in_system * span
-        if drafts or steps == least:
+        self.in_system_s += (b + waiting) * span
+        if decoding.least <= 0:
             self._leave()
         self.recorder.add((start, span, steps, b, drafts, waiting, kv, total, 0.0, 0, accepted))
 
-    def _draw(self, drafts: int, steps: int, least: int) -> tuple[int, IntArray, int]:
-        """(steps, tokens gained by each, drafts accepted): up to the first step in which a request ends."""
-        b = self.decoding.count
-        steps = min(steps, max(ceil(least / self.table.tokens_per_step[drafts]), 1), max(_MOST_DRAWS // b, 1))
-        source = self.draws[drafts]
-        draws = source.take(steps, self.decoding.at[:b])
-        remaining = self.decoding.remaining[:b]
-        gained = draws.sum(axis=0) + steps
-        if steps > 1 and (gained >= remaining).any():
-            sums = np.cumsum(draws + 1, axis=0)
-            taken = int((sums >= remaining).any(axis=1).argmax()) + 1
-            source.give_back((steps - taken) * b)
-            steps, gained, draws = taken, sums[taken - 1], draws[:taken]
-        accepted = int(draws.sum())
+    def _draw(self, drafts: int, steps: int) -> tuple[int, int, int, IntArray, int]:
+        """(steps, tokens emitted, drafts accepted, tokens that each has left, the fewest).
+
+        Up to the first step in which a request ends.
+        """
+        decoding, source = self.decoding, self.draws[drafts]
+        b = decoding.count
+        draws = source.take(steps, decoding.at[:b])
+        remaining = decoding.remaining[:b]
+        gained = draws[0] if steps == 1 else np.add.reduce(draws, axis=0)
+        left = remaining - gained
+        least = int(np.minimum.reduce(left))
+        total = int(np.add.reduce(gained))
+        accepted = total - steps * b
+        if least <= 0:
+            if steps > 1:
+                sums = np.cumsum(draws, axis=0)
+                taken = int(np.logical_or.reduce(sums >= remaining, axis=1).argmax()) + 1
+                source.give_back((steps - taken) * b)
+                steps, left = taken, remaining - sums[taken - 1]
+                accepted = int(np.add.reduce(sums[taken - 1])) - steps * b
+            left, least = np.maximum(left, 0), 0
+            total = int(np.add.reduce(remaining - left))
         self.seen_accepted += accepted
         self.seen_requests += steps * b
         self.seen_steps += steps
-        return steps, np.minimum(gained, remaining), accepted
+        return steps, total, accepted, left, least
 
     def _until_arrival(self, step_s: float) -> int:
         """Steps until a request comes that could be admitted."""
-        full = self.decoding.count + len(self.prompts) >= self.limits.max_requests
-        if full or self.waiting or self.taken >= len(self.arrival):
+        next_s = self.arriving.next_s
+        full = self.decoding.count + self.prompts.count >= self.limits.max_requests
+        if full or self.waiting or next_s == inf:
             return _MOST_STEPS
-        wait_s = self.arrival[self.taken] + self.table.server_s - self.now
-        return max(ceil(wait_s / step_s) + self.table.steps_ahead, 1)
+        return max(ceil((next_s - self.now) / step_s) + self.table.steps_ahead, 1)

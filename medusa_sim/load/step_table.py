@@ -17,6 +17,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -28,12 +29,14 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
 from medusa_sim.step.engine import prompt_pass_us
 from medusa_sim.step.server import linear_us, prompt_attention_us, prompt_host_us, prompts_apart, served
-from medusa_sim.step.step import work_time
+from medusa_sim.step.step import Setting, work_time
 from medusa_sim.step.workload import prefill
 from medusa_sim.units import US_PER_S
 
 _LENGTH_RATIO = 1.5
 _CHUNK_RATIO = 1.4
+_TOGETHER = 256
+"""Numbers of requests that are priced at once."""
 _DENSE_TOKENS = 1024
 """Every number of tokens up to here; beyond, tiles are small beside the whole and every 16th is computed."""
 
@@ -133,22 +136,33 @@ class StepTable:
     def prompts_s(self, drafts: int, requests: int, chunks: Sequence[tuple[int, int]]) -> float:
         """(L1): seconds that chunks (tokens, end) of prompts add to a step."""
         own = requests + round(requests * drafts * self.match_rate)
-        tokens = sum(chunk for chunk, _ in chunks)
+        tokens = sum([chunk for chunk, _ in chunks])
         rides = requests > 0 and not self.prompts_apart
-        shared = self._linear_s[own + tokens] - self._linear_s[own] if rides else self._linear_s[tokens]
-        read = max(shared, 0.0) + sum(self.chunk_attention_s(chunk, end) for chunk, end in chunks)
+        linear = self._linear_s
+        shared = linear[own + tokens] - linear[own] if rides else linear[tokens]
+        read = max(shared, 0.0) + sum([self.chunk_attention_s(chunk, end) for chunk, end in chunks])
         if self.prompt_host_s:
             read = float(prompt_pass_us(np.asarray(read), self.prompt_host_s))
-        return read + float(self.drafter_prompt_s[tokens])
+        return read + self._drafter_prompt_s[tokens]
 
     def chunk_attention_s(self, tokens: int, end: int) -> float:
         """Seconds of the attention of one chunk, bilinear between those of the table."""
-        i, share = _between(self.chunk_tokens, tokens)
-        j, part = _between(self.chunk_ends, end)
-        a = self.attention_s
-        low = a[i, j] + (a[i, j + 1] - a[i, j]) * part
-        high = a[i + 1, j] + (a[i + 1, j + 1] - a[i + 1, j]) * part
-        return float(low + (high - low) * share)
+        sizes, ends, attention_s = self._attention
+        i, share = _between(sizes, tokens)
+        j, part = _between(ends, end)
+        a, b = attention_s[i], attention_s[i + 1]
+        low = a[j] + (a[j + 1] - a[j]) * part
+        high = b[j] + (b[j + 1] - b[j]) * part
+        return low + (high - low) * share
+
+    @cached_property
+    def _drafter_prompt_s(self) -> list[float]:
+        found: list[float] = self.drafter_prompt_s.tolist()
+        return found
+
+    @cached_property
+    def _attention(self) -> tuple[list[float], list[float], list[list[float]]]:
+        return self.chunk_tokens.tolist(), self.chunk_ends.tolist(), self.attention_s.tolist()
 
     @cached_property
     def rate_per_s(self) -> FloatArray:
@@ -157,9 +171,9 @@ class StepTable:
         return requests * self.tokens_per_step[:, None, None] / self.step_s
 
 
-def _between(nodes: FloatArray, value: float) -> tuple[int, float]:
-    i = min(max(int(np.searchsorted(nodes, value, side="right")) - 1, 0), nodes.size - 2)
-    return i, float((value - nodes[i]) / (nodes[i + 1] - nodes[i]))
+def _between(nodes: list[float], value: float) -> tuple[int, float]:
+    i = min(max(bisect_right(nodes, value) - 1, 0), len(nodes) - 2)
+    return i, (value - nodes[i]) / (nodes[i + 1] - nodes[i])
 
 
 def chains(scenario: Scenario, drafts_max: int | None = None) -> tuple[DraftOption, ...]:
@@ -182,14 +196,15 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
     options: chains of 1, 2, ... drafts (none: plain decoding alone).
     Raises SpecError or CoverageError where a kernel is missing.
     """
-    batch = np.arange(1, limits.max_requests + 1)
     lengths = _geometric(1, max(longest, 2), _LENGTH_RATIO, first=16)
-    surface = price(scenario, batch, lengths, options)
-    found = surface.by_count
-    seen = served(
-        surface.setting, found.step_us, batch[:, None, None], found.counts, found.tokens_per_step, None
+    batches = np.split(
+        np.arange(1, limits.max_requests + 1), range(_TOGETHER, limits.max_requests, _TOGETHER)
     )
-    steps_s = np.moveaxis(np.broadcast_to(seen.itl_us, found.fits.shape), -1, 0) / US_PER_S
+    settings, *pieces = zip(
+        *(_piece(price(scenario, each, lengths, options), options) for each in batches), strict=True
+    )
+    setting = settings[0]
+    steps_s, faster, slower, drafting, idle = (np.concatenate(part, axis=1) for part in pieces)
     tokens = np.unique(
         np.concatenate(
             [
@@ -199,14 +214,14 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         )
     )
     every = np.arange(limits.token_budget + 1)
-    linear = np.interp(every, tokens, linear_us(surface.setting, tokens.astype(np.float64))) / US_PER_S
+    linear = np.interp(every, tokens, linear_us(setting, tokens.astype(np.float64))) / US_PER_S
     linear[0] = 0.0
     empty = np.zeros((len(options) + 1, 1, lengths.size))
     empty[:] = max(float(steps_s[0, 0, 0] - linear[1]), 0.0)
     ends = _geometric(1, max(longest, 2), _CHUNK_RATIO)
     chunks = _geometric(1, max(min(limits.token_budget, longest), 2), _CHUNK_RATIO)
     attention = prompt_attention_us(
-        surface.setting,
+        setting,
         chunks[:, None].astype(np.float64),
         np.maximum(ends[None, :], chunks[:, None]).astype(np.float64),
     )
@@ -214,11 +229,6 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
     ahead = 0 if engine is None else round(engine.steps_ahead.value)
     method = scenario.drafting.method
     is_synchronous = engine is not None and bool(options) and method in engine.synchronous_drafters
-    middle = lengths.size // 2
-    faster, slower = (
-        _by_drafts(np.log(high / low)[:, middle])
-        for low, high in ((found.low_us, found.step_us), (found.step_us, found.high_us))
-    )
     return StepTable(
         lengths=lengths.astype(np.float64),
         step_s=np.concatenate([empty, steps_s], axis=1),
@@ -226,26 +236,49 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         chunk_tokens=chunks.astype(np.float64),
         chunk_ends=ends.astype(np.float64),
         attention_s=np.broadcast_to(attention / US_PER_S, (chunks.size, ends.size)),
-        drafter_prompt_s=_drafter_prompt_s(surface, options, tokens, every),
+        drafter_prompt_s=_drafter_prompt_s(setting, options, tokens, every),
         rates=acceptance_rates(options),
-        match_rate=surface.setting.match_rate if options else 1.0,
-        drafting_share=_drafting_share(surface, options),
-        idle_share=np.concatenate([[0.0], surface.idle_share[:, middle]]),
+        match_rate=setting.match_rate if options else 1.0,
+        drafting_share=_with_none(drafting, 0.0),
+        idle_share=_with_none(idle, 0.0)[0],
         steps_ahead=0 if is_synchronous else ahead,
         plain_steps_ahead=ahead,
         server_s=0.0 if engine is None else engine.server_us.value / US_PER_S,
         server_s_per_request=0.0 if engine is None else engine.server_us_per_request.value / US_PER_S,
         server_band=0.0 if engine is None else engine.server_us.band,
-        prompts_apart=prompts_apart(surface.setting),
-        prompt_host_s=prompt_host_us(surface.setting) / US_PER_S if options else 0.0,
-        faster=faster,
-        slower=slower,
+        prompts_apart=prompts_apart(setting),
+        prompt_host_s=prompt_host_us(setting) / US_PER_S if options else 0.0,
+        faster=_with_none(faster),
+        slower=_with_none(slower),
     )
 
 
-def _by_drafts(by_batch: FloatArray) -> FloatArray:
-    """(b, K) from one request on as (K, b) from none on."""
-    return np.concatenate([by_batch.T[:, :1], by_batch.T], axis=1)
+def _with_none(values: FloatArray, none: float | None = None) -> FloatArray:
+    """(K, b) from one request on as (K, b) from none on, which has the value `none` or that of one."""
+    first = values[:, :1] if none is None else np.full((len(values), 1), none)
+    return np.concatenate([first, values], axis=1)
+
+
+def _piece(surface: Surface, options: Sequence[DraftOption]) -> tuple[Any, ...]:
+    """(setting, step_s (K, b, S), faster, slower, drafting_share (K, b), idle_share (1, b)) of a part."""
+    found = surface.by_count
+    seen = served(
+        surface.setting,
+        found.step_us,
+        surface.batch[:, None, None],
+        found.counts,
+        found.tokens_per_step,
+        None,
+    )
+    middle = surface.seq_len.size // 2
+    bands = ((found.low_us, found.step_us), (found.step_us, found.high_us))
+    return (
+        surface.setting,
+        np.moveaxis(np.broadcast_to(seen.itl_us, found.fits.shape), -1, 0) / US_PER_S,
+        *(np.log(high / low)[:, middle].T for low, high in bands),
+        _drafting_share(surface, options),
+        surface.idle_share[None, :, middle],
+    )
 
 
 def acceptance_rates(options: Sequence[DraftOption]) -> FloatArray:
@@ -262,12 +295,11 @@ def _geometric(low: int, high: int, ratio: float, first: int | None = None) -> n
 
 
 def _drafter_prompt_s(
-    surface: Surface, options: Sequence[DraftOption], tokens: np.ndarray, every: np.ndarray
+    setting: Setting, options: Sequence[DraftOption], tokens: np.ndarray, every: np.ndarray
 ) -> FloatArray:
     """Seconds that the longest draft's drafter adds for reading so many tokens of prompts."""
     if not options:
         return np.zeros(every.size)
-    setting = surface.setting
     workload = prefill(1, tokens.astype(np.float64))
     works = options[-1].drafter.prompt_work(setting.shard, workload, setting.runtime)
     total = np.zeros(tokens.size)
@@ -278,13 +310,13 @@ def _drafter_prompt_s(
 
 def _drafting_share(surface: Surface, options: Sequence[DraftOption]) -> FloatArray:
     """(K, b) share of a step that drafts, at the middle length."""
-    requests, middle = surface.batch.size, surface.seq_len.size // 2
-    share = np.zeros((len(options) + 1, requests + 1))
+    middle = surface.seq_len.size // 2
+    share = np.zeros((len(options) + 1, surface.batch.size))
     for index, option in enumerate(options):
         drafting = surface.drafting[index]
         if drafting is None:
             continue
         whole = surface.time_of(index)
         own = np.broadcast_to(drafting.cost.time_us, whole.shape)
-        share[option.depth, 1:] = np.minimum(own / whole, 1.0)[:, middle, 0]
+        share[option.depth] = np.minimum(own / whole, 1.0)[:, middle, 0]
     return share

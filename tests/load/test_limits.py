@@ -74,7 +74,7 @@ def test_a_shared_prefix_is_held_once() -> None:
 
 
 def test_blocks_of_many_requests_are_those_of_each() -> None:
-    from medusa_sim.load.draws import Decoding
+    from medusa_sim.load.decoding import Decoding
 
     held = np.minimum(np.arange(400.0), 64 + 0.25 * np.arange(400.0))
     random = np.random.default_rng(0)

@@ -171,10 +171,16 @@ class Checked(scheduler._Run):
         super()._step()
         limits, decoding, prompts = self.limits, self.decoding, self.prompts
         assert self._held(-1) <= limits.kv_blocks  # committed tokens, after one step or many
-        assert decoding.count + len(prompts) <= limits.max_requests
-        assert decoding.length_sum == int(decoding.length[: decoding.count].sum())
-        assert prompts.reserved == sum(prompt.blocks for prompt in prompts._prompts)
-        assert (decoding.remaining[: decoding.count] > 0).all()
+        assert decoding.count + prompts.count <= limits.max_requests
+        remaining, final, shared = (
+            array[: decoding.count] for array in (decoding.remaining, decoding.final, decoding.shared)
+        )
+        assert decoding.length_sum == int((final - remaining).sum())
+        assert decoding.shared_sum == int(shared.sum())
+        assert not decoding.count or decoding.least == int(remaining.min()) > 0
+        for total, each in ((prompts.reserved, "blocks"), (prompts.left, "left")):
+            assert total == sum(getattr(prompt, each) for prompt in prompts._prompts)
+        assert prompts.count == len(prompts._prompts)
 
 
 POLICIES = {

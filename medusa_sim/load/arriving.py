@@ -1,0 +1,67 @@
+"""Which request comes next, and when: those of an open loop, and those that follow one that has finished."""
+
+from __future__ import annotations
+
+from heapq import heappop, heappush
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray
+from medusa_sim.load.requests import Requests
+
+_NEVER = float("inf")
+
+
+class Arriving:
+    """Requests on their way. arrival_s: (requests,) when each was sent; nan where that is not known yet.
+
+    next_s: when the next one reaches the queue, infinite where none is known; taken: how many have.
+    """
+
+    def __init__(self, requests: Requests, server_s: float) -> None:
+        count = requests.count
+        known = count if requests.users is None else min(requests.users, count)
+        self.arrival_s: FloatArray = np.full(count, np.nan)
+        self.arrival_s[:known] = requests.arrival_s[:known]
+        self.taken = 0
+        self._users, self._think_s, self._server_s = requests.users, requests.think_s, server_s
+        self._open: list[float] = requests.arrival_s[:known].tolist()
+        self._opened = 0
+        self._later: list[tuple[float, int]] = []
+        self._next_request = known
+        self.next_s = _NEVER
+        self._find_next()
+
+    def _find_next(self) -> None:
+        self.next_s = _NEVER
+        if self._opened < len(self._open):
+            self.next_s = self._open[self._opened] + self._server_s
+        if self._later:
+            self.next_s = min(self.next_s, self._later[0][0] + self._server_s)
+
+    def take(self) -> tuple[int, float]:
+        """(the next request, when it was sent)."""
+        self.taken += 1
+        later, place = self._later, self._opened
+        if later and (place >= len(self._open) or later[0][0] < self._open[place]):
+            sent_s, request = heappop(later)
+        else:
+            sent_s, request = self._open[place], place
+            self._opened = place + 1
+        self._find_next()
+        return request, sent_s
+
+    @property
+    def all_known(self) -> bool:
+        """Whether it is known of every request when it comes."""
+        return self._next_request >= self.arrival_s.size
+
+    def follow(self, finish_s: float) -> None:
+        """A request has finished: in a closed loop the next one comes."""
+        if self._users is None or self.all_known:
+            return
+        sent_s = finish_s + self._think_s
+        self.arrival_s[self._next_request] = sent_s
+        heappush(self._later, (sent_s, self._next_request))
+        self._next_request += 1
+        self.next_s = min(self.next_s, sent_s + self._server_s)
