@@ -92,6 +92,8 @@ HOUSE = (
             "policies",
             "record",
             "draws",
+            "decoding",
+            "arriving",
             "scheduler",
             "energy",
             "metrics",

@@ -15,7 +15,8 @@ _NEVER = float("inf")
 class Arriving:
     """Requests on their way. arrival_s: (requests,) when each was sent; nan where that is not known yet.
 
-    next_s: when the next one reaches the queue, infinite where none is known; taken: how many have.
+    next_s: when the next one reaches the queue, infinite where none is known; taken: how many have; unknown:
+    how many wait for others to finish.
     """
 
     def __init__(self, requests: Requests, server_s: float) -> None:
@@ -24,11 +25,11 @@ class Arriving:
         self.arrival_s: FloatArray = np.full(count, np.nan)
         self.arrival_s[:known] = requests.arrival_s[:known]
         self.taken = 0
-        self._users, self._think_s, self._server_s = requests.users, requests.think_s, server_s
+        self.unknown = count - known
+        self._think_s, self._server_s = requests.think_s, server_s
         self._open: list[float] = requests.arrival_s[:known].tolist()
         self._opened = 0
         self._later: list[tuple[float, int]] = []
-        self._next_request = known
         self.next_s = _NEVER
         self._find_next()
 
@@ -51,17 +52,12 @@ class Arriving:
         self._find_next()
         return request, sent_s
 
-    @property
-    def all_known(self) -> bool:
-        """Whether it is known of every request when it comes."""
-        return self._next_request >= self.arrival_s.size
-
     def follow(self, finish_s: float) -> None:
         """A request has finished: in a closed loop the next one comes."""
-        if self._users is None or self.all_known:
+        if not self.unknown:
             return
-        sent_s = finish_s + self._think_s
-        self.arrival_s[self._next_request] = sent_s
-        heappush(self._later, (sent_s, self._next_request))
-        self._next_request += 1
+        request = self.arrival_s.size - self.unknown
+        sent_s = self.arrival_s[request] = finish_s + self._think_s
+        heappush(self._later, (sent_s, request))
+        self.unknown -= 1
         self.next_s = min(self.next_s, sent_s + self._server_s)

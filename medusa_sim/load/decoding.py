@@ -63,6 +63,7 @@ class Decoding:
         """Requests without tokens to emit leave; which they were."""
         state = self._state[:, : self.count]
         staying = state[1] > 0
+        gone: list[int]
         gone, _, final, shared = state[:, ~staying].tolist()
         kept = self.count - len(gone)
         self._state[:, :kept] = state[:, staying]

@@ -314,11 +314,11 @@ class _Run:
         if users is None:
             return
         arriving = self.arriving
-        if not arriving.all_known:
+        if arriving.unknown:
             arriving.follow(finish_s)
-            if arriving.all_known and self.finished > users:
+            if not arriving.unknown and self.finished > users:
                 self._measure(begin=False)
-        if self.finished == users and not arriving.all_known:
+        if self.finished == users and arriving.unknown:
             self._measure(begin=True)
 
     def _leave(self) -> None:
