@@ -277,8 +277,10 @@ def _path_parts(gpu: Gpu, path: AttentionPath, operator: Attention | LatentAtten
     may_split = kv_len > path.split_above
     rows, tiles, tokens_per_tile = _tiles(path, operator)
     blocks = np.ceil(kv_len / path.tile_keys)
-    spread = np.ceil((_SPLIT_MARGIN / gpu.sms) * blocks * tiles)
-    splits = np.where(may_split, np.ceil(blocks / np.minimum(spread, blocks)), 1.0)
+    splits: FloatArray = np.ones(())
+    if np.min(tiles, initial=gpu.sms) * _SPLIT_MARGIN < gpu.sms:  # else tiles alone fill the SMs
+        spread = np.ceil((_SPLIT_MARGIN / gpu.sms) * blocks * tiles)
+        splits = np.where(may_split, np.ceil(blocks / np.minimum(spread, blocks)), 1.0)
     load = tiles * splits / gpu.sms
 
     fraction = np.where(may_split, path.split_fraction, path.whole_fraction)

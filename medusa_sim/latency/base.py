@@ -99,13 +99,16 @@ def calibrated_time(
             residuals = tuple(widen_band(residual, 1.0, TRANSFER_ERROR) for residual in residuals)
         fit_low, fit_high = residual_band(residuals, operator.size)
         low, high = low * fit_low, high * fit_high
-    bound = np.where(memory_us >= work_us, np.int8(Bound.MEMORY), np.int8(work))
+    bound = np.maximum(
+        np.int8(work) * np.less(memory_us, work_us),
+        np.int8(Bound.LATENCY) * np.greater(fixed_us, 0.5 * time_us),
+    )
     return OperatorTime(
         time_us=time_us,
         low_us=time_us * low,
         high_us=time_us * high,
-        bound=np.where(fixed_us > 0.5 * time_us, np.int8(Bound.LATENCY), bound),
-        source=np.full(np.shape(time_us), source, dtype=np.int8),
+        bound=np.asarray(bound),
+        source=np.broadcast_to(np.int8(source), np.shape(time_us)),
     )
 
 
@@ -187,12 +190,12 @@ def residual_band(residuals: tuple[Residual, ...], size: FloatArray) -> tuple[Fl
 
 def compute_time_us(gpu: Gpu, operator: Operator) -> FloatArray:
     """FLOPs / dense peak of the operator's dtype, us. Raises SpecError where the GPU lists no such peak."""
-    return operator.flops / gpu.peak(operator.dtype) * US_PER_S
+    return operator.flops * (US_PER_S / gpu.peak(operator.dtype))
 
 
 def memory_time_us(gpu: Gpu, operator: Operator) -> FloatArray:
     """Bytes / datasheet bandwidth, us; of what is sent to other GPUs, at the link's, if that is longer."""
-    memory_us: FloatArray = operator.bytes / gpu.bandwidth_bytes_per_s * US_PER_S
+    memory_us: FloatArray = operator.bytes * (US_PER_S / gpu.bandwidth_bytes_per_s)
     sent = operator.link_bytes
     if sent is None:
         return memory_us

@@ -118,10 +118,11 @@ def waves_us(
     rest_us = full_us
     if resident > 1:
         rest_us = fixed_us + work_us * (1.0 + sharing * (np.maximum(np.ceil(rest - _TINY), 1.0) - 1.0))
-    per_load = memory_us / load
     last = rest > _TINY
-    body = full * in_quadrature(full_us, per_load * resident) + last * in_quadrature(rest_us, per_load * rest)
-    return body, full * full_us + last * rest_us
+    full_us, rest_us = full * full_us, last * rest_us
+    body = in_quadrature(full_us, memory_us * (full * resident / load))
+    body = body + in_quadrature(rest_us, memory_us * (last * rest / load))
+    return body, full_us + rest_us
 
 
 def byte_us(

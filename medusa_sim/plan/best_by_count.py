@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.latency.base import Bound, CodeArray
@@ -31,7 +32,7 @@ class Drafted:
     def __init__(self, steps: Sequence[StepTime | None], places: tuple[slice, ...], counts: int) -> None:
         self.steps, self.places, self.counts = steps, places, counts
         self._tables: dict[str, Table] = {}
-        self._bands: dict[int, FloatArray] = {}
+        self._halves: dict[int, FloatArray] = {}
         self._whole: Drafted = self
         self._rows = slice(None)
 
@@ -55,14 +56,14 @@ class Drafted:
                     self._tables[name] = table[:, self._rows] if table.shape[1:2] > (1,) else table
         return self._tables[name]
 
-    def tokens_band(self, option: DraftOption, columns: IntArray) -> FloatArray:
-        """(2, its counts) ends of the interval of an option's tokens per step, of these counts at least."""
+    def token_halves(self, option: DraftOption, columns: IntArray) -> FloatArray:
+        """(2, its counts) `DraftOption.halves` of an option, of these counts at least."""
         if self._whole is not self:
-            return self._whole.tokens_band(option, columns)
-        ends = self._bands.setdefault(id(option), np.full((2, option.candidates.size), np.nan))
-        for column in columns[np.isnan(ends[0, columns])]:
-            ends[:, column] = option.band(int(option.candidates[column]))
-        return ends
+            return self._whole.token_halves(option, columns)
+        halves = self._halves.setdefault(id(option), np.full((2, option.candidates.size), np.nan))
+        for column in columns[np.isnan(halves[0, columns])]:
+            halves[:, column] = option.halves(int(option.candidates[column]))
+        return halves
 
     def laid_out(self, values: Sequence[FloatArray]) -> Table:
         """Arrays of each option, which broadcast with (B, S, its counts), as one table."""
@@ -96,7 +97,7 @@ class ByCount:
 
     counts: IntArray
     options: tuple[DraftOption, ...]
-    chosen: IntArray | None
+    chosen: npt.NDArray[np.unsignedinteger[Any]] | None
     fits: BoolArray
     decode: StepTime
     verify: StepTime
@@ -109,11 +110,11 @@ class ByCount:
         return self._per_configuration(1.0, [option.tokens_per_step for option in self.options])
 
     @cached_property
-    def tokens_band(self) -> tuple[FloatArray, FloatArray]:
-        """(low, high) of the 80 % interval of the tokens per step, shaped as they are."""
-        ends = [self.drafted.tokens_band(option, self._used(i)) for i, option in enumerate(self.options)]
-        low, high = (self._per_configuration(1.0, [values[end] for values in ends]) for end in (0, 1))
-        return low, high
+    def token_halves(self) -> tuple[FloatArray, FloatArray]:
+        """(fewer, more) half-widths of the 80 % interval of the tokens per step, on the logarithm."""
+        every = [self.drafted.token_halves(option, self._used(i)) for i, option in enumerate(self.options)]
+        fewer, more = (self._per_configuration(0.0, [halves[end] for halves in every]) for end in (0, 1))
+        return fewer, more
 
     @cached_property
     def drafts(self) -> IntArray:
@@ -160,10 +161,13 @@ class ByCount:
 
     def speedup_band(self, value: FloatArray) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval around a speedup of another baseline."""
-        few, many = self.tokens_band
         halves = overhead_halves(self.cost, self.decode.cost)
         slower, faster = (self._with_plain(np.zeros(()), half) for half in halves)
-        return band(value, (few, self.tokens_per_step, many), (slower, faster))
+        low, high = band(value, self.token_halves, (slower, faster))
+        if any((option.tokens_per_step == 1.0).any() for option in self.options):  # exact, as plain decoding
+            exact = self.tokens_per_step == 1.0
+            return np.where(exact, value, low), np.where(exact, value, high)
+        return low, high
 
     @cached_property
     def bound(self) -> CodeArray:
@@ -226,14 +230,7 @@ class ByCount:
         """Columns of an option that are the best anywhere."""
         if self.chosen is None:
             return np.arange(self.options[index].candidates.size)
-        return np.flatnonzero(self._is_used[index, self.drafted.places[index]])
-
-    @cached_property
-    def _is_used(self) -> BoolArray:
-        """(O, C) whether an option is the best of a count anywhere."""
-        used = np.zeros((len(self.options), self.counts.size - 1), dtype=np.bool_)
-        used[self.chosen, np.arange(self.counts.size - 1)] = True
-        return used
+        return np.flatnonzero((self.chosen[..., self.drafted.places[index]] == index).any(axis=(0, 1)))
 
     def _per_configuration(self, plain: float, values: Sequence[FloatArray]) -> FloatArray:
         """Numbers of each option's counts, laid out over the cells; `plain` for plain decoding."""
@@ -255,7 +252,8 @@ class ByCount:
                 return table.reshape(())
             axes = table.shape[1:]
             if axes not in self._cells:
-                self._cells[axes] = chosen * table[0].size + np.arange(table[0].size).reshape(axes)
+                first = chosen * np.intp(table[0].size)
+                self._cells[axes] = first + np.arange(table[0].size).reshape(axes)
             return np.asarray(table.take(self._cells[axes]))
         found = np.zeros((*self.shape, self.counts.size - 1))
         for index, (value, place) in enumerate(zip(table, self.drafted.places, strict=True)):
@@ -313,23 +311,22 @@ def best_by_count(
     step_us, fits: (B, S, its counts) of each option; a single option needs no times. Ties go to the first.
     """
     whole = (*shape, counts.size)
-    chosen: IntArray | None = None
+    chosen: npt.NDArray[np.unsignedinteger[Any]] | None = None
     room = np.zeros(whole, dtype=np.bool_)
     if len(options) == 1:
         room[..., drafted.places[0]] = fits[0]
     elif options:
-        chosen = np.zeros(whole, dtype=np.int64)
-        best = np.full(whole, -np.inf)
+        kind = np.min_scalar_type(len(options))
+        chosen = np.zeros(whole, dtype=kind)
+        best = np.zeros(whole)
         for index, (option, place) in enumerate(zip(options, drafted.places, strict=True)):
             rate: FloatArray = option.tokens_per_step / step_us[index]
             if not fits[index].all():
                 rate = np.where(fits[index], rate, rate * _NEVER_FIRST)
-            better = rate > best[..., place] * (1.0 + _TIE)
             room[..., place] |= fits[index]
-            if not better.any():
-                continue
-            np.copyto(best[..., place], rate, where=better)
-            np.copyto(chosen[..., place], index, where=better)
+            held, of = best[..., place], chosen[..., place]
+            np.maximum(of, (rate > held * (1.0 + _TIE)) * kind.type(index), out=of)
+            np.maximum(held, rate, out=held)
     return ByCount(
         counts=np.concatenate([[1], counts]).astype(np.int64),
         options=options,

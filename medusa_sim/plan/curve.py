@@ -82,21 +82,15 @@ FIXED_BASELINE_SEQ_LEN = 1024
 
 
 def band(
-    value: FloatArray,
-    tokens: tuple[FloatArray, FloatArray, FloatArray],
-    overhead: tuple[FloatArray, FloatArray],
+    value: FloatArray, tokens: tuple[FloatArray, FloatArray], overhead: tuple[FloatArray, FloatArray]
 ) -> tuple[FloatArray, FloatArray]:
-    """(low, high) of a speedup, 80 %, from tokens per step (low, value, high) and the overhead's half-widths.
+    """(low, high) of a speedup, 80 %, from half-widths of tokens per step and of the overhead.
 
-    overhead: (slower, faster) on the logarithm (`step.compose.overhead_halves`). Half-widths of the two in
-    quadrature. Plain decoding (one token) is exact.
+    tokens: (fewer, more), overhead: (slower, faster), both on the logarithm (`DraftOption.halves`,
+    `step.compose.overhead_halves`). The two in quadrature.
     """
-    slow, fast = overhead
-    few, many = np.log(tokens[1] / tokens[0]), np.log(tokens[2] / tokens[1])
-    plain = tokens[1] == 1.0
-    low = np.where(plain, value, value * np.exp(-in_quadrature(slow, few)))
-    high = np.where(plain, value, value * np.exp(in_quadrature(fast, many)))
-    return low, high
+    low, high = (in_quadrature(*halves) for halves in zip(overhead, tokens, strict=True))
+    return value * np.exp(-low), value * np.exp(high)
 
 
 def tokens_per_s(batch: Size, tokens_per_step: FloatArray, step_us: FloatArray) -> FloatArray:

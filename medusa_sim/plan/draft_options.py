@@ -109,6 +109,11 @@ class DraftOption:
             self._bands[candidates] = self._band(candidates)
         return self._bands[candidates]
 
+    def halves(self, candidates: int) -> tuple[float, float]:
+        """Half-widths (fewer, more) of `band` on the logarithm of the tokens per step."""
+        tokens, (few, many) = self.tokens(candidates), self.band(candidates)
+        return float(np.log(tokens / few)), float(np.log(many / tokens))
+
     def _band(self, candidates: int) -> tuple[float, float]:
         if self.order is None or self.heads is None:
             low, high = self.profile.band(np.asarray(candidates))

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.latency.by_name import cached
 from medusa_sim.plan.best_by_count import ByCount, Drafted, best_by_count, of_rows
@@ -313,10 +313,10 @@ class Surface:
     def tpot_band_us(self) -> tuple[FloatArray, FloatArray]:
         """(low, high) 80 % of `served.tpot_us`: bands of the step and of its tokens, in quadrature."""
         found, time_us = self.in_flight, self.served.tpot_us
-        own_us, tokens = found.step_us / found.tokens_per_step, found.tokens_per_step
-        few, many = found.tokens_band
-        faster = np.exp(-np.hypot(np.log(found.step_us / found.low_us), np.log(many / tokens)))
-        slower = np.exp(np.hypot(np.log(found.high_us / found.step_us), np.log(tokens / few)))
+        own_us = found.step_us / found.tokens_per_step
+        fewer, more = found.token_halves
+        faster = np.exp(-in_quadrature(np.log(found.step_us / found.low_us), more))
+        slower = np.exp(in_quadrature(np.log(found.high_us / found.step_us), fewer))
         return time_us + own_us * (faster - 1.0), time_us + own_us * (slower - 1.0)
 
     @cached_property
@@ -459,11 +459,12 @@ class Surface:
         if option is None:
             return np.ones(at.size), np.ones(at.size)
         cost = self.cost_at(at, s, configuration)
-        tokens = np.asarray(self.tokens_per_step[configuration])
+        tokens = self.tokens_per_step[configuration]
         value = tokens * self.decode_us[at, s] / cost.time_us
-        few, many = (np.asarray(end) for end in option.band(int(self.candidates[configuration])))
-        plain = _cell(self.decode.cost, at, s, 0)
-        return band(value, (few, tokens, many), overhead_halves(cost, plain))
+        if tokens == 1.0:  # exact, as plain decoding is
+            return value, value
+        fewer, more = map(np.asarray, option.halves(int(self.candidates[configuration])))
+        return band(value, (fewer, more), overhead_halves(cost, _cell(self.decode.cost, at, s, 0)))
 
 
 def _cell(cost: Cost, at: int | IntArray, s: int, column: int) -> Cost:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.latency.base import CodeArray
 from medusa_sim.plan.quantities import BY_NAME, values
 from medusa_sim.plan.scenario import Scenario
@@ -24,6 +24,8 @@ CHUNK_ROWS = 1 << 18
 """Rows of a table: about 60 MB of columns, whatever the size of the grid."""
 BLOCK_ROWS = 1 << 16
 """Rows computed at once: arrays that stay in a core's cache, which are several times as fast."""
+SHARED_CELLS = 1 << 16
+"""Cells of batch and length, and of batch and count, that tables share: what fills no grid is priced once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,11 +77,15 @@ def sweep(scenarios: Sequence[Scenario], grid: Grid, chunk_rows: int = CHUNK_ROW
     """
     for scenario in scenarios:
         counts = scenario.covered(grid.candidates)
-        slices = Slices.of(grid, counts.size, chunk_rows)
-        for batch, seq_len in map(slices.at, range(slices.count)):
-            yield _table(
-                scenario, Grid(batch=grid.batch[batch], seq_len=grid.seq_len[seq_len], candidates=counts)
-            )
+        tables = Slices.of(grid, counts.size, chunk_rows)
+        step = tables.batch_step
+        shared = SHARED_CELLS // (step * max(tables.length_step, counts.size))
+        surfaces = replace(tables, batch_step=step * max(1, shared))
+        for batch, seq_len in map(surfaces.at, range(surfaces.count)):
+            part = Grid(batch=grid.batch[batch], seq_len=grid.seq_len[seq_len], candidates=counts)
+            surface = grid_surface(scenario, part)
+            for first in range(0, part.batch.size, step):
+                yield _table(surface, counts, range(first, min(first + step, part.batch.size)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,16 +129,16 @@ def grid_surface(scenario: Scenario, grid: Grid) -> Surface:
     return unpriced(scenario, grid.batch, grid.seq_len, options)
 
 
-def _table(scenario: Scenario, grid: Grid) -> SweepTable:
-    surface = grid_surface(scenario, grid)
-    step = max(1, BLOCK_ROWS // (grid.seq_len.size * grid.candidates.size))
+def _table(surface: Surface, candidates: IntArray, batches: range) -> SweepTable:
+    """The rows of some of a surface's batches, with these of its counts."""
+    step = max(1, BLOCK_ROWS // (surface.seq_len.size * candidates.size))
     text: dict[str, str] = {}
     columns: dict[str, npt.NDArray[Any]] = {}
-    for first in range(0, grid.batch.size, step):
-        rows = slice(first, first + step)
-        part = surface.batches(rows)
+    for first in batches[::step]:
+        part = surface.batches(slice(first, min(first + step, batches.stop)))
+        rows = slice(first - batches.start, first - batches.start + part.batch.size)
         counts = part.by_count.counts
-        place = np.searchsorted(counts, grid.candidates)
+        place = np.searchsorted(counts, candidates)
         in_order = np.array_equal(place, np.arange(counts.size))
         for name, each in values(part).items():
             if isinstance(each, str):
@@ -140,14 +146,14 @@ def _table(scenario: Scenario, grid: Grid) -> SweepTable:
                 continue
             if name not in columns:
                 kind = np.int8 if BY_NAME[name].labels else each.dtype
-                columns[name] = np.empty((grid.batch.size, grid.seq_len.size, grid.candidates.size), kind)
+                columns[name] = np.empty((len(batches), surface.seq_len.size, candidates.size), kind)
             is_whole = in_order or not each.ndim or each.shape[-1] == 1
             columns[name][rows] = each if is_whole else each[..., place]
     return SweepTable(
         text=text,
         numbers={name: each.ravel() for name, each in columns.items() if not BY_NAME[name].labels},
         codes={name: each.ravel() for name, each in columns.items() if BY_NAME[name].labels},
-        gain=gain_column(scenario),
+        gain=gain_column(surface.scenario),
     )
 
 

@@ -75,7 +75,8 @@ class Kernels:
         for launch, time in self.timed:
             time_us = launch.count * time.time_us
             for code in WAITS:
-                waits[code] = waits[code] + time_us * (time.bound == code)
+                if (waiting := time.bound == code).any():
+                    waits[code] = waits[code] + time_us * waiting
         return waits
 
     @cached_property

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, in_quadrature
+from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import (
     Bound,
     CodeArray,
@@ -154,10 +154,12 @@ class StepTime:
 def bound_codes(waits_us: dict[Bound, FloatArray], cost: Cost) -> CodeArray:
     """`Bound` codes of steps that wait so long for memory, compute and latency, and cost so much."""
     memory, compute, latency = (waits_us[code] for code in (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY))
-    code = np.where(compute > memory, np.int8(Bound.COMPUTE), np.int8(Bound.MEMORY))
-    code = np.where(latency > np.maximum(memory, compute), np.int8(Bound.LATENCY), code)
+    code = np.maximum(
+        np.int8(Bound.COMPUTE) * (compute > memory),
+        np.int8(Bound.LATENCY) * (latency > np.maximum(memory, compute)),
+    )
     waits = cost.host_us + cost.exposed_us > cost.device_us
-    return np.where(waits, np.int8(Bound.HOST), code).astype(np.int8)
+    return np.asarray(np.maximum(code, np.int8(Bound.HOST) * waits))
 
 
 def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
@@ -190,8 +192,8 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
     shared_below, shared_above = kernels.shared_us
     cost = Cost(
         device_us=device_us,
-        below_us=in_quadrature(np.sqrt(below), shared_below),
-        above_us=in_quadrature(np.sqrt(above), shared_above),
+        below_us=np.sqrt(below + shared_below**2),
+        above_us=np.sqrt(above + shared_above**2),
         **beside._asdict(),
     )
     return StepTime(cost=cost, passes=((work, kernels),))
