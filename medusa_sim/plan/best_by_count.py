@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -14,7 +14,7 @@ from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.latency.base import Bound, CodeArray
 from medusa_sim.plan.curve import band
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.step.compose import Cost, overhead_halves
+from medusa_sim.step.compose import COST_FIELDS, Cost, overhead_halves
 from medusa_sim.step.step import StepTime, bound_codes
 from medusa_sim.step.workload import PARTS, Part
 
@@ -33,7 +33,7 @@ class Drafted:
         self.steps, self.places, self.counts = steps, places, counts
         self._tables: dict[str, Table] = {}
         self._halves: dict[int, FloatArray] = {}
-        self._whole: Drafted = self
+        self._whole: Drafted | None = None
         self._rows = slice(None)
 
     def rows(self, rows: slice) -> Drafted:
@@ -45,7 +45,7 @@ class Drafted:
     def table(self, name: str, field: Field) -> Table:
         """What `field` gives of each option, 0 where a drafter costs nothing; kept by its name."""
         if name not in self._tables:
-            if self._whole is self:
+            if self._whole is None:
                 values = [np.zeros(()) if step is None else field(step) for step in self.steps]
                 self._tables[name] = self.laid_out(values)
             else:
@@ -58,7 +58,7 @@ class Drafted:
 
     def token_halves(self, option: DraftOption, columns: IntArray) -> FloatArray:
         """(2, its counts) `DraftOption.halves` of an option, of these counts at least."""
-        if self._whole is not self:
+        if self._whole is not None:
             return self._whole.token_halves(option, columns)
         halves = self._halves.setdefault(id(option), np.full((2, option.candidates.size), np.nan))
         for column in columns[np.isnan(halves[0, columns])]:
@@ -125,8 +125,7 @@ class ByCount:
     @cached_property
     def cost(self) -> Cost:
         """(B, S, C) verification and the drafting chosen, counts from 2 up."""
-        names = [entry.name for entry in fields(Cost)]
-        return self.verify.cost + Cost(**{name: self._drafting(name, _cost(name)) for name in names})
+        return self.verify.cost + Cost(**{name: self._drafting(name, _cost(name)) for name in COST_FIELDS})
 
     @cached_property
     def decode_us(self) -> FloatArray:
@@ -322,7 +321,7 @@ def best_by_count(
         for index, (option, place) in enumerate(zip(options, drafted.places, strict=True)):
             rate: FloatArray = option.tokens_per_step / step_us[index]
             if not fits[index].all():
-                rate = np.where(fits[index], rate, rate * _NEVER_FIRST)
+                rate = rate * np.maximum(fits[index], _NEVER_FIRST)
             room[..., place] |= fits[index]
             held, of = best[..., place], chosen[..., place]
             np.maximum(of, (rate > held * (1.0 + _TIE)) * kind.type(index), out=of)

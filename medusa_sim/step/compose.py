@@ -49,18 +49,18 @@ def _nothing() -> FloatArray:
 class Cost:
     """What a step takes, before device, host and engine are put together; microseconds, shapes broadcast.
 
-    device_us, host_us, exposed_us: as in `step_us`. below_us, above_us: half-widths of the 80 % band of
-    device_us; step_half_us, draft_half_us: of what an engine adds to every step, and to a step that drafts.
-    Costs of passes one after another add with `+`; their errors are taken as independent.
+    device_us, host_us, exposed_us: as in `step_us`. below_square, above_square: squared half-widths of the
+    80 % band of device_us; step_square, draft_square: of what an engine adds to every step, and to a step
+    that drafts. Costs of passes one after another add with `+`; their errors are taken as independent.
     """
 
     device_us: FloatArray
     host_us: FloatArray
     exposed_us: FloatArray
-    below_us: FloatArray
-    above_us: FloatArray
-    step_half_us: FloatArray = field(default_factory=_nothing)
-    draft_half_us: FloatArray = field(default_factory=_nothing)
+    below_square: FloatArray
+    above_square: FloatArray
+    step_square: FloatArray = field(default_factory=_nothing)
+    draft_square: FloatArray = field(default_factory=_nothing)
 
     @cached_property
     def time_us(self) -> FloatArray:
@@ -75,7 +75,7 @@ class Cost:
             return low_us
         below_us = np.sqrt((self.time_us - low_us) ** 2 + self._engine_square)
         # an engine adds nothing negative: kernels alone, at their fastest, are the floor
-        floor_us = np.minimum(low_us, step_us(self.device_us - self.below_us, self.host_us))
+        floor_us = np.minimum(low_us, step_us(self._fast_device_us, self.host_us))
         return np.maximum(self.time_us - below_us, floor_us)
 
     @cached_property
@@ -94,33 +94,29 @@ class Cost:
     @cached_property
     def _slow_us(self) -> FloatArray:
         """With kernels at the upper end of their band."""
-        return step_us(self.device_us + self.above_us, self.host_us, self.exposed_us)
+        return step_us(self.device_us + np.sqrt(self.above_square), self.host_us, self.exposed_us)
 
     @cached_property
     def _fast_us(self) -> FloatArray:
         """With kernels at the lower end of their band."""
-        return step_us(self.device_us - self.below_us, self.host_us, self.exposed_us)
+        return step_us(self._fast_device_us, self.host_us, self.exposed_us)
+
+    @property
+    def _fast_device_us(self) -> FloatArray:
+        return np.asarray(self.device_us - np.sqrt(self.below_square))
 
     @property
     def has_engine_band(self) -> bool:
         """Whether an engine adds anything uncertain."""
-        return bool(self.step_half_us.any() or self.draft_half_us.any())
+        return bool(self.step_square.any() or self.draft_square.any())
 
     @property
     def _engine_square(self) -> FloatArray:
-        return np.asarray(self.step_half_us**2 + self.draft_half_us**2)
+        return np.asarray(self.step_square + self.draft_square)
 
     def __add__(self, other: Cost) -> Cost:
         """Both one after the other."""
-        return Cost(
-            device_us=self.device_us + other.device_us,
-            host_us=self.host_us + other.host_us,
-            exposed_us=self.exposed_us + other.exposed_us,
-            below_us=in_quadrature(self.below_us, other.below_us),
-            above_us=in_quadrature(self.above_us, other.above_us),
-            step_half_us=in_quadrature(self.step_half_us, other.step_half_us),
-            draft_half_us=in_quadrature(self.draft_half_us, other.draft_half_us),
-        )
+        return Cost(**{name: getattr(self, name) + getattr(other, name) for name in COST_FIELDS})
 
     def time_with(self, other: Cost) -> FloatArray:
         """`(self + other).time_us` alone, without the band."""
@@ -132,11 +128,14 @@ class Cost:
 
     def each(self, take: Callable[[FloatArray], FloatArray]) -> Cost:
         """The cost with every array replaced by what `take` makes of it."""
-        return Cost(**{entry.name: take(getattr(self, entry.name)) for entry in fields(self)})
+        return Cost(**{name: take(getattr(self, name)) for name in COST_FIELDS})
 
     def at(self, index: IntArray | slice) -> Cost:
         """The entries `index` of the last axis; what does not vary along it stays as it is."""
         return self.each(lambda values: along(values, index))
+
+
+COST_FIELDS = tuple(entry.name for entry in fields(Cost))
 
 
 def along(values: FloatArray, index: IntArray | slice) -> FloatArray:
@@ -157,8 +156,8 @@ def overhead_halves(step: Cost, plain: Cost) -> tuple[FloatArray, FloatArray]:
     slower, faster = step.kernel_halves
     if not (step.has_engine_band or plain.has_engine_band):
         return slower, faster
-    shared = step.step_half_us / step.time_us - plain.step_half_us / plain.time_us
-    engine = in_quadrature(shared, step.draft_half_us / step.time_us)
+    shared = np.sqrt(step.step_square) / step.time_us - np.sqrt(plain.step_square) / plain.time_us
+    engine = in_quadrature(shared, np.sqrt(step.draft_square) / step.time_us)
     return RATIO_SHARE * in_quadrature(slower, engine), RATIO_SHARE * in_quadrature(faster, engine)
 
 
@@ -175,8 +174,8 @@ class Beside(NamedTuple):
 
     host_us: FloatArray
     exposed_us: FloatArray
-    step_half_us: FloatArray
-    draft_half_us: FloatArray
+    step_square: FloatArray
+    draft_square: FloatArray
 
 
 def beside_kernels(
@@ -207,7 +206,7 @@ def beside_kernels(
         longer = pass_us(engine, layers, device_us)
         if not whole_graph:
             longer = longer.plus(pieces_us(engine, layers, query_tokens))
-        return Beside(host, longer.time_us, nothing, longer.half_us)
+        return Beside(host, longer.time_us, nothing, np.asarray(longer.half_us**2))
     host = host + engine.hidden_us_per_step.value
     added = host_us(engine, batch)
     if not whole_graph:
@@ -215,19 +214,21 @@ def beside_kernels(
     shortest = layers * engine.eager_us_per_layer.value
     is_short = np.asarray(device_us < shortest)
     if not is_short.any():
-        return Beside(host, added.time_us, added.half_us, nothing)
+        return Beside(host, added.time_us, np.asarray(added.half_us**2), nothing)
     waits = np.logical_and(is_short, np.logical_not(is_captured(engine, batch, query_tokens)))
     idle = np.where(waits, shortest - device_us, 0.0)
     half = np.where(waits, shortest * engine.eager_us_per_layer.band, 0.0)
-    return Beside(host, added.time_us + idle, in_quadrature(added.half_us, half), nothing)
+    return Beside(host, added.time_us + idle, np.asarray(added.half_us**2 + half**2), nothing)
 
 
 def drafting_cost(runtime: Runtime, drafter: str, passes: int, batch: Size, width: int = 1) -> Cost | None:
     """What an engine (N2) or eager code (N15) adds to a step for drafting; None where it adds nothing."""
     nothing = _nothing()
-    none = Cost(device_us=nothing, host_us=nothing, exposed_us=nothing, below_us=nothing, above_us=nothing)
+    none = Cost(
+        device_us=nothing, host_us=nothing, exposed_us=nothing, below_square=nothing, above_square=nothing
+    )
     if runtime.engine is None:
         waits = runtime.host_us_per_drafted_step
         return replace(none, exposed_us=np.asarray(waits)) if waits else None
     added = drafting_us(runtime.engine, drafter, passes, batch, width)
-    return replace(none, exposed_us=added.time_us, draft_half_us=added.half_us)
+    return replace(none, exposed_us=added.time_us, draft_square=np.asarray(added.half_us**2))

@@ -192,8 +192,8 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
     shared_below, shared_above = kernels.shared_us
     cost = Cost(
         device_us=device_us,
-        below_us=np.sqrt(below + shared_below**2),
-        above_us=np.sqrt(above + shared_above**2),
+        below_square=below + shared_below**2,
+        above_square=above + shared_above**2,
         **beside._asdict(),
     )
     return StepTime(cost=cost, passes=((work, kernels),))

@@ -144,7 +144,7 @@ def test_device_and_host_are_put_together_smoothly_and_what_is_exposed_adds() ->
 def test_costs_add_pass_by_pass_and_their_errors_in_quadrature() -> None:
     one, two = (
         Cost(device_us=np.array([d]), host_us=np.asarray(h), exposed_us=np.zeros(()),
-             below_us=np.array([3.0]), above_us=np.array([4.0]))
+             below_square=np.array([9.0]), above_square=np.array([16.0]))
         for d, h in ((10.0, 2.0), (20.0, 40.0))
     )  # fmt: skip
     both = one + two
@@ -219,7 +219,7 @@ def test_kernels_that_nobody_measured_share_their_error() -> None:
         for launch in step_launches(setting.model, decode(1, 1024), setting.runtime, "model")
     )
     kernels_us = step.cost.device_us - step.launch_us
-    assert step.cost.above_us >= (narrowest - 1.0) * kernels_us * (1.0 - 1e-9)
+    assert np.sqrt(step.cost.above_square) >= (narrowest - 1.0) * kernels_us * (1.0 - 1e-9)
 
 
 @pytest.mark.parametrize(("name", "copies"), [("vicuna-7b", 0), ("zephyr-7b", 2)])
