@@ -16,7 +16,7 @@ class Arriving:
     """Requests on their way. arrival_s: (requests,) when each was sent; nan where that is not known yet.
 
     next_s: when the next one reaches the queue, infinite where none is known; taken: how many have; unknown:
-    how many wait for others to finish.
+    how many of a closed loop wait for others to finish. A request of a session waits for the one before it.
     """
 
     def __init__(self, requests: Requests, server_s: float) -> None:
@@ -27,7 +27,14 @@ class Arriving:
         self.taken = 0
         self.unknown = count - known
         self._think_s, self._server_s = requests.think_s, server_s
-        self._open: list[float] = requests.arrival_s[:known].tolist()
+        opens = np.flatnonzero(requests.before[:known] < 0)
+        self._first: list[int] = opens.tolist()
+        self._open: list[float] = requests.arrival_s[opens].tolist()
+        follows = np.flatnonzero(requests.before >= 0)
+        self._follower: dict[int, int] = dict(
+            zip(requests.before[follows].tolist(), follows.tolist(), strict=True)
+        )
+        self._pause_s = requests.pause_s
         self._opened = 0
         self._later: list[tuple[float, int]] = []
         self.next_s = _NEVER
@@ -47,17 +54,23 @@ class Arriving:
         if later and (place >= len(self._open) or later[0][0] < self._open[place]):
             sent_s, request = heappop(later)
         else:
-            sent_s, request = self._open[place], place
+            sent_s, request = self._open[place], self._first[place]
             self._opened = place + 1
         self._find_next()
         return request, sent_s
 
-    def follow(self, finish_s: float) -> None:
-        """A request has finished: in a closed loop the next one comes."""
-        if not self.unknown:
+    def follow(self, finished: int, finish_s: float) -> None:
+        """A request has finished: the next one of its session comes, in a closed loop the next one of all."""
+        if self.unknown:
+            request = self.arrival_s.size - self.unknown
+            sent_s = finish_s + self._think_s
+            self.unknown -= 1
+        elif finished in self._follower:
+            request = self._follower[finished]
+            paused_s = 0.0 if self._pause_s is None else float(self._pause_s[request])
+            sent_s = max(float(self.arrival_s[request]), finish_s + paused_s)
+        else:
             return
-        request = self.arrival_s.size - self.unknown
-        sent_s = self.arrival_s[request] = finish_s + self._think_s
+        self.arrival_s[request] = sent_s
         heappush(self._later, (sent_s, request))
-        self.unknown -= 1
         self.next_s = min(self.next_s, sent_s + self._server_s)

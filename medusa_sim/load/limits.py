@@ -77,11 +77,15 @@ class Limits:
         filled = -(-(tokens + 1 + self.lookahead) // self.block_tokens)
         return filled if self.held is None else ceil(self.held[min(filled, self.held.size - 1)])
 
-    def found_tokens(self, prompt_tokens: int) -> int:
-        """Tokens of a prompt that are found in the cache: at least one is computed."""
+    def found_tokens(self, prompt_tokens: int, said: int | None = None) -> int:
+        """Tokens of a prompt that are found in the cache: at least one is computed.
+
+        said: by its session before, where that is known: no more is found, and nothing by the first.
+        """
         if not self.prefix_hit_rate:
             return 0
-        return min(round(self.prefix_hit_rate * prompt_tokens), prompt_tokens - 1)
+        found = min(round(self.prefix_hit_rate * prompt_tokens), prompt_tokens - 1)
+        return found if said is None or self.shares_prefix else min(found, said)
 
     def shared_blocks(self, prompt_tokens: int) -> int:
         """Whole blocks of a prompt that others hold too."""

@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import Limits
 
@@ -35,6 +36,8 @@ class Requests:
     users: in a closed loop, how many are in flight; a finished request is followed by the next one after
     think_s, and arrival_s holds only the first ones' times. warm: of an open loop, how many come before
     measuring begins; it then ends with the last arrival. source: where they come from, in words.
+    session: of an open loop, a number for each session, below 0 for a request that has none: a request comes
+    when the one before it in its session has finished and pause_s have passed, not before its arrival_s.
     """
 
     arrival_s: FloatArray
@@ -44,6 +47,8 @@ class Requests:
     think_s: float = 0.0
     warm: int = 0
     source: str = "given"
+    session: IntArray | None = None
+    pause_s: FloatArray | None = None
 
     @property
     def count(self) -> int:
@@ -55,6 +60,25 @@ class Requests:
         """Mean arrivals a second over the span of the arrivals; infinite where all come at once."""
         span_s = float(self.arrival_s[-1] - self.arrival_s[0])
         return (self.count - 1) / span_s if span_s > 0.0 else np.inf
+
+    @cached_property
+    def before(self) -> IntArray:
+        """(requests,) the request before each in its session, -1 where none is."""
+        found = np.full(self.count, -1, dtype=np.int64)
+        if self.session is not None:
+            order = np.argsort(self.session, kind="stable")
+            own = self.session[order]
+            follows = (own[1:] == own[:-1]) & (own[1:] >= 0)
+            found[order[1:][follows]] = order[:-1][follows]
+        return found
+
+    @cached_property
+    def said(self) -> IntArray | None:
+        """(requests,) tokens of the session up to the answer before each request; None without sessions."""
+        if self.session is None:
+            return None
+        whole = self.prompt_tokens + self.output_tokens
+        return np.where(self.before < 0, 0, whole[self.before])
 
     @property
     def longest(self) -> int:
@@ -89,13 +113,20 @@ class Requests:
 
     def first(self, count: int) -> Requests:
         """The first `count` of them."""
-        kept = slice(0, count)
+        return self._kept(np.arange(self.count) < count)
+
+    def _kept(self, kept: BoolArray) -> Requests:
+        """Some of them; a closed loop keeps its first arrivals."""
+        left = int(kept.sum())
+        arrival_s = self.arrival_s[:left] if self.users is not None else self.arrival_s[kept]
         return replace(
             self,
-            arrival_s=self.arrival_s[kept],
+            arrival_s=arrival_s,
             prompt_tokens=self.prompt_tokens[kept],
             output_tokens=self.output_tokens[kept],
-            warm=min(self.warm, count // 2),
+            warm=min(self.warm, left // 2),
+            session=None if self.session is None else self.session[kept],
+            pause_s=None if self.pause_s is None else self.pause_s[kept],
         )
 
     def fitting(self, limits: Limits, drafts: int, *, drop_long: bool) -> tuple[Requests, int]:
@@ -122,19 +153,16 @@ class Requests:
                 f"most {most} together fit ({why}): leave them out with --drop-long, or choose another model "
                 "or card"
             )
-        kept = ~too_long
-        left = replace(
-            self,
-            arrival_s=self.arrival_s if self.users is not None else self.arrival_s[kept],
-            prompt_tokens=self.prompt_tokens[kept],
-            output_tokens=self.output_tokens[kept],
-            warm=min(self.warm, int(kept.sum()) // 2),
-        )
-        return left, int(too_long.sum())
+        return self._kept(~too_long), int(too_long.sum())
 
 
 def checked_requests(
-    arrival_s: FloatArray, prompt_tokens: IntArray, output_tokens: IntArray, source: str = "given"
+    arrival_s: FloatArray,
+    prompt_tokens: IntArray,
+    output_tokens: IntArray,
+    source: str = "given",
+    session: IntArray | None = None,
+    pause_s: FloatArray | None = None,
 ) -> Requests:
     """Requests of an open loop. Raises UsageError for none, for unordered arrivals or sizes below 1."""
     if arrival_s.size == 0:
@@ -160,6 +188,8 @@ def checked_requests(
         prompt_tokens=prompt_tokens,
         output_tokens=output_tokens,
         source=source,
+        session=session,
+        pause_s=pause_s,
     )
 
 

@@ -222,7 +222,7 @@ class _Run:
 
     def _admit(self, drafts: int) -> None:
         """Admit waiting requests while slots, blocks and the token budget last."""
-        limits, waiting, prompts = self.limits, self.waiting, self.prompts
+        limits, waiting, prompts, said = self.limits, self.waiting, self.prompts, self.requests.said
         b = self.decoding.count
         budget = limits.token_budget - b * (drafts + 1) - prompts.left
         room = limits.max_requests - b - prompts.count
@@ -247,7 +247,8 @@ class _Run:
                 self.blocked = True
                 return
             waiting.popleft()
-            prompt = Prompt(request, length, length - limits.found_tokens(own), blocks, shared)
+            found = limits.found_tokens(own, None if said is None else int(said[request]))
+            prompt = Prompt(request, length, length - found, blocks, shared)
             prompts.add(prompt)
             free -= blocks
             budget -= prompt.left
@@ -310,14 +311,13 @@ class _Run:
         finish_s = self.now + self._sending_s
         self.finish[request] = finish_s
         self.finished += 1
-        users = self.requests.users
+        users, arriving = self.requests.users, self.arriving
+        waited = arriving.unknown
+        arriving.follow(request, finish_s)
         if users is None:
             return
-        arriving = self.arriving
-        if arriving.unknown:
-            arriving.follow(finish_s)
-            if not arriving.unknown and self.finished > users:
-                self._measure(begin=False)
+        if waited and not arriving.unknown and self.finished > users:
+            self._measure(begin=False)
         if self.finished == users and arriving.unknown:
             self._measure(begin=True)
 

@@ -20,6 +20,8 @@ PROMPT = ("prompt_tokens", "prompt", "prompt_len", "input_tokens", "input_length
           "contexttokens", "context_tokens", "num_prefill_tokens", "request_tokens", "isl")  # fmt: skip
 OUTPUT = ("output_tokens", "output", "output_len", "output_length", "generated_tokens", "generatedtokens",
           "completion_tokens", "num_decode_tokens", "response_tokens", "osl")  # fmt: skip
+SESSION = ("session_id", "session", "conversation_id", "conversation", "chat_id")
+THINK = ("think_s", "think_time_s", "think_ms", "think_time_ms")
 _MILLISECONDS = ("arrival_ms", "timestamp_ms", "time_ms")
 _LATEST_S = 1e11
 """Seconds since 1970 will pass this in 3,000 years, milliseconds did in 1973."""
@@ -32,7 +34,8 @@ _WANTED = "a CSV or Parquet trace with columns arrival_s, prompt_tokens, output_
 def read_trace(path: Path) -> Requests:
     """The requests of a trace file; column names as in public traces (Azure, Vidur, vLLM, BurstGPT-like).
 
-    Arrivals are seconds (`*_ms`: milliseconds) or dates with times; they start at 0.
+    Arrivals are seconds (`*_ms`: milliseconds) or dates with times; they start at 0. A column of sessions
+    (`session_id`, `conversation_id`, ...) makes a request wait for the one before it, and `think_s` more.
     Raises DataError for a file that is none, for missing columns, text in numbers, no rows, arrivals out of
     order.
     """
@@ -49,9 +52,33 @@ def read_trace(path: Path) -> Requests:
             "first come, first served; drop the column to run it so"
         )
     try:
-        return checked_requests(arrival, prompt, output, source=path.name)
+        return checked_requests(arrival, prompt, output, path.name, *_sessions(path, frame, columns))
     except UsageError as error:
         raise DataError(str(error)) from error
+
+
+def _sessions(
+    path: Path, frame: pd.DataFrame, columns: dict[str, Any]
+) -> tuple[IntArray | None, FloatArray | None]:
+    """(session of each request, pause before it in seconds); None where the trace has no session of two."""
+    import pandas as pd
+
+    name = next((each for each in SESSION if each in columns), None)
+    if name is None:
+        return None, None
+    session, names = pd.factorize(frame[columns[name]])
+    if names.size == (session >= 0).sum():
+        return None, None
+    think = next((each for each in THINK if each in columns), None)
+    if think is None:
+        return session.astype(np.int64), None
+    pause_s = _numbers(path, frame[columns[think]].fillna(0.0), think) / (
+        1e3 if think.endswith("_ms") else 1.0
+    )
+    if pause_s.min() < 0.0:
+        row = int(np.argmin(pause_s))
+        raise DataError(f"{named(path)}: {think} of request {row} is below 0; give a time from 0")
+    return session.astype(np.int64), pause_s
 
 
 def _frame(path: Path) -> pd.DataFrame:

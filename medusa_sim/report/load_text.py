@@ -280,10 +280,23 @@ def findings(answer: LoadAnswer) -> list[str]:
         )
     made = [served.policy() for served in answer.test.served]
     told += [f"{policy.name}: {_entries(policy.entries)}" for policy in made if isinstance(policy, BySize)]
-    told += context_text(answer)
+    told += sessions_text(answer.test) + context_text(answer)
     if any(each.off_from is not None for each in answer.carried):
         told.append("drafting off above: a step with drafts then emits fewer tokens/s than a plain one")
     return told
+
+
+def sessions_text(test: LoadTest) -> list[str]:
+    """That a trace with sessions keeps their order; nothing where requests have none."""
+    requests, _ = test.requests(test.any_rate, 0)
+    follows = int((requests.before >= 0).sum())
+    if not follows:
+        return []
+    thinks = "" if requests.pause_s is None else " and its pause has passed"
+    return [
+        f"{follows} of {requests.count} requests follow another in their session: each is sent when that has "
+        f"finished{thinks}, not before its own time; latencies count from then"
+    ]
 
 
 def context_text(answer: LoadAnswer) -> list[str]:

@@ -10,7 +10,10 @@ import pytest
 
 from medusa_sim.errors import DataError, UsageError
 from medusa_sim.load.limits import Limits
+from medusa_sim.load.question import load_test
 from medusa_sim.load.trace import read_trace
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.report.load_text import sessions_text
 
 GOOD = "arrival_s,prompt_tokens,output_tokens\n1.5,10,3\n1.5,20,4\n4.0,5,1\n"
 
@@ -37,6 +40,39 @@ def test_public_names_are_read(tmp_path: Path, header: str, rows: str) -> None:
     assert found.arrival_s.tolist() == [0.0, 0.0, 3.0]
     assert found.prompt_tokens.tolist() == [10, 20, 5]
     assert found.output_tokens.tolist() == [3, 4, 1]
+
+
+def test_a_trace_with_sessions_keeps_who_follows_whom(tmp_path: Path) -> None:
+    text = (
+        "arrival_s,prompt_tokens,output_tokens,Conversation ID,think_ms\n"
+        "0,10,3,a,\n1,20,4,b,\n2,30,5,a,500\n3,40,6,,\n4,50,7,a,\n5,60,8,,\n"
+    )
+    found = read_trace(written(tmp_path, text))
+    assert found.before.tolist() == [-1, -1, 0, -1, 2, -1]
+    assert found.said is not None
+    assert found.said.tolist() == [0, 0, 13, 0, 35, 0]
+    assert found.pause_s is not None
+    assert found.pause_s.tolist() == [0.0, 0.0, 0.5, 0.0, 0.0, 0.0]
+    assert found.first(4).before.tolist() == [-1, -1, 0, -1]
+    few = Limits(kv_blocks=1000, positions=56)  # the last two are too long
+    assert found.fitting(few, 0, drop_long=True)[0].before.tolist() == [-1, -1, 0, -1]
+    assert read_trace(written(tmp_path, text.replace(",a,", ",,"))).session is None  # nobody follows another
+    with pytest.raises(DataError, match="think_ms of request 2 is below 0"):
+        read_trace(written(tmp_path, text.replace("500", "-1")))
+
+
+def test_the_answer_says_that_sessions_keep_their_order(tmp_path: Path) -> None:
+    path = written(tmp_path, "arrival_s,prompt_tokens,output_tokens,session\n0,10,3,a\n0.001,20,4,a\n")
+    test = load_test(
+        Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm"), policies=("none",), trace=path
+    )
+    told = sessions_text(test)
+    assert told == [
+        "1 of 2 requests follow another in their session: each is sent when that has finished, not before "
+        "its own time; latencies count from then"
+    ]
+    first = test.point(test.served[0], None).first
+    assert first.arrival_s[1] == first.finish_s[0]
 
 
 def test_parquet_and_csv_are_the_same(tmp_path: Path) -> None:
