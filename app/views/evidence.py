@@ -192,7 +192,7 @@ def _measured(gpu: str, kernels: str) -> None:
         name="rows",
         caption="A point a row; dashed: 10 % off. Rows timed alone may have left operands in the cache, and "
         "are predicted so.",
-        told=show.command(["validate", "--gpu", gpu, *runtime, "--measured", path, "--cache", "as-measured"]),
+        told=show.command(["validate", "rows", path, "--gpu", gpu, *runtime, "--cache", "as-measured"]),
         rows=pa.Table.from_pandas(rows, preserve_index=False),
         alt="Predicted over measured times",
     )
@@ -254,7 +254,8 @@ def _decoder(gpu: str) -> None:
         runs = answers.runs_validation(gpu, str(folder), latency)
         _decoder_tables(comparisons_table(runs.comparisons, ""), runs.choices)
     cells = answers.decoder_cells(gpu, str(folder), latency)
-    words = ["validate", "--gpu", gpu, "--kernels", "torch", "--latency", latency]
+    words = ["validate", "decoder", from_here(folder), "--gpu", gpu, "--kernels", "torch"]
+    words += ["--latency", latency]
     words += ["--fallback", "calibrated"] if latency == "measured" else []
     import pyarrow as pa
 
@@ -263,9 +264,9 @@ def _decoder(gpu: str) -> None:
             cells, "measured_us", "predicted_us", "step (us)", ("candidates", "batch", "model")
         ),
         name="steps",
-        caption="A point a batch and count: whole steps of the decoder, the fastest pass; dashed: 10 % off. "
-        "The first cells gave the overhead outside kernels.",
-        told=show.command([*words, "--decoder", from_here(folder)]),
+        caption="A point a batch and count: whole steps of the decoder, the lower quartile of the passes; "
+        "dashed: 10 % off. The first cells gave the overhead outside kernels.",
+        told=show.command(words),
         rows=pa.Table.from_pandas(cells, preserve_index=False),
         alt="Predicted over measured steps of the decoder",
     )

@@ -18,12 +18,12 @@ from click.testing import CliRunner, Result
 
 from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
+from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.document import html_page, markdown_page
 from medusa_sim.report.sweep_report import source_tables
 from medusa_sim.report.sweep_text import kernels_line, sources
-from medusa_sim.specs.mixers import Latent
 from medusa_sim.step.network import step_launches
 from medusa_sim.step.workload import decode
 
@@ -317,15 +317,14 @@ def test_the_rows_that_are_told_are_the_rows_of_the_file(words: list[str]) -> No
             "drafter": "eagle",
             "acceptance": 0.7,
         },
+        {"gpu": "h200-sxm", "model": "kimi-linear-48b-a3b", "drafter": "eagle3", "acceptance": 0.7},
+        {"gpu": "b200", "tp": 8, "model": "deepseek-v3.2", "drafter": "mtp", "acceptance": 0.7},
     ],
 )
 def test_every_kind_of_kernel_of_a_step_names_its_source(arguments: dict[str, Any]) -> None:
     scenario = Scenario(**arguments)
     step = step_launches(scenario.shard, decode(1, 1024), scenario.runtime, "model")
-    exchanged = {"all_reduce", "all_gather", "reduce_scatter"} & {launch.operator.kind for launch in step}
-    kinds = {"gemm", "mla" if scenario.model.blocks(Latent) else "attention", "elementwise"}
-    kinds |= {"moe"} if scenario.model.experts is not None else set()
-    kinds |= {"collective"} if exchanged else set()
+    kinds = {KIND_OF[launch.operator.kind].section for launch in step}
     told = next(facts for name, facts in sources([scenario]).items() if name.startswith("kernels "))
     assert kinds <= {name.partition(".")[0] for name in told}
     line = next(line for line in kernels_line(scenario))

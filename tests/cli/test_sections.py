@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import click
 import pytest
@@ -91,3 +93,37 @@ def test_sections_name_options_that_exist_once() -> None:
 def test_every_argument_stands_under_a_heading_of_the_help(known: dict[str, Argument]) -> None:
     assert {each.section for each in known.values()} - {""} <= set(sections())
     assert all(each.help.endswith((".", "]")) or "{names}" in each.help for each in known.values())
+
+
+ROOT = Path(__file__).parents[2]
+OTHER_PROGRAMS = (
+    "acceptance/engine_counters.py", "calibrate/engine_bench.py", "export/", "measure/environment.py",
+    "measure/spread.py", "plan/arguments.py", "specs/engine_facts.py",
+)  # fmt: skip
+OLD_SPELLINGS = ("cli/calibrate.py", "cli/measure.py", "cli/validate.py")
+
+
+def _texts(path: Path) -> list[str]:
+    """Every string of a module that is no docstring."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    docs = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    constants = [node for node in ast.walk(tree) if isinstance(node, ast.Constant) and id(node) not in docs]
+    return [node.value for node in constants if isinstance(node.value, str)]
+
+
+def _spellings(command: click.Command) -> set[str]:
+    """Every way to write an option, of commands within commands too."""
+    own = {word for param in command.params for word in (*param.opts, *param.secondary_opts)}
+    within = command.commands.values() if isinstance(command, click.Group) else ()
+    return own.union(*map(_spellings, within))
+
+
+def test_options_that_messages_name_exist() -> None:
+    known = {"--help"}.union(*map(_spellings, _commands().values()))
+    unknown = set()
+    for path in (*ROOT.glob("medusa_sim/**/*.py"), *ROOT.glob("app/**/*.py")):
+        place = str(path.relative_to(ROOT)).removeprefix("medusa_sim/")
+        if not place.startswith((*OTHER_PROGRAMS, *OLD_SPELLINGS)):
+            names = re.findall(r"(?<![\w-])--[a-z][a-z0-9]*(?:-[a-z0-9]+)*", "\n".join(_texts(path)))
+            unknown |= {(place, name) for name in names if name not in known}
+    assert unknown == set()
