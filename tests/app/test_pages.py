@@ -373,7 +373,7 @@ def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, 
     pages = {latency: opened("evidence", gpu=gpu, latency=latency) for latency in ("measured", "calibrated")}
     for latency, page in pages.items():
         assert not page.exception
-        told = next(line for line in commands(page) if "--decoder" in line)
+        told = next(line for line in commands(page) if "validate decoder" in line)
         assert f"--latency {latency}" in told
         folder = data.find("profiles/decoder", gpu)
         assert folder is not None
