@@ -27,10 +27,9 @@ from medusa_sim.measure.cells import STEPS
 from medusa_sim.operators.kinds import KINDS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.plan import tree_speedup
-from medusa_sim.plan.at_batch import scheduled_row_at, steps_at
 from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_SEQ_LEN
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce import Reproduction, reproduction

@@ -24,7 +24,7 @@ from torch.nn import functional
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
-from medusa_sim.decoder.drafters import MedusaDrafter
+from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.prompts import load_tokenizer

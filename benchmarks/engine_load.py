@@ -23,8 +23,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
 from agreement import walked_draft
 from validate_engine import CHECKPOINT, DRAFT, NGRAM, ROOT, run_engine, shipped_prompts
 
-from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.checkpoint_folder import save_checkpoint
+from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.load.arrivals import Lengths, open_loop
 from medusa_sim.load.limits import Limits

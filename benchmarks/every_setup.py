@@ -39,18 +39,16 @@ from medusa_sim.cli.recommend import page
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.export import engine_settings
 from medusa_sim.latency.by_name import LatencyName
-from medusa_sim.plan.at_batch import scheduled_row_at
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import batch_ranges, recommend
+from medusa_sim.plan.recommend import batch_ranges, recommend, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.frames import Answer
 from medusa_sim.report.recommend_json import recommendation_values
-from medusa_sim.report.recommend_reason import reason
-from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.report.recommend_reason import reason, warnings
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
 from medusa_sim.specs.models import load_model, model_names
 from medusa_sim.specs.runtime import load_runtime, runtime_aliases, runtime_names

@@ -76,7 +76,6 @@ HOUSE = (
             "schedule",
             "recommendation",
             "recommend",
-            "at_batch",
         ),
     ),
     Room(
@@ -117,7 +116,7 @@ HOUSE = (
     Room(
         ("parts",),
         "a question of any size cut into parts that any number of workers write",
-        ("work", "sweep_parts", "load_parts", "folder", "cluster"),
+        ("folder", "sweep_parts", "cluster"),
     ),
     Room(("cli",), "one module a command"),
     Room(("api",), "the Python face: import medusa_sim"),

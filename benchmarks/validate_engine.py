@@ -21,11 +21,9 @@ from typing import Any
 
 import torch
 
-from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.checkpoint_folder import save_checkpoint
+from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.decoder.config import read_config
-from medusa_sim.decoder.draft import TreeDrafter
-from medusa_sim.decoder.drafters import NgramDrafter
+from medusa_sim.decoder.draft import NgramDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Drafter, GenerationSettings, generate
 from medusa_sim.decoder.model import random_llama
 from medusa_sim.decoder.prompts import load_tokenizer

@@ -16,9 +16,9 @@ from charts.tornado import tornado_chart
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.at_batch import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.plan.quantities import count_table
-from medusa_sim.report.charts.roofline import roofline_chart
+from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
+from medusa_sim.report.charts.reproduced import roofline_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table

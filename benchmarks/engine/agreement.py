@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from medusa_sim.decoder.accept import Draft
-from medusa_sim.decoder.drafters import NgramDrafter
+from medusa_sim.decoder.draft import NgramDrafter
 from medusa_sim.decoder.generate import Generation
 from medusa_sim.decoder.model import Llama
 

@@ -326,8 +326,7 @@ def engine_counts(
     given: str, before: Path | None, *, wait_s: float, timeout_s: float
 ) -> list[AcceptanceCounts]:
     """What one source counted: a file, or a server asked once or twice."""
-    from medusa_sim.acceptance.engine_records import read_counts
-    from medusa_sim.acceptance.prometheus import counts_between, fetched, scrape
+    from medusa_sim.acceptance.engine_records import counts_between, fetched, read_counts, scrape
 
     if "://" not in given:
         return read_counts(Path(given), before)

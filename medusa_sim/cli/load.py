@@ -131,7 +131,7 @@ def load(
                 raise UsageError(
                     f"{option} is about one scenario, and --out writes rows of many: leave one out"
                 )
-        from medusa_sim.parts.load_parts import LoadParts
+        from medusa_sim.parts.sweep_parts import LoadParts
         from medusa_sim.report.caveats import price_lines
 
         told = (line for item in several for line in item.warnings)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-    from medusa_sim.parts.work import Work
+    from medusa_sim.parts.folder import Work
     from medusa_sim.report.text import TextTable
 
 

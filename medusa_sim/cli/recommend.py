@@ -168,9 +168,8 @@ def _show(output: Output, answer: Recommendation) -> None:
 def page(output: Output, answer: Recommendation) -> str:
     """The answer for people: the decision, the schedule, what follows from it, what it rests on."""
     from medusa_sim.report.caveats import shortfall_text
-    from medusa_sim.report.recommend_reason import reason
+    from medusa_sim.report.recommend_reason import reason, warnings
     from medusa_sim.report.recommend_text import findings, headline, schedule_table
-    from medusa_sim.report.recommend_warnings import warnings
 
     warned = warnings(answer)
     if not answer.fits and answer.shortfall is not None:

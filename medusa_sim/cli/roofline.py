@@ -104,7 +104,7 @@ def roofline(
     echo_grid(batch=batch, seq_len=seq_len, candidates=candidates)
     output.rows(points, "roofline")
     if plot is not None:
-        from medusa_sim.report.charts.roofline import GROUPS, roofline_chart
+        from medusa_sim.report.charts.reproduced import GROUPS, roofline_chart
         from medusa_sim.report.figures import save
         from medusa_sim.report.figures.draw import lines_figure
 

@@ -22,7 +22,7 @@ import torch
 from torch import Tensor
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.decoder.tree_attention import ancestor_mask
+from medusa_sim.decoder.cache import ancestor_mask
 
 
 def law(logits: Tensor, temperature: float) -> Tensor:

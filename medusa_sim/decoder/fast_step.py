@@ -19,11 +19,10 @@ from typing import Any, Protocol, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
-from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.cache import KVCache, aligned_tensor, attend, mask_bias
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.parts import Rotations
 from medusa_sim.decoder.step import CachedStep, Forward, NewTokens, Step, cached_step
-from medusa_sim.decoder.tree_attention import aligned_tensor, attend, mask_bias
 from medusa_sim.errors import UsageError
 
 _Window: TypeAlias = tuple[Tensor, Tensor, Tensor, Tensor]

@@ -15,8 +15,7 @@ from medusa_sim.acceptance.tree_file import read_tree
 from medusa_sim.decoder.accept import Rule
 from medusa_sim.decoder.arguments import METHODS, Acceptance, Match
 from medusa_sim.decoder.checkpoint import Checkpoint
-from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
-from medusa_sim.decoder.drafters import MedusaDrafter, NgramDrafter
+from medusa_sim.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Drafter, NoDrafter
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import SpecError, UsageError

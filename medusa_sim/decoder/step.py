@@ -9,10 +9,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.cache import KVCache, attend, attention_mask, mask_bias
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.parts import Rotations
-from medusa_sim.decoder.tree_attention import attend, attention_mask, mask_bias
 
 Forward: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
 """(tokens (batch, n), tree mask, depths) -> hidden states (batch, n, hidden) of one verification."""

@@ -16,7 +16,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.checkpoint import Checkpoint
-from medusa_sim.decoder.drafters import MedusaDrafter
+from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.generate import (
     Drafter,
     GenerationRun,

@@ -14,7 +14,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
-from medusa_sim.decoder.drafters import MedusaDrafter
+from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.prompts import load_tokenizer

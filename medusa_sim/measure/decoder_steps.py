@@ -21,7 +21,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.accept import Draft, Verdict, accept_greedy
 from medusa_sim.decoder.cache import KVCache
 from medusa_sim.decoder.config import DecoderConfig, config_from_hf, read_config
-from medusa_sim.decoder.drafters import MedusaDrafter
+from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.fast_step import graphed_forward
 from medusa_sim.decoder.generate import BatchDecoder, Generation, NoDrafter, eager_forward
 from medusa_sim.decoder.heads import MedusaHeads, new_heads

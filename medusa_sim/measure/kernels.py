@@ -18,12 +18,11 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend
 
-from medusa_sim.decoder.cache import KVCache
+from medusa_sim.decoder.cache import KVCache, attend, attention_mask, mask_bias
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.fast_step import prefix_and_tree
 from medusa_sim.decoder.model import RMSNorm
 from medusa_sim.decoder.parts import rotate
-from medusa_sim.decoder.tree_attention import attend, attention_mask, mask_bias
 from medusa_sim.measure.shapes import Case
 from medusa_sim.operators.operator import ATTENTION_KINDS
 

@@ -16,10 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim import __version__
 from medusa_sim.errors import OutputError, UsageError, unknown_name
-from medusa_sim.parts.folder import Advance, Done, PartFolder, Shard, open_parts
-from medusa_sim.parts.load_parts import LoadParts
-from medusa_sim.parts.sweep_parts import SweepParts
-from medusa_sim.parts.work import Description, Work
+from medusa_sim.parts.folder import Advance, Description, Done, PartFolder, Shard, Work, open_parts
+from medusa_sim.parts.sweep_parts import LoadParts, SweepParts
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -26,7 +26,7 @@ from medusa_sim.report.document import (
     Text,
     write_pages,
 )
-from medusa_sim.report.figures.compare import compare_figure
+from medusa_sim.report.figures.draw import compare_figure
 from medusa_sim.report.sweep_report import source_tables
 from medusa_sim.report.text import TextTable, significant
 from medusa_sim.setups.comparison import Comparison

@@ -115,7 +115,7 @@ class Compared:
         from html import escape
 
         from medusa_sim.report.figures import render
-        from medusa_sim.report.figures.compare import compare_figure
+        from medusa_sim.report.figures.draw import compare_figure
 
         drawn = render(compare_figure(self.chart()), ".svg").decode("utf-8")
         shown = frontier_table(self.comparison)

@@ -120,7 +120,7 @@ class Answer:
         `candidates`, `drafts`: what to run, the number that every page and export shows; `near_best`: which
         counts are as good at that batch alone. Raises UsageError for a batch or length that was not searched.
         """
-        from medusa_sim.plan.at_batch import scheduled_row_at
+        from medusa_sim.plan.recommend import scheduled_row_at
 
         found = self.recommendation
         return scheduled_row_at(found, batch, found.question.seq_len[0] if seq_len is None else seq_len)
@@ -134,7 +134,7 @@ class Answer:
     @property
     def warnings(self) -> list[str]:
         """What must not be overlooked, a line each."""
-        from medusa_sim.report.recommend_warnings import warnings
+        from medusa_sim.report.recommend_reason import warnings
 
         return warnings(self.recommendation)
 

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from medusa_sim.plan.at_batch import steps_at
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
+from medusa_sim.plan.recommend import steps_at
 from medusa_sim.plan.recommendation import Recommendation, RequestLatency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import ScheduleRow
-from medusa_sim.report.recommend_reason import reason
-from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.report.recommend_reason import reason, warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa

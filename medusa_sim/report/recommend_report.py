@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim import __version__
-from medusa_sim.plan.at_batch import scheduled_counts
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
+from medusa_sim.plan.recommend import scheduled_counts
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.report.caveats import caveats
 from medusa_sim.report.document import Block, Bullets, Folded, Heading, Text
-from medusa_sim.report.recommend_reason import reason
+from medusa_sim.report.recommend_reason import reason, warnings
 from medusa_sim.report.recommend_text import findings, headline, schedule_table
-from medusa_sim.report.recommend_warnings import warnings
 from medusa_sim.report.sweep_report import rows_table, source_tables, title_of, view_pictures
 from medusa_sim.report.sweep_views import length_view
 from medusa_sim.step.workload import Grid

@@ -14,10 +14,18 @@ from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.reproduce.decoding import table1, table3
 from medusa_sim.reproduce.published import Reproduction
 from medusa_sim.reproduce.recursive import rsd_figure1, rsd_figure4, rsd_figure5
-from medusa_sim.reproduce.rooflines import OPERATOR_FIGURES, figure18, figure19, figure20, operator_figure
 from medusa_sim.reproduce.scores import scores
 from medusa_sim.reproduce.simulation import figure21, figure22, figure23
-from medusa_sim.reproduce.tables import table6, table7, table8
+from medusa_sim.reproduce.tables import (
+    OPERATOR_FIGURES,
+    figure18,
+    figure19,
+    figure20,
+    operator_figure,
+    table6,
+    table7,
+    table8,
+)
 from medusa_sim.reproduce.token_rates import figure7b, rsd_token_rates, table1_rates, table4
 
 __all__ = ["TARGETS", "Reproduction", "reproduction", "scores"]

@@ -25,9 +25,8 @@ from medusa_sim.acceptance.engine_counters import (
     position_profile,
     request_spread,
 )
-from medusa_sim.acceptance.engine_records import read_counts
+from medusa_sim.acceptance.engine_records import fetched, read_counts, samples, scrape
 from medusa_sim.acceptance.profile import load_acceptance
-from medusa_sim.acceptance.prometheus import fetched, samples, scrape
 from medusa_sim.cli import cli
 from medusa_sim.errors import DataError
 

@@ -20,10 +20,10 @@ from pages_read import Opened, commands, csv_rows, metrics, printed, set_up, tab
 from pages_read import charts as drawn
 
 from medusa_sim.errors import DataError, MedusaSimError, SpecError
-from medusa_sim.plan.at_batch import scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.plan.quantities import count_table
-from medusa_sim.report import recommend_warnings
+from medusa_sim.plan.recommend import scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart, step_rows, two_steps
+from medusa_sim.report.recommend_reason import warnings
 from medusa_sim.report.sweep_views import view_of
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "docs" / "example_config.json"
@@ -221,7 +221,7 @@ def test_every_warning_of_the_command_stands_on_the_page(opened: Opened, chosen:
     answer = answers.recommendation(set_up(**chosen), 64)
     names = {"engine": "runtime", "seq_len": "seq"}
     page = text_of(opened("answer", **{names.get(name, name): value for name, value in chosen.items()}))
-    lines = recommend_warnings.warnings(answer)
+    lines = warnings(answer)
     assert lines
     for line in lines:
         words = re.sub(r"\\([$*_~<\[\]`])", r"\1", show.in_words(line))

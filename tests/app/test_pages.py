@@ -33,9 +33,14 @@ from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import DataError
-from medusa_sim.plan.at_batch import best_row_at, gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
-from medusa_sim.report.charts.reproduced import published_chart
-from medusa_sim.report.charts.roofline import roofline_chart
+from medusa_sim.plan.recommend import (
+    best_row_at,
+    gains_by_batch,
+    scheduled_counts,
+    scheduled_row_at,
+    steps_at,
+)
+from medusa_sim.report.charts.reproduced import published_chart, roofline_chart
 from medusa_sim.report.charts.sweep import heat_map, speedup_chart
 from medusa_sim.report.sweep_views import view_of
 from medusa_sim.report.text import significant

@@ -11,9 +11,8 @@ from click.testing import CliRunner
 from decoder_models import tiny_heads, tiny_llama
 
 from medusa_sim.cli import cli
-from medusa_sim.decoder import checkpoint_folder
-from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.checkpoint_folder import OWN_FILES, check_replaceable, save_checkpoint
+from medusa_sim.decoder import checkpoint
+from medusa_sim.decoder.checkpoint import OWN_FILES, check_replaceable, load_checkpoint, save_checkpoint
 from medusa_sim.errors import OutputError
 
 MODEL = tiny_llama(dtype=torch.float32)
@@ -116,13 +115,13 @@ def test_what_came_into_a_replaced_folder_is_not_deleted(
     """A file that appears between the check and the swap outlives both."""
     folder = tmp_path / "m"
     save_checkpoint(folder, MODEL, record=RECORD)
-    check = checkpoint_folder.check_replaceable
+    check = checkpoint.check_replaceable
 
     def then_a_file_appears(directory: Path, *, overwrite: bool = False) -> None:
         check(directory, overwrite=overwrite)
         (folder / "late.txt").write_text("kept")
 
-    monkeypatch.setattr(checkpoint_folder, "check_replaceable", then_a_file_appears)
+    monkeypatch.setattr(checkpoint, "check_replaceable", then_a_file_appears)
     with pytest.raises(OutputError):
         save_checkpoint(folder, MODEL, record=RECORD, overwrite=True)
     assert [path.read_text() for path in tmp_path.rglob("late.txt")] == ["kept"]
@@ -130,5 +129,5 @@ def test_what_came_into_a_replaced_folder_is_not_deleted(
 
 
 def test_no_module_of_the_package_removes_trees() -> None:
-    package = Path(checkpoint_folder.__file__).parents[1]
+    package = Path(checkpoint.__file__).parents[1]
     assert not [path for path in package.rglob("*.py") if "rmtree" in path.read_text(encoding="utf-8")]

@@ -23,7 +23,7 @@ from medusa_sim.decoder.accept import (
     law,
     typical_token,
 )
-from medusa_sim.decoder.drafters import MedusaDrafter, continuation
+from medusa_sim.decoder.draft import MedusaDrafter, continuation
 from medusa_sim.errors import UsageError
 
 

@@ -11,8 +11,7 @@ import torch
 from decoder_models import tiny_heads, tiny_llama
 from safetensors.torch import load_file, save_file
 
-from medusa_sim.decoder.checkpoint import find_head_file, load_checkpoint, read_weights
-from medusa_sim.decoder.checkpoint_folder import save_checkpoint
+from medusa_sim.decoder.checkpoint import find_head_file, load_checkpoint, read_weights, save_checkpoint
 from medusa_sim.decoder.heads import PREFIX, heads_from_tensors, layout_of_keys, new_heads
 from medusa_sim.decoder.prompts import decode, encode, load_tokenizer, train_tokenizer
 from medusa_sim.decoder.training.corpus import heldout_prompts, is_heldout, read_corpus, token_stream

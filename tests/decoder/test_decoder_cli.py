@@ -15,8 +15,7 @@ from click.testing import CliRunner, Result
 from decoder_models import noisy_copy, tiny_config, tiny_heads
 
 from medusa_sim.cli import cli
-from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.checkpoint_folder import save_checkpoint
+from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.decoder.model import random_llama
 from medusa_sim.decoder.prompts import train_tokenizer
 

@@ -14,8 +14,7 @@ from scipy import stats
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder import accept
 from medusa_sim.decoder.accept import Draws, law
-from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
-from medusa_sim.decoder.drafters import MedusaDrafter, NgramDrafter
+from medusa_sim.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
 from medusa_sim.decoder.generate import (
     Drafter,
     Generation,

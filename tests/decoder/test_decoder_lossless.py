@@ -15,8 +15,7 @@ from medusa_sim.acceptance.heads import HeadAccuracy
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.cache import KVCache
-from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
-from medusa_sim.decoder.drafters import MedusaDrafter, NgramDrafter
+from medusa_sim.decoder.draft import BeamDrafter, MedusaDrafter, NgramDrafter, TreeDrafter
 from medusa_sim.decoder.fast_step import (
     FixedForward,
     compiled_forward,

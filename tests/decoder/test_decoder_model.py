@@ -14,14 +14,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint
-from medusa_sim.decoder.checkpoint_folder import save_checkpoint
+from medusa_sim.decoder.cache import ancestor_mask, attention_mask
+from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint, save_checkpoint
 from medusa_sim.decoder.config import config_from_hf, read_config
-from medusa_sim.decoder.draft import BeamDrafter, TreeDrafter
-from medusa_sim.decoder.drafters import MedusaDrafter
+from medusa_sim.decoder.draft import BeamDrafter, MedusaDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Generation, GenerationSettings, generate, prefill
 from medusa_sim.decoder.model import random_llama
-from medusa_sim.decoder.tree_attention import ancestor_mask, attention_mask
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.models import load_model
@@ -350,7 +348,7 @@ def test_operators_are_those_of_the_simulator(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.parametrize("masked", [False, True])
 def test_rows_in_bf16_attend_as_exactly_as_torch_does(rows: int, masked: bool) -> None:
     """Also the one row that is computed twice: no further from the exact result than rounding is."""
-    from medusa_sim.decoder.tree_attention import attend
+    from medusa_sim.decoder.cache import attend
 
     generator = torch.Generator().manual_seed(1)
     q, keys, values = (

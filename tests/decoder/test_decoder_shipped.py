@@ -15,7 +15,7 @@ from medusa_sim.cli import cli
 from medusa_sim.data import shipped_dir
 from medusa_sim.decoder.arguments import Acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
-from medusa_sim.decoder.drafters import MedusaDrafter
+from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.methods import SHIPPED_CHECKPOINT, medusa_tree
 from medusa_sim.decoder.prompts import load_tokenizer

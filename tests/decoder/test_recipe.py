@@ -14,8 +14,7 @@ from decoder_models import tiny_config, tiny_heads
 from safetensors.torch import load_file
 
 from medusa_sim.decoder.arguments import Recipe
-from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.checkpoint_folder import save_checkpoint
+from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.decoder.model import random_llama
 from medusa_sim.decoder.prompts import train_tokenizer
 from medusa_sim.decoder.training import recipe as recipe_module

@@ -11,8 +11,7 @@ import torch
 
 from medusa_sim.data import shipped_dir
 from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.draft import TreeDrafter
-from medusa_sim.decoder.drafters import NgramDrafter
+from medusa_sim.decoder.draft import NgramDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Drafter, Generation, GenerationSettings, generate
 from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training.corpus import heldout_prompts, read_corpus

@@ -15,8 +15,7 @@ from tokenizers import Tokenizer, processors
 from medusa_sim.decoder import fast_step
 from medusa_sim.decoder.arguments import Request
 from medusa_sim.decoder.cache import KVCache
-from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.checkpoint_folder import save_checkpoint
+from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.decoder.config import config_from_hf, read_config
 from medusa_sim.decoder.generate import Forward, GenerationSettings, generate
 from medusa_sim.decoder.methods import FOREIGN_PROFILE

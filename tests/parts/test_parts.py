@@ -23,9 +23,8 @@ from medusa_sim.api import Scenario
 from medusa_sim.cli import cli
 from medusa_sim.errors import OutputError, UsageError
 from medusa_sim.parts.cluster import work_of
-from medusa_sim.parts.folder import MANIFEST, PartFolder, Shard, run_here
+from medusa_sim.parts.folder import MANIFEST, Description, PartFolder, Shard, run_here
 from medusa_sim.parts.sweep_parts import SweepParts
-from medusa_sim.parts.work import Description
 from medusa_sim.plan.sweep import Slices, sweep
 from medusa_sim.step.workload import Grid
 

@@ -24,11 +24,10 @@ from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.api import Scenario
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
-from medusa_sim.plan.at_batch import best_row_at, scheduled_row_at, steps_at
 from medusa_sim.plan.insights import answer
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import recommend
+from medusa_sim.plan.recommend import best_row_at, recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import runtime_names

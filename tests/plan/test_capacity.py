@@ -15,7 +15,7 @@ from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.report.caveats import shortfall_text
-from medusa_sim.report.recommend_warnings import warnings
+from medusa_sim.report.recommend_reason import warnings
 from medusa_sim.step.workload import Grid
 
 EAGLE = {"drafter": "eagle", "acceptance": 0.7}

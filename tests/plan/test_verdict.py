@@ -16,10 +16,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.export import engine_settings
 from medusa_sim.export.names import METHODS
 from medusa_sim.plan.acceptance import constant_rate
-from medusa_sim.plan.at_batch import scheduled_row_at
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question
-from medusa_sim.plan.recommend import batch_ranges, recommend
+from medusa_sim.plan.recommend import batch_ranges, recommend, scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.models import load_model

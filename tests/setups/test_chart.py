@@ -12,7 +12,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.report.compare_chart import CARDS, Y_TITLES, look_of
 from medusa_sim.report.compare_report import compare_blocks
 from medusa_sim.report.document import Picture, html_page
-from medusa_sim.report.figures.compare import compare_figure
+from medusa_sim.report.figures.draw import compare_figure
 
 
 @pytest.fixture(scope="module")

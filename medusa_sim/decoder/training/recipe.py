@@ -14,8 +14,7 @@ from tokenizers import Tokenizer
 from torch import Tensor
 
 from medusa_sim.decoder.arguments import Recipe
-from medusa_sim.decoder.checkpoint import DTYPES, load_checkpoint
-from medusa_sim.decoder.checkpoint_folder import check_replaceable, save_checkpoint
+from medusa_sim.decoder.checkpoint import DTYPES, check_replaceable, load_checkpoint, save_checkpoint
 from medusa_sim.decoder.config import DecoderConfig
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.model import Llama, random_llama

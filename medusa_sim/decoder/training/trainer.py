@@ -17,7 +17,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from medusa_sim.decoder.checkpoint_folder import write_safetensors
+from medusa_sim.decoder.checkpoint import write_safetensors
 from medusa_sim.errors import DataError, SpecError
 
 
