@@ -13,7 +13,7 @@ from chosen import OWN_MODEL, UNTIMED, SetUp, default_engine, measured_models
 
 from medusa_sim.acceptance.profile import acceptance_names
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.export.names import METHODS as ENGINE_METHODS
+from medusa_sim.export import METHODS as ENGINE_METHODS
 from medusa_sim.plan.defaults import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,

@@ -208,4 +208,4 @@ def _export(
     settings = engine_settings(answer, engine, version=version, draft_path=draft_path)
     for note in settings.notes:
         click.echo(f"note: {note}", err=True)
-    output.text(ab_script(answer, settings, draft_path) if ab else settings.text)
+    output.text(ab_script(answer, settings) if ab else settings.text)

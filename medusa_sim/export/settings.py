@@ -1,20 +1,92 @@
-"""What every export has in common: the text, its notes, and what engines are told alike."""
+"""What exports have in common: an engine's record, its settings as text, what engines are told alike."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from medusa_sim.errors import UsageError
-from medusa_sim.export.chains import ChainPlan, Tier
+from medusa_sim.export.chains import ChainPlan, Tier, TreeShape
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule import ScheduleRow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineMethod:
+    """A drafting method in an engine.
+
+    name: what the engine calls it. checkpoint: whether the settings name the drafter's weights.
+    scheduled: versions in which a schedule by batch is both read and tested for this method; elsewhere the
+    engine ignores it, refuses it or is not known to run it. untested: why not, for the reader. parallel: all
+    drafts come out of one pass, which the engine has to be told. versions: those that have it (empty: all).
+    """
+
+    name: str
+    checkpoint: bool
+    scheduled: tuple[str, ...] = ()
+    untested: str = ""
+    parallel: bool = False
+    versions: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    """Versions whose settings were read, oldest first, such as `0.24`; `default` is what installs today.
+
+    A version between two of them is written as for the one before it; `ahead` releases (in the second
+    number) beyond the newest one as for the newest. None: as many as come.
+    """
+
+    engine: str
+    known: tuple[str, ...]
+    default: str
+    ahead: int | None = 2
+
+    def chosen(self, asked: str | None) -> tuple[str, str]:
+        """The known version to write for, and a note that is empty where it is the one asked for.
+
+        Raises UsageError for text that is no version, and for versions too far from what is known.
+        """
+        if asked is None:
+            return self.default, ""
+        wanted = _numbers(asked)
+        if not wanted:
+            raise UsageError(f"{self.engine} version {asked!r} is no version; known: {', '.join(self.known)}")
+        older = [name for name in self.known if _numbers(name) <= wanted]
+        if not older or self._too_new(wanted):
+            raise UsageError(
+                f"{self.engine} {asked}: its settings are not known (known: {', '.join(self.known)}); their "
+                "meaning changes between versions, so check the engine's documentation and edit what the "
+                f"nearest known version gives (--engine-version {older[-1] if older else self.known[0]})"
+            )
+        nearest = older[-1]
+        if wanted[: len(_numbers(nearest))] == _numbers(nearest):
+            return nearest, ""
+        return (
+            nearest,
+            f"{self.engine} {asked} was not read; written as for {nearest}, the nearest known before it",
+        )
+
+    def _too_new(self, wanted: tuple[int, ...]) -> bool:
+        newest = _numbers(self.known[-1])
+        if self.ahead is None:
+            return False
+        same_major = wanted[0] == newest[0]
+        return not same_major or (len(wanted) > 1 and wanted[1] > newest[1] + self.ahead)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """(0, 24, 1) of `v0.24.1rc2`; empty where the text does not start like a version."""
+    found = re.match(r"[vb]?(\d{1,9}(?:\.\d{1,9})*)", version.strip())
+    return tuple(int(part) for part in found[1].split(".")) if found else ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineSettings:
     """Settings as text that the engine takes, for one version of it, and what a reader must know.
 
-    plan: drafts by batch; None where the settings are those of a tree.
+    plan: drafts by batch; None where the settings are those of a tree. chosen: what they were written from.
     """
 
     engine: str
@@ -22,20 +94,89 @@ class EngineSettings:
     text: str
     notes: tuple[str, ...] = ()
     plan: ChainPlan | None = field(default=None, repr=False)
+    chosen: Chosen | None = field(default=None, repr=False)
 
     def __str__(self) -> str:
         """The text alone, as it goes into a shell or a file."""
         return self.text
 
 
-def needed_draft(answer: Recommendation, engine: str, draft_path: str | None) -> str:
-    """The checkpoint of the draft. Raises UsageError where it was not given."""
-    if draft_path is None:
-        raise UsageError(
-            f"{engine} needs the checkpoint of the {answer.drafting.method} draft: "
-            "add --draft-path FOLDER_OR_ID (draft_path= in Python)"
-        )
-    return draft_path
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chosen:
+    """What an engine's writer is given: for which version and method, which chains, or the tree instead."""
+
+    answer: Recommendation
+    version: str
+    method: EngineMethod
+    plan: ChainPlan
+    tree: TreeShape | None
+    draft_path: str | None
+    """The checkpoint of the draft where the method names one."""
+    is_default: bool = False
+    """No version was asked for."""
+
+    @property
+    def drafter(self) -> str:
+        """What drafts, in our own words."""
+        return self.answer.drafting.method
+
+    @property
+    def starts(self) -> tuple[tuple[int, Tier], ...]:
+        """Tiers of the plan and the batch from which each holds; the first holds from 1."""
+        return tuple((1 if i == 0 else tier.batch_min, tier) for i, tier in enumerate(self.plan.tiers))
+
+
+def _no_tree(method: EngineMethod, version: str) -> None:
+    """An engine that verifies chains alone."""
+    del method, version
+
+
+def _nothing(chosen: Chosen) -> Iterable[str]:
+    del chosen
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineExport:
+    """An engine that settings are written for: all that is known of it stands in its module's record."""
+
+    name: str
+    title: str
+    versions: Versions
+    methods: Mapping[str, EngineMethod]
+    """By our name of the drafter."""
+    lacks: Mapping[str, str] = field(default_factory=dict)
+    """Why it has no such method, by our name."""
+    write: Callable[[Chosen], str]
+    remarks: Callable[[Chosen], Iterable[str]] = _nothing
+    """What a reader must know beside what holds of every engine."""
+    trees: Callable[[EngineMethod, str], Callable[[TreeShape], bool] | None] = _no_tree
+    """Which trees a method may grow in a version; None: none."""
+    captures: bool = True
+    """Whether its graphs are known, between which a schedule switches."""
+    idles: bool = True
+    """Whether a plain step is longer because a drafter is loaded."""
+    margin: Callable[[Recommendation], float]
+    """What a schedule must gain over one number."""
+    one_number: str = ""
+    """Why it drafts one number at every batch, where no method has a reason of its own."""
+    batch_cap: str
+    """Its setting that limits the batch."""
+    length_cap: str
+    """Its setting that limits the length of a request."""
+    gpus: str = ""
+    """Its option that shares the model among `{tp}` GPUs."""
+    more_gpus: tuple[tuple[str, str], ...] = ()
+    """Further options of several GPUs: `ep` or `dp_attention`, and the option."""
+    serve: str = ""
+    """The command that starts it, where its acceptance can be made synthetic, and the port."""
+    port: int = 8000
+    bench: str = ""
+    """The load generator that comes with it; `{port}`, `{common}` and `{name}` are filled in."""
+    synthetic: Callable[[Chosen, float], Iterator[str]] | None = None
+    """Lines that start it with synthetic acceptance of so many tokens a step; None: it has none."""
+    unsynthetic: tuple[str, ...] = ()
+    """Drafters whose acceptance it cannot make synthetic."""
 
 
 def tree_note(answer: Recommendation) -> tuple[str, ...]:

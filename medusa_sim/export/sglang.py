@@ -12,34 +12,23 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
 import msgspec
 
-from medusa_sim.export.chains import ChainPlan, TreeShape, best_tree, chain_plan, graph_sizes, tree_notes
-from medusa_sim.export.names import Versions, engine_method
+from medusa_sim.export.chains import TreeShape
 from medusa_sim.export.schemas import BLOCKS, SglangAlgorithm, SglangFlags, SglangSlot
-from medusa_sim.export.settings import (
-    EngineSettings,
-    length_note,
-    needed_draft,
-    range_notes,
-    tier_notes,
-    too_small,
-    tree_note,
-)
-from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions
 
-ENGINE = "sglang"
-VERSIONS = Versions(ENGINE, ("0.5", "0.5.23"), "0.5.23")
+_UNTESTED = "SGLang adapts the steps of EAGLE and EAGLE3 only"
 ADAPTIVE_FILE = "speculative_adaptive.json"
 
 
-def flags_of(answer: Recommendation, plan: ChainPlan, tree: TreeShape | None, version: str) -> SglangFlags:
+def flags_of(chosen: Chosen) -> SglangFlags:
     """The flags without the checkpoint."""
-    method = engine_method(ENGINE, answer.drafting.method, version)
-    algorithm = cast("SglangAlgorithm", method.name)
+    plan, tree = chosen.plan, chosen.tree
+    algorithm = cast("SglangAlgorithm", chosen.method.name)
     if algorithm == "NGRAM":
         return SglangFlags(algorithm=algorithm, num_draft_tokens=plan.drafts + 1, ngram_max_bfs_breadth=1)
     if algorithm in BLOCKS:
@@ -51,16 +40,12 @@ def flags_of(answer: Recommendation, plan: ChainPlan, tree: TreeShape | None, ve
             num_steps=tree.depth,
             eagle_topk=tree.width,
             num_draft_tokens=tree.candidates,
-            page_size=1 if version == "0.5.23" else None,
-            disable_overlap_schedule=version != "0.5.23",
+            page_size=1 if chosen.version == "0.5.23" else None,
+            disable_overlap_schedule=chosen.version != "0.5.23",
         )
     slots = None
     if plan.dynamic:
-        starts = [1, *(tier.batch_min for tier in plan.tiers[1:])]
-        slots = {
-            start: SglangSlot(candidate_steps=[tier.drafts])
-            for start, tier in zip(starts, plan.tiers, strict=True)
-        }
+        slots = {start: SglangSlot(candidate_steps=[tier.drafts]) for start, tier in chosen.starts}
     return SglangFlags(
         algorithm=algorithm,
         num_steps=plan.drafts,
@@ -99,42 +84,68 @@ def adaptive_file(flags: SglangFlags) -> str:
     return f"cat > {ADAPTIVE_FILE} <<'EOF'\n{json.dumps(slots)}\nEOF\n"
 
 
-def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
-    """Flags for `python -m sglang.launch_server`, below the lines that write their file where they need one.
+def _write(chosen: Chosen) -> str:
+    flags = flags_of(chosen)
+    return f"{adaptive_file(flags)}{shlex.join(words(flags, chosen.draft_path))}\n"
 
-    Raises UsageError for Medusa, an unknown version or a missing checkpoint.
-    """
-    known, nearest = VERSIONS.chosen(version)
-    method = engine_method(ENGINE, answer.drafting.method, known)
-    margin = answer.question.switching_gain
-    plan = chain_plan(answer, graph_sizes(ENGINE), scheduled=known in method.scheduled, margin=margin)
-    ngram = answer.drafting.method == "ngram"
-    shaped = ngram or method.name in BLOCKS
-    tree = None if shaped else best_tree(answer, plan, lambda _: True)
-    path = needed_draft(answer, ENGINE, draft_path) if method.checkpoint else None
-    flags = flags_of(answer, plan, tree, known)
-    notes = [f"written for SGLang {known}", nearest]
-    if known == "0.5":
-        notes.append("steps by batch are not written before 0.5.23: scheduler and flags changed within 0.5")
-    if tree is not None:
-        notes += tree_notes(tree)
-    else:
-        why = too_small(plan, margin) if known in method.scheduled else method.untested
-        notes += [*tree_note(answer), *tier_notes(plan, why or "the version does not read it")]
-    if plan.dynamic and tree is None:
-        notes.append(
+
+def _synthetic(chosen: Chosen, whole: float) -> Iterator[str]:
+    """`SGLANG_SIMULATE_ACC_LEN` counts the bonus token."""
+    flags = flags_of(chosen)
+    if file := adaptive_file(flags):
+        yield file.rstrip("\n")
+    yield (
+        f"SGLANG_SIMULATE_ACC_LEN={whole:.2f} SGLANG_SIMULATE_ACC_METHOD=match-expected \\\n"
+        "SGLANG_SIMULATE_ACC_TOKEN_MODE=real-draft-token \\\n"
+        f"{SGLANG.serve} --port {SGLANG.port} {shlex.join(words(flags, chosen.draft_path))} &"
+    )
+
+
+def _remarks(chosen: Chosen) -> Iterator[str]:
+    if chosen.version == "0.5":
+        yield "steps by batch are not written before 0.5.23: scheduler and flags changed within 0.5"
+    if chosen.plan.dynamic and chosen.tree is None:
+        yield (
             "SGLang cannot switch speculation off by batch; more than one number in candidate_steps lets it "
             "follow the acceptance that it sees"
         )
-    if ngram:
-        notes.append(
-            "breadth 1 is written because a chain was priced; the engine's own default is a tree of 10"
-        )
-    notes += [*range_notes(plan, "--max-running-requests"), length_note(answer, "--context-length")]
-    return EngineSettings(
-        engine=ENGINE,
-        version=known,
-        text=f"{adaptive_file(flags)}{shlex.join(words(flags, path))}\n",
-        notes=tuple(filter(None, notes)),
-        plan=plan if tree is None else None,
-    )
+    if chosen.drafter == "ngram":
+        yield "breadth 1 is written because a chain was priced; the engine's own default is a tree of 10"
+
+
+def _trees(method: EngineMethod, version: str) -> Callable[[TreeShape], bool] | None:
+    del version
+    return None if method.name == "NGRAM" or method.name in BLOCKS else lambda _: True
+
+
+SGLANG = EngineExport(
+    name="sglang",
+    title="SGLang",
+    versions=Versions("sglang", ("0.5", "0.5.23"), "0.5.23"),
+    # docs_new/docs/advanced_features/{speculative_decoding,adaptive_speculative_decoding}.mdx.
+    methods={
+        "eagle": EngineMethod(name="EAGLE", checkpoint=True, scheduled=("0.5.23",)),
+        "eagle3": EngineMethod(name="EAGLE3", checkpoint=True, scheduled=("0.5.23",)),
+        "mtp": EngineMethod(name="EAGLE", checkpoint=False, scheduled=("0.5.23",)),
+        "draft-model": EngineMethod(name="STANDALONE", checkpoint=True, untested=_UNTESTED),
+        "ngram": EngineMethod(name="NGRAM", checkpoint=False, untested=_UNTESTED),
+        "dflash": EngineMethod(name="DFLASH", checkpoint=True, untested=_UNTESTED, versions=("0.5.23",)),
+        "dspark": EngineMethod(name="DSPARK", checkpoint=True, untested=_UNTESTED, versions=("0.5.23",)),
+    },
+    lacks={"medusa": "it was never merged"},
+    write=_write,
+    remarks=_remarks,
+    trees=_trees,
+    idles=False,
+    margin=lambda answer: answer.question.switching_gain,
+    one_number="the version does not read it",
+    batch_cap="--max-running-requests",
+    length_cap="--context-length",
+    gpus="--tp {tp}",
+    more_gpus=(("ep", "--ep {ep}"), ("dp_attention", "--enable-dp-attention --dp {tp}")),
+    serve='python -m sglang.launch_server --model-path "$MODEL"',
+    port=30000,
+    bench="python -m sglang.bench_serving --backend sglang --port {port} {common} --random-range-ratio 1 "
+    "--output-file {name}.jsonl",
+    synthetic=_synthetic,
+)

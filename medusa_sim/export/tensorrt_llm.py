@@ -10,71 +10,52 @@ key, beyond the last 0; pull request 10860), and who reads it. `use_dynamic_tree
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import cast
 
-from medusa_sim.export.chains import (
-    ChainPlan,
-    TreeShape,
-    best_tree,
-    chain_plan,
-    graph_sizes,
-    idle_cost,
-    tree_notes,
-)
-from medusa_sim.export.names import Versions, engine_method
+from medusa_sim.export.chains import TreeShape
 from medusa_sim.export.schemas import TensorrtDecoding, TensorrtSpeculativeConfig
-from medusa_sim.export.settings import (
-    EngineSettings,
-    length_note,
-    needed_draft,
-    range_notes,
-    tier_notes,
-    too_small,
-    tree_note,
-)
-from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, Versions
 
-ENGINE = "tensorrt-llm"
-VERSIONS = Versions(ENGINE, ("1.2", "1.3", "1.4"), "1.2")
+_UNREAD = "TensorRT-LLM reads no schedule for this method in this version"
 LARGEST_BATCH = 2048
 """`max_batch_size` of the engine by default: a schedule that shall not end goes on to here."""
-
 SYNCHRONOUS = ("ngram", "draft-model")
 """Methods whose documentation asks for `disable_overlap_scheduler: true`."""
 
 
-def schedule(plan: ChainPlan, version: str) -> dict[int, int] | None:
+def schedule(chosen: Chosen) -> dict[int, int] | None:
     """`draft_len_schedule` in the meaning of that version; None where the number of drafts is fixed."""
-    if not plan.dynamic:
+    if not chosen.plan.dynamic or chosen.tree is not None:
         return None
-    if version == "1.2":
-        starts = [1, *(tier.batch_min for tier in plan.tiers[1:])]
-        return {start: tier.drafts for start, tier in zip(starts, plan.tiers, strict=True)}
-    *before, last = plan.tiers
+    if chosen.version == "1.2":
+        return {start: tier.drafts for start, tier in chosen.starts}
+    *before, last = chosen.plan.tiers
     ends = {tier.batch_max: tier.drafts for tier in before}
     return ends if last.drafts == 0 else {**ends, max(LARGEST_BATCH, last.batch_max): last.drafts}
 
 
-def speculative_config(
-    answer: Recommendation, plan: ChainPlan, tree: TreeShape | None, version: str, draft_path: str | None
-) -> TensorrtSpeculativeConfig:
-    """The value of `speculative_config`. Raises UsageError for a missing checkpoint."""
-    method = engine_method(ENGINE, answer.drafting.method, version)
-    old_mtp = method.name == "MTP" and version == "1.2"
-    drafts = plan.drafts if tree is None else tree.depth
+def speculative_config(chosen: Chosen) -> TensorrtSpeculativeConfig:
+    """The value of `speculative_config`."""
+    method, tree = chosen.method, chosen.tree
+    old_mtp = method.name == "MTP" and chosen.version == "1.2"
+    drafts = chosen.plan.drafts if tree is None else tree.depth
     return TensorrtSpeculativeConfig(
         decoding_type=cast("TensorrtDecoding", method.name),
-        version=version,
+        version=chosen.version,
         max_draft_len=None if old_mtp else drafts,
         num_nextn_predict_layers=drafts if old_mtp else None,
-        speculative_model=needed_draft(answer, ENGINE, draft_path) if method.checkpoint else None,
+        speculative_model=chosen.draft_path,
         max_matching_ngram_size=5 if method.name == "NGram" else None,
-        draft_len_schedule=schedule(plan, version) if tree is None else None,
+        draft_len_schedule=schedule(chosen),
         use_dynamic_tree=tree is not None,
         dynamic_tree_max_topK=None if tree is None else tree.width,
         max_total_draft_tokens=None if tree is None else tree.candidates - 1,
     )
+
+
+def _yaml(chosen: Chosen) -> Iterator[str]:
+    return yaml_lines(speculative_config(chosen), synchronous=chosen.drafter in SYNCHRONOUS)
 
 
 def yaml_lines(config: TensorrtSpeculativeConfig, *, synchronous: bool) -> Iterator[str]:
@@ -105,46 +86,79 @@ def _within_top_k(shape: TreeShape) -> bool:
     return shape.depth <= shape.candidates - 1 <= shape.width * shape.depth
 
 
-def settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
-    """A YAML file. Raises UsageError for Medusa, an unknown version or a missing checkpoint."""
-    known, nearest = VERSIONS.chosen(version)
-    method = engine_method(ENGINE, answer.drafting.method, known)
-    margin = answer.question.switching_gain
-    scheduled = known in method.scheduled
-    plan = chain_plan(
-        answer, graph_sizes(ENGINE), scheduled=scheduled, margin=margin, idle_cost=idle_cost(answer)
+def _trees(method: EngineMethod, version: str) -> Callable[[TreeShape], bool] | None:
+    return _within_top_k if method.name == "Eagle3" and version != "1.2" else None
+
+
+def _write(chosen: Chosen) -> str:
+    return "\n".join([f"# TensorRT-LLM {chosen.version}, written by medusa-sim", *_yaml(chosen)]) + "\n"
+
+
+def _synthetic(chosen: Chosen, whole: float) -> Iterator[str]:
+    """`TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS` does not count the bonus token."""
+    yield "cat > speculative.yaml <<'EOF'"
+    yield from _yaml(chosen)
+    yield "EOF"
+    yield (
+        f"TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS={whole - 1.0:.2f} \\\n"
+        f"{TENSORRT_LLM.serve} --port {TENSORRT_LLM.port} --config speculative.yaml &"
     )
-    grows = method.name == "Eagle3" and known != "1.2"
-    tree = best_tree(answer, plan, _within_top_k) if grows else None
-    config = speculative_config(answer, plan, tree, known, draft_path)
-    synchronous = answer.drafting.method in SYNCHRONOUS
-    lines = [f"# TensorRT-LLM {known}, written by medusa-sim", *yaml_lines(config, synchronous=synchronous)]
-    notes = [f"written for TensorRT-LLM {known}", nearest]
-    if version is None:
-        notes.append(
+
+
+def _remarks(chosen: Chosen) -> Iterator[str]:
+    if chosen.is_default:
+        yield (
             "1.2 is what pip installs; draft_len_schedule means the opposite from 1.3 on: give "
             "--engine-version 1.3 or 1.4 for a release candidate"
         )
-    if tree is not None:
-        notes += [*tree_notes(tree), "dynamic trees do not run with sliding-window or latent (MLA) attention"]
-    else:
-        why = too_small(plan, margin) if scheduled else method.untested
-        notes += [*tree_note(answer), *tier_notes(plan, why)]
-    if plan.dynamic and tree is None and known != "1.2" and plan.tiers[-1].drafts == 0:
-        notes.append(
+    if chosen.tree is not None:
+        yield "dynamic trees do not run with sliding-window or latent (MLA) attention"
+    plan = chosen.plan
+    if plan.dynamic and chosen.tree is None and chosen.version != "1.2" and plan.tiers[-1].drafts == 0:
+        yield (
             "after a time at 0 drafts the drafter's own cache is stale and acceptance recovers late "
             "(NVIDIA/TensorRT-LLM#16888, open)"
         )
-    if method.name == "PARD":
-        notes.append(
+    if chosen.method.name == "PARD":
+        yield (
             "TensorRT-LLM runs 2 K tokens a request with PARD, not K + 1 (pull request 12262): verification "
             "costs more than priced here where it is not free"
         )
-    notes += [*range_notes(plan, "max_batch_size"), length_note(answer, "max_seq_len")]
-    return EngineSettings(
-        engine=ENGINE,
-        version=known,
-        text="\n".join(lines) + "\n",
-        notes=tuple(filter(None, notes)),
-        plan=plan if tree is None else None,
-    )
+
+
+TENSORRT_LLM = EngineExport(
+    name="tensorrt-llm",
+    title="TensorRT-LLM",
+    versions=Versions("tensorrt-llm", ("1.2", "1.3", "1.4"), "1.2"),
+    # tensorrt_llm/llmapi/llm_args.py (decoding_type); _torch/speculative: in 1.2 only the drafters that are
+    # models of their own and the n-gram pool read a schedule, from 1.3 only one-model drafting does
+    # (support_dynamic_draft_len: Eagle3 first, pull request 12262 adds MTP, draft target, PARD, DFlash, SA).
+    methods={
+        "eagle3": EngineMethod(name="Eagle3", checkpoint=True, scheduled=("1.3", "1.4"), untested=_UNREAD),
+        "mtp": EngineMethod(name="MTP", checkpoint=False, scheduled=("1.4",), untested=_UNREAD),
+        "draft-model": EngineMethod(
+            name="Draft_Target", checkpoint=True, scheduled=("1.2", "1.4"), untested=_UNREAD
+        ),
+        "ngram": EngineMethod(name="NGram", checkpoint=False, scheduled=("1.2",), untested=_UNREAD),
+        "pard": EngineMethod(name="PARD", checkpoint=True, scheduled=("1.4",), versions=("1.4",)),
+        "dflash": EngineMethod(name="DFlash", checkpoint=True, scheduled=("1.4",), versions=("1.4",)),
+        "dspark": EngineMethod(name="DSpark", checkpoint=True, untested=_UNREAD, versions=("1.4",)),
+        "suffix": EngineMethod(name="SA", checkpoint=False, scheduled=("1.4",), versions=("1.4",)),
+    },
+    lacks={
+        "medusa": "it went with the engine backend",
+        "eagle": "checkpoints of EAGLE-1 and 2 are incompatible with its PyTorch backend",
+    },
+    write=_write,
+    remarks=_remarks,
+    trees=_trees,
+    margin=lambda answer: answer.question.switching_gain,
+    batch_cap="max_batch_size",
+    length_cap="max_seq_len",
+    gpus="tensor_parallel_size: {tp}",
+    serve='trtllm-serve "$MODEL"',
+    bench='python -m tensorrt_llm.serve.scripts.benchmark_serving --model "$MODEL" --port {port} {common} '
+    "--ignore-eos --save-result --result-filename {name}.json",
+    synthetic=_synthetic,
+    unsynthetic=SYNCHRONOUS,
+)

@@ -11,10 +11,9 @@ from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, s
 
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
-from medusa_sim.export import ENGINES, engine_settings
+from medusa_sim.export import ENGINES, METHODS, engine_settings
 from medusa_sim.export.ab import ab_script
 from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
-from medusa_sim.export.names import METHODS
 from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.step.drafter import DRAFTERS
@@ -347,7 +346,7 @@ def test_other_refusals(eagle: Recommendation) -> None:
 
 def test_ab_gives_vllm_the_rates_and_both_runs(eagle: Recommendation) -> None:
     settings = engine_settings(eagle, "vllm", draft_path="d")
-    script = ab_script(eagle, settings, "d")
+    script = ab_script(eagle, settings)
     served = next(line for line in script.splitlines() if "--speculative-config" in line)
     words = shlex.split(served)
     config = json.loads(words[words.index("--speculative-config") + 1])
@@ -362,15 +361,15 @@ def test_ab_gives_vllm_the_rates_and_both_runs(eagle: Recommendation) -> None:
 
 def test_ab_of_the_other_engines(eagle: Recommendation) -> None:
     length = 1.0 + sum(plan_of(engine_settings(eagle, "sglang", draft_path="d")).rates)
-    script = ab_script(eagle, engine_settings(eagle, "sglang", draft_path="d"), "d")
+    script = ab_script(eagle, engine_settings(eagle, "sglang", draft_path="d"))
     assert f"SGLANG_SIMULATE_ACC_LEN={length:.2f}" in script
-    script = ab_script(eagle, engine_settings(eagle, "tensorrt-llm", version="1.3", draft_path="d"), "d")
+    script = ab_script(eagle, engine_settings(eagle, "tensorrt-llm", version="1.3", draft_path="d"))
     assert "TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS=" in script
     with pytest.raises(UsageError, match="no synthetic acceptance"):
-        ab_script(eagle, engine_settings(eagle, "llama-cpp", draft_path="d"), "d")
+        ab_script(eagle, engine_settings(eagle, "llama-cpp", draft_path="d"))
     ngram = answered("ngram", batch_max=4)
     with pytest.raises(UsageError, match="one-model"):
-        ab_script(ngram, engine_settings(ngram, "tensorrt-llm"), None)
+        ab_script(ngram, engine_settings(ngram, "tensorrt-llm"))
 
 
 def test_chains_asked_for_are_not_answered_with_a_tree() -> None:

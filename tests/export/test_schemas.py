@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from medusa_sim.errors import UsageError
 from medusa_sim.export.chains import ChainGrid, best_tiers, drafts_by_batch
-from medusa_sim.export.names import Versions
 from medusa_sim.export.schemas import (
     SglangFlags,
     SglangSlot,
     TensorrtSpeculativeConfig,
     VllmSpeculativeConfig,
 )
-from medusa_sim.export.tensorrt_llm import VERSIONS as TENSORRT
+from medusa_sim.export.settings import Versions
+from medusa_sim.export.tensorrt_llm import TENSORRT_LLM
 
 VLLM: dict[str, Any] = {"method": "eagle3", "num_speculative_tokens": 3, "model": "d"}
 TRT: dict[str, Any] = {
@@ -96,8 +96,8 @@ def test_versions_between_and_just_beyond_are_said_and_far_ones_refused() -> Non
     for asked in ("0.9", "0.40", "1.0", "new"):
         with pytest.raises(UsageError, match="known"):
             versions.chosen(asked)
-    assert TENSORRT.chosen(None)[0] == "1.2"
-    assert TENSORRT.chosen("1.4.0rc1") == ("1.4", "")
+    assert TENSORRT_LLM.versions.chosen(None)[0] == "1.2"
+    assert TENSORRT_LLM.versions.chosen("1.4.0rc1") == ("1.4", "")
 
 
 def grid(values: np.ndarray) -> ChainGrid:

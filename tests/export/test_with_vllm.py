@@ -41,7 +41,7 @@ def test_vllm_takes_what_is_exported_and_drafts_what_was_planned() -> None:
         plans.append(plan_of(settings))
         configs.append(json.loads(flags(settings.text)["--speculative-config"]))
     assert plans[0].dynamic
-    words = shlex.split(ab_script(steep, engine_settings(steep, "vllm", draft_path="d"), "d"), comments=True)
+    words = shlex.split(ab_script(steep, engine_settings(steep, "vllm", draft_path="d")), comments=True)
     plans.append(plans[0])
     configs.append(json.loads(words[words.index("--speculative-config") + 1]))
     run = subprocess.run(

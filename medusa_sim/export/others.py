@@ -1,0 +1,124 @@
+"""Engines that take one number of drafts as flags (TGI, llama.cpp), and JSON for no engine in particular.
+
+TGI: read in its documentation (conceptual/speculation, basic_tutorials/train_medusa, 3.3): a Medusa
+repository given as `--model-id` is recognised by itself, its heads guess by argmax and no tree is built;
+without heads `--speculate` drafts n-grams. The project is in maintenance mode and recommends vLLM, SGLang,
+llama.cpp or MLX (huggingface.co/docs/text-generation-inference/en/index).
+
+llama.cpp: read in docs/speculative.md and the options of llama-server of builds b9235 (draft-mtp) to b10532.
+A draft stops early where its own probability falls below `--spec-draft-p-min`; 0 is written, because a chain
+of fixed length was priced.
+
+JSON: a versioned file with trees, for code of one's own.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from typing import Any
+
+from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, EngineSettings, Versions
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.plan.schedule import ScheduleRow
+
+
+def _tgi(chosen: Chosen) -> str:
+    """Flags for the launcher."""
+    model = ["--model-id", chosen.draft_path] if chosen.draft_path is not None else []
+    return f"{shlex.join([*model, '--speculate', str(chosen.plan.drafts)])}\n"
+
+
+TGI = EngineExport(
+    name="tgi",
+    title="TGI",
+    versions=Versions("tgi", ("3.3",), "3.3"),
+    # huggingface.co/docs/text-generation-inference, conceptual/speculation, 3.3.
+    methods={
+        "medusa": EngineMethod(name="medusa", checkpoint=True),
+        "ngram": EngineMethod(name="ngram", checkpoint=False),
+    },
+    write=_tgi,
+    remarks=lambda _: (
+        "TGI is in maintenance mode and recommends vLLM, SGLang or llama.cpp; of drafters they serve, train "
+        "EAGLE-3 or DFlash",
+    ),
+    captures=False,
+    idles=False,
+    margin=lambda _: 0.0,
+    one_number="TGI runs one number at every batch",
+    batch_cap="--max-batch-size",
+    length_cap="--max-total-tokens",
+    gpus="--num-shard {tp}",
+)
+
+
+def _llama_cpp(chosen: Chosen) -> str:
+    """Flags for llama-server."""
+    flags, drafts = ["--spec-type", chosen.method.name], str(chosen.plan.drafts)
+    if chosen.draft_path is not None:
+        flags += ["--spec-draft-model", chosen.draft_path]
+    if chosen.drafter == "ngram":
+        flags += ["--spec-ngram-simple-size-m", drafts]
+    else:
+        flags += ["--spec-draft-n-max", drafts, "--spec-draft-p-min", "0"]
+    return f"{shlex.join(flags)}\n"
+
+
+LLAMA_CPP = EngineExport(
+    name="llama-cpp",
+    title="llama.cpp",
+    versions=Versions("llama-cpp", ("b9235", "b10532"), "b10532", ahead=None),
+    # llama.cpp docs/speculative.md (--spec-type).
+    methods={
+        "eagle3": EngineMethod(name="draft-eagle3", checkpoint=True),
+        "mtp": EngineMethod(name="draft-mtp", checkpoint=False),
+        "draft-model": EngineMethod(name="draft-simple", checkpoint=True),
+        "ngram": EngineMethod(name="ngram-simple", checkpoint=False),
+        "dflash": EngineMethod(name="draft-dflash", checkpoint=True, versions=("b10532",)),
+    },
+    lacks={"medusa": "it was never merged", "eagle": "it reads EAGLE-3 checkpoints only"},
+    write=_llama_cpp,
+    captures=False,
+    idles=False,
+    margin=lambda _: 0.0,
+    one_number="llama.cpp drafts one number at every batch",
+    batch_cap="--parallel",
+    length_cap="--ctx-size",
+)
+
+
+def row_values(row: ScheduleRow) -> dict[str, Any]:
+    """What running a row needs."""
+    return {
+        "batch_min": row.batch_min,
+        "batch_max": row.batch_max,
+        "seq_len": row.seq_len,
+        "candidates": row.candidates,
+        "drafts": row.drafts,
+        "width": row.width,
+        "chain": row.chain,
+        "paths": None if row.paths is None else [list(path) for path in row.paths],
+        "tokens_per_step": row.tokens_per_step,
+        "speedup": row.speedup,
+    }
+
+
+def json_settings(answer: Recommendation, version: str | None, draft_path: str | None) -> EngineSettings:
+    """One object: what it was computed for and the schedule. Raises UsageError for an unknown version."""
+    known, _ = Versions("json", ("1",), "1").chosen(version)
+    values = {
+        "schema": f"medusa-sim/schedule/{known}",
+        "gpu": answer.gpu.name,
+        "model": answer.setting.model.name,
+        "tp": answer.scenario.parallel.tp,
+        "ep": answer.scenario.parallel.ep,
+        "drafter": answer.drafting.method,
+        "draft_path": draft_path,
+        "acceptance": answer.profile.name,
+        "enable": answer.enable,
+        "loses_from_length": answer.break_even_context.loses_from,
+        "schedule": [row_values(row) for row in answer.schedule],
+    }
+    text = json.dumps(values, indent=1, allow_nan=False) + "\n"
+    return EngineSettings(engine="json", version=known, text=text)
