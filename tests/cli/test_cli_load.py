@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from asking import run as asked
+from click.testing import Result
 
 import medusa_sim as ms
-from medusa_sim.cli import cli
 from medusa_sim.writing import RECORD
 
 BASE = ("load", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3", "--policy", "none,3",
@@ -19,7 +19,7 @@ BASE = ("load", "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "ea
 
 
 def run(*args: str) -> Result:
-    return CliRunner().invoke(cli, [*BASE, *args])
+    return asked(*BASE, *args)
 
 
 def test_the_sentence_comes_first() -> None:
@@ -80,30 +80,3 @@ def test_the_report_has_plots(tmp_path: Path) -> None:
     html = (folder / "report.html").read_text(encoding="utf-8")
     assert html.count("<svg") == 3
     assert not {"<link", "<script", "@import"} & set(html.split())
-
-
-@pytest.mark.parametrize(
-    ("args", "told", "code"),
-    [
-        (("--rate", "0"), "--rate", 2),
-        (("--rate", "a,b"), "--rate", 2),
-        (("--rate", "inf"), "finite", 2),
-        (("--policy", "none,,3"), "empty name", 2),
-        (("--policy", "warp"), "policy 'warp'", 2),
-        (("--users", "4", "--rate", "3"), "closed loop", 2),
-        (("--trace", "nowhere.csv"), "no such file", 1),
-        (("--prompt-tokens", "nan"), "--prompt-tokens", 2),
-        (("--acceptance", "paper-fig21", "--drafter", "medusa", "--runtime", "cuda-graph"), "by position", 2),
-    ],
-)
-def test_bad_input_is_one_line(args: tuple[str, ...], told: str, code: int) -> None:
-    result = run(*args)
-    assert result.exit_code == code
-    assert told in result.stderr
-    assert len(result.stderr.strip().splitlines()) == 1
-
-
-def test_a_rate_of_nothing_is_refused_in_house_words() -> None:
-    ended = run("--rate", "0")
-    assert ended.exit_code == 2
-    assert "0 is not a finite number above 0" in ended.stderr

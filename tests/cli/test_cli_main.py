@@ -63,25 +63,6 @@ def test_version() -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "told"),
-    [
-        (["swep"], "did you mean 'sweep'"),
-        (["sweep", "--btach", "8"], "--batch"),
-        (["sweep", "--scope", "blok"], "block"),
-        (["sweep", "--format", "parquet"], "-o FILE.parquet"),
-        (["sweep", "--latency", "guess"], "calibrated"),
-    ],
-)
-def test_wrong_usage_is_one_line_and_exit_2(args: list[str], told: str) -> None:
-    result = CliRunner().invoke(cli, args)
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert told in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("Error: ")
-
-
-@pytest.mark.parametrize(
     ("error", "code"), [(SpecError("a"), 1), (UsageError("b"), 2), (ThresholdError("c"), 3)]
 )
 def test_expected_failures_are_one_line_with_their_code(

@@ -6,9 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-
-from medusa_sim.cli import cli
+from asking import run as asked
+from click.testing import Result
 
 FAST = ("--latency", "roofline", "--batch", "1..8")
 HEADS = "head,rank,accuracy,labels\n" + "".join(
@@ -24,7 +23,7 @@ def heads(tmp_path: Path) -> str:
 
 
 def run(*args: str) -> Result:
-    return CliRunner().invoke(cli, ["recommend", *args])
+    return asked("recommend", *args)
 
 
 def test_json_holds_what_was_promised(heads: str) -> None:
@@ -121,54 +120,6 @@ def test_a_latency_that_only_speculation_meets() -> None:
     assert "No batch stays" in run(*FAST, "--objective", "throughput", "--max-latency-ms", "0.001").stdout
 
 
-@pytest.mark.parametrize(
-    ("args", "code", "told"),
-    [
-        (("--drafter", "mtp"), 2, "no MTP module"),
-        (("--drafter", "draft-model", "--acceptance", "0.5"), 2, "--draft-model"),
-        (("--draft-model", "llama-68m"), 2, "takes no --draft-model"),
-        (("--acceptance", "1.5"), 2, "acceptance rate"),
-        (("--acceptance", "no-such"), 1, "unknown acceptance profile"),
-        (("--chain-only", "--acceptance", "paper-fig21"), 2, "knows no chains"),
-        (("--prompt-tokens", "5"), 2, "both or neither"),
-        (("--max-latency-ms", "-1"), 2, "above 0"),
-        (("--switch-gain", "2"), 2, "below 1"),
-        (("--workload", "poetry"), 2, "unknown workload"),
-        (("--export", "sglang"), 2, "never merged"),
-        (("--export", "vllm", "--engine-version", "0.1", "--acceptance", "{heads}"), 2, "known: 0.24"),
-        (("--gpu", "a101"), 1, "unknown GPU"),
-        (("--draft-runtime", "cuda-grap", "--acceptance", "{heads}"), 1, "unknown runtime"),
-    ],
-)
-def test_errors_are_one_line(args: tuple[str, ...], code: int, told: str, heads: str) -> None:
-    result = run(*FAST, *(arg.format(heads=heads) for arg in args))
-    assert result.exit_code == code, result.output
-    assert told in result.stderr
-    assert result.stderr.count("\n") == 1
-    assert result.stdout == ""
-
-
-@pytest.mark.parametrize(
-    ("text", "told"),
-    [
-        ("", "no rows"),
-        ("head,rank,accuracy\n", "no rows"),
-        ("head,rank,accuracy\n0,0,1.2\n", "0..1"),
-        ("head,rank,accuracy\n0,0,nan\n", "not finite"),
-        ("head,rank,accuracy\n0,0,0.7\n0,1,0.7\n", "sums to"),
-        ("a,b\n1,2\n", "expected head,rank,accuracy"),
-        ("position,unconditional_rate\n0,0.5\n1,0.8\n", "rises"),
-    ],
-)
-def test_bad_acceptance_files_are_one_line(text: str, told: str, tmp_path: Path) -> None:
-    path = tmp_path / "bad.csv"
-    path.write_text(text)
-    result = run(*FAST, "--acceptance", str(path))
-    assert result.exit_code == 1
-    assert told in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
 def test_a_limit_that_nothing_meets_is_said_first() -> None:
     text = run(*FAST, "--acceptance", "medusa1-vicuna-7b", "--max-latency-ms", "0.001").stdout
     assert "No batch stays within 0.001 ms a token" in text.splitlines()[2]
@@ -189,19 +140,8 @@ def test_an_answer_has_one_number_of_drafts_in_the_engines_word(heads: str) -> N
 
 @pytest.mark.parametrize("form", ["table", "md", "csv", "json"])
 def test_a_warning_is_said_once(form: str, heads: str) -> None:
-    result = run(
-        *FAST,
-        "--model",
-        "llama-2-7b",
-        "--acceptance",
-        heads,
-        "--drafter",
-        "eagle3",
-        "--runtime",
-        "tensorrt-llm",
-        "--format",
-        form,
-    )
+    line = f"--model llama-2-7b --drafter eagle3 --runtime tensorrt-llm --format {form}"
+    result = run(*FAST, *line.split(), "--acceptance", heads)
     said = result.stdout if form in ("table", "md") else result.stderr
     assert said.count("nobody measured drafting in this engine") == 1
     assert form == "json" or result.output.count("nobody measured drafting in this engine") == 1

@@ -6,21 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
+from asking import answered, document
 
-from medusa_sim.cli import cli
 from medusa_sim.reproduce import TARGETS
-
-
-def run(*args: str) -> Result:
-    return CliRunner().invoke(cli, ["reproduce", *args], catch_exceptions=False)
 
 
 @pytest.mark.parametrize("target", sorted(TARGETS))
 def test_every_target_has_rows_and_a_source(target: str) -> None:
-    result = run(target, "--format", "json")
-    assert result.exit_code == 0, result.stderr
-    found = json.loads(result.stdout)
+    found = document("reproduce", target)
     assert found["target"] == target
     assert found["rows"]
     assert "arXiv" in found["source"]
@@ -33,25 +26,12 @@ def test_every_target_has_rows_and_a_source(target: str) -> None:
 )
 def test_plots_are_drawn(target: str, tmp_path: Path) -> None:
     path = tmp_path / f"{target}.png"
-    result = run(target, "--plot", str(path), "--format", "csv")
-    assert result.exit_code == 0, result.stderr
+    answered("reproduce", target, "--plot", path, "--format", "csv")
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
 def test_without_a_target_the_errors_are_listed() -> None:
-    result = run("--format", "json")
-    assert result.exit_code == 0
+    result = answered("reproduce", "--format", "json")
     rows = json.loads(result.stdout)["rows"]
     assert {"table6", "table8", "figure21", "figure22"} <= {row["target"] for row in rows}
     assert "targets: table6" in result.stderr
-
-
-def test_an_unknown_target_names_the_nearest() -> None:
-    result = run("figur22")
-    assert result.exit_code == 2
-    assert "did you mean 'figure22'" in result.stderr
-    assert result.stderr.count("\n") == 1
-
-
-def test_a_plot_needs_a_target(tmp_path: Path) -> None:
-    assert run("--plot", str(tmp_path / "x.png")).exit_code == 2

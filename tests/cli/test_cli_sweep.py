@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import pytest
-from click.testing import CliRunner, Result
+from asking import answered, document, refused
+from asking import frame as rows_of
+from asking import run as asked_of
+from click.testing import Result
 
-from medusa_sim.cli import cli
 from medusa_sim.errors import UsageError
 from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
@@ -56,18 +58,15 @@ DEFAULT_COUNTS = list(DEFAULT_CANDIDATES)
 def run(*args: str, latency: str = "roofline") -> Result:
     # kernels alone run trees, which most of what follows is about
     common = ["sweep", "--latency", latency, "--runtime", "cuda-graph"]
-    return CliRunner().invoke(cli, [*common, *args], catch_exceptions=False)
+    return asked_of(*common, *args)
 
 
 def frame(*args: str, latency: str = "roofline") -> pd.DataFrame:
-    result = run("--format", "csv", *args, latency=latency)
-    assert result.exit_code == 0, result.stderr
-    return pd.read_csv(io.StringIO(result.stdout))
+    return rows_of("sweep", "--latency", latency, "--runtime", "cuda-graph", *args)
 
 
 def test_defaults_and_columns() -> None:
-    result = CliRunner().invoke(cli, ["sweep", "--format", "csv"], catch_exceptions=False)
-    assert result.exit_code == 0, result.stderr
+    result = answered("sweep", "--format", "csv")
     rows = pd.read_csv(io.StringIO(result.stdout))
     assert set(COLUMNS) <= set(rows.columns)
     assert list(rows["candidates"]) == DEFAULT_COUNTS
@@ -81,13 +80,9 @@ def test_defaults_and_columns() -> None:
 
 
 def test_counts_that_only_trees_have_are_refused_where_no_tree_runs() -> None:
-    result = CliRunner().invoke(cli, ["sweep", "--runtime", "vllm", "--candidates", "64"])
-    assert result.exit_code == 1
-    assert "vllm-0.33 has no tree attention: take trees with --runtime cuda-graph" in result.stderr
-    assert (
-        CliRunner().invoke(cli, ["sweep", "--runtime", "vllm", "--candidates", "64", "--trees"]).exit_code
-        == 0
-    )
+    asked = ("sweep", "--runtime", "vllm", "--candidates", "64")
+    refused("vllm-0.33 has no tree attention: take trees with --runtime cuda-graph", *asked, code=1)
+    answered(*asked, "--trees")
 
 
 def test_the_arithmetic_between_columns() -> None:
@@ -146,21 +141,10 @@ def test_json_says_where_it_comes_from() -> None:
 
 
 def test_json_and_reports_warn_as_the_table_does(tmp_path: Path) -> None:
-    args = [
-        "sweep",
-        "--gpu",
-        "l40s",
-        "--model",
-        "llama-3.1-8b",
-        "--dtype",
-        "fp8_block",
-        "--drafter",
-        "eagle3",
-    ]
-    args += ["--runtime", "tensorrt-llm", "--batch", "1", "--candidates", "1,4"]
-    shown = CliRunner().invoke(cli, args)
-    found = json.loads(CliRunner().invoke(cli, [*args, "--format", "json"]).stdout)
-    assert CliRunner().invoke(cli, [*args, "--report", str(tmp_path)]).exit_code == 0
+    line = "sweep --gpu l40s --model llama-3.1-8b --dtype fp8_block --drafter eagle3 --runtime tensorrt-llm"
+    args = [*line.split(), "--batch", "1", "--candidates", "1,4"]
+    shown, found = answered(*args), document(*args)
+    answered(*args, "--report", tmp_path)
     report = next(tmp_path.glob("*.md")).read_text()
     for words in ("nobody measured drafting in this engine", "borrowed from l40s:trtllm:fp8_block"):
         assert words in shown.stderr
@@ -211,38 +195,6 @@ def test_report_bytes_repeat(tmp_path: Path) -> None:
         run("--report", str(tmp_path / name))
     one, two = ((tmp_path / name / "report.html").read_text() for name in ("one", "two"))
     assert one.replace("/one", "/two") == two
-
-
-@pytest.mark.parametrize(
-    ("args", "code", "told"),
-    [
-        (["--gpu", "h100-smx"], 1, "h100-sxm"),
-        (["--model", "vicunia-7b"], 1, "vicuna-7b"),
-        (["--runtime", "cudagraph"], 1, "cuda-graph"),
-        (["--acceptance", "paper-fig12"], 1, "paper-fig21"),
-        (["--gpu", "a40,,h100-sxm"], 2, "empty name"),
-        (["--candidates", "300,1000", "--acceptance", "paper-fig4-sparse"], 1, "2..256"),
-        (["--dtype", "fp8", "--gpu", "a40"], 1, "fp8"),
-        (["--model", "no/such/config.json"], 1, "config.json"),
-        (["-o", "/no/such/folder/x.csv"], 1, "does not exist"),
-        (["--report", "/dev/null/x"], 1, "is not a folder"),
-        (["--heads", "0"], 2, "heads"),
-        (["--all-rows", "--batch", "1..4096:1", "--seq", "1..64:1"], 2, "too many"),
-    ],
-)
-def test_bad_input_is_one_line(args: list[str], code: int, told: str) -> None:
-    result = run(*args)
-    assert result.exit_code == code, result.stderr
-    assert result.stderr.startswith("Error: ")
-    assert result.stderr.count("\n") == 1
-    assert told in result.stderr
-    assert result.stdout == ""
-
-
-def test_a_failure_leaves_no_file(tmp_path: Path) -> None:
-    result = run("--gpu", "a100-80gb-pcie,a40", "--dtype", "fp8", "-o", str(tmp_path / "x.parquet"))
-    assert result.exit_code == 1
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_heads_decide_what_is_accepted() -> None:
@@ -296,8 +248,7 @@ def test_what_cannot_be_written_is_one_line() -> None:
     ],
 )
 def test_the_rows_that_are_told_are_the_rows_of_the_file(words: list[str]) -> None:
-    shown = CliRunner().invoke(cli, ["sweep", *words], catch_exceptions=False)
-    written = CliRunner().invoke(cli, ["sweep", *words, "--format", "csv"], catch_exceptions=False)
+    shown, written = answered("sweep", *words), answered("sweep", *words, "--format", "csv")
     told = re.search(r"give ([0-9]+) rows", shown.stderr)
     assert told
     assert int(told[1]) == len(written.stdout.splitlines()) - 1

@@ -5,7 +5,6 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -94,15 +93,3 @@ def test_factors_multiply_from_the_first(first: int, factor: int) -> None:
     assert values[0] == first
     assert all(b == a * factor for a, b in pairwise(values))
     assert values[-1] * factor > 65_536
-
-
-@pytest.mark.parametrize("grid", ["64..1", "0", "x", "99999999999", ""])
-def test_a_bad_grid_is_a_usage_error_of_one_line(grid: str) -> None:
-    from medusa_sim.cli import cli
-
-    result = CliRunner().invoke(cli, ["sweep", "--batch", grid])
-    assert result.exit_code == 2
-    assert result.stdout == ""
-    assert result.stderr.count("\n") == 1
-    assert result.stderr.startswith("Error: ")
-    assert "--batch" in result.stderr
