@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from medusa_sim.errors import UsageError
 from medusa_sim.report.caveats import price_lines
 from medusa_sim.report.text import NOTHING, TextTable, significant
-from medusa_sim.setups.comparison import FP8, SET_UP, Comparison
+from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
-from medusa_sim.setups.setup import PLAIN
+from medusa_sim.setups.pricing import FP8
+from medusa_sim.setups.setup import PLAIN, SET_UP
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,32 +7,26 @@ number of users adds is how many copies carry it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
-from medusa_sim.errors import CoverageError, MedusaSimError, UsageError, unknown_name
-from medusa_sim.latency.base import LatencyModel
-from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
 from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.pricing import Pricer, Refused
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, Measure, Question
-from medusa_sim.setups.setup import PLAIN, Choices, SetUp, model_of, own_precision, setups
-from medusa_sim.specs.engine import Engine
-from medusa_sim.specs.formats import FORMATS
-from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.setups.setup import PLAIN, SET_UP, Choices, model_of, setups
+from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import ModelName
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.step.server import first_token_us
-from medusa_sim.units import GIGA, US_PER_MS, US_PER_S
+from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -46,24 +40,10 @@ COLUMNS = (
     "meets_limits",
 )  # fmt: skip
 """Columns of the table; rates are of output tokens, and of all copies where they count GPUs or dollars."""
-FP8 = "fp8"
-"""The cache that every engine here has beside the published one."""
-SET_UP = (
-    "gpu", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter"
-)  # fmt: skip
-"""Columns that name what is launched; a drafter with several draft lengths is one set-up."""
 TIMES = ("tpot_ms", "ttft_ms", "e2e_ms")
 """Columns that limits are held against."""
 LIMITS = (*TIMES, "tokens_per_s_per_user")
 """What `Comparison.for_target` may change."""
-
-
-@dataclass(frozen=True, slots=True)
-class Refused:
-    """A set-up that cannot run, or with one drafter cannot, and why."""
-
-    setup: str
-    reason: str
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -192,14 +172,10 @@ def compare(
     rows: list[dict[str, Any]] = []
     refused: dict[Refused, None] = {}
     scenarios: dict[tuple[Any, ...], Scenario] = {}
-    gpu: Gpu | None = None
-    latencies: dict[Any, LatencyModel] = {}  # kernels of a card are timed once for all its set-ups
+    pricer = Pricer(target, asked, scenario)
     for done, setup in enumerate(todo):
-        if gpu is None or setup.gpu != gpu.name:
-            latencies.clear()
-            gpu = load_gpu(setup.gpu, scenario.get("data_dir"))
         usd = prices.get(setup.gpu) if isinstance(prices, Mapping) else prices
-        for found in _with_narrow_cache(setup, gpu, target, asked, {**scenario, "price": usd}, latencies):
+        for found in pricer.priced(setup, usd):
             if isinstance(found, Refused):
                 refused[found] = None
             else:
@@ -239,184 +215,6 @@ def default_drafters(model: Model, scenario: dict[str, Any]) -> tuple[str, ...]:
         if any(f"{prefix}{model.name}" in known for prefix in kind.profiles)
     ]  # fmt: skip
     return (PLAIN, *(own or ["mtp" if model.mtp_layers else "eagle3"]))
-
-
-@dataclass(frozen=True, slots=True)
-class _Priced:
-    """Rows of one set-up with one drafter, as columns."""
-
-    key: tuple[Any, ...]
-    scenario: Scenario
-    rows: dict[str, Any]
-
-
-def _with_narrow_cache(
-    setup: SetUp,
-    gpu: Gpu,
-    model: Model,
-    asked: Question,
-    given: dict[str, Any],
-    latencies: dict[Any, LatencyModel],
-) -> Iterator[_Priced | Refused]:
-    """`_priced`; the batches that the published cache does not hold in fp8, where the card computes in it.
-
-    No KV precision was asked for then (`SetUp.narrows_cache`).
-    """
-    held = 0
-    for found in _priced(setup, gpu, model, asked, given, latencies):
-        if isinstance(found, _Priced):
-            held = max(held, int(found.rows["batch"].max()))
-        yield found
-    beyond = tuple(batch for batch in asked.batches if batch > held)
-    if held and beyond and setup.narrows_cache and model.kv_dtype != FP8 and not gpu.lacks(FP8):
-        narrow, larger = replace(setup, kv_precision=FP8), replace(asked, batches=beyond)
-        for found in _priced(narrow, gpu, model, larger, given, latencies):
-            if isinstance(found, _Priced):  # what does not fit so either is no news
-                yield found
-
-
-def _priced(
-    setup: SetUp,
-    gpu: Gpu,
-    model: Model,
-    asked: Question,
-    given: dict[str, Any],
-    latencies: dict[Any, LatencyModel],
-) -> Iterator[_Priced | Refused]:
-    """A set-up with each of its drafters, priced or refused; refused once where all are, for one reason.
-
-    Plain decoding is read off any drafter's surface.
-    """
-    needed = FORMATS[setup.precision].dtype
-    if setup.precision != own_precision(model) and gpu.lacks(needed):
-        listed = ", ".join(gpu.peak_flops_per_s)
-        yield Refused(
-            f"{setup.gpu}, {setup.precision}", f"the card has no {needed} arithmetic, only {listed}"
-        )
-        return
-    kernels = (setup.gpu, setup.engine, setup.precision)
-    surface: Surface | None = None
-    found: list[_Priced | Refused] = []
-    for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
-        try:
-            if drafter != PLAIN or surface is None:
-                known = {"latency": latencies[kernels]} if kernels in latencies else {}
-                surface = _surface(setup, model, drafter, asked, {**given, **known}, surface)
-                latencies[kernels] = surface.setting.latency
-            found.append(_rows(surface, setup, drafter, asked))
-        except _NoRoomError as error:  # nor with another drafter
-            yield Refused(setup.told, str(error))
-            return
-        except MedusaSimError as error:
-            found.append(Refused(f"{setup.told}, {drafter}", str(error)))
-    reasons = {item.reason if isinstance(item, Refused) else None for item in found}
-    if len(reasons) == 1 and (reason := reasons.pop()) is not None:
-        yield Refused(setup.told, reason)
-    else:
-        yield from found
-
-
-def _surface(
-    setup: SetUp, model: Model, drafter: str, asked: Question, given: dict[str, Any], other: Surface | None
-) -> Surface:
-    """A set-up with a drafter at every batch and draft length; with none, plain decoding alone.
-
-    other: of the same cards with another drafter. What memory refuses is not priced.
-    """
-    if drafter == PLAIN or not drafter_kind(drafter).takes_draft_model:
-        given = {name: value for name, value in given.items() if not name.startswith("draft_")}
-    scenario = Scenario(
-        model=model,
-        drafter=_any_drafter(setup.engine, given) if drafter == PLAIN else drafter,
-        prompt_tokens=asked.prompt_tokens,
-        output_tokens=asked.output_tokens,
-        **{"chain_only": True, **setup.arguments(model), **given},
-    )
-    options: Sequence[DraftOption] = ()
-    if drafter != PLAIN:
-        options = at_counts(scenario.options(max(asked.drafts) + 1), np.asarray(asked.drafts) + 1)
-        if not options:
-            raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
-    surface = unpriced(scenario, asked.batches, [asked.seq_len], options, in_flight=True)
-    if min(asked.batches) > surface.max_batch_of(None, np.ones(1, dtype=np.int64))[0, 0]:
-        size, room = scenario.shard.weight_bytes / GIGA, scenario.gpu.memory_bytes / GIGA
-        told = f"{size:.0f} GB of weights a card leave no room for a request in {room:.0f} GB"
-        raise _NoRoomError(told)
-    if other is not None:
-        surface.take_steps(other)
-    return all_priced(surface)
-
-
-class _NoRoomError(CoverageError):
-    """Not even the smallest batch fits, without a drafter."""
-
-
-def _any_drafter(engine: str, given: dict[str, Any]) -> str:
-    """A drafter that an engine runs and that needs nothing, for a scenario that does not speculate."""
-    terms: Engine | None = load_runtime(engine, given.get("data_dir")).engine
-    return "ngram" if terms is None or "ngram" in terms.drafters else terms.drafters[0]
-
-
-def _rows(surface: Surface, setup: SetUp, drafter: str, asked: Question) -> _Priced:
-    """Rows of every batch that fits. Raises CoverageError where none does."""
-    scenario, found = surface.scenario, surface.in_flight
-    rates, fits = surface.tokens_per_s[:, 0], np.broadcast_to(found.fits, surface.served.tpot_us.shape)[:, 0]
-    first, last = (0, 1) if drafter == PLAIN else (1, rates.shape[-1])
-    allowed = np.where(fits, rates, -np.inf)[:, first:last]
-    places = first + np.argmax(allowed, axis=-1)
-    kept = np.flatnonzero(fits[np.arange(places.size), places])
-    if not kept.size:
-        raise CoverageError("the drafter and its drafts leave no room for a request")
-
-    def at(values: FloatArray) -> FloatArray:
-        whole = np.broadcast_to(values, surface.served.tpot_us.shape)
-        return np.asarray(whole[kept, 0, places[kept]])
-
-    batch = surface.batch[kept]
-    rate, tpot_us = at(surface.tokens_per_s), at(surface.served.tpot_us)
-    low_us, high_us = (at(end) for end in surface.tpot_band_us)
-    copies = _copies(asked, batch, rate)
-    carried = rate if asked.rate is None else np.full(rate.shape, asked.rate * asked.output_tokens) / copies
-    usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, carried)
-    joules = joule_per_token(at(step_watts(surface)), rate)
-    ttft_us = at(first_token_us(surface.setting, found.step_us, surface.served))
-    e2e_us = ttft_us + (asked.output_tokens - 1.0) * tpot_us
-    per_gpu = rate / scenario.gpus
-    key = (
-        setup.gpu, setup.tp, setup.ep, setup.dp_attention, setup.precision,
-        scenario.model.kv_dtype or scenario.model.dtype, setup.engine, drafter,
-    )  # fmt: skip
-    columns = {
-        **{name: np.full(batch.shape, value) for name, value in zip(SET_UP, key, strict=True)},
-        "gpus": copies * scenario.gpus,
-        "replicas": copies,
-        "drafts": at(np.broadcast_to(found.drafts, found.tokens_per_step.shape)).astype(np.int64),
-        "batch": batch,
-        "tokens_per_s_per_gpu": per_gpu,
-        "tokens_per_s_per_gpu_low": per_gpu * tpot_us / high_us,
-        "tokens_per_s_per_gpu_high": per_gpu * tpot_us / low_us,
-        "tokens_per_s_per_user": US_PER_S / tpot_us,
-        "tokens_per_s_per_user_low": US_PER_S / high_us,
-        "tokens_per_s_per_user_high": US_PER_S / low_us,
-        "tpot_ms": tpot_us / US_PER_MS,
-        "ttft_ms": ttft_us / US_PER_MS,
-        "e2e_ms": e2e_us / US_PER_MS,
-        "usd_per_million_tokens": usd,
-        "usd_per_million_tokens_low": usd * low_us / tpot_us,
-        "usd_per_million_tokens_high": usd * high_us / tpot_us,
-        "joule_per_token": joules,
-        "tokens_per_s_per_mw": 1e6 / joules,
-    }
-    return _Priced(key, scenario, columns)
-
-
-def _copies(asked: Question, batch: IntArray, rate: FloatArray) -> IntArray:
-    """Copies of the model that carry the traffic, each at this batch."""
-    if asked.users is not None:
-        return np.ceil(asked.users / batch).astype(np.int64)
-    if asked.rate is not None:
-        return np.ceil(asked.rate * asked.output_tokens / rate).astype(np.int64)
-    return np.ones(batch.shape, dtype=np.int64)
 
 
 def _within(asked: Question, tpot_ms: FloatArray, ttft_ms: FloatArray, e2e_ms: FloatArray) -> BoolArray:

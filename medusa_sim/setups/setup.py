@@ -24,6 +24,12 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 _OTHERS = ("cpu-", "rtx-")
 
 
+SET_UP = (
+    "gpu", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter"
+)  # fmt: skip
+"""Columns that name what is launched; a drafter with several draft lengths is one set-up."""
+
+
 def data_centre_gpus(data_dir: DataDir = None) -> tuple[str, ...]:
     """Cards of data centres: neither a workstation's nor a processor measured here."""
     return tuple(name for name in gpu_names(data_dir) if not name.startswith(_OTHERS))
@@ -63,6 +69,11 @@ class SetUp:
             given["dtype"] = model.activation_dtype if weight_only else form.dtype
             given["weight_dtype"] = form.weight_dtype
         return given
+
+    def key(self, run: Model, drafter: str) -> tuple[Any, ...]:
+        """Its SET_UP with a drafter. run: the model in its formats."""
+        cache = run.kv_dtype or run.dtype
+        return (self.gpu, self.tp, self.ep, self.dp_attention, self.precision, cache, self.engine, drafter)
 
     @property
     def told(self) -> str:

@@ -8,8 +8,9 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.report.compare_text import warning_lines, with_warnings
-from medusa_sim.setups.comparison import COLUMNS, SET_UP
+from medusa_sim.setups.comparison import COLUMNS
 from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.setup import SET_UP
 
 DENSE = {
     "model": "llama-3.1-8b",

@@ -1,0 +1,251 @@
+"""A set-up -> its rows: every drafter and batch at steady load, or why it cannot run.
+
+What alike set-ups share is loaded, sized and timed once: a card, a model's share of a GPU, the kernels of a
+card and an engine, the steps that do not depend on the drafter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.errors import CoverageError, MedusaSimError
+from medusa_sim.latency.base import LatencyModel
+from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
+from medusa_sim.setups.question import Question
+from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp, own_precision
+from medusa_sim.specs.engine import Engine
+from medusa_sim.specs.formats import FORMATS
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.parallel import Parallel
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.specs.variants import on_one_gpu, with_dtypes
+from medusa_sim.step.drafter import drafter_kind
+from medusa_sim.step.server import first_token_us
+from medusa_sim.units import GIGA, US_PER_MS, US_PER_S
+
+FP8 = "fp8"
+"""The cache that every engine here has beside the published one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A set-up that cannot run, or with one drafter cannot, and why."""
+
+    setup: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """Rows of one set-up with one drafter, as columns. key: its SET_UP."""
+
+    key: tuple[Any, ...]
+    scenario: Scenario
+    rows: dict[str, Any]
+
+
+class Pricer:
+    """Prices set-ups of a model for a question.
+
+    given: further arguments of every `Scenario`, the price among them.
+    """
+
+    def __init__(self, model: Model, asked: Question, given: dict[str, Any]) -> None:
+        self.model, self.asked, self._given = model, asked, given
+        self._gpu: Gpu | None = None
+        self._latencies: dict[Any, LatencyModel] = {}
+        self._shares: dict[Any, float | MedusaSimError] = {}
+
+    def priced(self, setup: SetUp, usd_per_gpu_hour: float | None) -> Iterator[Priced | Refused]:
+        """A set-up with each of its drafters; the batches that its cache does not hold in fp8.
+
+        No KV precision was asked for then (`SetUp.narrows_cache`), and the card computes in fp8.
+        """
+        if self._gpu is None or self._gpu.name != setup.gpu:
+            self._latencies.clear()
+            self._gpu = load_gpu(setup.gpu, self._given.get("data_dir"))
+        given, held = {**self._given, "price": usd_per_gpu_hour}, 0
+        for found in self._all_drafters(setup, self._gpu, self.asked, given):
+            if isinstance(found, Priced):
+                held = max(held, int(found.rows["batch"].max()))
+            yield found
+        beyond = tuple(batch for batch in self.asked.batches if batch > held)
+        if (
+            held
+            and beyond
+            and setup.narrows_cache
+            and self.model.kv_dtype != FP8
+            and not self._gpu.lacks(FP8)
+        ):
+            narrow, larger = replace(setup, kv_precision=FP8), replace(self.asked, batches=beyond)
+            for found in self._all_drafters(narrow, self._gpu, larger, given):
+                if isinstance(found, Priced):  # what does not fit so either is no news
+                    yield found
+
+    def _all_drafters(
+        self, setup: SetUp, gpu: Gpu, asked: Question, given: dict[str, Any]
+    ) -> Iterator[Priced | Refused]:
+        """Refused once where all drafters are, for one reason. Plain decoding is read off any surface."""
+        needed = FORMATS[setup.precision].dtype
+        if setup.precision != own_precision(self.model) and gpu.lacks(needed):
+            listed = ", ".join(gpu.peak_flops_per_s)
+            reason = f"the card has no {needed} arithmetic, only {listed}"
+            yield Refused(f"{setup.gpu}, {setup.precision}", reason)
+            return
+        share = self._weights_of_a_gpu(setup)
+        if isinstance(share, MedusaSimError) or share > gpu.memory_bytes:
+            reason = str(share) if isinstance(share, MedusaSimError) else _no_room(share, gpu)
+            yield Refused(setup.told, reason)
+            return
+        kernels = (setup.engine, setup.precision)
+        surface: Surface | None = None
+        found: list[Priced | Refused] = []
+        for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
+            try:
+                if drafter != PLAIN or surface is None:
+                    known = {"latency": self._latencies[kernels]} if kernels in self._latencies else {}
+                    surface = self._surface(setup, drafter, asked, {**given, **known}, surface)
+                    self._latencies[kernels] = surface.setting.latency
+                found.append(rows_of(surface, setup.key(surface.scenario.model, drafter), asked))
+            except _NoRoomError as error:  # nor with another drafter
+                yield Refused(setup.told, str(error))
+                return
+            except MedusaSimError as error:
+                found.append(Refused(f"{setup.told}, {drafter}", str(error)))
+        reasons = {item.reason if isinstance(item, Refused) else None for item in found}
+        if len(reasons) == 1 and (reason := reasons.pop()) is not None:
+            yield Refused(setup.told, reason)
+        else:
+            yield from found
+
+    def _weights_of_a_gpu(self, setup: SetUp) -> float | MedusaSimError:
+        """Bytes of the weights of one GPU, or why the model cannot be split so; of every card alike."""
+        split = (setup.tp, setup.ep, setup.dp_attention)
+        place = (*split, setup.precision)
+        if place not in self._shares:
+            formats = {name: setup.arguments(self.model).get(name) for name in ("dtype", "weight_dtype")}
+            try:
+                model = with_dtypes(self.model, **formats)
+                parallel = Parallel(tp=setup.tp, ep=setup.ep, dp_attention=setup.dp_attention)
+                self._shares[place] = float(on_one_gpu(model, parallel).weight_bytes)
+            except MedusaSimError as error:
+                self._shares[place] = error
+        return self._shares[place]
+
+    def _surface(
+        self, setup: SetUp, drafter: str, asked: Question, given: dict[str, Any], other: Surface | None
+    ) -> Surface:
+        """A set-up with a drafter at every batch and draft length; with none, plain decoding alone.
+
+        other: of the same cards with another drafter. What memory refuses is not priced.
+        """
+        if drafter == PLAIN or not drafter_kind(drafter).takes_draft_model:
+            given = {name: value for name, value in given.items() if not name.startswith("draft_")}
+        scenario = Scenario(
+            model=self.model,
+            drafter=_any_drafter(setup.engine, given) if drafter == PLAIN else drafter,
+            prompt_tokens=asked.prompt_tokens,
+            output_tokens=asked.output_tokens,
+            **{"chain_only": True, **setup.arguments(self.model), **given},
+        )
+        surface = surface_of(scenario, asked, plain=drafter == PLAIN)
+        if min(asked.batches) > surface.max_batch_of(None, np.ones(1, dtype=np.int64))[0, 0]:
+            raise _NoRoomError(_no_room(scenario.shard.weight_bytes, scenario.gpu))
+        if other is not None:
+            surface.take_steps(other)
+        return all_priced(surface)
+
+
+def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:
+    """The steps of a question's batches and draft lengths, of which none is priced yet.
+
+    plain: of plain decoding alone. Raises CoverageError where nothing tells of these draft lengths.
+    """
+    options: Sequence[DraftOption] = ()
+    if not plain:
+        options = at_counts(scenario.options(max(asked.drafts) + 1), np.asarray(asked.drafts) + 1)
+        if not options:
+            raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
+    return unpriced(scenario, asked.batches, [asked.seq_len], options, in_flight=True)
+
+
+class _NoRoomError(CoverageError):
+    """Not even the smallest batch fits, without a drafter."""
+
+
+def _no_room(weight_bytes: float, gpu: Gpu) -> str:
+    size, room = weight_bytes / GIGA, gpu.memory_bytes / GIGA
+    return f"{size:.0f} GB of weights a card leave no room for a request in {room:.0f} GB"
+
+
+def _any_drafter(engine: str, given: dict[str, Any]) -> str:
+    """A drafter that an engine runs and that needs nothing, for a scenario that does not speculate."""
+    terms: Engine | None = load_runtime(engine, given.get("data_dir")).engine
+    return "ngram" if terms is None or "ngram" in terms.drafters else terms.drafters[0]
+
+
+def rows_of(surface: Surface, key: tuple[Any, ...], asked: Question) -> Priced:
+    """Rows of every batch that fits. key: as of `Priced`. Raises CoverageError where none does."""
+    scenario, found = surface.scenario, surface.in_flight
+    rates, fits = surface.tokens_per_s[:, 0], np.broadcast_to(found.fits, surface.served.tpot_us.shape)[:, 0]
+    first, last = (0, 1) if key[SET_UP.index("drafter")] == PLAIN else (1, rates.shape[-1])
+    allowed = np.where(fits, rates, -np.inf)[:, first:last]
+    places = first + np.argmax(allowed, axis=-1)
+    kept = np.flatnonzero(fits[np.arange(places.size), places])
+    if not kept.size:
+        raise CoverageError("the drafter and its drafts leave no room for a request")
+
+    def at(values: FloatArray) -> FloatArray:
+        whole = np.broadcast_to(values, surface.served.tpot_us.shape)
+        return np.asarray(whole[kept, 0, places[kept]])
+
+    batch = surface.batch[kept]
+    rate, tpot_us = at(surface.tokens_per_s), at(surface.served.tpot_us)
+    low_us, high_us = (at(end) for end in surface.tpot_band_us)
+    copies = _copies(asked, batch, rate)
+    carried = rate if asked.rate is None else np.full(rate.shape, asked.rate * asked.output_tokens) / copies
+    usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, carried)
+    joules = joule_per_token(at(step_watts(surface)), rate)
+    ttft_us = at(first_token_us(surface.setting, found.step_us, surface.served))
+    e2e_us = ttft_us + (asked.output_tokens - 1.0) * tpot_us
+    per_gpu = rate / scenario.gpus
+    columns = {
+        **{name: np.full(batch.shape, value) for name, value in zip(SET_UP, key, strict=True)},
+        "gpus": copies * scenario.gpus,
+        "replicas": copies,
+        "drafts": at(np.broadcast_to(found.drafts, found.tokens_per_step.shape)).astype(np.int64),
+        "batch": batch,
+        "tokens_per_s_per_gpu": per_gpu,
+        "tokens_per_s_per_gpu_low": per_gpu * tpot_us / high_us,
+        "tokens_per_s_per_gpu_high": per_gpu * tpot_us / low_us,
+        "tokens_per_s_per_user": US_PER_S / tpot_us,
+        "tokens_per_s_per_user_low": US_PER_S / high_us,
+        "tokens_per_s_per_user_high": US_PER_S / low_us,
+        "tpot_ms": tpot_us / US_PER_MS,
+        "ttft_ms": ttft_us / US_PER_MS,
+        "e2e_ms": e2e_us / US_PER_MS,
+        "usd_per_million_tokens": usd,
+        "usd_per_million_tokens_low": usd * low_us / tpot_us,
+        "usd_per_million_tokens_high": usd * high_us / tpot_us,
+        "joule_per_token": joules,
+        "tokens_per_s_per_mw": 1e6 / joules,
+    }
+    return Priced(key, scenario, columns)
+
+
+def _copies(asked: Question, batch: IntArray, rate: FloatArray) -> IntArray:
+    """Copies of the model that carry the traffic, each at this batch."""
+    if asked.users is not None:
+        return np.ceil(asked.users / batch).astype(np.int64)
+    if asked.rate is not None:
+        return np.ceil(asked.rate * asked.output_tokens / rate).astype(np.int64)
+    return np.ones(batch.shape, dtype=np.int64)
