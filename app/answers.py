@@ -33,9 +33,10 @@ from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce import Reproduction, reproduction
-from medusa_sim.setups.comparison import Comparison, compare
+from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import Measure
 from medusa_sim.setups.question import Question as SetUpQuestion
+from medusa_sim.setups.search import compare, refined
 from medusa_sim.setups.setup import PLAIN, Choices
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model
@@ -349,7 +350,7 @@ def set_ups_for(
             )
         )
     measure = cast(Measure, asked.measure)
-    return kept[0].for_target(measure, tokens_per_s_per_user=float(asked.target))
+    return refined(kept[0].for_target(measure, tokens_per_s_per_user=float(asked.target)))
 
 
 @st.cache_resource(max_entries=16, show_spinner=False)

@@ -310,8 +310,8 @@ def compare(
     unknown name, for a question that makes no sense, and where every set-up is refused.
     """
     from medusa_sim.report.compare_text import Compared
-    from medusa_sim.setups.comparison import compare as compared
     from medusa_sim.setups.question import Question as Asked
+    from medusa_sim.setups.search import compare as compared
     from medusa_sim.setups.setup import Choices
 
     asked, choices = (

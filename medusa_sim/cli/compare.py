@@ -147,8 +147,8 @@ def compare(
         told_of_prices,
         with_warnings,
     )
-    from medusa_sim.setups.comparison import compare as compared
     from medusa_sim.setups.question import Question
+    from medusa_sim.setups.search import compare as compared
     from medusa_sim.setups.setup import Choices
 
     asked, choices = (

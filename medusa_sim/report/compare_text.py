@@ -14,6 +14,7 @@ from medusa_sim.report.text import NOTHING, TextTable, significant
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.pricing import FP8
+from medusa_sim.setups.search import refined
 from medusa_sim.setups.setup import PLAIN, SET_UP
 
 if TYPE_CHECKING:
@@ -75,8 +76,8 @@ class Compared:
         return chosen_command(self.comparison, self.chosen, draft_path)
 
     def for_target(self, **limits: Any) -> Compared:
-        """The same set-ups under other limits or by another measure (`Comparison.for_target`), unpriced."""
-        return Compared(comparison=self.comparison.for_target(**limits))
+        """The same set-ups under other limits or by another measure; batches near them alone are priced."""
+        return Compared(comparison=refined(self.comparison.for_target(**limits)))
 
     def under_load(self, requests: int = REQUESTS, seeds: int = 1) -> list[Loaded]:
         """The chosen set-up, the best without speculation and the frontier within the limits as fleets."""

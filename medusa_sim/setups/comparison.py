@@ -7,7 +7,6 @@ number of users adds is how many copies carry it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -18,14 +17,10 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.setups.frontier import on_frontier
-from medusa_sim.setups.pricing import Pricer, Refused
+from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, Measure, Question
-from medusa_sim.setups.setup import PLAIN, SET_UP, Choices, model_of, setups
-from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.setups.setup import PLAIN, SET_UP
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.models import ModelName
-from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.units import US_PER_MS
 
 if TYPE_CHECKING:
@@ -138,83 +133,6 @@ class Comparison:
     def scenario(self, row: Any) -> Scenario:
         """The scenario that priced a row (a mapping or a row of the table)."""
         return self.scenarios[self.key(row)]
-
-
-def compare(
-    model: ModelName,
-    question: Question | None = None,
-    choices: Choices | None = None,
-    *,
-    prices: float | Mapping[str, float] | None = None,
-    advance: Callable[[int, int], None] | None = None,
-    **scenario: Any,
-) -> Comparison:
-    """Price every set-up that `choices` allows and answer the question.
-
-    prices: dollars per GPU-hour of every card, or by card (others as listed). advance: told (set-ups priced,
-    of so many). scenario: further arguments of every `Scenario` (acceptance, draft_model,
-    latency, data_dir, ...). Raises SpecError or UsageError for what no set-up could
-    make good (an unknown model, card, engine or drafter), UsageError where every set-up was refused.
-    """
-    import pandas as pd
-
-    asked, allowed = question or Question(), choices or Choices()
-    target = model_of(model)
-    drafters = allowed.drafters or default_drafters(target, scenario)
-    for name in drafters:
-        if name != PLAIN:
-            drafter_kind(name)
-    for name in allowed.engines or ():
-        load_runtime(name, scenario.get("data_dir"))
-    for name in allowed.gpus or ():
-        load_gpu(name, scenario.get("data_dir"))
-    todo = list(setups(target, allowed, drafters, scenario.get("data_dir")))
-    rows: list[dict[str, Any]] = []
-    refused: dict[Refused, None] = {}
-    scenarios: dict[tuple[Any, ...], Scenario] = {}
-    pricer = Pricer(target, asked, scenario)
-    for done, setup in enumerate(todo):
-        usd = prices.get(setup.gpu) if isinstance(prices, Mapping) else prices
-        for found in pricer.priced(setup, usd):
-            if isinstance(found, Refused):
-                refused[found] = None
-            else:
-                rows.append(found.rows)
-                scenarios[found.key] = found.scenario
-        if advance is not None:
-            advance(done + 1, len(todo))
-    if not rows:
-        first = next(iter(refused))
-        raise UsageError(
-            f"none of {len(todo)} set-ups of {target.name} can run; {first.setup}: {first.reason}"
-        )
-    columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
-    table = pd.DataFrame(columns)
-    with_price = table.usd_per_million_tokens.notna()
-    # cards that nobody named may lack a price: they are left out of the choice, which says so
-    by_cost = with_price.any() if allowed.gpus is None else with_price.all()
-    priced_all = Comparison(
-        model=target,
-        question=asked,
-        measure=asked.measure or ("cost" if by_cost else "throughput"),
-        table=table,
-        refused=tuple(refused),
-        scenarios=scenarios,
-    )
-    return priced_all.for_target()
-
-
-def default_drafters(model: Model, scenario: dict[str, Any]) -> tuple[str, ...]:
-    """Plain decoding and every drafter whose acceptance was measured on this model, else EAGLE-3 or MTP."""
-    from medusa_sim.acceptance.profile import acceptance_names
-    from medusa_sim.step.drafter import DRAFTERS
-
-    known = acceptance_names(scenario.get("data_dir"))
-    own = [
-        name for name, kind in DRAFTERS.items()
-        if any(f"{prefix}{model.name}" in known for prefix in kind.profiles)
-    ]  # fmt: skip
-    return (PLAIN, *(own or ["mtp" if model.mtp_layers else "eagle3"]))
 
 
 def _within(asked: Question, tpot_ms: FloatArray, ttft_ms: FloatArray, e2e_ms: FloatArray) -> BoolArray:

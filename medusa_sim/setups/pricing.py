@@ -78,7 +78,7 @@ class Pricer:
             if isinstance(found, Priced):
                 held = max(held, int(found.rows["batch"].max()))
             yield found
-        beyond = tuple(batch for batch in self.asked.batches if batch > held)
+        beyond = tuple(batch for batch in self.asked.tried if batch > held)
         if (
             held
             and beyond
@@ -98,13 +98,13 @@ class Pricer:
         needed = FORMATS[setup.precision].dtype
         if setup.precision != own_precision(self.model) and gpu.lacks(needed):
             listed = ", ".join(gpu.peak_flops_per_s)
-            reason = f"the card has no {needed} arithmetic, only {listed}"
-            yield Refused(f"{setup.gpu}, {setup.precision}", reason)
+            told = f"the card has no {needed} arithmetic, only {listed}"
+            yield Refused(f"{setup.gpu}, {setup.precision}", told)
             return
         share = self._weights_of_a_gpu(setup)
         if isinstance(share, MedusaSimError) or share > gpu.memory_bytes:
-            reason = str(share) if isinstance(share, MedusaSimError) else _no_room(share, gpu)
-            yield Refused(setup.told, reason)
+            told = str(share) if isinstance(share, MedusaSimError) else _no_room(share, gpu)
+            yield Refused(setup.told, told)
             return
         kernels = (setup.engine, setup.precision)
         surface: Surface | None = None
@@ -158,7 +158,7 @@ class Pricer:
             **{"chain_only": True, **setup.arguments(self.model), **given},
         )
         surface = surface_of(scenario, asked, plain=drafter == PLAIN)
-        if min(asked.batches) > surface.max_batch_of(None, np.ones(1, dtype=np.int64))[0, 0]:
+        if min(asked.tried) > surface.max_batch_of(None, np.ones(1, dtype=np.int64))[0, 0]:
             raise _NoRoomError(_no_room(scenario.shard.weight_bytes, scenario.gpu))
         if other is not None:
             surface.take_steps(other)
@@ -175,7 +175,7 @@ def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:
         options = at_counts(scenario.options(max(asked.drafts) + 1), np.asarray(asked.drafts) + 1)
         if not options:
             raise CoverageError(f"acceptance {scenario.profile.name} describes none of these draft lengths")
-    return unpriced(scenario, asked.batches, [asked.seq_len], options, in_flight=True)
+    return unpriced(scenario, asked.tried, [asked.seq_len], options, in_flight=True)
 
 
 class _NoRoomError(CoverageError):

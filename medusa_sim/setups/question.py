@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 from numbers import Integral, Real
 from typing import Literal, get_args
 
@@ -76,6 +77,13 @@ class Question:
             given = getattr(self, name)
             if not given or min(given) < 1:
                 raise UsageError(f"{name} {given}: at least one whole number from 1 is needed")
+
+    @property
+    def tried(self) -> tuple[int, ...]:
+        """Batches of a copy that are priced: users are shared out evenly among the copies that hold them."""
+        if self.users is None:
+            return self.batches
+        return tuple(sorted({ceil(self.users / ceil(self.users / size)) for size in self.batches}))
 
     @property
     def seq_len(self) -> int:

@@ -10,6 +10,7 @@ from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.report.compare_text import warning_lines, with_warnings
 from medusa_sim.setups.comparison import COLUMNS
 from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.question import BATCHES
 from medusa_sim.setups.setup import SET_UP
 
 DENSE = {
@@ -85,10 +86,11 @@ def test_the_chosen_keeps_the_limits_and_costs_least(dense: ms.Compared) -> None
     assert table.chosen.sum() == 1
 
 
-def test_a_limit_takes_away_and_adds_nothing(dense: ms.Compared) -> None:
-    loose = ms.compare(**DENSE)
-    strict = ms.compare(**DENSE, tokens_per_s_per_user=60, ttft_ms=60, e2e_ms=3000)
-    kept = [found.table.meets_limits.to_numpy() for found in (loose, dense, strict)]
+def test_a_limit_takes_away_and_adds_nothing() -> None:
+    asked = {**DENSE, "batches": BATCHES[:-1]}  # other batches than the usual ones stay as they are
+    loose, some = ms.compare(**asked), ms.compare(**asked, tokens_per_s_per_user=60)
+    strict = ms.compare(**asked, tokens_per_s_per_user=60, ttft_ms=60, e2e_ms=3000)
+    kept = [found.table.meets_limits.to_numpy() for found in (loose, some, strict)]
     assert kept[0].all()
     assert (kept[1] >= kept[2]).all()
     assert kept[1].sum() > kept[2].sum()
@@ -98,7 +100,8 @@ def test_a_limit_takes_away_and_adds_nothing(dense: ms.Compared) -> None:
 
 
 def test_copies_carry_the_rate_and_its_cost_is_theirs() -> None:
-    one, many = ms.compare(**DENSE), ms.compare(**DENSE, rate=40.0)
+    asked = {**DENSE, "batches": BATCHES[:-1]}  # other batches than the usual ones stay as they are
+    one, many = ms.compare(**asked), ms.compare(**asked, rate=40.0)
     carried = many.table.tokens_per_s_per_gpu * many.table.gpus
     assert (carried >= 40.0 * 300 * (1 - 1e-12)).all()
     assert (carried * (1 - 1 / many.table.replicas) < 40.0 * 300).all()
@@ -110,6 +113,27 @@ def test_users_are_held_by_copies() -> None:
     found = ms.compare(**DENSE, users=100)
     assert (found.table.replicas * found.table.batch >= 100).all()
     assert ((found.table.replicas - 1) * found.table.batch < 100).all()
+    # copies share the users: none is priced as fuller than it is
+    assert (found.table.replicas * found.table.batch < 100 + found.table.replicas).all()
+
+
+def test_the_chosen_batch_is_the_largest_that_keeps_the_limits() -> None:
+    given = {**DENSE, "counts": 1, "engines": "vllm"}
+    coarse = ms.compare(**given, batches=BATCHES[::2], tokens_per_s_per_user=70)
+    found = ms.compare(**{**given, "batches": BATCHES}, tokens_per_s_per_user=70)
+    chosen, added = found.chosen, found.table[~found.table.batch.isin(BATCHES)]
+    assert chosen is not None
+    assert coarse.chosen is not None
+    assert coarse.table.batch.isin(BATCHES).all()  # batches that were asked for stay as they are
+    assert 0 < len(added) <= 12
+    assert chosen["usd_per_million_tokens"] <= coarse.chosen["usd_per_million_tokens"]
+    near = tuple(range(chosen["batch"] - 4, chosen["batch"] + 12))
+    every = ms.compare(**{**given, "gpus": chosen["gpu"]}, batches=near, tokens_per_s_per_user=70)
+    assert every.chosen is not None
+    assert every.chosen["batch"] == chosen["batch"]
+    own = {name: chosen[name] for name in SET_UP}
+    rows = found.table[(found.table[list(own)] == list(own.values())).all(axis=1)]
+    assert rows.batch.is_monotonic_increasing
 
 
 def test_bands_hold_their_values_and_speculation_is_less_sure(dense: ms.Compared) -> None:
@@ -182,7 +206,7 @@ def test_a_model_in_several_formats_is_named_by_its_experts() -> None:
     assert published.arguments.weight_dtype is None
 
 
-def test_another_target_prices_nothing_and_answers_as_if_asked(dense: ms.Compared) -> None:
+def test_another_target_answers_as_if_asked(dense: ms.Compared) -> None:
     moved = dense.for_target(tokens_per_s_per_user=110)
     asked = ms.compare(**DENSE, tokens_per_s_per_user=110)
     assert moved.chosen == asked.chosen

@@ -1,0 +1,186 @@
+"""Every set-up priced at steady batches -> the comparison; then what lies between two of the batches."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medusa_sim.errors import CoverageError, UsageError
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.plan.surface import all_priced
+from medusa_sim.setups.comparison import Comparison
+from medusa_sim.setups.pricing import Priced, Pricer, Refused, rows_of, surface_of
+from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Question
+from medusa_sim.setups.setup import PLAIN, SET_UP, Choices, model_of, setups
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.model import Model
+from medusa_sim.specs.models import ModelName
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.drafter import drafter_kind
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+MOST = 6
+"""Set-ups that are looked at more closely, with speculation and as many without."""
+
+
+def compare(
+    model: ModelName,
+    question: Question | None = None,
+    choices: Choices | None = None,
+    *,
+    prices: float | Mapping[str, float] | None = None,
+    advance: Callable[[int, int], None] | None = None,
+    **scenario: Any,
+) -> Comparison:
+    """Price every set-up that `choices` allows and answer the question.
+
+    prices: dollars per GPU-hour of every card, or by card (others as listed). advance: told (set-ups priced,
+    of so many). scenario: further arguments of every `Scenario` (acceptance, draft_model,
+    latency, data_dir, ...). Raises SpecError or UsageError for what no set-up could
+    make good (an unknown model, card, engine or drafter), UsageError where every set-up was refused.
+    """
+    import pandas as pd
+
+    asked, allowed = question or Question(), choices or Choices()
+    target = model_of(model)
+    drafters = allowed.drafters or default_drafters(target, scenario)
+    for name in drafters:
+        if name != PLAIN:
+            drafter_kind(name)
+    for name in allowed.engines or ():
+        load_runtime(name, scenario.get("data_dir"))
+    for name in allowed.gpus or ():
+        load_gpu(name, scenario.get("data_dir"))
+    todo = list(setups(target, allowed, drafters, scenario.get("data_dir")))
+    rows: list[dict[str, Any]] = []
+    refused: dict[Refused, None] = {}
+    scenarios: dict[tuple[Any, ...], Scenario] = {}
+    pricer = Pricer(target, asked, scenario)
+    for done, setup in enumerate(todo):
+        usd = prices.get(setup.gpu) if isinstance(prices, Mapping) else prices
+        for found in pricer.priced(setup, usd):
+            if isinstance(found, Refused):
+                refused[found] = None
+            else:
+                rows.append(found.rows)
+                scenarios[found.key] = found.scenario
+        if advance is not None:
+            advance(done + 1, len(todo))
+    if not rows:
+        first = next(iter(refused))
+        raise UsageError(
+            f"none of {len(todo)} set-ups of {target.name} can run; {first.setup}: {first.reason}"
+        )
+    columns = {name: np.concatenate([part[name] for part in rows]) for name in rows[0]}
+    table = pd.DataFrame(columns)
+    with_price = table.usd_per_million_tokens.notna()
+    # cards that nobody named may lack a price: they are left out of the choice, which says so
+    by_cost = with_price.any() if allowed.gpus is None else with_price.all()
+    priced_all = Comparison(
+        model=target,
+        question=asked,
+        measure=asked.measure or ("cost" if by_cost else "throughput"),
+        table=table,
+        refused=tuple(refused),
+        scenarios=scenarios,
+    )
+    return refined(priced_all.for_target())
+
+
+def default_drafters(model: Model, scenario: dict[str, Any]) -> tuple[str, ...]:
+    """Plain decoding and every drafter whose acceptance was measured on this model, else EAGLE-3 or MTP."""
+    from medusa_sim.acceptance.profile import acceptance_names
+    from medusa_sim.step.drafter import DRAFTERS
+
+    known = acceptance_names(scenario.get("data_dir"))
+    own = [
+        name for name, kind in DRAFTERS.items()
+        if any(f"{prefix}{model.name}" in known for prefix in kind.profiles)
+    ]  # fmt: skip
+    return (PLAIN, *(own or ["mtp" if model.mtp_layers else "eagle3"]))
+
+
+def refined(answer: Comparison) -> Comparison:
+    """The answer with a row more for each set-up that may win between two of its batches.
+
+    Of a set-up whose next batch misses the limits, or does not fit, and would win if it did not, every batch
+    up to it is priced; the best that keeps the limits is added. Batches that were asked for stay as they are.
+    """
+    import pandas as pd
+
+    if answer.question.batches != BATCHES:
+        return answer
+    grid = answer.table.batch.isin(answer.question.tried)
+    if not grid.all():  # what another target added
+        answer = replace(answer, table=answer.table[grid].reset_index(drop=True)).for_target()
+    found = []
+    for plain in (True, False):
+        rows = answer.table[(answer.table.drafter == PLAIN) == plain]
+        for key, batches in _gaps(answer, rows)[:MOST]:
+            best = _best(answer, _between(answer, key, batches))
+            found += [] if best is None else [best]
+    if not found:
+        return answer
+    table = pd.concat([answer.table, pd.DataFrame(found)], ignore_index=True)
+    groups = table.groupby(list(SET_UP), sort=False).ngroup().to_numpy()
+    order = np.lexsort((table.batch.to_numpy(), groups))  # a set-up's rows stay together
+    table = table.iloc[order].reset_index(drop=True).astype(answer.table.dtypes.to_dict())
+    return replace(answer, table=table).for_target()
+
+
+def _gaps(answer: Comparison, rows: pd.DataFrame) -> list[tuple[tuple[Any, ...], tuple[int, ...]]]:
+    """(set-up, batches to try) of those that win if their next batch keeps the limits, the best first."""
+    lower, column = answer.measure in LOWER_IS_BETTER, answer.column
+    tried = np.asarray(answer.question.tried)
+    kept = rows[rows.meets_limits & rows[column].notna()]
+    if kept.empty:
+        return []
+    best = float(kept[column].min() if lower else kept[column].max())
+    found = []
+    for key, own in rows[rows[column].notna()].groupby(list(SET_UP), sort=False):
+        within = own[own.meets_limits]
+        if within.empty:
+            continue
+        last = within.iloc[int(within.batch.to_numpy().argmax())]
+        larger = tried[tried > last.batch]
+        if not larger.size or larger[0] - last.batch < _APART:
+            continue
+        missed = own[own.batch == larger[0]][column]
+        share = float(larger[0] / last.batch)  # at most: as if a step took no longer
+        hoped = float(last[column]) * (1.0 / share if lower else share) if missed.empty else missed.iloc[0]
+        if hoped < best if lower else hoped > best:
+            found.append((hoped, key, tuple(range(int(last.batch) + 1, int(larger[0])))))
+    found.sort(key=lambda each: each[0], reverse=not lower)
+    return [(key, batches) for _, key, batches in found]
+
+
+_APART = 2
+"""Batches between which others lie."""
+
+
+def _between(answer: Comparison, key: tuple[Any, ...], batches: tuple[int, ...]) -> Priced | None:
+    """Rows of a set-up at further batches; None where none fits."""
+    asked, scenario = replace(answer.question, batches=batches), answer.scenarios[key]
+    plain = key[SET_UP.index("drafter")] == PLAIN
+    try:
+        return rows_of(all_priced(surface_of(scenario, asked, plain=plain)), key, asked)
+    except CoverageError:
+        return None
+
+
+def _best(answer: Comparison, priced: Priced | None) -> dict[str, Any] | None:
+    """The best row within the limits, where it is better than what the set-up had."""
+    import pandas as pd
+
+    if priced is None:
+        return None
+    there = answer.table
+    own = there[(there[list(SET_UP)] == list(priced.key)).all(axis=1)]
+    every = pd.concat([own[list(priced.rows)], pd.DataFrame(priced.rows)], ignore_index=True)
+    chosen = replace(answer, table=every).for_target().chosen
+    return None if chosen is None or int(chosen["batch"]) in set(own.batch) else chosen
