@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -15,6 +16,22 @@ BoolArray: TypeAlias = npt.NDArray[np.bool_]
 def as_float(values: npt.ArrayLike) -> FloatArray:
     """Numbers as an array of float64; not copied where they are one."""
     return np.asarray(values, dtype=np.float64)
+
+
+def distinct(*values: Sequence[int] | IntArray) -> IntArray:
+    """Rising whole numbers of some arrays, each once; `np.unique` would load numpy.ma, 0.03 s."""
+    every = np.sort(np.concatenate(values))
+    new = np.ones(every.size, dtype=np.bool_)
+    new[1:] = every[1:] != every[:-1]
+    return every[new]
+
+
+def among(values: IntArray, some: Sequence[int] | IntArray) -> BoolArray:
+    """Whether each whole number is one of some; as `np.isin`, which calls `np.unique`."""
+    known = np.sort(np.asarray(some, dtype=np.int64))
+    if not known.size:
+        return np.zeros(values.shape, dtype=np.bool_)
+    return np.asarray(known.take(np.searchsorted(known, values), mode="clip") == values)
 
 
 def in_quadrature(first: FloatArray, second: FloatArray) -> FloatArray:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.acceptance.curve import NORMAL_90TH
-from medusa_sim.acceptance.tree import CandidateTree
+from medusa_sim.acceptance.tree import CandidateTree, Path
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, SpecError
 
@@ -214,27 +214,32 @@ def expected_tokens_per_step(tree: CandidateTree, heads: HeadAccuracy) -> float:
 
 
 def tokens_per_step_error(tree: CandidateTree, heads: HeadAccuracy) -> float:
-    """80 % half width of `expected_tokens_per_step` from the sample sizes alone; 0 if they are unknown.
+    """80 % half width of `expected_tokens_per_step` from the sample sizes alone; 0 if they are unknown."""
+    return float(token_errors(tree.paths, node_probabilities(tree, heads)[1:], heads)[-1])
 
-    Delta method: the ranks of a head are multinomial with its own number of labels; heads are
-    independent samples unless they share one. Model error (independence of positions) is not in it.
+
+def token_errors(paths: Sequence[Path], probability: FloatArray, heads: HeadAccuracy) -> FloatArray:
+    """(nodes + 1,) `tokens_per_step_error` of the trees that grow from the root by these nodes in turn.
+
+    probability: that each node is accepted. Delta method: the ranks of a head are multinomial with its own
+    number of labels; heads are independent samples unless they share one. Model error (independence of
+    positions) is not in it.
     """
-    if heads.labels is None or tree.depth == 0:
-        return 0.0
-    probability = node_probabilities(tree, heads)
-    below = probability.copy()
-    for level in range(tree.depth, 0, -1):
-        nodes = np.flatnonzero(tree.depths == level)
-        np.add.at(below, tree.parents[nodes], below[nodes])
-    gain = np.zeros_like(heads.accuracy)
-    np.add.at(gain, (tree.depths[1:] - 1, tree.ranks[1:]), below[1:])
+    if heads.labels is None:
+        return np.zeros(len(paths) + 1)
+    # a node is a share of what every guess on its path gains
+    places = [(node, level, rank) for node, path in enumerate(paths, 1) for level, rank in enumerate(path)]
+    gain = np.zeros((len(paths) + 1, *heads.accuracy.shape))
+    node, level, rank = np.asarray(places, dtype=np.int64).reshape(-1, 3).T
+    gain[node, level, rank] = probability[node - 1]
+    gain = gain.cumsum(axis=0)
     accuracy, labels = heads.accuracy, heads.labels
     if heads.shared:
-        gain, accuracy, labels = gain.sum(axis=0, keepdims=True), accuracy[:1], labels[:1]
+        gain, accuracy, labels = gain.sum(axis=1, keepdims=True), accuracy[:1], labels[:1]
     # gain / a = dE/da; multinomial variance (sum g^2 a - (sum g a)^2) / labels, with g = gain / a
     slope = np.divide(gain, accuracy, out=np.zeros_like(gain), where=accuracy > 0.0)
-    variance = ((slope**2 * accuracy).sum(axis=1) - gain.sum(axis=1) ** 2) / labels
-    return float(NORMAL_90TH * np.sqrt(np.maximum(variance, 0.0).sum()))
+    variance = ((slope**2 * accuracy).sum(axis=-1) - gain.sum(axis=-1) ** 2) / labels
+    return np.asarray(NORMAL_90TH * np.sqrt(np.maximum(variance, 0.0).sum(axis=-1)))
 
 
 def chain_accuracy(

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.acceptance.curve import checked_candidates
-from medusa_sim.acceptance.heads import SUM_TOLERANCE, HeadAccuracy, tokens_per_step_error
+from medusa_sim.acceptance.heads import SUM_TOLERANCE, HeadAccuracy, token_errors
 from medusa_sim.acceptance.tree import CandidateTree, Path
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError
@@ -142,6 +142,10 @@ class ShapedAcceptance:
         checked_candidates(candidates, self.candidates_max, self.name)
         return self.order.tree(candidates)
 
+    @cached_property
+    def _errors(self) -> FloatArray:
+        return token_errors(self.order.paths, self.order.gains, self.heads)
+
     def tokens_per_step(self, candidates: npt.ArrayLike) -> FloatArray:
         """Mean tokens emitted per step with the optimal tree, of the shape of `candidates`."""
         counts = checked_candidates(candidates, self.candidates_max, self.name)
@@ -155,9 +159,7 @@ class ShapedAcceptance:
         """80 % interval from the sample sizes and `model_error`; both exactly 1 at one candidate."""
         value = self.tokens_per_step(candidates)
         counts = np.asarray(candidates, dtype=np.int64)
-        unique, inverse = np.unique(counts, return_inverse=True)
-        from_labels = np.array([tokens_per_step_error(self.order.tree(int(n)), self.heads) for n in unique])
-        half = np.hypot(from_labels[inverse].reshape(counts.shape), self.model_error * (value - 1.0))
+        half = np.hypot(self._errors[counts - 1], self.model_error * (value - 1.0))
         most = np.minimum(counts, self.heads.heads + 1.0)
         return np.asarray(np.maximum(value - half, 1.0)), np.asarray(np.minimum(value + half, most))
 

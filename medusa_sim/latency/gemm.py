@@ -52,7 +52,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
-from medusa_sim.latency.waves import Candidates, candidates_of, norm_max, wave_cost
+from medusa_sim.latency.waves import Candidates, candidates_of, norm_max, shared_waves, wave_cost
 from medusa_sim.operators.operator import Attention, Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, UnfusedKernel
@@ -109,10 +109,9 @@ def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bo
     tile. For fitting: `gemm_time` is the one of these with the least time x selection penalty.
     """
     m, n, k = _sizes(operator)
-    candidates = candidates_of(kernel).before(m.ndim)
+    candidates = candidates_of(kernel).before(m.ndim, len(kernel.splits))
     times = _times(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
-    every: FloatArray = np.where(candidates.allowed(m, n), times.time_us, np.inf)
-    return every
+    return _allowed(candidates, m, n, times.time_us)
 
 
 def gemm_chosen_us(
@@ -148,13 +147,20 @@ def _best(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, sizes: tuple[FloatArray, FloatArray, FloatArray]
 ) -> IntArray:
     m, n, _ = sizes
-    candidates = candidates_of(kernel).before(len(np.broadcast_shapes(*(size.shape for size in sizes))))
+    shape = np.broadcast_shapes(*(size.shape for size in sizes))
+    candidates = candidates_of(kernel).before(len(shape), len(kernel.splits))
     if kernel.fewest_waves:
         cost = wave_cost(gpu, candidates, m, n)
     else:
         cost = _times(gpu, kernel, operator, sizes, candidates).time_us * candidates.selection_penalty
-    best: IntArray = np.argmin(np.where(candidates.allowed(m, n), cost, np.inf), axis=0)
-    return np.broadcast_to(best, np.broadcast_shapes(*(size.shape for size in sizes)))
+    best: IntArray = np.argmin(_allowed(candidates, m, n, cost), axis=0)
+    return np.broadcast_to(best, shape)
+
+
+def _allowed(candidates: Candidates, m: FloatArray, n: FloatArray, cost: FloatArray) -> FloatArray:
+    """(tiles x splits, *shape) costs of (tiles, splits, *shape), infinite where it chooses none."""
+    every: FloatArray = cost + np.where(candidates.allowed(m, n), 0.0, np.inf)
+    return every.reshape(-1, *every.shape[2:])
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,16 +246,15 @@ def _pace(work: _Work) -> FloatArray:
     tile = work.candidate
     is_alone = work.rows * work.columns * tile.split <= work.gpu.sms
     is_filled = work.rows * tile.tile_m - work.m < tile.tile_m / 2.0
-    return np.where(is_alone, np.where(is_filled, tile.pace_alone, tile.pace_half), tile.pace)
+    alone = np.where(is_filled, tile.pace_alone, tile.pace_half)
+    return np.asarray(tile.pace + is_alone * (alone - tile.pace))
 
 
 def _waves(work: _Work) -> FloatArray:
     """Waves of thread blocks: whole ones or shared out; shorter than one on a chip that is not full."""
     kernel = work.kernel
     per_sm = work.rows * work.columns * work.candidate.split / work.gpu.sms
-    lone = 1.0 - kernel.contention * (1.0 - per_sm)
-    several = kernel.wave_rounding * np.ceil(per_sm) + (1.0 - kernel.wave_rounding) * per_sm
-    return np.where(per_sm <= 1.0, lone, several)
+    return shared_waves(per_sm, kernel.contention, kernel.wave_rounding)
 
 
 def _slowdown(kernel: GemmKernel, arithmetic_us: FloatArray) -> FloatArray:

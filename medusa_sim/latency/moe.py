@@ -25,7 +25,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
-from medusa_sim.latency.waves import byte_us, norm_max
+from medusa_sim.latency.waves import byte_us, norm_max, shared_waves
 from medusa_sim.operators.experts import ALIGNED, Experts
 from medusa_sim.specs.fitted import ExpertKernel, ExpertTile
 from medusa_sim.specs.gpu import Gpu
@@ -153,11 +153,7 @@ def _step_us(gpu: Gpu, kernel: ExpertKernel, operator: Experts, tile: ExpertTile
 
 def _waves(gpu: Gpu, kernel: ExpertKernel, blocks: FloatArray) -> FloatArray:
     """Waves of thread blocks: whole ones or shared out; shorter than one on a chip that is not full."""
-    per_sm = blocks / gpu.sms
-    lone = 1.0 - kernel.contention * (1.0 - per_sm)
-    several = kernel.wave_rounding * np.ceil(per_sm) + (1.0 - kernel.wave_rounding) * per_sm
-    waves: FloatArray = np.where(per_sm <= 1.0, lone, several)
-    return waves
+    return shared_waves(blocks / gpu.sms, kernel.contention, kernel.wave_rounding)
 
 
 def _taken(every: list[FloatArray], chosen: IntArray) -> FloatArray:

@@ -20,7 +20,7 @@ from medusa_sim.units import US_PER_S
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """Everything the library can choose: tiles, each with every split. Arrays of one shape."""
+    """Everything the library can choose: tiles, each with every split. Arrays that broadcast."""
 
     tile_m: FloatArray
     tile_n: FloatArray
@@ -40,10 +40,11 @@ class Candidates:
         """The candidates at `index`, in its shape."""
         return Candidates(*(column[index] for column in self._columns()))
 
-    def before(self, dimensions: int) -> Candidates:
-        """With `dimensions` axes of length 1 after the candidates' own, to broadcast against shapes."""
-        shape = (-1, *(1 for _ in range(dimensions)))
-        return Candidates(*(column.reshape(shape) for column in self._columns()))
+    def before(self, dimensions: int, splits: int) -> Candidates:
+        """Tiles by splits, with `dimensions` axes of length 1 behind: what is the same of all splits once."""
+        shape = (-1, splits, *(1 for _ in range(dimensions)))
+        cubes = (column.reshape(shape) for column in self._columns())
+        return Candidates(*(cube[:, :1] if (cube == cube[:, :1]).all() else cube for cube in cubes))
 
     def allowed(self, m: FloatArray, n: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether the library uses the candidate at all for these m and n."""
@@ -94,6 +95,16 @@ def norm_max(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
     larger, smaller = np.maximum(first, second), np.minimum(first, second)
     smooth: FloatArray = larger * (1.0 + (smaller / larger) ** norm) ** (1.0 / norm)
     return smooth
+
+
+def shared_waves(per_sm: FloatArray, contention: float, rounding: float) -> FloatArray:
+    """Waves of so many blocks an SM: whole ones or shared out; shorter than one on a chip that is not full.
+
+    Written without a choice between the two, which takes longer than either.
+    """
+    several = np.maximum(per_sm, 1.0)
+    waves: FloatArray = rounding * np.ceil(several) + (1.0 - rounding) * several
+    return waves - contention * (several - per_sm)
 
 
 def waves_us(

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray
+from medusa_sim.arrays import FloatArray, distinct
 from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import Limits
 from medusa_sim.plan.draft_options import DraftOption
@@ -205,13 +205,9 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
     )
     setting = settings[0]
     steps_s, faster, slower, drafting, idle = (np.concatenate(part, axis=1) for part in pieces)
-    tokens = np.unique(
-        np.concatenate(
-            [
-                np.arange(1, min(_DENSE_TOKENS, limits.token_budget) + 1),
-                np.arange(_DENSE_TOKENS, limits.token_budget + 16, 16),
-            ]
-        )
+    tokens = distinct(
+        np.arange(1, min(_DENSE_TOKENS, limits.token_budget) + 1),
+        np.arange(_DENSE_TOKENS, limits.token_budget + 16, 16),
     )
     every = np.arange(limits.token_budget + 1)
     linear = np.interp(every, tokens, linear_us(setting, tokens.astype(np.float64))) / US_PER_S
@@ -291,7 +287,7 @@ def _geometric(low: int, high: int, ratio: float, first: int | None = None) -> n
     """Whole numbers from low to high, each about `ratio` times the one before; from `first` on after low."""
     start = low if first is None else min(first, high)
     count = 2 + int(np.ceil(np.log(high / start) / np.log(ratio))) if high > start else 2
-    return np.unique(np.rint(np.concatenate([[low], np.geomspace(start, high, count)])).astype(np.int64))
+    return distinct([low], np.rint(np.geomspace(start, high, count)).astype(np.int64))
 
 
 def _drafter_prompt_s(

@@ -32,7 +32,6 @@ class Drafted:
     def __init__(self, steps: Sequence[StepTime | None], places: tuple[slice, ...], counts: int) -> None:
         self.steps, self.places, self.counts = steps, places, counts
         self._tables: dict[str, Table] = {}
-        self._halves: dict[int, FloatArray] = {}
         self._whole: Drafted | None = None
         self._rows = slice(None)
 
@@ -55,15 +54,6 @@ class Drafted:
                 else:
                     self._tables[name] = table[:, self._rows] if table.shape[1:2] > (1,) else table
         return self._tables[name]
-
-    def token_halves(self, option: DraftOption, columns: IntArray) -> FloatArray:
-        """(2, its counts) `DraftOption.halves` of an option, of these counts at least."""
-        if self._whole is not None:
-            return self._whole.token_halves(option, columns)
-        halves = self._halves.setdefault(id(option), np.full((2, option.candidates.size), np.nan))
-        for column in columns[np.isnan(halves[0, columns])]:
-            halves[:, column] = option.halves(int(option.candidates[column]))
-        return halves
 
     def laid_out(self, values: Sequence[FloatArray]) -> Table:
         """Arrays of each option, which broadcast with (B, S, its counts), as one table."""
@@ -112,9 +102,10 @@ class ByCount:
     @cached_property
     def token_halves(self) -> tuple[FloatArray, FloatArray]:
         """(fewer, more) half-widths of the 80 % interval of the tokens per step, on the logarithm."""
-        every = [self.drafted.token_halves(option, self._used(i)) for i, option in enumerate(self.options)]
-        fewer, more = (self._per_configuration(0.0, [halves[end] for halves in every]) for end in (0, 1))
-        return fewer, more
+        fewer, more = (
+            zip(*(option.halves for option in self.options), strict=True) if self.options else ((), ())
+        )
+        return self._per_configuration(0.0, fewer), self._per_configuration(0.0, more)
 
     @cached_property
     def drafts(self) -> IntArray:
@@ -224,12 +215,6 @@ class ByCount:
         if self.chosen is not None and not (numbers == numbers[0]).all():
             inner = numbers.take(self.chosen)
         return np.concatenate([np.zeros((*inner.shape[:-1], 1)), inner], axis=-1)
-
-    def _used(self, index: int) -> IntArray:
-        """Columns of an option that are the best anywhere."""
-        if self.chosen is None:
-            return np.arange(self.options[index].candidates.size)
-        return np.flatnonzero((self.chosen[..., self.drafted.places[index]] == index).any(axis=(0, 1)))
 
     def _per_configuration(self, plain: float, values: Sequence[FloatArray]) -> FloatArray:
         """Numbers of each option's counts, laid out over the cells; `plain` for plain decoding."""

@@ -14,7 +14,7 @@ from typing import Literal
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among, distinct
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import PLAIN, Surface, at_counts, price, unpriced
@@ -86,7 +86,7 @@ def _edge(values: IntArray, pays: BoolArray, place: int, pays_at: Callable[[IntA
     """The first whole number in the state that follows the change behind values[place]."""
     below, above, after = int(values[place]), int(values[place + 1]), bool(pays[place + 1])
     while above - below > 1:
-        between = np.unique(np.linspace(below, above, min(above - below + 1, 66)).astype(np.int64))
+        between = distinct(np.linspace(below, above, min(above - below + 1, 66)).astype(np.int64))
         states = np.concatenate([[not after], pays_at(between[1:-1]), [after]])
         last = int(np.flatnonzero(states != after)[-1])
         below, above = int(between[last]), int(between[last + 1])
@@ -117,7 +117,7 @@ class Coarse:
     @property
     def paying(self) -> BoolArray:
         """Whether speculation pays at each of `batches`."""
-        return np.asarray(pays(self.surface)[np.isin(self.surface.batch, self.batches), 0])
+        return np.asarray(pays(self.surface)[among(self.surface.batch, self.batches), 0])
 
 
 def coarse(
@@ -136,11 +136,11 @@ def coarse(
     tried = np.concatenate([np.arange(1, _EVERY_BATCH_TO), np.rint(beyond).astype(np.int64), searched])
     largest = unpriced(scenario, [1], seq_len, few).max_batch[:, 1:].max(axis=-1, initial=0)
     largest = np.minimum(largest, end)
-    every = np.unique(np.concatenate([tried, largest[largest > 0]]))
+    every = distinct(tried, largest[largest > 0])
     found = []
     for s, most in enumerate(largest.tolist()):
         batches = every[every <= most]
-        asked = np.union1d(batches, more(s))
+        asked = distinct(batches, more(s))
         found.append(
             Coarse(batches=batches, surface=price(scenario, asked, seq_len[s : s + 1], few), largest=most)
         )
@@ -174,10 +174,10 @@ def break_even_batches(
     found = []
     for s, at in enumerate(coarse(scenario, options, seq_len, own) if first is None else first):
         is_own = own <= at.largest
-        batches = np.union1d(at.batches, own[is_own])
+        batches = distinct(at.batches, own[is_own])
         paying = np.zeros(batches.size, dtype=np.bool_)
-        paying[np.isin(batches, at.batches)] = at.paying
-        paying[np.isin(batches, own)] = known[is_own, s]
+        paying[among(batches, at.batches)] = at.paying
+        paying[among(batches, own)] = known[is_own, s]
         is_any = at.largest > 0
         found.append(_refined(batches, paying, at_length(s)) if is_any else NOTHING_FITS)
     return tuple(found)
@@ -235,11 +235,11 @@ def break_even_context(
         return np.asarray(pays(price(scenario, one, length, few))[0])
 
     if searched is None:
-        return crossing(np.unique(lengths), pays_at)
+        return crossing(distinct(lengths), pays_at)
     own, known = np.unique(searched.seq_len, return_index=True)
-    lengths = np.unique(np.concatenate([lengths, own[(own >= SHORTEST_CONTEXT) & (own <= end)]]))
+    lengths = distinct(lengths, own[(own >= SHORTEST_CONTEXT) & (own <= end)])
     paying = pays_at(lengths)
-    paying[np.isin(lengths, own)] = pays(searched)[-1, known][np.isin(own, lengths)]
+    paying[among(lengths, own)] = pays(searched)[-1, known][among(own, lengths)]
     return _refined(lengths, paying, pays_at)
 
 
@@ -260,7 +260,7 @@ def same_option(surface: Surface, configuration: int) -> IntArray:
         i for i, other in enumerate(surface.options)
         if other.candidates.size == 1 and (other.chain, other.width) == (option.chain, option.width)
     ]  # fmt: skip
-    members = np.flatnonzero(np.isin(surface.option, alike))
+    members = np.flatnonzero(among(surface.option, alike))
     return members[np.argsort(surface.candidates[members], kind="stable")]
 
 
@@ -273,7 +273,7 @@ def is_chain(option: DraftOption, candidates: int) -> bool:
 def best_chain(surface: Surface, speedup: FloatArray) -> int | None:
     """The fastest chain by speedup (configurations,); None where shapes are unknown."""
     chains = [i for i, option in enumerate(surface.options) if option.chain]
-    members = np.flatnonzero(np.isin(surface.option, chains))
+    members = np.flatnonzero(among(surface.option, chains))
     return int(members[np.argmax(speedup[members])]) if members.size else None
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, IntArray
+from medusa_sim.arrays import BoolArray, IntArray, among, distinct
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
@@ -80,7 +80,7 @@ def batches_tried(largest: int) -> IntArray:
     every = np.arange(1, min(largest, _EVERY_BATCH_TO) + 1)
     ratio = 1 + int(np.ceil(np.log(max(largest / every[-1], 1.0)) / np.log(_RATIO)))
     beyond = np.rint(np.geomspace(every[-1], largest, ratio)).astype(np.int64)
-    return np.union1d(every, beyond)
+    return distinct(every, beyond)
 
 
 def capacities(
@@ -120,7 +120,7 @@ def _capacity(
             without_speculation=None,
             with_speculation=None,
         )
-    rows = np.isin(coarse.batch, batches_tried(largest))
+    rows = among(coarse.batch, batches_tried(largest))
     points = {}
     for speculate in (False, True):
         found = [

@@ -232,7 +232,7 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
             predicted_us=alone.predicted_us, low_us=alone.low_us, high_us=alone.high_us,
         )  # fmt: skip
     tokens = option.tokens(run.drafts + 1)
-    few, many = option.band(run.drafts + 1)
+    few, many = (float(end[-1]) for end in option.band)
     found = surface.in_flight
     step, low, high = (float(ends[0, 0, 1]) for ends in (found.step_us, found.low_us, found.high_us))
 

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.acceptance.heads import HeadAccuracy, tokens_per_step_error
+from medusa_sim.acceptance.heads import HeadAccuracy, token_errors
 from medusa_sim.acceptance.optimise import (
     ShapedAcceptance,
     TreeOrder,
@@ -23,7 +23,7 @@ from medusa_sim.acceptance.optimise import (
 )
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.acceptance.tree import CandidateTree, Path
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, among
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
 from medusa_sim.step.drafter import drafter_kind
@@ -85,7 +85,6 @@ class DraftOption:
     profile: AcceptanceProfile
     heads: HeadAccuracy | None = None
     order: TreeOrder | None = None
-    _bands: dict[int, tuple[float, float]] = field(default_factory=dict, repr=False)
 
     def tree(self, candidates: int) -> CandidateTree | None:
         """The tree of that many candidates; None where shapes are unknown."""
@@ -100,34 +99,30 @@ class DraftOption:
         """Tokens per step at one of the counts."""
         return float(self.tokens_per_step[np.searchsorted(self.candidates, candidates)])
 
-    def band(self, candidates: int) -> tuple[float, float]:
-        """80 % interval of the tokens per step: sample sizes and the profile's own model error.
+    @cached_property
+    def band(self) -> tuple[FloatArray, FloatArray]:
+        """(low, high) of the 80 % interval of the tokens per step, of each count.
 
-        Never above one token a candidate, nor above the depth and the target's own token.
+        Sample sizes and the profile's own model error; never above one token a candidate, nor above the depth
+        and the target's own token.
         """
-        if candidates not in self._bands:
-            self._bands[candidates] = self._band(candidates)
-        return self._bands[candidates]
-
-    def halves(self, candidates: int) -> tuple[float, float]:
-        """Half-widths (fewer, more) of `band` on the logarithm of the tokens per step."""
-        tokens, (few, many) = self.tokens(candidates), self.band(candidates)
-        return float(np.log(tokens / few)), float(np.log(many / tokens))
-
-    def _band(self, candidates: int) -> tuple[float, float]:
+        counts = self.candidates
         if self.order is None or self.heads is None:
-            low, high = self.profile.band(np.asarray(candidates))
-            return float(low), float(high)
-        value = float(self.order.tokens_per_step[candidates - 1])
+            return self.profile.band(counts)
+        value = self.order.tokens_per_step[counts - 1]
         model = self.profile.model
         model_error = model.model_error if isinstance(model, ShapedAcceptance) else 0.0
-        half = np.hypot(
-            tokens_per_step_error(self.order.tree(candidates), self.heads), model_error * (value - 1.0)
-        )
-        most = min(candidates, self.depth + 1)
-        ends = [max(value - half, 1.0), min(value + half, max(most, value))]
-        band = self.profile.adjusted(ends, candidates)
-        return float(band[0]), float(band[1])
+        errors = token_errors(self.order.paths, self.order.gains, self.heads)
+        half = np.hypot(errors[counts - 1], model_error * (value - 1.0))
+        most = np.maximum(np.minimum(counts, self.depth + 1), value)
+        low, high = np.maximum(value - half, 1.0), np.minimum(value + half, most)
+        return self.profile.adjusted(low, counts), self.profile.adjusted(high, counts)
+
+    @cached_property
+    def halves(self) -> tuple[FloatArray, FloatArray]:
+        """Half-widths (fewer, more) of `band` on the logarithm of the tokens per step."""
+        low, high = self.band
+        return np.log(self.tokens_per_step / low), np.log(high / self.tokens_per_step)
 
     def drafts(self, candidates: int) -> int:
         """Draft length that the tree of that many candidates uses; heads beyond it need not run."""
@@ -162,7 +157,7 @@ class DraftOption:
 
     def only(self, candidates: IntArray) -> DraftOption | None:
         """The same option with those of its counts that are listed; None where none is."""
-        kept = np.isin(self.candidates, candidates)
+        kept = among(self.candidates, candidates)
         if not kept.any():
             return None
         return replace(self, candidates=self.candidates[kept], tokens_per_step=self.tokens_per_step[kept])

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.arrays import FloatArray, IntArray, among, distinct
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.capacity import Shortfall, shortfall
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
@@ -171,7 +171,7 @@ def _best(surface: Surface, grid: Grid) -> Best:
     limit = limit_of(scenario) if scenario.scope == "model" else None
     alone = None if limit is None else price(limit, surface.batch, surface.seq_len, surface.options)
     gain, fits = cells(every[gain_column(scenario)]), cells(found.fits)
-    on_grid = np.isin(found.counts, grid.candidates)
+    on_grid = among(found.counts, grid.candidates)
     of_grid = np.argmax(np.where(on_grid & (fits | ~fits.any(axis=1, keepdims=True)), gain, -np.inf), axis=1)
     return Best(
         columns={name: at(each) for name, each in every.items()},
@@ -211,7 +211,7 @@ def _drafting_share(surface: Surface) -> float:
 def _cheaper(scenario: Scenario, grid: Grid) -> Iterator[CheaperCount]:
     """Pairs among the counts of the grid."""
     counts = scenario.covered(grid.candidates)
-    ordered = Grid(batch=grid.batch, seq_len=grid.seq_len, candidates=np.unique(counts))
+    ordered = Grid(batch=grid.batch, seq_len=grid.seq_len, candidates=distinct(counts))
     found = grid_surface(scenario, ordered).by_count
     for (i, s), _ in np.ndenumerate(found.decode_us[..., 0]):
         for less, more in cheaper_pairs(found.counts, found.step_us[i, s]):

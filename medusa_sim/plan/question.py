@@ -70,12 +70,14 @@ class Question(Declared):
         """Every batch searched."""
         import numpy as np
 
+        from medusa_sim.arrays import distinct
+
         every = np.arange(self.batch_min, min(self.batch_max, max(EVERY_BATCH_TO, self.batch_min)) + 1)
         if self.batch_max <= every[-1]:
             return every
         steps = 1 + int(np.ceil(np.log(self.batch_max / every[-1]) / np.log(1.02)))
         beyond = np.rint(np.geomspace(every[-1], self.batch_max, steps)).astype(np.int64)
-        return np.unique(np.concatenate([every, beyond]))
+        return distinct(every, beyond)
 
     @property
     def max_latency_us(self) -> float | None:

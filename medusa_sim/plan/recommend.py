@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.by_name import cached
 from medusa_sim.plan.break_even import (
@@ -55,7 +55,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
     paying = break_even_batches(kept, options, lengths, surface, first)
     if edges := _edges_between(surface.batch, paying):
         # a row that stands for batches between two searched ones must not cross break-even either
-        surface = price(kept, np.union1d(surface.batch, edges), lengths, options)
+        surface = price(kept, distinct(surface.batch, edges), lengths, options)
         paying = break_even_batches(kept, options, lengths, surface, first)
     schedules = [batch_ranges(surface, s, asked) for s in range(lengths.size)]
     rows = [schedule_row(surface, s, found, asked) for s, ranges in enumerate(schedules) for found in ranges]
@@ -180,7 +180,7 @@ def by_drafts(surface: Surface, at: int, s: int) -> tuple[DraftsGain, ...]:
     """For each draft length the best count and its speedup at one batch and length."""
     depth = np.asarray([0, *(option.depth for option in surface.options)])[surface.option + 1]
     found = []
-    for drafts in np.unique(depth[1:]):
+    for drafts in distinct(depth[1:]):
         members = np.flatnonzero(depth == drafts)
         best = int(members[np.argmax(surface.speedup[at, s, members])])
         found.append(

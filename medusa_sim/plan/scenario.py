@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import IntArray
+from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, check_kind
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
 from medusa_sim.plan.defaults import CANDIDATES_MAX, TYPICAL
@@ -245,7 +245,7 @@ class Scenario(Resolved):
         asked = np.asarray(candidates, dtype=np.int64)
         largest = int(max(asked.max(initial=2), 2))
         known = np.concatenate([[1], *(option.candidates for option in self.options(largest))])
-        kept: IntArray = asked[np.isin(asked, known)]
+        kept: IntArray = asked[among(asked, known)]
         if (asked > 1).any() and not (kept > 1).any():
             raise CoverageError(
                 f"acceptance {self.profile.name} with drafter {self.drafting.method} covers candidates "

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
 from medusa_sim.latency.by_name import cached
 from medusa_sim.plan.best_by_count import ByCount, Drafted, best_by_count, of_rows
@@ -463,7 +463,7 @@ class Surface:
         value = tokens * self.decode_us[at, s] / cost.time_us
         if tokens == 1.0:  # exact, as plain decoding is
             return value, value
-        fewer, more = map(np.asarray, option.halves(int(self.candidates[configuration])))
+        fewer, more = (half[self._column(configuration)] for half in option.halves)
         return band(value, (fewer, more), overhead_halves(cost, _cell(self.decode.cost, at, s, 0)))
 
 
@@ -521,7 +521,7 @@ def unpriced(
             f"{batches.size} batches x {lengths.size} lengths x {configurations} configurations are too "
             "many; search fewer lengths, a smaller range of batches or fewer candidates"
         )
-    counts = np.unique(np.concatenate([np.empty(0, np.int64), *(option.candidates for option in chosen)]))
+    counts = distinct(np.empty(0, np.int64), *(option.candidates for option in chosen))
     return Surface(
         scenario=scenario,
         setting=replace(scenario.setting, latency=cached(scenario.latency)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim import __version__
+from medusa_sim.arrays import among
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
 from medusa_sim.plan.recommend import scheduled_counts
 from medusa_sim.plan.recommendation import Recommendation
@@ -30,7 +31,7 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
     ]
     batch = surface.batch[surface.fits[:, 0].any(axis=-1)]
     powers = 2 ** np.arange(20)
-    batch = batch[np.isin(batch, powers) | (batch == batch[-1])] if batch.size else batch
+    batch = batch[among(batch, powers) | (batch == batch[-1])] if batch.size else batch
     grid = Grid.of((int(surface.batch[0]),), (length,), DEFAULT_CANDIDATES)
     if batch.size:
         recommended = scheduled_counts(answer, length)

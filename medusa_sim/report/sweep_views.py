@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among
 from medusa_sim.plan.best_by_count import ByCount
 from medusa_sim.plan.curve import cliffs
 from medusa_sim.plan.scenario import Scenario
@@ -123,8 +123,8 @@ def view_of(
     recommended: batch -> count that is marked, of the batches shown; None: all of them, the best asked for.
     """
     found, s = surface.by_count, int(np.searchsorted(surface.seq_len, seq_len))
-    lines = np.flatnonzero(np.isin(surface.batch, list(recommended or surface.batch)))
-    asked_for = np.isin(found.counts, asked)
+    lines = np.flatnonzero(among(surface.batch, list(recommended or surface.batch)))
+    asked_for = among(found.counts, asked)
     if recommended is None:
         gain = np.broadcast_to(found.speedup, found.fits.shape)[:, s]
         best = np.argmax(np.where(asked_for, gain, -np.inf), axis=1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from medusa_sim.arrays import among
 from medusa_sim.report.charts.chart import (
     Axis,
     Bar,
@@ -48,7 +49,7 @@ def speedup_chart(view: LengthView, title: str, *, chains: bool = False) -> Line
     chains: count drafts, 0 for plain decoding, and not candidates.
     """
     series: list[Series] = []
-    shown = np.flatnonzero(np.isin(view.batch, evenly(view.batch, _MOST_LINES)))
+    shown = np.flatnonzero(among(view.batch, evenly(view.batch, _MOST_LINES)))
     counts = view.counts - chains
     few = counts.size <= _FEW_TICKS
     for place, line in enumerate(shown):
@@ -123,7 +124,7 @@ def heat_map(view: LengthView, title: str, *, chains: bool = False) -> HeatMap:
 def step_bars(view: LengthView, title: str) -> BarChart:
     """Plain step and marked verification step of each batch, part by part, in its plain steps."""
     found = []
-    for line in np.flatnonzero(np.isin(view.batch, evenly(view.batch, _MOST_BARS))):
+    for line in np.flatnonzero(among(view.batch, evenly(view.batch, _MOST_BARS))):
         best = int(view.best[line])
         steps = [("1", {name: part[line] for name, part in view.decode_parts_us.items()})]
         if view.counts[best] > 1:
