@@ -39,6 +39,8 @@ from medusa_sim.units import US_PER_S
 
 _NEIGHBOURS = 5
 """A cliff stands out from the counts around it; a few chain lengths have none."""
+_TIE = 1e-12
+"""Log speedups that differ by rounding alone are the same: a chain is the tree of its count at times."""
 SENSITIVITY = 0.10
 """Acceptance is moved by this share up and down."""
 
@@ -370,7 +372,8 @@ def merge_batches(
             last += 1
             common = common & good[last]
         mean = np.where(common, _column_sums(log_speedup[first : last + 1], common), -np.inf)
-        ranges.append(BatchRange(first, last, int(np.argmax(mean))))
+        best = np.argmax(mean >= mean.max() - _TIE * (last + 1 - first))
+        ranges.append(BatchRange(first, last, int(best)))
         first = last + 1
     return tuple(ranges)
 
