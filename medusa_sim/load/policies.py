@@ -2,19 +2,21 @@
 
 A policy is any object with `name` and `choose(state) -> drafts`. It is asked at least whenever a request
 comes or goes, and after `hold_steps` steps (1 where it has no such attribute), so that one that only looks at
-the number of requests can be asked seldom.
+the number of requests can be asked seldom. One that sees requests has `choose_each(state, accepted, tried)`
+too: drafts of each, by how many drafts of it were accepted and tried before.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
+from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.load.kinds import Hardness
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.plan.defaults import SWITCHING_GAIN
 from medusa_sim.plan.schedule import merge_batches
@@ -65,6 +67,24 @@ def chosen(policy: Policy, state: State, drafts_max: int) -> int:
             f"from 0 to {drafts_max} are allowed"
         )
     return int(drafts)
+
+
+def chosen_each(policy: Any, state: State, drafts_max: int, past: IntArray) -> IntArray:
+    """(requests,) the choice of a policy that sees requests. past: (2, requests) drafts accepted, and tried.
+
+    Raises UsageError for what are no numbers of drafts.
+    """
+    drafts = np.asarray(policy.choose_each(state, *past))
+    if (
+        drafts.shape != (state.requests,)
+        or drafts.dtype.kind not in "iu"
+        or not (0 <= drafts.min() <= drafts.max() <= drafts_max)
+    ):
+        raise UsageError(
+            f"policy {policy.name} chose {shown(drafts)} for {state.requests} requests; a whole number from "
+            f"0 to {drafts_max} is allowed for each"
+        )
+    return drafts.astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,10 +241,43 @@ class Budget:
 
     def choose(self, state: State) -> int:
         """At the number of requests and the nearest length."""
-        j = self.table.place(state.mean_length)
-        lengths = self.table.lengths
-        nearer = state.mean_length - lengths[j] > lengths[j + 1] - state.mean_length
-        return int(self.best[state.requests, j + int(nearer)])
+        return int(self.best[state.requests, self.table.nearest(state.mean_length)])
+
+
+class BudgetByRequest:
+    """Fewer drafts for requests that accept few: those whose step emits most tokens a second.
+
+    As vLLM cuts the drafts of a step (pull request 47808): the likeliest of all requests first, until one
+    more gives less than its row costs; what tells them apart are the drafts that each request accepted
+    before, there the drafter's confidence. The drafter runs for the longest of them.
+    """
+
+    hold_steps = _CONTEXT_STEPS
+    name = "budget-by-request"
+
+    def __init__(self, table: StepTable, spread: float) -> None:
+        self.table, self.hardness = table, Hardness(table.rates, spread)
+        emitted = 1.0 + np.cumsum(np.pad(self.hardness.gains, ((0, 0), (1, 0))), axis=1)
+        gains = np.diff(np.log(emitted), axis=1)
+        order = np.argsort(-gains, axis=None, kind="stable")
+        self._class, depth = np.unravel_index(order, gains.shape)
+        self._depth, self._gain = depth + 1, gains.ravel()[order]
+
+    def choose(self, state: State) -> int:
+        """The longest draft of requests of which nothing is known yet."""
+        nothing = np.zeros(state.requests, dtype=np.int64)
+        return int(self.choose_each(state, nothing, nothing).max())
+
+    def choose_each(self, state: State, accepted: IntArray, tried: IntArray) -> IntArray:
+        """(requests,) drafts of each, by how many that were tried before were accepted."""
+        own = self.hardness.of(accepted, tried)
+        each = np.bincount(own, minlength=len(self.hardness.gains))[self._class]
+        rows = np.concatenate([[0], np.cumsum(each)])
+        gained = np.concatenate([[0.0], np.cumsum(each * self._gain)])
+        deepest = np.concatenate([[0], np.maximum.accumulate(np.where(each, self._depth, 0))])
+        seconds = self.table.unequal_s(rows, deepest, state.requests, state.mean_length)
+        taken = int(np.argmax(gained / state.requests - np.log(seconds)))
+        return np.bincount(self._class[:taken], minlength=len(self.hardness.gains))[own]
 
 
 def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:
@@ -241,111 +294,3 @@ def schedule_by_context(table: StepTable, gain: float = SWITCHING_GAIN) -> BySiz
     """A schedule at every length of the table."""
     lengths = tuple(float(length) for length in table.lengths)
     return BySizeAndLength(lengths, tuple(schedule_of(table, length, gain) for length in lengths))
-
-
-ENGINE_NAMES = {
-    "num_speculative_tokens_per_batch_size": "schedule",
-    "speculative-adaptive": "adaptive",
-    "draft_len_schedule": "schedule",
-}
-"""Settings of vLLM, SGLang and TensorRT-LLM that mean one of the policies here."""
-NOT_SIMULATED = {
-    "adaptive-verification": "vLLM's drops drafts by their confidence, which is not drawn",
-    "enable_adaptive_verification": "vLLM's drops drafts by their confidence, which is not drawn",
-    "priority": "requests are served first come first served",
-}
-"""Names that engines have, and why they mean nothing here."""
-NAMES = (
-    "none", "K", "schedule", "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", "schedule-context",
-    "adaptive", "throughput_aware", "budget",
-)  # fmt: skip
-"""Forms of a policy's name; K is a whole number."""
-_COMPUTED = ("schedule", "schedule-context", "adaptive", "throughput_aware", "budget")
-_UP_TO = "draft_len_schedule"
-"""TensorRT-LLM's form: drafts up to so many requests, none beyond the last (pull request 10860)."""
-
-
-def drafts_asked(names: Sequence[str], known: int) -> int:
-    """Longest draft that policies of these names may run, of `known` that the scenario describes.
-
-    Raises UsageError for a name that means nothing, or that asks for more drafts.
-    """
-    longest = 0
-    for name in names:
-        entries = _entries(name)
-        most = known if entries is None else max(drafts for _, drafts in entries)
-        if most > known:
-            raise UsageError(
-                f"policy {shown(name)} drafts {most} tokens and the acceptance describes {known}: choose "
-                "fewer, or a profile measured further out"
-            )
-        longest = max(longest, most if _fixed(name) is not None else known)
-    return longest
-
-
-def never_drafts(names: Sequence[str]) -> bool:
-    """Whether all of these names are `none`, which takes no drafter."""
-    return all(_fixed(name) == 0 for name in names)
-
-
-def policy_of(name: str, table: StepTable, length: float) -> Policy:
-    """The policy of a name that `drafts_asked` let pass. length: typical committed tokens of a request.
-
-    Raises UsageError for a name that means nothing.
-    """
-    drafts, entries = _fixed(name), _entries(name)
-    if drafts is not None:
-        return Fixed(drafts)
-    if entries is not None:
-        return BySize(entries, name=name)
-    computed: dict[str, Callable[[], Policy]] = {
-        "schedule": lambda: schedule_of(table, length),
-        "schedule-context": lambda: schedule_by_context(table),
-        "adaptive": lambda: Adaptive(tiers=_tiers(table)),
-        "throughput_aware": lambda: ThroughputAware(seconds=table.step_s[:, :, 0], tiers=_tiers(table)),
-        "budget": lambda: Budget.of(table),
-    }
-    return computed[name]()
-
-
-def _tiers(table: StepTable) -> tuple[int, ...]:
-    """SGLang's numbers of drafts, as far as the table goes."""
-    return tuple(sorted({min(tier, table.drafts_max) for tier in (1, 3, 7)}))
-
-
-def _fixed(name: str) -> int | None:
-    """0 for `none`, the number for `3` or `K=3`, None for another form."""
-    text = name.strip().removeprefix("K=").removeprefix("k=")
-    if text == "none":
-        return 0
-    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
-
-
-def _entries(name: str) -> tuple[tuple[int, int], ...] | None:
-    """(first requests, drafts) that a name gives; None where they are computed. Raises UsageError."""
-    fixed = _fixed(name)
-    if fixed is not None:
-        return ((1, fixed),)
-    if name in _COMPUTED:
-        return None
-    kind, _, given = name.partition("=")
-    if name in NOT_SIMULATED:
-        raise UsageError(
-            f"policy {shown(name)} is not simulated: {NOT_SIMULATED[name]}; give one of {', '.join(NAMES)}"
-        )
-    if kind not in ("schedule", _UP_TO):
-        raise UsageError(f"policy {shown(name)}: give one of {', '.join(NAMES)}")
-    try:
-        pairs = [tuple(int(part) for part in entry.split(":")) for entry in given.split(",")]
-        entries = tuple((first, drafts) for first, drafts in pairs)
-    except ValueError:
-        raise UsageError(f"policy {shown(name)}: entries are REQUESTS:DRAFTS, as in 1:5,32:3,96:0") from None
-    if kind == _UP_TO:
-        lasts = [last for last, _ in entries]
-        entries = tuple(
-            zip((1, *(last + 1 for last in lasts)), (*(drafts for _, drafts in entries), 0), strict=True)
-        )
-    firsts = [first for first, _ in entries]
-    if firsts[0] != 1 or firsts != sorted(set(firsts)) or min(drafts for _, drafts in entries) < 0:
-        raise UsageError(f"policy {shown(name)}: entries rise from 1 request, as in 1:5,32:3,96:0")
-    return entries

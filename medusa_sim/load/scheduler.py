@@ -19,10 +19,12 @@ import numpy as np
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arriving import Arriving
+from medusa_sim.load.asking import Asking
 from medusa_sim.load.decoding import Decoding
-from medusa_sim.load.draws import Draws, kinds_of, rates_by_kind
+from medusa_sim.load.draws import Draws
+from medusa_sim.load.kinds import kinds_of, rates_by_kind
 from medusa_sim.load.limits import Limits
-from medusa_sim.load.policies import BySize, Fixed, Policy, State, chosen
+from medusa_sim.load.policies import Fixed, Policy, State
 from medusa_sim.load.record import Record, Recorder
 from medusa_sim.load.requests import Prompt, Prompts, Requests
 from medusa_sim.load.step_table import StepTable
@@ -95,12 +97,9 @@ class _Run:
         rates = rates_by_kind(table.rates, spread)
         kinds = None if len(rates) == 1 else kinds_of(count, seed)
         self.draws = {n: Draws(rates, n, seed, kinds) for n in range(1, table.drafts_max + 1)}
-        self.hold = int(getattr(policy, "hold_steps", 1))
-        self.by_requests: dict[int, int] | None = {} if isinstance(policy, Fixed | BySize) else None
+        self.asking = Asking(policy, table.drafts_max, limits.token_budget, count)
         self.idle: list[float] | None = None if isinstance(policy, Fixed) else table.idle_share.tolist()
         self.tokens_per_step: list[float] = table.tokens_per_step.tolist()
-        self.drafts = 0
-        self.seen_steps = self.seen_requests = self.seen_accepted = 0
 
     def run(self) -> Record:
         told = 0
@@ -157,44 +156,36 @@ class _Run:
         self.recorder.count_gaps(on=begin)
 
     def _step(self) -> None:
-        drafts = self._choose()
+        decoding = self.decoding
+        drafts = self.asking.choose(decoding.count, decoding.at, self._state)
         kept = self._make_room(drafts)
-        if not self.decoding.count and not self.prompts.count:
+        b = decoding.count
+        self.asking.keep(b, drafts)
+        if not b and not self.prompts.count:
             self.blocked = False
         if self.waiting and kept and not self.blocked:
             self._admit(drafts)
         if self.prompts.count:
-            chunks = self.prompts.chunks(self.limits.token_budget - self.decoding.count * (drafts + 1))
+            chunks = self.prompts.chunks(self.limits.token_budget - b - self.asking.asked)
             if chunks:
                 self._mixed(drafts, chunks)
                 return
-        if self.decoding.count:
+        if b:
             self._decode(drafts)
 
-    def _choose(self) -> int:
-        """Drafts of the next steps: the policy's, cut to the token budget."""
-        b, known = self.decoding.count, self.by_requests
-        if not b:
-            return 0
-        if known is not None and b in known:
-            return known[b]
-        rows = self.seen_requests
-        state = State(
+    def _state(self, drafts: int, accepted: float | None, steps: int) -> State:
+        """What a policy sees."""
+        decoding, prompts = self.decoding, self.prompts
+        return State(
             now_s=self.now,
-            requests=b,
+            requests=decoding.count,
             waiting=len(self.waiting),
-            mean_length=self.decoding.length_sum / b,
-            kv_share=(self.decoding.blocks_bound(0, 1) + self.prompts.reserved) / self.kv_blocks,
-            drafts=self.drafts,
-            accepted=self.seen_accepted / rows if rows else None,
-            steps=self.seen_steps,
+            mean_length=decoding.length_sum / decoding.count,
+            kv_share=(decoding.blocks_bound(0, 1) + prompts.reserved) / self.kv_blocks,
+            drafts=drafts,
+            accepted=accepted,
+            steps=steps,
         )
-        self.seen_steps = self.seen_requests = self.seen_accepted = 0
-        drafts = chosen(self.policy, state, self.table.drafts_max)
-        self.drafts = min(drafts, self.limits.token_budget // b - 1)
-        if known is not None:
-            known[b] = self.drafts
-        return self.drafts
 
     def _make_room(self, drafts: int) -> bool:
         """Preempt the last requests until the next step's blocks fit. Whether all were kept."""
@@ -224,7 +215,7 @@ class _Run:
         """Admit waiting requests while slots, blocks and the token budget last."""
         limits, waiting, prompts, said = self.limits, self.waiting, self.prompts, self.requests.said
         b = self.decoding.count
-        budget = limits.token_budget - b * (drafts + 1) - prompts.left
+        budget = limits.token_budget - b - self.asking.asked - prompts.left
         room = limits.max_requests - b - prompts.count
         if budget <= 0 or room <= 0:
             return
@@ -258,6 +249,8 @@ class _Run:
     def _own_s(self, drafts: int, length: float) -> float:
         """A step without its prompts; a loaded drafter that drafts nothing makes plain ones longer."""
         b = self.decoding.count
+        if drafts and self.asking.each is not None:
+            return self.table.ragged_s(self.asking.asked, drafts, b, length)
         own_s = self.table.decoding_s(drafts, b, length)
         return own_s if drafts or self.idle is None else own_s * (1.0 + self.idle[b])
 
@@ -266,7 +259,7 @@ class _Run:
         decoding, prompts = self.decoding, self.prompts
         b = decoding.count
         own_s = self._own_s(drafts, decoding.length_sum / b if b else 0.0)
-        prompts_s = self.table.prompts_s(drafts, b, chunks)
+        prompts_s = self.table.prompts_s(self.asking.asked, b, chunks)
         start, waiting = self.now, len(self.waiting) + prompts.count
         kv = decoding.cache_tokens + prompts.reserved * self.limits.block_tokens
         self.now, self.seen_s = start + own_s + prompts_s, start
@@ -333,7 +326,7 @@ class _Run:
         b, before, reserved = decoding.count, decoding.length_sum, self.prompts.reserved
         step_s = self._own_s(drafts, before / b)
         full = decoding.steps_until_full(drafts, self.kv_blocks - reserved)
-        steps = min(self.hold, _MOST_STEPS, full, self._until_arrival(step_s))
+        steps = min(self.asking.hold, _MOST_STEPS, full, self._until_arrival(step_s))
         start, waiting = self.now, len(self.waiting) + self.prompts.count
         left, least = None, decoding.least
         if drafts:
@@ -371,6 +364,8 @@ class _Run:
         decoding, source = self.decoding, self.draws[drafts]
         b = decoding.count
         draws = source.take(steps, decoding.at[:b])
+        if self.asking.each is not None:
+            draws = np.minimum(draws, self.asking.each + 1)
         remaining = decoding.remaining[:b]
         gained = draws[0] if steps == 1 else np.add.reduce(draws, axis=0)
         left = remaining - gained
@@ -386,9 +381,7 @@ class _Run:
                 accepted = int(np.add.reduce(sums[taken - 1])) - steps * b
             left, least = np.maximum(left, 0), 0
             total = int(np.add.reduce(remaining - left))
-        self.seen_accepted += accepted
-        self.seen_requests += steps * b
-        self.seen_steps += steps
+        self.asking.saw(decoding.at[:b], draws[:steps], accepted)
         return steps, total, accepted, left, least
 
     def _until_arrival(self, step_s: float) -> int:

@@ -15,7 +15,8 @@ from medusa_sim.load.arrivals import Drawn, Source
 from medusa_sim.load.energy import Energy, energy_of
 from medusa_sim.load.limits import Limits, check_sizes, limits_of
 from medusa_sim.load.metrics import Goals, Metrics, measured
-from medusa_sim.load.policies import ENGINE_NAMES, Fixed, Policy, drafts_asked, never_drafts, policy_of
+from medusa_sim.load.policies import Fixed, Policy
+from medusa_sim.load.policy_names import ENGINE_NAMES, drafts_asked, never_drafts, policy_of
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import run
@@ -258,12 +259,12 @@ class LoadTest:
 
     def _served(self, policy: str | Policy) -> Served:
         known = self.table
-        made = policy_of(policy, known, self.mean_length) if isinstance(policy, str) else policy
+        made = policy_of(policy, known, self.mean_length, self.spread) if isinstance(policy, str) else policy
         drafts = made.drafts if isinstance(made, Fixed) else known.drafts_max
         table = known.upto(drafts)
         if isinstance(policy, str):
             return Served(
-                policy=lambda: policy_of(policy, table, self.mean_length),
+                policy=lambda: policy_of(policy, table, self.mean_length, self.spread),
                 name=made.name,
                 table=table,
                 limits=self.limits(drafts),

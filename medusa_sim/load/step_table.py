@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, distinct
+from medusa_sim.arrays import FloatArray, IntArray, distinct
 from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import Limits
 from medusa_sim.plan.draft_options import DraftOption
@@ -133,9 +133,36 @@ class StepTable:
         below, above = self._lengths[j], self._lengths[j + 1]
         return row[j] + (row[j + 1] - row[j]) * (length - below) / (above - below)
 
-    def prompts_s(self, drafts: int, requests: int, chunks: Sequence[tuple[int, int]]) -> float:
-        """(L1): seconds that chunks (tokens, end) of prompts add to a step."""
-        own = requests + round(requests * drafts * self.match_rate)
+    def ragged_s(self, asked: int, deepest: int, requests: int, length: float) -> float:
+        """`unequal_s` of one step, at its length."""
+        mean = asked / requests
+        if mean == deepest:
+            return self.decoding_s(deepest, requests, length)
+        low = int(mean)
+        own_s = [self.decoding_s(drafts, requests, length) for drafts in (low, low + 1, deepest)]
+        shares = [float(self.drafting_share[drafts, requests]) for drafts in (low, low + 1, deepest)]
+        below, above = (time_s * (1.0 - share) for time_s, share in zip(own_s[:2], shares[:2], strict=True))
+        return below + (above - below) * (mean - low) + own_s[2] * shares[2]
+
+    def nearest(self, length: float) -> int:
+        """The place in `lengths` of the one that is nearest."""
+        j = self.place(length)
+        return j + int(length - self._lengths[j] > self._lengths[j + 1] - length)
+
+    def unequal_s(self, asked: IntArray, deepest: IntArray, requests: int, length: float) -> FloatArray:
+        """Seconds of steps with so many drafts in all, of one request at most `deepest`; arrays (any,).
+
+        Verification is that of their rows, linear between equal numbers of drafts at the nearest length;
+        drafting that of the deepest. Nothing asked: a plain step with the drafter loaded.
+        """
+        each_s, share = self.step_s[:, requests, self.nearest(length)], self.drafting_share[:, requests]
+        verify_s = np.interp(asked / requests, np.arange(each_s.size), each_s * (1.0 - share))
+        plain_s = each_s[0] * (1.0 + self.idle_share[requests])
+        return np.where(deepest, verify_s + (each_s * share)[deepest], plain_s)
+
+    def prompts_s(self, asked: int, requests: int, chunks: Sequence[tuple[int, int]]) -> float:
+        """(L1): seconds that chunks (tokens, end) of prompts add to a step with so many drafts in all."""
+        own = requests + round(asked * self.match_rate)
         tokens = sum([chunk for chunk, _ in chunks])
         rides = requests > 0 and not self.prompts_apart
         linear = self._linear_s

@@ -72,6 +72,7 @@ def policy_text(name: str) -> str:
         "adaptive": "drafts by measured acceptance",
         "throughput_aware": "drafts by measured acceptance and cost",
         "budget": "a budget chosen at every step",
+        "budget-by-request": "a budget shared out by what each request accepted",
     }
     return known.get(name, name)
 
@@ -331,11 +332,24 @@ def warnings(answer: LoadAnswer) -> list[str]:
                 f"{point.policy}{_at(point)}: {point.mean['preemptions']:.0f} requests lost their KV cache "
                 "and were computed again; fewer in a step (--max-num-seqs) may be faster"
             )
-    told += _eaten(answer)
+    told += _eaten(answer) + _unequal(answer.test)
     dropped = max((point.dropped for point in points), default=0)
     if dropped:
         told.append(f"{dropped} requests were too long and left out")
     return list(dict.fromkeys(told))
+
+
+def _unequal(test: LoadTest) -> list[str]:
+    """That an engine verifies as many drafts of every request, where a policy wants to differ."""
+    engine = test.scenario.runtime.name.partition("-")[0]
+    unequal = [served.name for served in test.served if hasattr(served.policy(), "choose_each")]
+    if not unequal or engine == "vllm":
+        return []
+    return [
+        f"{', '.join(unequal)}: only vLLM verifies unequal numbers of drafts in one step (its metadata counts"
+        " them by request, pull request 47808 shares them out); "
+        f"{test.scenario.runtime.name} runs as many for all"
+    ]
 
 
 def _eaten(answer: LoadAnswer) -> list[str]:

@@ -11,19 +11,20 @@ from load_tables import constant_table, limits, requests
 from medusa_sim.errors import UsageError
 from medusa_sim.load import scheduler
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
-from medusa_sim.load.draws import rates_by_kind
+from medusa_sim.load.kinds import rates_by_kind
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
+    BudgetByRequest,
     BySize,
     Fixed,
     Policy,
     State,
     ThroughputAware,
-    policy_of,
     schedule_of,
 )
+from medusa_sim.load.policy_names import policy_of
 from medusa_sim.load.record import Record
 from medusa_sim.load.requests import Requests
 from medusa_sim.load.scheduler import run
@@ -158,7 +159,8 @@ class Checked(scheduler._Run):
         return self.decoding.blocks(drafts) + self.prompts.reserved
 
     def _mixed(self, drafts: int, chunks: list[tuple[int, int]]) -> None:
-        tokens = self.decoding.count * (drafts + 1) + sum(tokens for tokens, _ in chunks)
+        tokens = self.decoding.count + self.asking.asked + sum(tokens for tokens, _ in chunks)
+        assert self.asking.asked <= self.decoding.count * drafts
         assert self._held(drafts) <= self.limits.kv_blocks
         assert tokens <= self.limits.token_budget
         super()._mixed(drafts, chunks)
@@ -190,6 +192,7 @@ POLICIES = {
     "computed": lambda table: schedule_of(table, 64),
     "adaptive": lambda table: Adaptive(tiers=(1, 2)),
     "budget": Budget.of,
+    "by request": lambda table: BudgetByRequest(table, 1.0),
     "unsure": lambda table: Unsure(),
 }
 

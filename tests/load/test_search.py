@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.load.policies import Adaptive, State, policy_of
+from medusa_sim.load.policies import Adaptive, State
+from medusa_sim.load.policy_names import policy_of
 from medusa_sim.load.question import LoadAnswer, load_test, run_load
 from medusa_sim.load.search import (
     SEARCH_REQUESTS,

@@ -1,0 +1,129 @@
+"""Policies by their names, those of engines among them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from medusa_sim.errors import UsageError, shown
+from medusa_sim.load.policies import (
+    Adaptive,
+    Budget,
+    BudgetByRequest,
+    BySize,
+    Fixed,
+    Policy,
+    ThroughputAware,
+    schedule_by_context,
+    schedule_of,
+)
+from medusa_sim.load.step_table import StepTable
+
+ENGINE_NAMES = {
+    "num_speculative_tokens_per_batch_size": "schedule",
+    "speculative-adaptive": "adaptive",
+    "draft_len_schedule": "schedule",
+}
+"""Settings of vLLM, SGLang and TensorRT-LLM that mean one of the policies here."""
+NOT_SIMULATED = {
+    "adaptive-verification": "vLLM's drops drafts by their confidence, which is not drawn",
+    "enable_adaptive_verification": "vLLM's drops drafts by their confidence, which is not drawn",
+    "priority": "requests are served first come first served",
+}
+"""Names that engines have, and why they mean nothing here."""
+NAMES = (
+    "none", "K", "schedule", "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", "schedule-context",
+    "adaptive", "throughput_aware", "budget", "budget-by-request",
+)  # fmt: skip
+"""Forms of a policy's name; K is a whole number."""
+_COMPUTED = ("schedule", "schedule-context", "adaptive", "throughput_aware", "budget", "budget-by-request")
+_UP_TO = "draft_len_schedule"
+"""TensorRT-LLM's form: drafts up to so many requests, none beyond the last (pull request 10860)."""
+
+
+def drafts_asked(names: Sequence[str], known: int) -> int:
+    """Longest draft that policies of these names may run, of `known` that the scenario describes.
+
+    Raises UsageError for a name that means nothing, or that asks for more drafts.
+    """
+    longest = 0
+    for name in names:
+        entries = _entries(name)
+        most = known if entries is None else max(drafts for _, drafts in entries)
+        if most > known:
+            raise UsageError(
+                f"policy {shown(name)} drafts {most} tokens and the acceptance describes {known}: choose "
+                "fewer, or a profile measured further out"
+            )
+        longest = max(longest, most if _fixed(name) is not None else known)
+    return longest
+
+
+def never_drafts(names: Sequence[str]) -> bool:
+    """Whether all of these names are `none`, which takes no drafter."""
+    return all(_fixed(name) == 0 for name in names)
+
+
+def policy_of(name: str, table: StepTable, length: float, spread: float = 0.0) -> Policy:
+    """The policy of a name that `drafts_asked` let pass. length: typical committed tokens of a request.
+
+    spread: of the requests' acceptance (L3), which a policy that sees requests knows.
+
+    Raises UsageError for a name that means nothing.
+    """
+    drafts, entries = _fixed(name), _entries(name)
+    if drafts is not None:
+        return Fixed(drafts)
+    if entries is not None:
+        return BySize(entries, name=name)
+    computed: dict[str, Callable[[], Policy]] = {
+        "schedule": lambda: schedule_of(table, length),
+        "schedule-context": lambda: schedule_by_context(table),
+        "adaptive": lambda: Adaptive(tiers=_tiers(table)),
+        "throughput_aware": lambda: ThroughputAware(seconds=table.step_s[:, :, 0], tiers=_tiers(table)),
+        "budget": lambda: Budget.of(table),
+        "budget-by-request": lambda: BudgetByRequest(table, spread),
+    }
+    return computed[name]()
+
+
+def _tiers(table: StepTable) -> tuple[int, ...]:
+    """SGLang's numbers of drafts, as far as the table goes."""
+    return tuple(sorted({min(tier, table.drafts_max) for tier in (1, 3, 7)}))
+
+
+def _fixed(name: str) -> int | None:
+    """0 for `none`, the number for `3` or `K=3`, None for another form."""
+    text = name.strip().removeprefix("K=").removeprefix("k=")
+    if text == "none":
+        return 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 4 else None
+
+
+def _entries(name: str) -> tuple[tuple[int, int], ...] | None:
+    """(first requests, drafts) that a name gives; None where they are computed. Raises UsageError."""
+    fixed = _fixed(name)
+    if fixed is not None:
+        return ((1, fixed),)
+    if name in _COMPUTED:
+        return None
+    kind, _, given = name.partition("=")
+    if name in NOT_SIMULATED:
+        raise UsageError(
+            f"policy {shown(name)} is not simulated: {NOT_SIMULATED[name]}; give one of {', '.join(NAMES)}"
+        )
+    if kind not in ("schedule", _UP_TO):
+        raise UsageError(f"policy {shown(name)}: give one of {', '.join(NAMES)}")
+    try:
+        pairs = [tuple(int(part) for part in entry.split(":")) for entry in given.split(",")]
+        entries = tuple((first, drafts) for first, drafts in pairs)
+    except ValueError:
+        raise UsageError(f"policy {shown(name)}: entries are REQUESTS:DRAFTS, as in 1:5,32:3,96:0") from None
+    if kind == _UP_TO:
+        lasts = [last for last, _ in entries]
+        entries = tuple(
+            zip((1, *(last + 1 for last in lasts)), (*(drafts for _, drafts in entries), 0), strict=True)
+        )
+    firsts = [first for first, _ in entries]
+    if firsts[0] != 1 or firsts != sorted(set(firsts)) or min(drafts for _, drafts in entries) < 0:
+        raise UsageError(f"policy {shown(name)}: entries rise from 1 request, as in 1:5,32:3,96:0")
+    return entries
