@@ -12,12 +12,13 @@ import math
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError, shown
+from medusa_sim.reading.plain_toml import plain_toml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -152,11 +153,15 @@ def read_toml(
     limit_bytes: int = SPEC_BYTES,
 ) -> dict[str, Any]:
     """Tables of a TOML file. Raises `error` for a syntax error, a key given twice, or tables too deep."""
+    text = read_text(path, limit_bytes, what, error)
+    content: dict[str, Any] = parsed(path, what, error, lambda: plain_toml(text) or _any_toml(text))
+    return content
+
+
+def _any_toml(text: str) -> dict[str, Any]:
     import tomllib
 
-    text = read_text(path, limit_bytes, what, error)
-    content: dict[str, Any] = parsed(path, what, error, lambda: tomllib.loads(text))
-    return content
+    return tomllib.loads(text)
 
 
 def read_json(
@@ -244,12 +249,16 @@ def first_not_finite(value: object, key: str = "") -> str | None:
     """Dotted key of the first nan or infinity in a file's content, or None."""
     if isinstance(value, float):
         return None if math.isfinite(value) else key
-    children: Iterable[tuple[str, object]] = ()
-    if isinstance(value, dict):
-        children = ((f"{key}.{name}" if key else str(name), child) for name, child in value.items())
-    elif isinstance(value, list):
-        children = ((f"{key}[{index}]", child) for index, child in enumerate(value))
-    return next((found for name, child in children if (found := first_not_finite(child, name))), None)
+    children = (
+        value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    )
+    for name, child in children:
+        if isinstance(child, dict | list) or (isinstance(child, float) and not math.isfinite(child)):
+            dot = "." if key else ""
+            place = f"{key}{dot}{name}" if isinstance(value, dict) else f"{key}[{name}]"
+            if (found := first_not_finite(child, place)) is not None:
+                return found
+    return None
 
 
 def csv_chunks(path: Path, rows: int, **options: Any) -> Iterator[pd.DataFrame]:
