@@ -19,7 +19,7 @@ from chosen import SetUp
 
 from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
-from medusa_sim.export import engine_settings
+from medusa_sim.export.engines import engine_settings
 from medusa_sim.latency.by_name import cached, latency_model
 from medusa_sim.load.arguments import LoadArguments
 from medusa_sim.load.question import LoadAnswer, load_test, run_load

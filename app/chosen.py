@@ -16,7 +16,7 @@ from medusa_sim.plan.defaults import (
     DEFAULT_SEQ_LEN,
     default_runtime,
 )
-from medusa_sim.plan.kernels_alone import LIMIT
+from medusa_sim.plan.insights import LIMIT
 from medusa_sim.specs.runtime import load_runtime
 
 _KERNELS = ("tp", "ep", "dtype", "weight_dtype", "kv_dtype")

@@ -37,7 +37,7 @@ from medusa_sim.arrays import BoolArray
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.recommend import page
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.export import engine_settings
+from medusa_sim.export.engines import engine_settings
 from medusa_sim.latency.by_name import LatencyName
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question

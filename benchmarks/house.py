@@ -65,7 +65,6 @@ HOUSE = (
             "best_by_count",
             "surface",
             "check",
-            "kernels_alone",
             "woken_experts",
             "quantities",
             "sweep",

@@ -162,6 +162,21 @@ def test_help_imports_next_to_nothing() -> None:
     assert not loaded_after("--help") & (HEAVY | TORCH | {"numpy", "msgspec", "platformdirs"})
 
 
+def test_help_of_any_command_needs_no_arrays() -> None:
+    code = (
+        "import contextlib, io, sys\n"
+        "from medusa_sim.cli import cli\n"
+        "with contextlib.redirect_stdout(io.StringIO()):\n"
+        "    for name in cli.list_commands(None):\n"
+        "        try:\n            cli.main([name, '--help'])\n"
+        "        except SystemExit as end:\n            assert not end.code, name\n"
+        "print(*sorted(sys.modules))\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in result.stdout.split()}
+    assert not loaded & (HEAVY | TORCH | {"numpy", "msgspec"})
+
+
 @pytest.mark.parametrize("latency", ["roofline", "calibrated"])
 def test_a_sweep_leaves_the_heavy_libraries_out(latency: str) -> None:
     loaded = loaded_after("sweep", "--latency", latency)

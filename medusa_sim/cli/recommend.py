@@ -119,7 +119,7 @@ def runtime_of(engine: str, drafter: str) -> str | None:
     None for settings of no engine: the default of the drafter. An engine that does not run the drafter says
     so itself, when the settings are written.
     """
-    from medusa_sim.plan.kernels_alone import LIMIT
+    from medusa_sim.plan.insights import LIMIT
     from medusa_sim.specs.runtime import load_runtime, runtime_aliases
 
     if engine == "json":
@@ -202,7 +202,7 @@ def _export(
     *,
     ab: bool,
 ) -> None:
-    from medusa_sim.export import engine_settings
+    from medusa_sim.export.engines import engine_settings
     from medusa_sim.export.ab import ab_script
 
     settings = engine_settings(answer, engine, version=version, draft_path=draft_path)

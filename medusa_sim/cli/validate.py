@@ -17,10 +17,10 @@ from medusa_sim.cli.options import PositiveFloat, Sectioned, options, output_opt
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import ThresholdError, UsageError
 from medusa_sim.plan.arguments import ARGUMENTS
-from medusa_sim.specs.gpu import Gpu, load_gpu
 
 if TYPE_CHECKING:
     from medusa_sim.report.text import TextTable
+    from medusa_sim.specs.gpu import Gpu
     from medusa_sim.validate.comparison import Deviation
     from medusa_sim.validate.generations import RunsValidation
     from medusa_sim.validate.operators import Score
@@ -64,6 +64,7 @@ def _rows(
 
     from medusa_sim.acceptance.profile import load_acceptance
     from medusa_sim.operators.table import read_rows
+    from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.runtime import load_runtime
     from medusa_sim.validate.operators import compared_rows, regrets, scores
 
@@ -192,6 +193,7 @@ def _decoder(
 ) -> None:
     """Errors of predicted steps or generations of the decoder, in a FOLDER of `measure`; CSV: every cell."""
     from medusa_sim.measure.cells import RUNS, STEPS
+    from medusa_sim.specs.gpu import load_gpu
 
     card = load_gpu(gpu, data_dir)
     given = {**names, "kernels": names["kernels"] or "torch", "data_dir": data_dir}

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from medusa_sim.errors import DataError, MedusaSimError, OutputError, SpecError, shown
-from medusa_sim.reading.plain_toml import plain_toml
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -153,6 +152,8 @@ def read_toml(
     limit_bytes: int = SPEC_BYTES,
 ) -> dict[str, Any]:
     """Tables of a TOML file. Raises `error` for a syntax error, a key given twice, or tables too deep."""
+    from medusa_sim.reading.plain_toml import plain_toml  # its patterns take 2 ms
+
     text = read_text(path, limit_bytes, what, error)
     content: dict[str, Any] = parsed(path, what, error, lambda: plain_toml(text) or _any_toml(text))
     return content

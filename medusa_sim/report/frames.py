@@ -7,7 +7,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import check_kind
-from medusa_sim.export import engine_settings
+from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.arguments import WORD
 from medusa_sim.plan.quantities import count_table

@@ -9,8 +9,7 @@ import pandas as pd
 import pytest
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.insights import answer
-from medusa_sim.plan.kernels_alone import limit_of
+from medusa_sim.plan.insights import answer, limit_of
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend
 from medusa_sim.plan.scenario import Scenario

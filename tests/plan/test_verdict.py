@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from medusa_sim.errors import UsageError
-from medusa_sim.export import METHODS, engine_settings
+from medusa_sim.export.engines import METHODS, engine_settings
 from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.question import Question

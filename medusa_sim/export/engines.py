@@ -1,0 +1,163 @@
+"""A recommendation as launch settings of serving engines: a record an engine, one way to write them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from importlib import import_module
+
+from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.export import ENGINES, RECORDS
+from medusa_sim.export.chains import best_tree, chain_plan, graph_sizes, idle_cost, tree_notes
+from medusa_sim.export.others import json_settings
+from medusa_sim.export.settings import (
+    Chosen,
+    EngineExport,
+    EngineMethod,
+    EngineSettings,
+    length_note,
+    range_notes,
+    tier_notes,
+    too_small,
+    tree_note,
+)
+from medusa_sim.plan.recommendation import Recommendation
+from medusa_sim.specs.parallel import ONE
+from medusa_sim.step.drafter import DRAFTERS
+
+def _record(place: str) -> EngineExport:
+    module, _, name = place.partition(":")
+    found: EngineExport = getattr(import_module(f"medusa_sim.export.{module}"), name)
+    return found
+
+
+BY_NAME = {name: _record(place) for name, place in RECORDS.items()}
+METHODS = {name: engine.methods for name, engine in BY_NAME.items()}
+"""What each engine calls our drafting methods."""
+
+
+def engine_settings(
+    answer: Recommendation, engine: str, *, version: str | None = None, draft_path: str | None = None
+) -> EngineSettings:
+    """Launch settings of an engine; `draft_path` names the draft's checkpoint in them.
+
+    Raises UsageError for an unknown engine, a version that is not known, a checkpoint that is missing, and
+    everything that the engine cannot do, saying why.
+    """
+    if engine not in ENGINES:
+        raise UsageError(unknown_name("engine", engine, ENGINES))
+    if engine == "json":
+        found = json_settings(answer, version, draft_path)
+    else:
+        found = _settings(BY_NAME[engine], answer, version, draft_path)
+    notes = (*_acceptance_note(answer), *_latency_note(answer), *_gpu_notes(answer, engine))
+    return replace(found, notes=(*found.notes, *notes))
+
+
+def _settings(
+    engine: EngineExport, answer: Recommendation, version: str | None, draft_path: str | None
+) -> EngineSettings:
+    known, nearest = engine.versions.chosen(version)
+    method = engine_method(engine, answer.drafting.method, known)
+    scheduled, margin = known in method.scheduled, engine.margin(answer)
+    plan = chain_plan(
+        answer,
+        graph_sizes(engine.name) if engine.captures else (),
+        scheduled=scheduled,
+        margin=margin,
+        idle_cost=idle_cost(answer) if engine.idles else None,
+    )
+    allowed = engine.trees(method, known)
+    tree = None if allowed is None else best_tree(answer, plan, allowed)
+    if method.checkpoint and draft_path is None:
+        raise UsageError(
+            f"{engine.name} needs the checkpoint of the {answer.drafting.method} draft: "
+            "add --draft-path FOLDER_OR_ID (draft_path= in Python)"
+        )
+    chosen = Chosen(
+        answer=answer,
+        version=known,
+        method=method,
+        plan=plan,
+        tree=tree,
+        draft_path=draft_path if method.checkpoint else None,
+        is_default=version is None,
+    )
+    if tree is not None:
+        told = tree_notes(tree)
+    else:
+        why = too_small(plan, margin) if scheduled else method.untested or engine.one_number
+        told = (*tree_note(answer), *tier_notes(plan, why))
+    notes = (
+        f"written for {engine.title} {known}",
+        nearest,
+        *told,
+        *engine.remarks(chosen),
+        *range_notes(plan, engine.batch_cap),
+        length_note(answer, engine.length_cap),
+    )
+    return EngineSettings(
+        engine=engine.name,
+        version=known,
+        text=engine.write(chosen),
+        notes=tuple(filter(None, notes)),
+        plan=plan if tree is None else None,
+        chosen=chosen,
+    )
+
+
+def engine_method(engine: EngineExport, method: str, version: str) -> EngineMethod:
+    """What a version of the engine calls a drafting method.
+
+    Raises UsageError where it has none, and says what to do.
+    """
+    name, known = engine.name, engine.methods
+    if method not in known:
+        why = engine.lacks.get(method, "its documentation has none")
+        others = [name for name, methods in METHODS.items() if method in methods]
+        advice = f"export to {' or '.join(others)}" if others else "choose another drafter"
+        if method == "eagle" and "eagle3" in known:
+            advice = f"{advice}; with an EAGLE-3 checkpoint say --drafter eagle3"
+        if method == "medusa":
+            advice = "train an EAGLE-3 or DFlash drafter, which engines serve (vllm still loads Medusa heads)"
+        raise UsageError(f"{name} has no {method} speculation ({why}; it has {', '.join(known)}); {advice}")
+    found = known[method]
+    if found.versions and version not in found.versions:
+        raise UsageError(
+            f"{name} {version} has no {method} speculation; give --engine-version {found.versions[0]}, "
+            "which has"
+        )
+    return found
+
+
+def _acceptance_note(answer: Recommendation) -> tuple[str, ...]:
+    """That the acceptance is another drafter's than the one that is launched."""
+    method, name = answer.drafting.method, answer.scenario.profile.name
+    own = next((kind.name for kind in DRAFTERS.values() if name.startswith(kind.profiles[0])), method)
+    if own == method:
+        return ()
+    return (
+        f"{method} is launched, but acceptance {name} was measured with {own}: take --drafter {own}, or "
+        "measure yours",
+    )
+
+
+def _latency_note(answer: Recommendation) -> tuple[str, ...]:
+    """Batches that the limit of latency rules out, which the settings do not."""
+    late = [row for row in answer.schedule if row.meets_latency is False]
+    if not late:
+        return ()
+    told = ", ".join(f"{row.batch_min}..{row.batch_max} at length {row.seq_len}" for row in late)
+    return (f"batch {told}: no way of running stays within {answer.question.max_latency_ms:g} ms a token",)
+
+
+def _gpu_notes(answer: Recommendation, engine: str) -> tuple[str, ...]:
+    """The options that share the model among GPUs, which the settings leave to the reader."""
+    parallel = answer.scenario.parallel
+    if parallel == ONE:
+        return ()
+    options: list[str] = []
+    if (known := BY_NAME.get(engine)) is not None and known.gpus:
+        used = {"ep": parallel.ep > 1, "dp_attention": parallel.dp_attention}
+        options = [known.gpus, *(option for name, option in known.more_gpus if used[name])]
+        options = [option.format(tp=parallel.tp, ep=parallel.ep) for option in options]
+    return (f"computed for {answer.scenario.cards}: start the engine with {' '.join(options) or 'as many'}",)
