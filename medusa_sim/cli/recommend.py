@@ -202,8 +202,8 @@ def _export(
     *,
     ab: bool,
 ) -> None:
-    from medusa_sim.export.engines import engine_settings
     from medusa_sim.export.ab import ab_script
+    from medusa_sim.export.engines import engine_settings
 
     settings = engine_settings(answer, engine, version=version, draft_path=draft_path)
     for note in settings.notes:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from medusa_sim.errors import UsageError
-from medusa_sim.export.engines import BY_NAME
 from medusa_sim.export.chains import ChainPlan
+from medusa_sim.export.engines import BY_NAME
 from medusa_sim.export.settings import EngineExport, EngineSettings
 from medusa_sim.plan.recommendation import Recommendation
 

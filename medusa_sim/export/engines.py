@@ -24,6 +24,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.step.drafter import DRAFTERS
 
+
 def _record(place: str) -> EngineExport:
     module, _, name = place.partition(":")
     found: EngineExport = getattr(import_module(f"medusa_sim.export.{module}"), name)

@@ -15,7 +15,7 @@ from math import ceil
 from typing import Any
 
 from medusa_sim.errors import UsageError, unknown_name
-from medusa_sim.export import engine_settings
+from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.settings import EngineSettings
 from medusa_sim.plan.question import Question as Recommended
 from medusa_sim.plan.recommend import recommend

@@ -12,9 +12,9 @@ from export_cases import answered, flags, heads_profile, plan_of, simple_yaml, s
 from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.errors import UsageError
 from medusa_sim.export import ENGINES
-from medusa_sim.export.engines import METHODS, engine_settings
 from medusa_sim.export.ab import ab_script
 from medusa_sim.export.chains import drafts_by_batch, graph_sizes, idle_cost
+from medusa_sim.export.engines import METHODS, engine_settings
 from medusa_sim.plan.acceptance import constant_rate
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.step.drafter import DRAFTERS

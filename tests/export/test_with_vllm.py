@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 from export_cases import answered, flags, heads_profile, plan_of
 
-from medusa_sim.export.engines import engine_settings
 from medusa_sim.export.ab import ab_script
+from medusa_sim.export.engines import engine_settings
 from medusa_sim.plan.acceptance import constant_rate
 
 ROOT = Path(__file__).resolve().parents[2]
