@@ -66,6 +66,15 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
         for at_x, low, high in zip(_numbers(each.x), _numbers(each.low), _numbers(each.high), strict=True)
     ]
     layer(bands, {"type": "area", "opacity": 0.12}, {**at, "y2": {"field": "high"}, "color": colour})
+    outlines = [
+        {"id": i, "series": each.name, "x": at_x, "y": at_y, "order": order}
+        for i, each in enumerate(named)
+        for order, (at_x, at_y) in enumerate(each.outline)
+    ]
+    layer(
+        outlines, {"type": "line", "filled": True, "strokeWidth": 0, "fillOpacity": 0.12},
+        {**at, "order": {"field": "order", "type": "quantitative"}, "color": colour},
+    )  # fmt: skip
     beside = [each for each in chart.series if each.line and not each.name]
     layer(_values(beside), {"type": "line", "color": NEUTRAL}, {**at, "strokeWidth": width})
     layer(

@@ -10,12 +10,12 @@ import inputs
 import show
 import sidebar
 import streamlit as st
-from charts.setups import setups_chart
+from charts.draw import lines_spec
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
-from medusa_sim.report.compare_chart import chart_of
+from medusa_sim.report.charts.setups import setups_chart
 from medusa_sim.report.compare_text import (
     MOST_ROWS,
     compare_values,
@@ -152,7 +152,7 @@ def _chart(answer: Comparison, told: str) -> None:
     import pyarrow as pa
 
     show.chart(
-        setups_chart(chart_of(answer, _AXES[what])),
+        lines_spec(setups_chart(answer, _AXES[what]), 380),
         name="setups",
         caption="What nothing beats of each card: solid with speculation, dotted without; bands: 80 %. "
         "Points are batches, named requests/drafts; dashed: the target; ringed: the answer.",

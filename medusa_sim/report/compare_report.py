@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from medusa_sim import __version__
-from medusa_sim.report.compare_chart import Y_TITLES, chart_of
+from medusa_sim.report.charts.setups import Y_TITLES, setups_chart
 from medusa_sim.report.compare_text import (
     MOST_ROWS,
     frontier_table,
@@ -26,7 +26,7 @@ from medusa_sim.report.document import (
     Text,
     write_pages,
 )
-from medusa_sim.report.figures.draw import compare_figure
+from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.sweep_report import source_tables
 from medusa_sim.report.text import TextTable, significant
 from medusa_sim.setups.comparison import Comparison
@@ -123,4 +123,4 @@ def _picture(answer: Comparison, column: str) -> Picture:
         f"{Y_TITLES[column]} against tokens/s a user: what nothing beats of each card, solid with "
         "speculation, dotted without; 80 % bands, points named by requests / drafts, the chosen one ringed."
     )
-    return Picture(compare_figure(chart_of(answer, column)), column, caption)
+    return Picture(lines_figure(setups_chart(answer, column), height=5.0), column, caption)

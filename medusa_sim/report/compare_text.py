@@ -10,17 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
 from medusa_sim.report.caveats import price_lines
+from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.text import NOTHING, TextTable, significant
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
-from medusa_sim.setups.pricing import FP8
 from medusa_sim.setups.search import refined
-from medusa_sim.setups.setup import PLAIN, SET_UP
+from medusa_sim.setups.setup import PLAIN, SET_UP, told_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from medusa_sim.report.compare_chart import Chart
+    from medusa_sim.report.charts.chart import LineChart
     from medusa_sim.setups.loaded import Loaded
 
 MOST_ROWS = 12
@@ -98,11 +98,11 @@ class Compared:
         """What must not be overlooked of the set-ups shown, a line each."""
         return warning_lines(self.comparison)
 
-    def chart(self, column: str | None = None) -> Chart:
-        """What the chart shows; column: of `report.compare_chart.Y_TITLES` (None: what is saved)."""
-        from medusa_sim.report.compare_chart import chart_of
+    def chart(self, column: str | None = None) -> LineChart:
+        """What the chart shows; column: of `report.charts.setups.Y_TITLES` (None: what is saved)."""
+        from medusa_sim.report.charts.setups import setups_chart
 
-        return chart_of(self.comparison, column)
+        return setups_chart(self.comparison, column)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything but the rows, as `--format json` writes it before them."""
@@ -117,9 +117,9 @@ class Compared:
         from html import escape
 
         from medusa_sim.report.figures import render
-        from medusa_sim.report.figures.draw import compare_figure
+        from medusa_sim.report.figures.draw import lines_figure
 
-        drawn = render(compare_figure(self.chart()), ".svg").decode("utf-8")
+        drawn = render(lines_figure(self.chart(), height=5.0), ".svg").decode("utf-8")
         shown = frontier_table(self.comparison)
         head = "".join(f"<th>{escape(name)}</th>" for name in shown.headers)
         body = "".join(
@@ -138,27 +138,17 @@ def sentence(answer: Comparison) -> str:
             f"No set-up of {answer.model.name} keeps the limits: the fastest stream of any is "
             f"{significant(float(fastest), 3)} tokens/s."
         )
-    told = f"{setup_text(chosen)}, {drafting_text(answer, chosen)}: {_worth(answer, chosen)}"
+    told = f"{told_of(chosen)}, {drafting_text(answer, chosen)}: {_worth(answer, chosen)}"
     told += f", {significant(chosen['tokens_per_s_per_user'], 3)} tokens/s a user"
     if chosen["drafter"] == PLAIN:
         return f"{told}; no drafter does better."
     if plain is None:
         return f"{told}; without speculation no set-up keeps the limits."
     same = all(plain[name] == chosen[name] for name in SET_UP if name != "drafter")
-    where = f"{plain['gpus']} x {plain['gpu']}" if same else setup_text(plain)
+    where = f"{plain['gpus']} x {plain['gpu']}" if same else told_of(plain)
     return (
         f"{told}; {'the same' if same else 'the best'} without speculation: {where}, {_worth(answer, plain)}."
     )
-
-
-def setup_text(row: Mapping[Any, Any]) -> str:
-    """`8 x h200-sxm, TP 4, EP 4, fp8_block, sglang`: all GPUs first."""
-    told = [f"{row['gpus']} x {row['gpu']}"]
-    told += [f"TP {row['tp']}"] if row["tp"] > 1 else []
-    told += [f"EP {row['ep']}"] if row["ep"] > 1 else []
-    told += ["data-parallel attention"] if row["dp_attention"] else []
-    cache = ["KV in fp8"] if row["kv_precision"] == FP8 else []
-    return ", ".join([*told, row["precision"], *cache, row["engine"]])
 
 
 def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
@@ -198,7 +188,7 @@ def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
         numbers = (row["tokens_per_s_per_gpu"], row["usd_per_million_tokens"], row["joule_per_token"])
         cells.append(
             (
-                "*" if row["chosen"] else "", setup_text(row), row["drafter"], str(row["drafts"] or NOTHING),
+                "*" if row["chosen"] else "", told_of(row), row["drafter"], str(row["drafts"] or NOTHING),
                 str(row["batch"]), significant(row["tokens_per_s_per_user"], 3),
                 f"{significant(low, 3)}-{significant(high, 3)}",
                 *(significant(float(value), 3) for value in numbers),
@@ -239,7 +229,7 @@ def warning_lines(answer: Comparison) -> list[str]:
     Shown are the chosen set-up, the best without speculation and the frontier.
     """
     rows: list[Any] = [answer.chosen, answer.chosen_plain, *answer.frontier.to_dict("records")]
-    setups = {answer.key(row): setup_text(row) for row in rows if row is not None}
+    setups = {answer.key(row): told_of(row) for row in rows if row is not None}
     kinds: dict[str, tuple[str, dict[str, None]]] = {}
     for key, told in setups.items():
         for line in answer.scenarios[key].warnings:
@@ -309,28 +299,19 @@ def compare_values(
         "launch": launch_text(answer, draft_path),
         "under_load": [
             {
-                **{name: plain_values(each.row)[name] for name in (*SET_UP, "drafts", "batch")},
+                **{name: json_row(each.row)[name] for name in (*SET_UP, "drafts", "batch")},
                 "gpus": each.gpus,
                 "replicas": each.replicas,
                 "goodput_share": each.share,
-                "usd_per_million_tokens": _or_none(each.usd_per_million_tokens),
-                "metrics": {name: _or_none(value) for name, value in each.point.mean.items()},
+                "usd_per_million_tokens": json_value(each.usd_per_million_tokens),
+                "metrics": {name: json_value(value) for name, value in each.point.mean.items()},
             }
             for each in fleets
         ],
         "measure": answer.measure,
-        "chosen": answer.chosen and plain_values(answer.chosen),
-        "chosen_without_speculation": answer.chosen_plain and plain_values(answer.chosen_plain),
-        "runners_up": [plain_values(row) for row in answer.runners_up.to_dict("records")],
+        "chosen": answer.chosen and json_row(answer.chosen),
+        "chosen_without_speculation": answer.chosen_plain and json_row(answer.chosen_plain),
+        "runners_up": [json_row(row) for row in answer.runners_up.to_dict("records")],
         "refused": [{"setup": item.setup, "reason": item.reason} for item in answer.refused],
         "warnings": [*answer.warnings, *told_of_prices(answer)],
     }
-
-
-def plain_values(row: Mapping[Any, Any]) -> dict[str, Any]:
-    """A row of Python's own numbers; what is not known is null."""
-    return {str(name): _or_none(getattr(value, "item", lambda v=value: v)()) for name, value in row.items()}
-
-
-def _or_none(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

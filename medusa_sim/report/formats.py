@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from medusa_sim import __version__
@@ -62,15 +62,19 @@ def json_parts(tables: Iterable[pa.Table], command: str, kind: str, more: dict[s
     for table in tables:
         for start in range(0, table.num_rows, _CSV_ROWS):
             for row in table.slice(start, _CSV_ROWS).to_pylist():
-                yield separator + json.dumps({k: _json_value(v) for k, v in row.items()}).encode()
+                yield separator + json.dumps({k: json_value(v) for k, v in row.items()}).encode()
                 separator = b",\n  "
     yield b"\n ]\n}\n"
 
 
-def _json_value(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
+def json_value(value: Any) -> Any:
+    """A value as JSON has it: what is not known is null."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def json_row(row: Mapping[Any, Any]) -> dict[str, Any]:
+    """A row of Python's own numbers, by name."""
+    return {str(name): json_value(getattr(value, "item", lambda v=value: v)()) for name, value in row.items()}
 
 
 def markdown_parts(tables: Iterable[pa.Table]) -> Iterator[bytes]:

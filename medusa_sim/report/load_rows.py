@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.simulate import LoadPoint
+from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend_json import break_even_values
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def carried_values(answer: LoadAnswer) -> list[dict[str, Any]]:
         values = dataclasses.asdict(each)
         if answer.target_rate is not None:
             values["gpus_needed"] = each.gpus_for(answer.target_rate, answer.test.scenario.gpus)
-        rows.append({name: _finite(value) for name, value in values.items()})
+        rows.append({name: json_value(value) for name, value in values.items()})
     return rows
 
 
@@ -102,7 +102,3 @@ def _without_nan(table: pa.Table) -> pa.Table:
         for name, column in zip(table.column_names, table.columns, strict=True)
     }
     return pa.table(columns)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value

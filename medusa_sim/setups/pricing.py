@@ -20,7 +20,7 @@ from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_mill
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
 from medusa_sim.setups.question import Question
-from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp, own_precision
+from medusa_sim.setups.setup import FP8, PLAIN, SET_UP, SetUp, own_precision
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.formats import FORMATS
 from medusa_sim.specs.gpu import Gpu, load_gpu
@@ -31,9 +31,6 @@ from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.server import first_token_us
 from medusa_sim.units import GIGA, US_PER_MS, US_PER_S
-
-FP8 = "fp8"
-"""The cache that every engine here has beside the published one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -24,6 +24,8 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 _OTHERS = ("cpu-", "rtx-")
 
 
+FP8 = "fp8"
+"""The cache that every engine here has beside the published one."""
 SET_UP = (
     "gpu", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter"
 )  # fmt: skip
@@ -78,11 +80,16 @@ class SetUp:
     @property
     def told(self) -> str:
         """`8 x h200-sxm, TP 8, EP 8, fp8_block, sglang`."""
-        ways = [f"TP {self.tp}"] if self.tp > 1 else []
-        ways += [f"EP {self.ep}"] if self.ep > 1 else []
-        ways += ["data-parallel attention"] if self.dp_attention else []
-        kv = [f"KV in {self.kv_precision}"] if self.kv_precision else []
-        return ", ".join([f"{self.tp} x {self.gpu}", *ways, self.precision, *kv, self.engine])
+        return told_of({name: getattr(self, name) for name in SET_UP[:-1]} | {"gpus": self.tp})
+
+
+def told_of(row: Mapping[Any, Any]) -> str:
+    """`8 x h200-sxm, TP 4, EP 4, fp8_block, sglang`: all GPUs of a row first."""
+    ways = [f"TP {row['tp']}"] if row["tp"] > 1 else []
+    ways += [f"EP {row['ep']}"] if row["ep"] > 1 else []
+    ways += ["data-parallel attention"] if row["dp_attention"] else []
+    ways += [row["precision"], *(["KV in fp8"] if row["kv_precision"] == FP8 else []), row["engine"]]
+    return ", ".join([f"{row['gpus']} x {row['gpu']}", *ways])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

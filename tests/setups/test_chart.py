@@ -5,14 +5,15 @@ from __future__ import annotations
 import itertools
 import json
 
+import numpy as np
 import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
-from medusa_sim.report.compare_chart import CARDS, Y_TITLES, look_of
+from medusa_sim.report.charts.setups import ANSWER, CARDS, Y_TITLES, look_of
 from medusa_sim.report.compare_report import compare_blocks
 from medusa_sim.report.document import Picture, html_page
-from medusa_sim.report.figures.draw import compare_figure
+from medusa_sim.report.figures.draw import lines_figure
 
 
 @pytest.fixture(scope="module")
@@ -26,33 +27,38 @@ def answer() -> ms.Compared:
 @pytest.mark.parametrize("column", Y_TITLES)
 def test_curves_fall_apart_from_nothing(answer: ms.Compared, column: str) -> None:
     chart = answer.chart(column)
-    assert [(curve.gpu, curve.speculative) for curve in chart.curves] == [
-        ("h100-sxm", False), ("h100-sxm", True), ("l40s", False), ("l40s", True),
+    *curves, ring = chart.series
+    assert [curve.name for curve in curves] == [
+        "h100-sxm, no speculation", "h100-sxm", "l40s, no speculation", "l40s",
     ]  # fmt: skip
-    worse = 1 if column in ("usd_per_million_tokens", "joule_per_token") else -1
-    for curve in chart.curves:
-        for slow, fast in itertools.pairwise(curve.points):
-            assert slow.x < fast.x
-            assert worse * slow.y < worse * fast.y
-        for point, low, high in zip(curve.points, curve.low, curve.high, strict=True):
-            assert low[0] < point.x < high[0]
-            assert min(low[1], high[1]) < point.y < max(low[1], high[1])
-            drafts = f"/{point.row['drafts']}" if curve.speculative else ""
-            assert point.label == f"{point.row['batch']}{drafts}"
-    assert chart.target == 50
-    assert chart.chosen is not None
-    assert chart.chosen.x == answer.chosen["tokens_per_s_per_user"]  # type: ignore[index]
+    falls = column in ("usd_per_million_tokens", "joule_per_token")
+    for curve in curves:
+        for slow, fast in itertools.pairwise(range(len(curve.x))):
+            assert curve.x[slow] < curve.x[fast]
+            assert (curve.y[slow] < curve.y[fast]) == falls
+        ends = np.array(curve.outline)
+        for x, y, low, high in zip(curve.x, curve.y, ends, ends[::-1], strict=False):
+            assert low[0] < x < high[0]
+            assert min(low[1], high[1]) < y < max(low[1], high[1])
+        for text, row in zip(curve.texts, curve.rows, strict=True):
+            assert text in ("", f"{row['batch']}/{row['drafts']}" if row["drafts"] else str(row["batch"]))
+    assert any(text for curve in curves for text in curve.texts)
+    assert [limit.x for limit in chart.limits] == [50]
+    assert ring.name == ANSWER
+    assert answer.chosen is not None
+    assert ring.x[0] == answer.chosen["tokens_per_s_per_user"]
 
 
 def test_matplotlib_draws_the_description(answer: ms.Compared) -> None:
     chart = answer.chart()
-    axis = compare_figure(chart).axes[0]
-    lines = {line.get_label(): line for line in axis.lines}
-    for curve in chart.curves:
-        drawn = lines[curve.name]
-        assert list(drawn.get_xdata()) == [point.x for point in curve.points]
-        assert drawn.get_linestyle() == ("-" if curve.speculative else ":")
-        assert drawn.get_color() == look_of(curve.gpu)[0]
+    axis = lines_figure(chart).axes[0]
+    assert axis.get_xscale() == axis.get_yscale() == "log"
+    for curve, drawn in zip(chart.series, axis.lines, strict=False):
+        assert list(drawn.get_xdata()) == list(curve.x)
+        assert drawn.get_linestyle() == {"-": "-", ":": ":", "": "None"}[curve.line]
+        assert drawn.get_color() == curve.colour
+    bands = [patch for patch in axis.patches if patch.get_alpha() == 0.10]
+    assert len(bands) == sum(bool(curve.outline) for curve in chart.series) == 4
 
 
 def test_a_card_keeps_its_colour_and_neighbours_differ() -> None:

@@ -41,7 +41,8 @@ class Series:
     """Points of one name: a line, markers or both, in the look of that name.
 
     name: empty for what the legend leaves out. line, marker: of `LINES` and `MARKERS`; empty: none.
-    low, high: its band. texts: beside each point. rows: what each point tells, as `LineChart.tips` names it.
+    low, high: its band; outline: that band as a closed polygon, where x is as unsure. texts: beside each
+    point. rows: what each point tells, as `LineChart.tips` names it.
     """
 
     name: str
@@ -55,6 +56,7 @@ class Series:
     size: float = 5.0
     low: FloatArray | None = None
     high: FloatArray | None = None
+    outline: Sequence[tuple[float, float]] = ()
     texts: Sequence[str] = ()
     rows: Rows = ()
 

@@ -1,0 +1,137 @@
+"""The chart of set-ups: what a GPU gives against what a user gets, a curve a card.
+
+A curve is what nothing beats among the set-ups of one card, without speculation (dotted) or with it (solid);
+a point is a set-up at a batch. Speed and worth of a point follow the same time per token, so that its 80 %
+interval is a piece of the curve's band: from the slow to the fast end of both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
+from medusa_sim.report.formats import json_row
+from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.setup import PLAIN, told_of
+
+if TYPE_CHECKING:
+    from medusa_sim.setups.comparison import Comparison
+
+Y_TITLES = {
+    "tokens_per_s_per_gpu": "output tokens/s a GPU",
+    "usd_per_million_tokens": "dollars per million output tokens",
+    "joule_per_token": "joules per output token",
+    "tokens_per_s_per_mw": "output tokens/s per megawatt of GPUs",
+}
+"""What may stand on the vertical axis, by the column of the table."""
+_SPEED = "tokens_per_s_per_user"
+_FALLS_WITH_SPEED = ("usd_per_million_tokens", "joule_per_token")
+CARDS = (
+    "h100-sxm", "b200", "h200-sxm", "b300", "a100-80gb-sxm", "mi300x", "l40s", "gb200", "gb300", "l4", "a40",
+    "a100-80gb-pcie", "rtx-4090", "rtx-5090", "rtx-pro-6000", "h100-pcie", "h100-nvl", "rtx-3090",
+    "rtx-a6000", "a100-40gb",
+)  # fmt: skip
+"""Cards in the order in which colours and markers are given out, so that those often compared differ most."""
+ANSWER = "the answer"
+"""What the legend calls the ring."""
+_APART = (0.12, 0.05)
+"""Of the axes, across and up, between the names of two points."""
+_TIPS: tuple[Tip, ...] = (
+    ("set_up", "set-up", ""), ("batch", "requests a copy", "d"), ("drafts", "drafts", "d"),
+    (_SPEED, "tokens/s a user", ".3s"), ("tokens_per_s_per_gpu", "tokens/s a GPU", ".3s"),
+    ("usd_per_million_tokens", "$ a million tokens", ".3s"), ("joule_per_token", "J a token", ".3s"),
+)  # fmt: skip
+
+
+def look_of(gpu: str) -> tuple[str, str]:
+    """(colour, marker) of a card, the same in every chart; a card that is not listed has one by its name."""
+    place = CARDS.index(gpu) if gpu in CARDS else sum(map(ord, gpu))
+    return colour_of(place), marker_of(place)
+
+
+def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
+    """Both axes logarithmic. column: of Y_TITLES; None: what the comparison saves.
+
+    Cards without a value of the column (no price, no known power) have no curve. Raises UsageError for
+    another column.
+    """
+    column = column or answer.column
+    if column not in Y_TITLES:
+        raise UsageError(unknown_name("vertical axis", column, Y_TITLES))
+    table, best = answer.table, answer.chosen
+    curves = []
+    for gpu in dict.fromkeys(table.gpu):
+        own = table[table.gpu == gpu]
+        for speculative in (False, True):
+            rows = own[(own.drafter != PLAIN) == speculative]
+            kept = _kept(rows[_SPEED].to_numpy(), rows[column].to_numpy(), column)
+            curves += [(gpu, speculative, rows.iloc[kept].to_dict("records"))] if kept.size else []
+    named = _named([row for _, _, rows in curves for row in rows], column)
+    series = [_curve(gpu, rows, column, named, speculative=speculative) for gpu, speculative, rows in curves]
+    if best is not None and np.isfinite(best[column]):
+        x, y = np.array([best[_SPEED]]), np.array([best[column]])
+        series.append(Series(name=ANSWER, x=x, y=y, marker="o", filled=False, size=11.0, rows=[_told(best)]))
+    limit_us = answer.question.slowest_tpot_us
+    target = 1e6 / limit_us
+    return LineChart(
+        title=f"{answer.model.name}, {answer.question.prompt_tokens:g} + {answer.question.output_tokens:g} "
+        "tokens; points: requests / drafts",
+        x=Axis(title="tokens/s a user (the reciprocal of the time per token)", base=10),
+        y=Axis(title=Y_TITLES[column], base=10),
+        series=series,
+        limits=[Limit(x=target, text=f"{target:g} tokens/s a user", line="--")] if target > 0.0 else [],
+        tips=_TIPS,
+    )
+
+
+def _kept(speed: FloatArray, worth: FloatArray, column: str) -> FloatArray:
+    """Places of the points that nothing beats, the slowest stream first."""
+    places = np.flatnonzero(on_frontier(speed, -worth if column in _FALLS_WITH_SPEED else worth))
+    return np.asarray(places[np.argsort(speed[places])])
+
+
+def _curve(
+    gpu: str, rows: Sequence[Mapping[Any, Any]], column: str, named: Sequence[Any], *, speculative: bool
+) -> Series:
+    x, y, low, high = (
+        np.array([row[name] for row in rows]) for name in (_SPEED, column, f"{_SPEED}_low", f"{_SPEED}_high")
+    )
+    sign = -1.0 if column in _FALLS_WITH_SPEED else 1.0
+    slow, fast = ((x * share, y * share**sign) for share in (low / x, high / x))
+    colour, marker = look_of(gpu)
+    ends = [*zip(*slow, strict=True), *reversed(list(zip(*fast, strict=True)))]
+    return Series(
+        name=gpu if speculative else f"{gpu}, no speculation", x=x, y=y, colour=colour, marker=marker,
+        line="-" if speculative else ":", filled=speculative,
+        outline=[(float(across), float(up)) for across, up in ends] if len(rows) > 1 else (),
+        texts=[_label(row) if any(row is each for each in named) else "" for row in rows],
+        rows=[_told(row) for row in rows],
+    )  # fmt: skip
+
+
+def _label(row: Mapping[Any, Any]) -> str:
+    """`64/3`, requests and drafts; `64` without any."""
+    return f"{row['batch']}/{row['drafts']}" if row["drafts"] else str(row["batch"])
+
+
+def _told(row: Mapping[Any, Any]) -> dict[str, Any]:
+    return {**json_row(row), "set_up": told_of(row)}
+
+
+def _named(rows: Sequence[Mapping[Any, Any]], column: str) -> list[Mapping[Any, Any]]:
+    """Rows that nothing at all beats, those that stand far enough from each other for a name."""
+    if not rows:
+        return []
+    places = np.log(np.array([[row[_SPEED], row[column]] for row in rows]))
+    away = np.asarray(_APART) * np.maximum(np.ptp(places, axis=0), 1e-9)
+    kept: list[int] = []
+    for i in sorted(range(len(rows)), key=lambda place: not rows[place]["chosen"]):
+        apart: BoolArray = (np.abs(places[kept] - places[i]) > away).any(axis=1)
+        if (rows[i]["on_frontier"] or rows[i]["chosen"]) and apart.all():
+            kept.append(i)
+    return [rows[i] for i in kept]
