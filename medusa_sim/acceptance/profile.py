@@ -48,6 +48,9 @@ ACCEPTED_OF_MATCHES = 0.53
 specdecode-bench (arXiv 2601.11580, its logs): 0.110 of the steps on GSM8K and 0.205 on CNN accept a first
 draft; a public simulator states matches of 0.2 and 0.4 there. (Its 0.2 for ShareGPT cannot be: 0.236 accept.)
 """
+MATCHES_RUN = 1.4
+"""Steps in a row that find n-grams, over what independent steps would: 1.3 to 1.6 where texts are replayed as
+outputs and, as above, half of the first drafts are accepted (`python benchmarks/lookup_runs.py`)."""
 CURVE_HEADS = 5
 """Heads that the curves of the Medusa paper were measured with."""
 

@@ -21,8 +21,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load.arriving import Arriving
 from medusa_sim.load.asking import Asking
 from medusa_sim.load.decoding import Decoding
-from medusa_sim.load.draws import Draws
-from medusa_sim.load.kinds import kinds_of, rates_by_kind
+from medusa_sim.load.draws import drawn
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import Fixed, Policy, State
 from medusa_sim.load.record import Record, Recorder
@@ -94,9 +93,8 @@ class _Run:
         self.in_system_s = 0.0
         self.window = [0.0, np.inf]
         self.recorder = Recorder(table.drafts_max, limits.max_requests)
-        rates = rates_by_kind(table.rates, spread)
-        kinds = None if len(rates) == 1 else kinds_of(count, seed)
-        self.draws = {n: Draws(rates, n, seed, kinds) for n in range(1, table.drafts_max + 1)}
+        self.draws, self.found = drawn(table, count, seed, spread)
+        self.share = table.match_rate
         self.asking = Asking(policy, table.drafts_max, limits.token_budget, count)
         self.idle: list[float] | None = None if isinstance(policy, Fixed) else table.idle_share.tolist()
         self.tokens_per_step: list[float] = table.tokens_per_step.tolist()
@@ -248,23 +246,21 @@ class _Run:
 
     def _own_s(self, drafts: int, length: float) -> float:
         """A step without its prompts; a loaded drafter that drafts nothing makes plain ones longer."""
-        b = self.decoding.count
-        if drafts and self.asking.each is not None:
-            return self.table.ragged_s(self.asking.asked, drafts, b, length)
-        own_s = self.table.decoding_s(drafts, b, length)
-        return own_s if drafts or self.idle is None else own_s * (1.0 + self.idle[b])
+        b, table, asking = self.decoding.count, self.table, self.asking
+        if not drafts or asking.each is None:
+            own_s = table.decoding_s(drafts, b, length)
+        else:
+            own_s = table.ragged_s(asking.asked, drafts, b, length)
+        if not drafts:
+            return own_s if self.idle is None else own_s * (1.0 + self.idle[b])
+        return own_s if self.found is None else table.found_s(own_s, drafts, b, length, self.share)
 
     def _mixed(self, drafts: int, chunks: list[tuple[int, int]]) -> None:
         """One step that carries prompts."""
         decoding, prompts = self.decoding, self.prompts
-        b = decoding.count
-        own_s = self._own_s(drafts, decoding.length_sum / b if b else 0.0)
-        prompts_s = self.table.prompts_s(self.asking.asked, b, chunks)
-        start, waiting = self.now, len(self.waiting) + prompts.count
+        b, before, start = decoding.count, decoding.length_sum, self.now
+        waiting = len(self.waiting) + prompts.count
         kv = decoding.cache_tokens + prompts.reserved * self.limits.block_tokens
-        self.now, self.seen_s = start + own_s + prompts_s, start
-        span = self.now - start
-        self.in_system_s += (b + waiting) * span
         emitted = accepted = 0
         if b and drafts:
             _, emitted, accepted, left, least = self._draw(drafts, 1)
@@ -272,6 +268,10 @@ class _Run:
         elif b:
             decoding.emit(1)
             emitted = b
+        prompts_s = self.table.prompts_s(self.asking.asked, b, chunks)
+        span = self._own_s(drafts, before / b if b else 0.0) + prompts_s
+        self.now, self.seen_s = start + span, start
+        self.in_system_s += (b + waiting) * span
         if decoding.least <= 0:
             self._leave()
         ended = prompts.read(chunks)
@@ -345,7 +345,7 @@ class _Run:
             decoding.emit(steps)
         else:
             decoding.remain(left, total, least)
-        if steps > 1:
+        if steps > 1 or self.found is not None:
             middle = (before + total * (steps - 1) / (2 * steps)) / b
             step_s = self._own_s(drafts, middle)
         span = steps * step_s
@@ -366,6 +366,9 @@ class _Run:
         draws = source.take(steps, decoding.at[:b])
         if self.asking.each is not None:
             draws = np.minimum(draws, self.asking.each + 1)
+        found = None if self.found is None else self.found.take(steps, decoding.at[:b])
+        if found is not None:
+            draws = np.where(found, draws, 1)
         remaining = decoding.remaining[:b]
         gained = draws[0] if steps == 1 else np.add.reduce(draws, axis=0)
         left = remaining - gained
@@ -381,6 +384,9 @@ class _Run:
                 accepted = int(np.add.reduce(sums[taken - 1])) - steps * b
             left, least = np.maximum(left, 0), 0
             total = int(np.add.reduce(remaining - left))
+        if self.found is not None and found is not None:
+            self.found.left_at(decoding.at[:b], found[steps - 1])
+            self.share = float(found[:steps].mean())
         self.asking.saw(decoding.at[:b], draws[:steps], accepted)
         return steps, total, accepted, left, least
 

@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from medusa_sim.acceptance.profile import MATCHES_RUN
 from medusa_sim.arrays import FloatArray, IntArray, distinct
 from medusa_sim.errors import UsageError
 from medusa_sim.load.limits import Limits
@@ -49,7 +50,8 @@ class StepTable:
     alone takes beside its tokens. linear_s: (T,) everything that all tokens of a step share. attention_s:
     (Q, E) of a chunk of chunk_tokens (Q,) that ends at chunk_ends (E,). drafter_prompt_s: (T,) what the
     drafter adds for a prompt's tokens. rates: (K - 1,) probability that at least that many drafts are
-    accepted. match_rate: share of the steps in which drafts are found. drafting_share: (K, b) of a step's
+    accepted. match_rate: share of the steps in which drafts are found, in runs so many times as long as of
+    independent steps (`match_runs`). drafting_share: (K, b) of a step's
     time. idle_share: (b,) by which a plain step is longer where a drafter is loaded. steps_ahead (of a server
     that loads no drafter: plain_steps_ahead), server_s, server_s_per_request: of the engine (`Engine`);
     server_band: of its 80 % interval, relative. prompts_apart: prompts have passes of their own;
@@ -66,6 +68,7 @@ class StepTable:
     drafter_prompt_s: FloatArray
     rates: FloatArray
     match_rate: float = 1.0
+    match_runs: float = 1.0
     drafting_share: FloatArray
     idle_share: FloatArray
     steps_ahead: int = 0
@@ -143,6 +146,17 @@ class StepTable:
         shares = [float(self.drafting_share[drafts, requests]) for drafts in (low, low + 1, deepest)]
         below, above = (time_s * (1.0 - share) for time_s, share in zip(own_s[:2], shares[:2], strict=True))
         return below + (above - below) * (mean - low) + own_s[2] * shares[2]
+
+    def found_s(self, whole_s: float, drafts: int, requests: int, length: float, share: float) -> float:
+        """A step of `whole_s` in the mean where this share of the requests found drafts, not match_rate.
+
+        Linear in the share, so that the mean step stays; without any a step is as much shorter as the last
+        drafts made it longer, and no shorter than a plain one.
+        """
+        one_s, plain_s = self.decoding_s(1, requests, length), self.decoding_s(0, requests, length)
+        none_s = plain_s if drafts < 2 else one_s - (whole_s - one_s) / (drafts - 1)  # two points of a line
+        none_s = min(max(none_s, plain_s), whole_s)
+        return none_s + (whole_s - none_s) * share / self.match_rate
 
     def nearest(self, length: float) -> int:
         """The place in `lengths` of the one that is nearest."""
@@ -262,6 +276,7 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         drafter_prompt_s=_drafter_prompt_s(setting, options, tokens, every),
         rates=acceptance_rates(options),
         match_rate=setting.match_rate if options else 1.0,
+        match_runs=MATCHES_RUN if options else 1.0,
         drafting_share=_with_none(drafting, 0.0),
         idle_share=_with_none(idle, 0.0)[0],
         steps_ahead=0 if is_synchronous else ahead,
