@@ -75,6 +75,8 @@ T = TypeVar("T", np.float64, np.int8)
 
 _KEPT = 1 << 13
 """Entries of an answer that is kept as it is: a larger one comes once, and would only fill the memory."""
+_ALL = 1 << 20
+"""Entries of everything that is kept, some 40 MB; beyond them it begins anew."""
 
 
 class CachedLatency:
@@ -90,6 +92,7 @@ class CachedLatency:
         self._known: dict[Hashable, OperatorTime] = {}
         self._lines: dict[Hashable, _Line] = {}
         self._distinct: dict[Hashable, tuple[FloatArray, IntArray]] = {}
+        self._entries = 0
 
     @property
     def name(self) -> str:
@@ -110,14 +113,23 @@ class CachedLatency:
             is_line = len(place) == 1 and not any(np.ndim(size) for size in sizes)
             found = self._along(operator, key, place) if is_line else self._latency.time(operator)
             if found.time_us.size <= _KEPT:
+                self._count(found.time_us.size)
                 self._known[key, place] = found
         return found
+
+    def _count(self, entries: int) -> None:
+        self._entries += entries
+        if self._entries > _ALL:
+            for kept in (self._known, self._lines, self._distinct):
+                kept.clear()
+            self._entries = 0
 
     def _along(self, operator: Operator, key: Hashable, place: Hashable) -> OperatorTime:
         """An operator with one axis, from what is known along it; only new sizes are computed."""
         (axis,) = operator.axes
         if place not in self._distinct:
             sizes, index = np.unique(as_float(axis), return_inverse=True)
+            self._count(index.size)
             self._distinct[place] = sizes, index.reshape(np.shape(axis))
         sizes, index = self._distinct[place]
         line = self._lines.setdefault(key, _Line())

@@ -12,7 +12,6 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct
 from medusa_sim.errors import UsageError
-from medusa_sim.latency.by_name import cached
 from medusa_sim.plan.break_even import (
     BreakEven,
     best_speculative,
@@ -44,19 +43,17 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
             "prompt_tokens, output_tokens: a recommendation takes one request (--prompt-tokens, "
             "--output-tokens); `sweep` takes the traffic of a server"
         )
-    # One memory of kernel times for every surface of this answer.
-    kept = scenario.but(latency=cached(scenario.latency), kernels=_kernels(scenario))
-    options = kept.options(asked.candidates_max)
+    options = scenario.options(asked.candidates_max)
     lengths = np.asarray(asked.seq_len, dtype=np.int64)
-    surface = price(kept, asked.batches, lengths, options)
+    surface = price(scenario, asked.batches, lengths, options)
     first = coarse(
-        kept, options, lengths, surface.batch, lambda s: batches_tried(int(surface.max_batch[s, PLAIN]))
+        scenario, options, lengths, surface.batch, lambda s: batches_tried(int(surface.max_batch[s, PLAIN]))
     )
-    paying = break_even_batches(kept, options, lengths, surface, first)
+    paying = break_even_batches(scenario, options, lengths, surface, first)
     if edges := _edges_between(surface.batch, paying):
         # a row that stands for batches between two searched ones must not cross break-even either
-        surface = price(kept, distinct(surface.batch, edges), lengths, options)
-        paying = break_even_batches(kept, options, lengths, surface, first)
+        surface = price(scenario, distinct(surface.batch, edges), lengths, options)
+        paying = break_even_batches(scenario, options, lengths, surface, first)
     schedules = [batch_ranges(surface, s, asked) for s in range(lengths.size)]
     rows = [schedule_row(surface, s, found, asked) for s, ranges in enumerate(schedules) for found in ranges]
     best_with = _best(surface, asked, speculate=True)
@@ -68,7 +65,7 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         enable=_enabled(asked, rows, best_with, best_without),
         break_even_batches=paying,
         break_even_context=break_even_context(
-            kept, options, asked.batch_max, longest_asked(kept, int(lengths.max())), surface
+            scenario, options, asked.batch_max, longest_asked(scenario, int(lengths.max())), surface
         ),
         free_candidates=_free_candidates(surface, asked.free_within),
         schedule=tuple(rows),
@@ -76,9 +73,9 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         by_drafts=by_drafts(surface, 0, 0),
         best_with=best_with,
         best_without=best_without,
-        capacities=capacities(kept, options, [at.surface for at in first], surface, asked.max_latency_us),
-        requests=_requests(kept, surface, asked),
-        where_it_fits=_where_it_fits(kept, surface, asked),
+        capacities=capacities(scenario, options, [at.surface for at in first], surface, asked.max_latency_us),
+        requests=_requests(scenario, surface, asked),
+        where_it_fits=_where_it_fits(scenario, surface, asked),
     )
 
 
@@ -87,10 +84,6 @@ def _edges_between(batch: IntArray, paying: Sequence[BreakEven]) -> list[int]:
     starts = {edge for found in paying for span in found.spans for edge in (span[0], span[1] + 1)}
     near = {n for edge in starts for n in (edge - 1, edge)}
     return sorted(n for n in near.difference(batch.tolist()) if batch[0] < n < batch[-1])
-
-
-def _kernels(scenario: Scenario) -> str | None:
-    return None if scenario.kernels == "none" else scenario.kernels
 
 
 def batch_ranges(surface: Surface, s: int, question: Question) -> tuple[BatchRange, ...]:

@@ -17,6 +17,7 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, check_kind
+from medusa_sim.latency.by_name import cached
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
 from medusa_sim.plan.defaults import CANDIDATES_MAX, TYPICAL
 from medusa_sim.plan.draft_options import DraftOption, draft_options
@@ -203,9 +204,9 @@ class Scenario(Resolved):
 
     @cached_property
     def setting(self) -> Setting:
-        """What every step shares; plain decoding until an option's drafter is put in."""
+        """What every step shares; plain decoding until an option's drafter is put in. Kernels are timed once."""
         return Setting(
-            latency=self.latency,
+            latency=cached(self.latency),
             model=self.model,
             runtime=self._launched,
             scope=self.scope,

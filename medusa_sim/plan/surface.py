@@ -18,7 +18,6 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.latency.by_name import cached
 from medusa_sim.plan.best_by_count import ByCount, Drafted, best_by_count, of_rows
 from medusa_sim.plan.curve import band, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
@@ -524,7 +523,7 @@ def unpriced(
     counts = distinct(np.empty(0, np.int64), *(option.candidates for option in chosen))
     return Surface(
         scenario=scenario,
-        setting=replace(scenario.setting, latency=cached(scenario.latency)),
+        setting=scenario.setting,
         batch=batches,
         seq_len=lengths,
         counts=counts,
