@@ -73,7 +73,7 @@ def latency_model(
 T = TypeVar("T", np.float64, np.int8)
 
 
-_KEPT = 1 << 13
+_KEPT = 1 << 15
 """Entries of an answer that is kept as it is: a larger one comes once, and would only fill the memory."""
 _ALL = 1 << 20
 """Entries of everything that is kept, some 40 MB; beyond them it begins anew."""
@@ -168,8 +168,8 @@ class _Line:
     def at(self, sizes: FloatArray, index: IntArray) -> OperatorTime:
         """Times at known sizes, laid out by an index into them."""
         place = np.searchsorted(self._sizes, sizes)[index]
-        time_us, low_us, high_us = self._times[:, place]
-        bound, source = self._codes[:, place]
+        time_us, low_us, high_us = self._times.take(place, axis=1)
+        bound, source = self._codes.take(place, axis=1)
         return OperatorTime(
             time_us=time_us, low_us=low_us, high_us=high_us, bound=bound, source=source, kernels=self._kernels
         )

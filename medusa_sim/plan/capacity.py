@@ -12,7 +12,7 @@ from medusa_sim.arrays import BoolArray, IntArray, among, distinct
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import PLAIN, Surface, price
+from medusa_sim.plan.surface import PLAIN, Surface, unpriced
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
 from medusa_sim.step.step import decode_step
@@ -131,7 +131,7 @@ def _capacity(
         best = max(known, key=_rate, default=None)
         if best is not None:
             near = np.arange(max(1, best.batch - _NEAR), min(largest, best.batch + _NEAR) + 1)
-            fine = price(scenario, near, [length], options if speculate else ())
+            fine = unpriced(scenario, near, [length], options if speculate else ())
             again = best_operating_point(fine, 0, max_latency_us, speculate=speculate)
             best = max([best, *([again] if again is not None else [])], key=_rate)
         points[speculate] = best

@@ -48,11 +48,11 @@ def _sum_of_five(values: FloatArray) -> FloatArray:
 
 def cheaper_pairs(candidates: IntArray, verify_us: FloatArray) -> list[tuple[int, int]]:
     """(count, larger count that costs at least 1 % less), for counts in ascending order."""
+    least = np.minimum.accumulate(verify_us[::-1])[::-1]  # of a count and those behind it
     pairs = []
-    for i in range(candidates.size - 1):
-        later = np.flatnonzero(verify_us[i + 1 :] < verify_us[i] * (1.0 - CHEAPER))
-        if later.size:
-            pairs.append((int(candidates[i]), int(candidates[i + 1 + later[-1]])))
+    for i in np.flatnonzero(least < verify_us * (1.0 - CHEAPER)):
+        last = np.flatnonzero(verify_us[i + 1 :] < verify_us[i] * (1.0 - CHEAPER))[-1]
+        pairs.append((int(candidates[i]), int(candidates[i + 1 + last])))
     return pairs
 
 

@@ -137,23 +137,25 @@ class DraftOption:
         """
         if self.order is None or self.heads is None:
             return 1.0 + factor * (self.tokens(candidates) - 1.0)
-        most, depths = self._most_factors, self._node_depths[: candidates - 1]
-        per_head = np.minimum(factor, most) if factor > 1.0 else np.full(most.shape, factor)
-        lift = np.concatenate([[1.0], np.cumprod(per_head)])
-        tokens = 1.0 + self.order.gains[: candidates - 1] @ lift[depths]
+        tokens, lift = 1.0, 1.0
+        for most, gain in zip(self._most_factors, self._gains_of_levels[candidates - 1], strict=True):
+            lift *= min(factor, most) if factor > 1.0 else factor
+            tokens += gain * lift
         return float(self.profile.adjusted(tokens, candidates))
 
     @cached_property
-    def _most_factors(self) -> FloatArray:
+    def _most_factors(self) -> list[float]:
         """Of each head, the factor at which its total probability reaches 1."""
         coverage = np.ones(0) if self.heads is None else self.heads.conditional().sum(axis=1)
-        return np.asarray(1.0 / np.maximum(coverage, 1e-12))
+        return list((1.0 / np.maximum(coverage, 1e-12)).tolist())
 
     @cached_property
-    def _node_depths(self) -> IntArray:
-        """Of each node, in the order in which a growing tree takes them."""
-        paths = () if self.order is None else self.order.paths
-        return np.fromiter((len(path) for path in paths), dtype=np.int64)
+    def _gains_of_levels(self) -> list[list[float]]:
+        """(nodes + 1, heads) tokens that each level of a tree of 0, 1, ... nodes adds."""
+        paths, gains = ((), np.zeros(0)) if self.order is None else (self.order.paths, self.order.gains)
+        found = np.zeros((len(paths) + 1, len(self._most_factors)))
+        found[np.arange(1, len(paths) + 1), [len(path) - 1 for path in paths]] = gains
+        return list(found.cumsum(axis=0).tolist())
 
     def only(self, candidates: IntArray) -> DraftOption | None:
         """The same option with those of its counts that are listed; None where none is."""

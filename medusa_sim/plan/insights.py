@@ -129,7 +129,7 @@ class Answer:
         drafter, shard = None if option is None else option.drafter, self.scenario.shard
         size, length = int(self.surface.batch[i]), int(self.surface.seq_len[s])
         parts = memory_parts(shard, *drafter_bytes(shard, drafter), size, length, count)
-        return parts, int(self.surface.max_batch_of(drafter, np.asarray([count]))[s, 0])
+        return parts, int(self.surface.max_batch[s, self.surface.configuration_of(option, count)])
 
     @property
     def gains(self) -> tuple[tuple[float, float, float], ...]:

@@ -204,7 +204,7 @@ class Scenario(Resolved):
 
     @cached_property
     def setting(self) -> Setting:
-        """What every step shares; plain decoding until an option's drafter is put in. Kernels are timed once."""
+        """What every step shares, a memory of kernel times too; plain decoding until a drafter is put in."""
         return Setting(
             latency=cached(self.latency),
             model=self.model,

@@ -10,7 +10,7 @@ A row is a configuration for such a range, with all that is known about it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -34,7 +34,6 @@ from medusa_sim.plan.surface import PLAIN, Surface
 from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.server import served
-from medusa_sim.step.step import verify_step
 from medusa_sim.units import US_PER_S
 
 _NEIGHBOURS = 5
@@ -266,9 +265,8 @@ def _with_accepted_rows(surface: Surface, at: int, s: int, j: int) -> float | No
     option, runtime = surface.option_of(j), surface.setting.runtime
     if option is None or not isinstance(option.drafter, Medusa) or runtime.head_rows == "accepted":
         return None
-    setting = replace(surface.setting, drafter=option.drafter, runtime=replace(runtime, head_rows="accepted"))
-    step = verify_step(setting, int(surface.batch[at]), int(surface.seq_len[s]), int(surface.candidates[j]))
-    return float(surface.tokens_per_step[j] * surface.decode_us[at, s] / step.time_us)
+    step_us = surface.on_accepted_rows.cost_at(at, s, j).time_us
+    return float(surface.tokens_per_step[j] * surface.decode_us[at, s] / step_us)
 
 
 def _with_kernels_alone(surface: Surface, at: int, s: int, j: int) -> float | None:

@@ -23,9 +23,9 @@ from medusa_sim.plan.curve import band, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.compose import Cost, overhead_halves
-from medusa_sim.step.drafter.base import Drafter, PassWork
+from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.kernels import Kernels, priced, timed
-from medusa_sim.step.memory import step_memory_bytes
+from medusa_sim.step.memory import drafter_bytes, memory_bytes
 from medusa_sim.step.power import launch_joules
 from medusa_sim.step.server import Served, served, served_length
 from medusa_sim.step.step import (
@@ -169,6 +169,14 @@ class Surface:
         return replace(self, setting=replace(self.setting, runtime=runtime.kernels_alone))
 
     @cached_property
+    def on_accepted_rows(self) -> Surface:
+        """The same with Medusa heads on accepted rows alone; its target passes are these."""
+        runtime = replace(self.setting.runtime, head_rows="accepted")
+        found = replace(self, setting=replace(self.setting, runtime=runtime))
+        vars(found).update(decode=self.decode, verify=self.verify)
+        return found
+
+    @cached_property
     def decode_us(self) -> FloatArray:
         """(B, S) plain decoding step."""
         return np.asarray(
@@ -180,12 +188,15 @@ class Surface:
         """(B, S, J) the whole step of every configuration."""
         step = np.empty((self.batch.size, self.seq_len.size, self.candidates.size))
         step[..., :1] = self.decode.time_us
-        start = 1
-        for index, option in enumerate(self.options):
-            place = slice(start, start + option.candidates.size)
-            start = place.stop
+        for index, place in enumerate(self._configurations):
             step[..., place] = self.time_of(index)
         return step
+
+    @cached_property
+    def _configurations(self) -> tuple[slice, ...]:
+        """Of each option."""
+        ends = np.cumsum([1, *(option.candidates.size for option in self.options)]).tolist()
+        return tuple(map(slice, ends[:-1], ends[1:]))
 
     def places(self, index: int) -> slice:
         """Where the counts of an option stand among `counts`."""
@@ -206,30 +217,14 @@ class Surface:
     @cached_property
     def max_batch(self) -> IntArray:
         """(S, J) largest batch whose weights, drafter, KV cache and activations fit; 0 where none does."""
-        found = np.empty((self.seq_len.size, self.candidates.size), dtype=np.int64)
-        found[:, PLAIN] = self.max_batch_of(None, np.ones(1, dtype=np.int64))[:, 0]
-        for index, option in enumerate(self.options):
-            columns = np.flatnonzero(self.option == index)
-            found[:, columns] = self.max_batch_of(option.drafter, option.candidates)
-        return found
-
-    def max_batch_of(self, drafter: Drafter | None, candidates: IntArray) -> IntArray:
-        """(S, its counts) the largest batch of one drafter that fits; each sequence adds the same bytes."""
-        key = drafter, candidates.tobytes()
-        if key not in self._largest:
-            self._largest[key] = self._largest_of(drafter, candidates)
-        return self._largest[key]
-
-    @cached_property
-    def _largest(self) -> dict[Any, IntArray]:
-        return {}
-
-    def _largest_of(self, drafter: Drafter | None, candidates: IntArray) -> IntArray:
-        lengths = self.seq_len[:, None]
+        lengths, shard = self.seq_len[:, None], self.setting.shard
         if self.setting.scope == "block":
-            return np.full((lengths.size, candidates.size), NO_LIMIT)
+            return np.full((lengths.size, self.candidates.size), NO_LIMIT)
+        added = np.asarray([(0.0,) * 3, *(drafter_bytes(shard, option.drafter) for option in self.options)])
+        weights, kv, slots = added[self.option + 1].T
+        # each sequence adds the same bytes
         none, one = (
-            step_memory_bytes(self.setting.shard, drafter, batch, lengths, candidates) for batch in (0, 1)
+            memory_bytes(shard, weights, kv, slots, batch, lengths, self.candidates) for batch in (0, 1)
         )
         room = self.scenario.usable_memory_bytes - none
         return np.maximum(np.floor(room / (one - none)), 0.0).astype(np.int64)
@@ -268,16 +263,13 @@ class Surface:
         return best_by_count(
             self.options,
             tuple(self.time_of(index) for index in range(len(self.options))) if len(self.options) > 1 else (),
-            tuple(
-                self.batch[:, None, None] <= self.max_batch_of(option.drafter, option.candidates)
-                for option in self.options
-            ),
+            tuple(self.batch[:, None, None] <= self.max_batch[:, place] for place in self._configurations),
             decode=self.decode,
             verify=self.verify,
             drafted=self.drafted,
             counts=self.counts,
             shape=(self.batch.size, self.seq_len.size),
-            plain_fits=self.batch[:, None] <= self.max_batch_of(None, np.ones(1, dtype=np.int64))[:, 0],
+            plain_fits=self.batch[:, None] <= self.max_batch[:, PLAIN],
         )
 
     @cached_property
@@ -372,7 +364,7 @@ class Surface:
             "plain_joules": take(self.plain_joules),
             "verify_joules": take(self._same_joules) + self.launch_joules(own),
             "drafted": self.drafted.rows(rows),
-            "_largest": self._largest,
+            "max_batch": self.max_batch,
         }
         for index in range(len(self.options)):
             step = self.drafting_of(index)
@@ -391,6 +383,13 @@ class Surface:
         drafts = max(option.depth for option in further)
         return not beyond and drafts < self.scenario.drafting.max_drafts
 
+    def configuration_of(self, option: DraftOption | None, count: int) -> int:
+        """The configuration that drafts so with so many candidates."""
+        if option is None:
+            return PLAIN
+        first: int = self._configurations[self.options.index(option)].start
+        return first + int(np.searchsorted(option.candidates, count))
+
     def option_of(self, configuration: int) -> DraftOption | None:
         """How a configuration drafts; None for plain decoding."""
         index = int(self.option[configuration])
@@ -408,9 +407,7 @@ class Surface:
     def _column(self, configuration: int) -> int:
         """Where a count stands among those of its option."""
         index = int(self.option[configuration])
-        if index < 0:
-            return 0
-        return int(np.searchsorted(self.options[index].candidates, self.candidates[configuration]))
+        return 0 if index < 0 else configuration - self._configurations[index].start
 
     def joules_at(self, at: int, s: int, configuration: int) -> float:
         """Joules above idle of one GPU in a step of one configuration; nan where its power is not known."""

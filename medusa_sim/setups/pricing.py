@@ -155,7 +155,7 @@ class Pricer:
             **{"chain_only": True, **setup.arguments(self.model), **given},
         )
         surface = surface_of(scenario, asked, plain=drafter == PLAIN)
-        if min(asked.tried) > surface.max_batch_of(None, np.ones(1, dtype=np.int64))[0, 0]:
+        if min(asked.tried) > surface.max_batch[0, 0]:
             raise _NoRoomError(_no_room(scenario.shard.weight_bytes, scenario.gpu))
         if other is not None:
             surface.take_steps(other)

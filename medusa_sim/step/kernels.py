@@ -18,6 +18,7 @@ from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.engine import choice_us
 from medusa_sim.step.workload import Launch, Part
 
+_BORROWED = int(Source.BORROWED)
 WAITS = (Bound.MEMORY, Bound.COMPUTE, Bound.LATENCY)
 """What kernels wait for."""
 
@@ -41,24 +42,24 @@ class Kernels:
         return total
 
     @cached_property
-    def squares(self) -> tuple[FloatArray, FloatArray]:
-        """(below, above) squared half-widths of the band of kernels that were measured on this GPU."""
-        below, above = (np.zeros(()), np.zeros(())) if self.rest is None else self.rest.squares
-        for launch, time in self.timed:
-            if not _is_borrowed(time):
-                below = below + (launch.count * (time.time_us - time.low_us)) ** 2
-                above = above + (launch.count * (time.high_us - time.time_us)) ** 2
-        return below, above
+    def spread(self) -> tuple[FloatArray, FloatArray, FloatArray, FloatArray]:
+        """(below, above) squared half-widths of the band of kernels that were measured on this GPU.
 
-    @cached_property
-    def shared_us(self) -> tuple[FloatArray, FloatArray]:
-        """(below, above) half-widths of those that were not, which share an error."""
-        below, above = (np.zeros(()), np.zeros(())) if self.rest is None else self.rest.shared_us
+        Then half-widths (below, above) of those that were not, which share an error.
+        """
+        below, above, shared_below, shared_above = (
+            (np.zeros(()),) * 4 if self.rest is None else self.rest.spread
+        )
         for launch, time in self.timed:
-            if _is_borrowed(time):
-                below = below + launch.count * (time.time_us - time.low_us)
-                above = above + launch.count * (time.high_us - time.time_us)
-        return below, above
+            less, more = (
+                launch.count * (time.time_us - time.low_us),
+                launch.count * (time.high_us - time.time_us),
+            )
+            if time.source.size and time.source.min() >= _BORROWED:
+                shared_below, shared_above = shared_below + less, shared_above + more
+            else:
+                below, above = below + less * less, above + more * more
+        return below, above, shared_below, shared_above
 
     @cached_property
     def parts_us(self) -> dict[Part, FloatArray]:
@@ -92,8 +93,7 @@ class Kernels:
         found = Kernels(timed=())
         vars(found).update(
             device_us=take(self.device_us),
-            squares=tuple(map(take, self.squares)),
-            shared_us=tuple(map(take, self.shared_us)),
+            spread=tuple(map(take, self.spread)),
             parts_us={part: take(time_us) for part, time_us in self.parts_us.items()},
             waits_us={code: take(time_us) for code, time_us in self.waits_us.items()},
             source=take(self.source.astype(np.float64)).astype(np.int8),
@@ -107,10 +107,6 @@ def timed(
     """The launches with their times."""
     pairs = ((launch, kernel_time(latency, runtime, launch)) for launch in launches)
     return Kernels(timed=tuple(sorted(pairs, key=lambda pair: pair[1].time_us.size)), rest=rest)
-
-
-def _is_borrowed(time: OperatorTime) -> bool:
-    return bool(time.source.size and time.source.min() >= Source.BORROWED)
 
 
 _NVFP4_SPREAD = 0.25

@@ -188,8 +188,7 @@ def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> Ste
         device_us,
         whole_graph=has_whole_graph(latency, work),
     )
-    below, above = kernels.squares
-    shared_below, shared_above = kernels.shared_us
+    below, above, shared_below, shared_above = kernels.spread
     cost = Cost(
         device_us=device_us,
         below_square=below + shared_below**2,
