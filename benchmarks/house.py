@@ -106,7 +106,7 @@ HOUSE = (
     Room(
         ("setups",),
         "which set-up: all that model, card and engine allow, the frontier, the one for a target",
-        ("question", "setup", "frontier", "pricing", "comparison", "search", "loaded"),
+        ("question", "setup", "frontier", "pricing", "comparison", "search", "measured", "loaded"),
     ),
     Room(("export",), "launch settings of engines"),
     Room(("decoder",), "a real Medusa decoder (torch), what one reads in an hour; training/ beside it"),

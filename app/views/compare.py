@@ -20,6 +20,7 @@ from medusa_sim.report.compare_text import (
     MOST_ROWS,
     compare_values,
     frontier_table,
+    measured_text,
     refused_lines,
     rows_table,
     sentence,
@@ -155,7 +156,8 @@ def _chart(answer: Comparison, told: str) -> None:
         lines_spec(setups_chart(answer, _AXES[what]), 380),
         name="setups",
         caption="What nothing beats of each card: solid with speculation, dotted without; bands: 80 %. "
-        "Points are batches, named requests/drafts; dashed: the target; ringed: the answer.",
+        "Points are batches, named requests/drafts; dashed: the target; ringed: the answer. "
+        + measured_text(answer),
         told=told,
         rows=pa.Table.from_pandas(answer.table, preserve_index=False),
         values=lambda: compare_values(answer),

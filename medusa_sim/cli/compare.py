@@ -186,6 +186,7 @@ def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_pat
         frontier_table,
         launch_text,
         loaded_line,
+        measured_text,
         refused_lines,
         rows_table,
         sentence,
@@ -197,6 +198,7 @@ def page(output: Output, answer: Comparison, fleets: Sequence[Loaded], draft_pat
     if len(others := answer.runners_up.head(MOST_ROWS)):
         title = f"Not told apart from it ({len(answer.runners_up)} set-ups within the interval):"
         parts += [output.drawn(rows_table(others, title)).strip("\n"), ""]
+    parts += [measured_text(answer), ""]
     if launch := launch_text(answer, draft_path):
         parts += ["One copy of it:", "", *(f"  {line}" for line in launch.rstrip("\n").split("\n")), ""]
     parts += [f"refused: {line}" for line in refused_lines(answer)]

@@ -11,6 +11,7 @@ from medusa_sim.report.compare_text import (
     MOST_ROWS,
     frontier_table,
     launch_text,
+    measured_text,
     refused_lines,
     rows_table,
     sentence,
@@ -59,7 +60,7 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
         *([Cards(_cards(answer))] if answer.chosen else []),
         _picture(answer, answer.column),
         frontier_table(answer),
-        Bullets(_TRUST),
+        Bullets((measured_text(answer), *_TRUST)),
     ]
     blocks += [Heading("Details", page=True)]
     if len(others := answer.runners_up.head(MOST_ROWS)):

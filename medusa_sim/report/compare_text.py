@@ -14,6 +14,7 @@ from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.text import NOTHING, TextTable, significant
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
+from medusa_sim.setups.measured import nearest
 from medusa_sim.setups.search import refined
 from medusa_sim.setups.setup import PLAIN, SET_UP, told_of
 
@@ -198,6 +199,25 @@ def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
     return TextTable(headers, tuple(cells), right, title, expendable=("J/token", "80 %"))
 
 
+def measured_text(answer: Comparison) -> str:
+    """The public measurement nearest to what was asked, and what is predicted there."""
+    found = nearest(answer)
+    if found is None:
+        return (
+            f"No public measurement of {answer.model.name} on these set-ups is held in profiles/served.toml."
+        )
+    figure, row = found.figure, found.row
+    drafts = f"{row['drafter']} with {row['drafts']} drafts" if row["drafts"] else "no speculation"
+    return (
+        f"Nearest public measurement: {told_of(row)}, {drafts}, {figure.batch} requests, "
+        f"{figure.prompt_tokens:g} + {figure.output_tokens:g} tokens: "
+        f"{significant(figure.tokens_per_s_per_user, 3)} tokens/s a user ({figure.source}); predicted there"
+        f"{f' with {figure.runtime}' if figure.runtime else ''}: "
+        f"{significant(float(row['tokens_per_s_per_user']), 3)} ({found.error:+.0%})"
+        f"{'' if found.near else '; of other lengths or another version, so it is not drawn'}."
+    )
+
+
 def loaded_line(found: Loaded) -> str:
     """One set-up under load in a sentence."""
     mean = found.point.mean
@@ -308,6 +328,7 @@ def compare_values(
             }
             for each in fleets
         ],
+        "measured": measured_text(answer),
         "measure": answer.measure,
         "chosen": answer.chosen and json_row(answer.chosen),
         "chosen_without_speculation": answer.chosen_plain and json_row(answer.chosen_plain),

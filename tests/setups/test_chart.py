@@ -12,8 +12,10 @@ import medusa_sim as ms
 from medusa_sim.errors import UsageError
 from medusa_sim.report.charts.setups import ANSWER, CARDS, Y_TITLES, look_of
 from medusa_sim.report.compare_report import compare_blocks
+from medusa_sim.report.compare_text import measured_text
 from medusa_sim.report.document import Picture, html_page
 from medusa_sim.report.figures.draw import lines_figure
+from medusa_sim.setups.measured import nearest
 
 
 @pytest.fixture(scope="module")
@@ -81,3 +83,27 @@ def test_a_page_has_the_answer_first(answer: ms.Compared) -> None:
     assert answer.sentence.split(",")[0] in html
     assert "<svg" in answer._repr_html_()
     json.dumps(answer.to_dict(), allow_nan=False)
+
+
+def test_the_nearest_measurement_is_drawn_where_it_was_measured() -> None:
+    asked = {
+        "gpus": "h200-sxm", "counts": 8, "engines": "sglang", "drafters": "none",
+        "weight_dtypes": "fp8_block", "eps": 1, "batches": (8, 16, 32),
+    }  # fmt: skip
+    near = ms.compare("deepseek-r1", **asked, prompt_tokens=900, output_tokens=900)
+    found = nearest(near.comparison)
+    assert found is not None
+    assert found.near
+    assert abs(found.error) < 0.2
+    for column in ("tokens_per_s_per_gpu", "usd_per_million_tokens"):
+        dot = near.chart(column).series[-1]
+        assert dot.name.startswith("measured")
+        assert dot.x[0] == found.figure.tokens_per_s_per_user
+        assert dot.y[0] == pytest.approx(
+            found.row[column] * (1 + found.error) ** (1 if "usd" in column else -1)
+        )
+    far = ms.compare("deepseek-r1", **asked, prompt_tokens=8000, output_tokens=900)
+    assert not any(series.name.startswith("measured") for series in far.chart().series)
+    assert "is not drawn" in measured_text(far.comparison)
+    priced = near.table[near.table.batch == 16].iloc[0]
+    assert found.row["tokens_per_s_per_user"] == pytest.approx(priced.tokens_per_s_per_user, rel=0.03)

@@ -17,6 +17,7 @@ from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
 from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.measured import nearest
 from medusa_sim.setups.setup import PLAIN, told_of
 
 if TYPE_CHECKING:
@@ -76,6 +77,14 @@ def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
     if best is not None and np.isfinite(best[column]):
         x, y = np.array([best[_SPEED]]), np.array([best[column]])
         series.append(Series(name=ANSWER, x=x, y=y, marker="o", filled=False, size=11.0, rows=[_told(best)]))
+    found = nearest(answer)
+    if found is not None and found.near and np.isfinite(found.value(column)):
+        x, y = np.array([found.figure.tokens_per_s_per_user]), np.array([found.value(column)])
+        name = f"measured ({found.figure.source}); predicted {found.error:+.0%}"
+        colour, _ = look_of(found.row["gpu"])
+        series.append(
+            Series(name=name, x=x, y=y, marker="X", size=8.0, colour=colour, rows=[_told(found.row)])
+        )
     limit_us = answer.question.slowest_tpot_us
     target = 1e6 / limit_us
     return LineChart(
