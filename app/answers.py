@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+import os
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 import uploads
@@ -21,23 +19,11 @@ from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.export.engines import engine_settings
 from medusa_sim.latency.by_name import cached, latency_model
-from medusa_sim.load.arguments import LoadArguments
-from medusa_sim.load.question import LoadAnswer, load_test, run_load
-from medusa_sim.measure.cells import STEPS
-from medusa_sim.operators.kinds import KINDS
-from medusa_sim.operators.table import read_rows
 from medusa_sim.plan import tree_speedup
-from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_SEQ_LEN
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.reproduce import Reproduction, reproduction
-from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.question import Measure
-from medusa_sim.setups.question import Question as SetUpQuestion
-from medusa_sim.setups.search import compare, refined
-from medusa_sim.setups.setup import PLAIN, Choices
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
@@ -47,12 +33,8 @@ from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.breakdown import breakdown
 from medusa_sim.step.roofline import roofline_points
 from medusa_sim.step.workload import Grid
-from medusa_sim.validate.generations import RunsCell, RunsValidation, validate_runs
-from medusa_sim.validate.operators import compared_rows
-from medusa_sim.validate.steps import DecoderValidation, StepCell, validate_decoder
 
 if TYPE_CHECKING:
-    import pandas as pd
     import pyarrow as pa
 
     from medusa_sim.acceptance.tree import CandidateTree
@@ -61,7 +43,6 @@ if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import RequestLatency
     from medusa_sim.plan.schedule import ScheduleRow
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
-    from medusa_sim.specs.fitted import Fit
 
 
 _KINDS = (
@@ -79,27 +60,28 @@ def data_version() -> float:
     for root in data.data_roots():
         for kind in _KINDS:
             folder = root / kind
-            if folder.is_dir():
-                newest = max([newest, *(path.stat().st_mtime for path in (folder, *folder.iterdir()))])
+            with contextlib.suppress(OSError), os.scandir(folder) as files:
+                newest = max([newest, folder.stat().st_mtime, *(file.stat().st_mtime for file in files)])
     return newest
 
 
-def scenario_of(set_up: SetUp) -> Scenario:
-    """The set-up as the command line builds it. Raises UsageError for what does not fit together."""
-    return _scenario(set_up, data_version())
-
-
-def _published_model(set_up: SetUp) -> Model:
+def published_model(set_up: SetUp) -> Model:
     """The model that was chosen or uploaded, in its own dtypes."""
     return load_model(set_up.model_given) if set_up.config is None else uploads.model_of(set_up.config)
 
 
+def scenario_of(set_up: SetUp) -> Scenario:
+    """The set-up as the command line builds it. Raises UsageError for what does not fit together."""
+    return scenario_at(set_up, data_version())
+
+
 @st.cache_resource(max_entries=64, show_spinner=False, ttl=900)
-def _scenario(set_up: SetUp, version: float) -> Scenario:
+def scenario_at(set_up: SetUp, version: float) -> Scenario:
+    """The same with files as they were at a `data_version`."""
     runtime = load_runtime(set_up.runtime)
     kernels = runtime.kernel_set(model_of(set_up).dtype)
     latency = _latency(set_up.gpu, kernels, version, runtime.library)
-    loaded = {"model": _published_model(set_up), "latency": latency, "kernels": kernels}
+    loaded = {"model": published_model(set_up), "latency": latency, "kernels": kernels}
     return Scenario(**{**set_up.arguments, **loaded})
 
 
@@ -130,7 +112,7 @@ def _recommendation(
         objective=objective,  # type: ignore[arg-type]
         request=asked,
     )
-    return recommend(_scenario(set_up, version), question)
+    return recommend(scenario_at(set_up, version), question)
 
 
 def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:
@@ -259,7 +241,7 @@ def _single(set_up: SetUp, batch: int, version: float) -> ScheduleRow:
 
 def model_of(set_up: SetUp) -> Model:
     """The model by name, or the uploaded one, in the set-up's dtypes."""
-    model = _published_model(set_up)
+    model = published_model(set_up)
     return with_dtypes(model, set_up.dtype, set_up.weight_dtype, set_up.kv_dtype)
 
 
@@ -270,7 +252,7 @@ def best_tree(set_up: SetUp, candidates: int, batch: int) -> CandidateTree:
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _best_tree(set_up: SetUp, candidates: int, batch: int, version: float) -> CandidateTree:
-    return tree_speedup.best_tree(_scenario(set_up, version), candidates, batch, set_up.seq_len)
+    return tree_speedup.best_tree(scenario_at(set_up, version), candidates, batch, set_up.seq_len)
 
 
 def tree_curve(set_up: SetUp, batch: int, largest: int) -> TreeCurve:
@@ -280,7 +262,7 @@ def tree_curve(set_up: SetUp, batch: int, largest: int) -> TreeCurve:
 
 @st.cache_resource(max_entries=64, show_spinner=False)
 def _tree_curve(set_up: SetUp, batch: int, largest: int, version: float) -> TreeCurve:
-    return tree_speedup.tree_curve(_scenario(set_up, version), batch, set_up.seq_len, largest)
+    return tree_speedup.tree_curve(scenario_at(set_up, version), batch, set_up.seq_len, largest)
 
 
 def tree(set_up: SetUp, chosen: CandidateTree, batch: int) -> TreeAnswer:
@@ -290,195 +272,4 @@ def tree(set_up: SetUp, chosen: CandidateTree, batch: int) -> TreeAnswer:
 
 @st.cache_resource(max_entries=128, show_spinner=False)
 def _tree(set_up: SetUp, chosen: CandidateTree, batch: int, version: float) -> TreeAnswer:
-    return tree_speedup.tree_answer(_scenario(set_up, version), chosen, batch, set_up.seq_len)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompareQuestion:
-    """What the page Which GPU? asks: target, traffic, and what may be chosen; target: tokens/s a user."""
-
-    target: int
-    prompt_tokens: int
-    output_tokens: int
-    measure: str
-    gpus: tuple[str, ...]
-    counts: tuple[int, ...]
-    engines: tuple[str, ...]
-    weight_dtypes: tuple[str, ...]
-
-    def options(self, set_up: SetUp) -> list[str]:
-        """The same as options of `medusa-sim compare`."""
-        lists = {
-            "--gpu": self.gpus, "--gpus": self.counts, "--engine": self.engines,
-            "--weight-dtype": self.weight_dtypes, "--drafter": (PLAIN, set_up.drafter),
-        }  # fmt: skip
-        given = ["--model", set_up.model_given]
-        given += [word for name, values in lists.items() for word in (name, ",".join(map(str, values)))]
-        numbers = {
-            "--prompt-tokens": self.prompt_tokens, "--output-tokens": self.output_tokens,
-            "--tokens-per-s-per-user": self.target, "--measure": self.measure,
-            "--acceptance": set_up.acceptance, "--draft-model": set_up.draft_model,
-        }  # fmt: skip
-        return given + [word for name, value in numbers.items() if value for word in (name, str(value))]
-
-
-def set_ups_for(
-    set_up: SetUp, asked: CompareQuestion, advance: Callable[[int, int], None] | None = None
-) -> Comparison:
-    """`medusa-sim compare` with the set-up's model, drafter and acceptance; advance as in `load`.
-
-    Another target, or something else to save, is answered from the set-ups that were priced before.
-    """
-    # The sidebar's card, context and engine make no other question.
-    alike = dataclasses.replace(set_up, gpu=DEFAULT_GPU, seq_len=DEFAULT_SEQ_LEN, tp=1, ep=1, engine="")
-    kept = _set_ups_for(alike, dataclasses.replace(asked, target=0, measure=""), data_version())
-    if not kept:
-        given: dict[str, Any] = {"acceptance": set_up.acceptance, "draft_model": set_up.draft_model}
-        kept.append(
-            compare(
-                _published_model(set_up),
-                SetUpQuestion(prompt_tokens=asked.prompt_tokens, output_tokens=asked.output_tokens),
-                Choices(
-                    gpus=asked.gpus,
-                    counts=asked.counts,
-                    engines=asked.engines,
-                    weight_dtypes=asked.weight_dtypes,
-                    drafters=(PLAIN, set_up.drafter),
-                ),
-                advance=advance,
-                **{name: value for name, value in given.items() if value is not None},
-            )
-        )
-    measure = cast(Measure, asked.measure)
-    return refined(kept[0].for_target(measure, tokens_per_s_per_user=float(asked.target)))
-
-
-@st.cache_resource(max_entries=16, show_spinner=False)
-def _set_ups_for(set_up: SetUp, asked: CompareQuestion, version: float) -> list[Comparison]:
-    """Where an answer is kept, as `_load`."""
-    return []
-
-
-def load(
-    set_up: SetUp, asked: LoadArguments, advance: Callable[[int, int], None] | None = None
-) -> LoadAnswer:
-    """`medusa-sim load`, with its number of requests and seeds. Raises UsageError for what makes no sense.
-
-    advance: told (requests simulated, requests in all as far as known).
-    """
-    version = data_version()
-    kept = _load(set_up, asked, version)
-    if not kept:
-        kept.append(_loaded(set_up, asked, version, advance))
-    return kept[0]
-
-
-@st.cache_resource(max_entries=32, show_spinner=False)
-def _load(set_up: SetUp, asked: LoadArguments, version: float) -> list[LoadAnswer]:
-    """Where an answer is kept: a cached function cannot draw its own progress."""
-    return []
-
-
-def _loaded(
-    set_up: SetUp, asked: LoadArguments, version: float, advance: Callable[[int, int], None] | None
-) -> LoadAnswer:
-    test = load_test(_scenario(set_up, version), **asked.values)
-    return run_load(test, advance=advance)
-
-
-def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
-    """`linear layers, fp16` -> how well it was fitted, of every kernel of one set."""
-    known = load_gpu(gpu).kernels.get(kernels)
-    if known is None:
-        return {}
-    return {
-        kind.title if kind.section == key else f"{kind.title}, {key.replace('_', ' ')}": kernel.fit
-        for kind in KINDS
-        for key, kernel in kind.table(known).items()
-    }
-
-
-def profile_files(gpu: str) -> dict[str, Path]:
-    """Files of measured rows of a GPU, by name: shipped, or the user's own."""
-    folder = data.find("profiles/operators", gpu)
-    return {} if folder is None else {path.name: path for path in sorted(folder.glob("*.csv"))}
-
-
-def rows_of(path: Path) -> pd.DataFrame:
-    """Checked rows with measured times."""
-    return _rows_of(str(path), path.stat().st_mtime)
-
-
-@st.cache_data(max_entries=16, show_spinner=False)
-def _rows_of(path: str, version: float) -> pd.DataFrame:
-    del version
-    return read_rows(path, need_time=True)
-
-
-def compared(frame: pd.DataFrame, gpu: str, kernels: str) -> pd.DataFrame:
-    """Rows with their predictions, as `validate` makes them."""
-    return _compared(frame, gpu, kernels, data_version())
-
-
-@st.cache_data(max_entries=16, show_spinner=False)
-def _compared(frame: pd.DataFrame, gpu: str, kernels: str, version: float) -> pd.DataFrame:
-    del version
-    runtime = load_runtime("paper" if kernels == "paper" else "kernel")
-    return compared_rows(frame, load_gpu(gpu), runtime, leave_out=lambda line: None, kernels=kernels)
-
-
-@st.cache_data(max_entries=64, show_spinner=False)
-def reproduced(name: str) -> Reproduction:
-    """A table or figure of the papers, predicted beside published."""
-    return reproduction(name)
-
-
-def decoder_folder(gpu: str) -> Path | None:
-    """Measured steps of the decoder on this device, if there are any."""
-    return data.find("profiles/decoder", gpu)
-
-
-def decoder_validation(gpu: str, folder: str, latency: str) -> DecoderValidation:
-    """The simulator against the steps of a folder, as `validate decoder` compares them."""
-    return _decoder_validation(gpu, folder, latency, data_version())
-
-
-@st.cache_data(max_entries=16, show_spinner=False)
-def _decoder_validation(gpu: str, folder: str, latency: str, version: float) -> DecoderValidation:
-    del version
-    return validate_decoder(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")  # type: ignore[arg-type]
-
-
-def runs_validation(gpu: str, folder: str, latency: str) -> RunsValidation:
-    """The simulator against whole generations of a trained decoder."""
-    return _runs_validation(gpu, folder, latency, data_version())
-
-
-@st.cache_data(max_entries=16, show_spinner=False)
-def _runs_validation(gpu: str, folder: str, latency: str, version: float) -> RunsValidation:
-    del version
-    return validate_runs(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")  # type: ignore[arg-type]
-
-
-def decoder_cells(gpu: str, folder: str, latency: str) -> pd.DataFrame:
-    """Every cell of either: model, batch, candidates, measured_us, predicted_us, is_fitted."""
-    import pandas as pd
-
-    pairs: list[tuple[StepCell | RunsCell, float, float]]
-    if (Path(folder) / STEPS).exists():
-        steps = decoder_validation(gpu, folder, latency).cells
-        pairs = [(cell, cell.measured_us, cell.predicted_us) for cell in steps]
-    else:
-        runs = runs_validation(gpu, folder, latency).cells
-        pairs = [(cell, cell.step_us, cell.predicted_step_us) for cell in runs]
-    return pd.DataFrame(
-        {
-            "model": cell.model,
-            "batch": cell.batch,
-            "candidates": cell.candidates,
-            "measured_us": measured_us,
-            "predicted_us": predicted_us,
-            "is_fitted": cell.is_fitted,
-        }
-        for cell, measured_us, predicted_us in pairs
-    )
+    return tree_speedup.tree_answer(scenario_at(set_up, version), chosen, batch, set_up.seq_len)

@@ -10,6 +10,7 @@ import inputs
 import show
 import sidebar
 import streamlit as st
+import which
 from charts.draw import lines_spec
 from chosen import SetUp
 
@@ -60,7 +61,7 @@ def page(set_up: SetUp) -> None:
         asked = _asked(set_up)
     with headline:
         with show.progress("set-ups") as advance:
-            answer = answers.set_ups_for(set_up, asked, advance)
+            answer = which.set_ups_for(set_up, asked, advance)
         _answer(answer)
     _chart(answer, show.command(["compare", *asked.options(set_up), "--format", "csv"]))
     _launch(answer)
@@ -78,7 +79,7 @@ def page(set_up: SetUp) -> None:
         show.ignored_note()
 
 
-def _asked(set_up: SetUp) -> answers.CompareQuestion:
+def _asked(set_up: SetUp) -> which.CompareQuestion:
     """Target and traffic, then what may be chosen: by default the sidebar's drafter and engine."""
     first, second, third, last = st.columns(4)
     target = inputs.number(
@@ -107,7 +108,7 @@ def _asked(set_up: SetUp) -> answers.CompareQuestion:
         st.caption(
             "Memory and bandwidth: " + "; ".join(f"{gpu} {sidebar.told_of(gpu)}" for gpu in gpus) + "."
         )
-    return answers.CompareQuestion(
+    return which.CompareQuestion(
         target=target, prompt_tokens=prompt, output_tokens=output, measure=measure, gpus=gpus,
         counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
     )  # fmt: skip

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import answers
 import inputs
+import measured
 import notes
 import show
 import streamlit as st
@@ -95,7 +96,7 @@ def _accuracy(gpu: str) -> None:
 
 
 def _fits(gpu: str, kernels: str) -> None:
-    fits = answers.fits_of(gpu, kernels)
+    fits = measured.fits_of(gpu, kernels)
     if not fits:
         st.info(f"{gpu} has no fitted kernels: measure it (`medusa-sim measure`, `medusa-sim calibrate`).")
         return
@@ -149,14 +150,14 @@ def _fit_rows(fits: dict[str, Fit]) -> list[dict[str, object]]:
 
 def _measured(gpu: str, kernels: str) -> None:
     st.subheader("Predicted against measured rows", anchor=False)
-    files = answers.profile_files(gpu)
+    files = measured.profile_files(gpu)
     names = (*files, _UPLOAD)
     name = inputs.choice(
         st, "rows", "Rows", names, names[0], "Shipped or measured rows of this GPU, or your own."
     )
     path = "rows.csv" if name == _UPLOAD else from_here(files[name])
     try:
-        frame = _uploaded() if name == _UPLOAD else answers.rows_of(files[name])
+        frame = _uploaded() if name == _UPLOAD else measured.rows_of(files[name])
         if frame is None:
             return
         rows, used = _compared(frame, gpu, kernels)
@@ -202,11 +203,11 @@ def _measured(gpu: str, kernels: str) -> None:
 def _compared(frame: pd.DataFrame, gpu: str, kernels: str) -> tuple[pd.DataFrame, str]:
     """Predicted beside measured by the chosen kernel set, or by the first that has such kernels."""
     try:
-        return answers.compared(frame, gpu, kernels), kernels
+        return measured.compared(frame, gpu, kernels), kernels
     except MedusaSimError:
         for other in load_gpu(gpu).kernels:
             with contextlib.suppress(MedusaSimError):
-                return answers.compared(frame, gpu, other), other
+                return measured.compared(frame, gpu, other), other
         raise
 
 
@@ -235,7 +236,7 @@ def _uploaded() -> pd.DataFrame | None:
 
 
 def _decoder(gpu: str) -> None:
-    folder = answers.decoder_folder(gpu)
+    folder = measured.decoder_folder(gpu)
     if folder is None:
         return
     st.subheader("The decoder on this device", anchor=False)
@@ -248,12 +249,12 @@ def _decoder(gpu: str) -> None:
         "Predicted from the measured operators themselves, or from the kernels fitted to them.",
     )
     if (folder / STEPS).exists():
-        steps = answers.decoder_validation(gpu, str(folder), latency)
+        steps = measured.decoder_validation(gpu, str(folder), latency)
         _decoder_tables(comparison_table(steps), steps.choices)
     else:
-        runs = answers.runs_validation(gpu, str(folder), latency)
+        runs = measured.runs_validation(gpu, str(folder), latency)
         _decoder_tables(comparisons_table(runs.comparisons, ""), runs.choices)
-    cells = answers.decoder_cells(gpu, str(folder), latency)
+    cells = measured.decoder_cells(gpu, str(folder), latency)
     words = ["validate", "decoder", from_here(folder), "--gpu", gpu, "--kernels", "torch"]
     words += ["--latency", latency]
     words += ["--fallback", "calibrated"] if latency == "measured" else []
@@ -285,7 +286,7 @@ def _published() -> None:
     told = "fixed: over one plain step at batch 1, length 1024, as plotted; same: at equal batch and length."
     baseline = inputs.choice(right, "baseline", "Baseline", _BASELINES, "fixed", told)
     with st.spinner("Predicting what the paper prints"):
-        target = answers.reproduced(name)
+        target = measured.reproduced(name)
     frame = target.frame
     import pyarrow as pa
 

@@ -8,6 +8,7 @@ import answers
 import inputs
 import show
 import streamlit as st
+import under_load
 from charts.draw import lines_spec
 from chosen import SetUp
 
@@ -40,7 +41,7 @@ def page(set_up: SetUp) -> None:
     show.ignored_note()
     with headline:
         with show.progress("requests") as advance:
-            answer = answers.load(set_up, asked, advance)
+            answer = under_load.load(set_up, asked, advance)
         _answer(set_up, answer)
         if told := load_text.only_chains(answer.test):
             st.caption(f"{told}.")

@@ -46,11 +46,21 @@ def app(port: int, address: str, *, browser: bool) -> None:
         "server.address": address,
         "server.headless": not browser,
     }
+    leave_out_here()
     from streamlit.web import bootstrap
 
     click.echo(f"medusa-sim app: http://{address}:{port} (Ctrl-C ends it)", err=True)
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in options.items()})
     bootstrap.run(str(script), False, sys.argv[1:], {})
+
+
+def leave_out_here() -> None:
+    """Take the folder that the app is started in off the path of modules, as `python -P` does.
+
+    `python -m medusa_sim app` puts it first: a file html.py that lies there would be taken for the library's.
+    """
+    if not sys.flags.safe_path and sys.path and sys.path[0] in ("", str(Path.cwd())):
+        del sys.path[0]
 
 
 def check_address(address: str, port: int) -> None:

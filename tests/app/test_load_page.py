@@ -6,7 +6,7 @@ import pytest
 
 pytest.importorskip("streamlit")
 
-import answers
+import under_load
 from chosen import SetUp
 from pages_read import Opened, charts, commands, csv_rows, metrics, printed
 
@@ -19,7 +19,7 @@ EAGLE = {"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "seqs"
 def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
     page = opened("load", **EAGLE)
     asked = LoadArguments(policies=("none", "3"), tpot_ms=12.0, max_num_seqs=64)
-    found = answers.load(SetUp(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), asked)
+    found = under_load.load(SetUp(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3"), asked)
     plain, drafting = found.carried
     shown = metrics(page)
     assert shown["Carried within the limits"] == f"{significant(drafting.largest_per_s or 0.0, 3)}/s"

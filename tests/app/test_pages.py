@@ -14,12 +14,14 @@ import pytest
 pytest.importorskip("streamlit")
 
 import answers
+import measured
 import notes
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import show
 import uploads
+import which
 from charts import answer, tornado, tree, validation
 from charts.draw import lines_spec, map_spec
 from charts.style import Spec
@@ -131,7 +133,7 @@ def test_what_a_phase_waits_for_is_weighed_by_time() -> None:
 )
 def test_every_fitted_kernel_of_a_set_is_listed(opened: Opened, gpu: str, kernels: str) -> None:
     known = fitted_kernels(load_gpu(gpu).kernels[kernels])
-    assert len(answers.fits_of(gpu, kernels)) == len(known)
+    assert len(measured.fits_of(gpu, kernels)) == len(known)
     shown = tables(opened("evidence", gpu=gpu, kernels=kernels))[0]
     assert len(shown) == len(known)
 
@@ -181,11 +183,11 @@ FEW = {"cards": "h100-sxm,l40s", "copies": "1", "weights": "bf16"}
 
 def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
     page = opened("compare", **EIGHT_B, **FEW, target=60)
-    asked = answers.CompareQuestion(
+    asked = which.CompareQuestion(
         target=60, prompt_tokens=512, output_tokens=256, measure="cost", gpus=("h100-sxm", "l40s"),
         counts=(1,), engines=("vllm",), weight_dtypes=("bf16",),
     )  # fmt: skip
-    found = answers.set_ups_for(set_up(**EIGHT_B), asked)
+    found = which.set_ups_for(set_up(**EIGHT_B), asked)
     assert found.chosen is not None
     said = page.success[0].value.replace("**", "")
     assert said.startswith(f"For 60 tokens/s a user at the least cost: 1 x {found.chosen['gpu']}, bf16, vllm")
@@ -200,15 +202,13 @@ def test_which_gpu_is_the_commands_answer(opened: Opened) -> None:
 
 
 def test_another_target_prices_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    asked = answers.CompareQuestion(
+    asked = which.CompareQuestion(
         target=60, prompt_tokens=512, output_tokens=256, measure="cost", gpus=("h100-sxm", "l40s"),
         counts=(1,), engines=("vllm",), weight_dtypes=("bf16",),
     )  # fmt: skip
-    first = answers.set_ups_for(set_up(**EIGHT_B), asked)
-    monkeypatch.setattr(answers, "compare", lambda *_, **__: pytest.fail("priced again"))
-    moved = answers.set_ups_for(
-        set_up(**EIGHT_B), dataclasses.replace(asked, target=30, measure="throughput")
-    )
+    first = which.set_ups_for(set_up(**EIGHT_B), asked)
+    monkeypatch.setattr(which, "compare", lambda *_, **__: pytest.fail("priced again"))
+    moved = which.set_ups_for(set_up(**EIGHT_B), dataclasses.replace(asked, target=30, measure="throughput"))
     assert moved.scenarios is first.scenarios
     assert (moved.column, moved.question.tokens_per_s_per_user) == ("tokens_per_s_per_gpu", 30.0)
 
@@ -250,7 +250,7 @@ def test_every_target_of_the_papers_is_shown(opened: Opened, target: str) -> Non
 
 
 def test_baselines_differ(opened: Opened) -> None:
-    frame = answers.reproduced("figure22").frame
+    frame = measured.reproduced("figure22").frame
     fixed, same = (published_chart(frame, f"speedup_{each}").series for each in ("fixed", "same"))
     alike = {
         kind: [
@@ -324,7 +324,7 @@ def test_charts_are_valid_specifications() -> None:
     drawn(map_spec(heat_map(view, "")))
     drawn(lines_spec(speedup_chart(view, "", chains=True)))
     drawn(tree.budget_chart(answers.tree_curve(set_up(), 1, 16), (2, 1.5, 1.4)))
-    drawn(validation.band_chart(answers.fits_of("h100-sxm", "sglang")))
+    drawn(validation.band_chart(measured.fits_of("h100-sxm", "sglang")))
     frame = pd.DataFrame({"time_us": [1.0, 2.0], "predicted_us": [1.1, 1.9], "op": ["a", "b"]})
     drawn(validation.scatter_chart(frame, "time_us", "predicted_us", "us", ("op",)))
     svg = show.picture(tree.mask_chart(CandidateTree.chain(3)), "svg")
@@ -382,7 +382,7 @@ def test_steps_and_runs_of_the_decoder_are_those_of_the_command(opened: Opened, 
         assert f"--latency {latency}" in told
         folder = data.find("profiles/decoder", gpu)
         assert folder is not None
-        cells = answers.decoder_cells(gpu, str(folder), latency)
+        cells = measured.decoder_cells(gpu, str(folder), latency)
         assert set(cells["batch"]) == {1, 2, 4, 8}
         assert (cells["predicted_us"] > 0).all()
         spec = next(spec for spec in chart_specs(page) if "step (us)" in json.dumps(spec))

@@ -1,0 +1,123 @@
+"""Cached calls of the page Evidence: fits, rows and runs that were measured, beside their predictions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import streamlit as st
+from answers import data_version
+
+from medusa_sim import data
+from medusa_sim.measure.cells import STEPS
+from medusa_sim.operators.kinds import KINDS
+from medusa_sim.operators.table import read_rows
+from medusa_sim.reproduce import Reproduction, reproduction
+from medusa_sim.specs.gpu import load_gpu
+from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.validate.generations import RunsCell, RunsValidation, validate_runs
+from medusa_sim.validate.operators import compared_rows
+from medusa_sim.validate.steps import DecoderValidation, StepCell, validate_decoder
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from medusa_sim.specs.fitted import Fit
+
+
+def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
+    """`linear layers, fp16` -> how well it was fitted, of every kernel of one set."""
+    known = load_gpu(gpu).kernels.get(kernels)
+    if known is None:
+        return {}
+    return {
+        kind.title if kind.section == key else f"{kind.title}, {key.replace('_', ' ')}": kernel.fit
+        for kind in KINDS
+        for key, kernel in kind.table(known).items()
+    }
+
+
+def profile_files(gpu: str) -> dict[str, Path]:
+    """Files of measured rows of a GPU, by name: shipped, or the user's own."""
+    folder = data.find("profiles/operators", gpu)
+    return {} if folder is None else {path.name: path for path in sorted(folder.glob("*.csv"))}
+
+
+def rows_of(path: Path) -> pd.DataFrame:
+    """Checked rows with measured times."""
+    return _rows_of(str(path), path.stat().st_mtime)
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _rows_of(path: str, version: float) -> pd.DataFrame:
+    del version
+    return read_rows(path, need_time=True)
+
+
+def compared(frame: pd.DataFrame, gpu: str, kernels: str) -> pd.DataFrame:
+    """Rows with their predictions, as `validate` makes them."""
+    return _compared(frame, gpu, kernels, data_version())
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _compared(frame: pd.DataFrame, gpu: str, kernels: str, version: float) -> pd.DataFrame:
+    del version
+    runtime = load_runtime("paper" if kernels == "paper" else "kernel")
+    return compared_rows(frame, load_gpu(gpu), runtime, leave_out=lambda line: None, kernels=kernels)
+
+
+@st.cache_data(max_entries=64, show_spinner=False)
+def reproduced(name: str) -> Reproduction:
+    """A table or figure of the papers, predicted beside published."""
+    return reproduction(name)
+
+
+def decoder_folder(gpu: str) -> Path | None:
+    """Measured steps of the decoder on this device, if there are any."""
+    return data.find("profiles/decoder", gpu)
+
+
+def decoder_validation(gpu: str, folder: str, latency: str) -> DecoderValidation:
+    """The simulator against the steps of a folder, as `validate decoder` compares them."""
+    return _decoder_validation(gpu, folder, latency, data_version())
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _decoder_validation(gpu: str, folder: str, latency: str, version: float) -> DecoderValidation:
+    del version
+    return validate_decoder(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")  # type: ignore[arg-type]
+
+
+def runs_validation(gpu: str, folder: str, latency: str) -> RunsValidation:
+    """The simulator against whole generations of a trained decoder."""
+    return _runs_validation(gpu, folder, latency, data_version())
+
+
+@st.cache_data(max_entries=16, show_spinner=False)
+def _runs_validation(gpu: str, folder: str, latency: str, version: float) -> RunsValidation:
+    del version
+    return validate_runs(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")  # type: ignore[arg-type]
+
+
+def decoder_cells(gpu: str, folder: str, latency: str) -> pd.DataFrame:
+    """Every cell of either: model, batch, candidates, measured_us, predicted_us, is_fitted."""
+    import pandas as pd
+
+    pairs: list[tuple[StepCell | RunsCell, float, float]]
+    if (Path(folder) / STEPS).exists():
+        steps = decoder_validation(gpu, folder, latency).cells
+        pairs = [(cell, cell.measured_us, cell.predicted_us) for cell in steps]
+    else:
+        runs = runs_validation(gpu, folder, latency).cells
+        pairs = [(cell, cell.step_us, cell.predicted_step_us) for cell in runs]
+    return pd.DataFrame(
+        {
+            "model": cell.model,
+            "batch": cell.batch,
+            "candidates": cell.candidates,
+            "measured_us": measured_us,
+            "predicted_us": predicted_us,
+            "is_fitted": cell.is_fitted,
+        }
+        for cell, measured_us, predicted_us in pairs
+    )
