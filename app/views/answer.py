@@ -214,7 +214,7 @@ def _gains(answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
         f"{count_word(answer.chains)} named where they change. "
         + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
         told=show.command([*told, "--by-count", "--format", "csv"]),
-        rows=notes.table_of(rows),
+        rows=lambda: notes.table_of(rows),
         alt="Speedup against the batch with its interval",
     )
 
@@ -246,7 +246,7 @@ def _counts(answer: Recommendation, row: ScheduleRow, told: list[str], *, is_map
             caption="Speedup over plain decoding at the same batch. Framed: what is recommended. Red line: "
             "beyond it speculation loses. A dash: no room in memory.",
             told=command,
-            rows=count_table(answer.surface),
+            rows=lambda: count_table(answer.surface),
             alt=f"A map of speedups over batch and number of {word}",
         )
         return
@@ -255,7 +255,7 @@ def _counts(answer: Recommendation, row: ScheduleRow, told: list[str], *, is_map
         name="speedup",
         caption="Rings: what is recommended. Ticks: the step jumps behind this count. Bands: 80 %.",
         told=command,
-        rows=count_table(answer.surface),
+        rows=lambda: count_table(answer.surface),
         alt=f"Lines of speedup against the number of {word}, one for each batch",
     )
 
@@ -294,7 +294,7 @@ def _roofline(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         caption=f"Line: what the datasheet allows ({model.dtype}, dense). Points: predicted, one layer at "
         f"batch {batch}; the gap below the roof is what tiles, waves and launches of real kernels cost.",
         told=show.command(["roofline", "--gpu", set_up.gpu, *words, "--format", "csv"]),
-        rows=points,
+        rows=lambda: points,
         alt="Operators by operational intensity and speed under the roof of the GPU",
     )
 
@@ -307,7 +307,7 @@ def _tornado(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         name="tornado",
         caption=f"Speedup at batch {row.batch_max} with one thing changed and the drafts chosen anew; "
         f"line: {times(row.speedup)} as it is. Below 1.0x speculation loses.",
-        rows=notes.table_of(changes),
+        rows=lambda: notes.table_of(changes),
         alt="Bars of the speedup with one input changed at a time",
     )
 
@@ -326,7 +326,7 @@ def _breakdown(answer: Recommendation, row: ScheduleRow, set_up: SetUp) -> None:
         f"{duration(float(speculative.time_us))} with {counted(answer, count)}. "
         f"Waiting for: {'; '.join(waits)}.",
         told=show.command([*words, "--format", "csv"]),
-        rows=notes.table_of(step_rows(steps)),
+        rows=lambda: notes.table_of(step_rows(steps)),
         alt="Stacked bars of the parts of a plain and a speculative step",
     )
 

@@ -160,7 +160,7 @@ def _chart(answer: Comparison, told: str) -> None:
         "Points are batches, named requests/drafts; dashed: the target; ringed: the answer. "
         + measured_text(answer),
         told=told,
-        rows=pa.Table.from_pandas(answer.table, preserve_index=False),
+        rows=lambda: pa.Table.from_pandas(answer.table, preserve_index=False),
         values=lambda: compare_values(answer),
         alt="Curves of the cards: worth against tokens per second of a user",
     )

@@ -194,7 +194,7 @@ def _measured(gpu: str, kernels: str) -> None:
         caption="A point a row; dashed: 10 % off. Rows timed alone may have left operands in the cache, and "
         "are predicted so.",
         told=show.command(["validate", "rows", path, "--gpu", gpu, *runtime, "--cache", "as-measured"]),
-        rows=pa.Table.from_pandas(rows, preserve_index=False),
+        rows=lambda: pa.Table.from_pandas(rows, preserve_index=False),
         alt="Predicted over measured times",
     )
     show.text_table(score_table(found, name), _SCORES, _SCORE_PHONE)
@@ -268,7 +268,7 @@ def _decoder(gpu: str) -> None:
         caption="A point a batch and count: whole steps of the decoder, the lower quartile of the passes; "
         "dashed: 10 % off. The first cells gave the overhead outside kernels.",
         told=show.command(words),
-        rows=pa.Table.from_pandas(cells, preserve_index=False),
+        rows=lambda: pa.Table.from_pandas(cells, preserve_index=False),
         alt="Predicted over measured steps of the decoder",
     )
 
@@ -306,6 +306,8 @@ def _published() -> None:
         quantity = published.removeprefix("published_").replace("_", " ")
         spec = charts.scatter_chart(frame, published, predicted, quantity, _TOLD)
     st.markdown(f"**{target.title}**")
-    show.chart(spec, caption=caption, rows=rows, alt=f"{target.title}, predicted and published", **shown)
+    show.chart(
+        spec, caption=caption, rows=lambda: rows, alt=f"{target.title}, predicted and published", **shown
+    )
     with st.expander("Every cell"):
         st.dataframe(target.frame.head(500), hide_index=True, key="cells")

@@ -54,7 +54,7 @@ def page(set_up: SetUp) -> None:
         caption=f"The same requests for every policy, {load_text.runs_text(answer.test)}. Grey: the limit; "
         "thin: the median; dashed: what each carries; dotted: full.",
         told=f"{told} --format csv",
-        rows=rows,
+        rows=lambda: rows,
         alt="Lines of the policies over the rate of requests",
     )
     over = inputs.choice(st, "over", "Over time", tuple(OVER_TIME), "requests", "At the last rate.")
@@ -63,7 +63,7 @@ def page(set_up: SetUp) -> None:
         name="timeline",
         caption=f"The run at {significant(answer.last[0].rate, 3)} requests/s, until all are served.",
         told=f"{told} --timeline --format csv",
-        rows=timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=())),
+        rows=lambda: timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=())),
         alt="Lines of the policies over time",
     )
     show.text_table(load_text.carried_table(answer), _COLUMNS, _PHONE)

@@ -13,7 +13,7 @@ pytest.importorskip("streamlit")
 
 from streamlit import config
 
-from medusa_sim.cli.app import check_address, main_script, streamlit_options
+from medusa_sim.cli.app import check_address, leave_out_here, main_script, streamlit_options
 from medusa_sim.errors import UsageError
 
 OPTIONS = main_script().parent / ".streamlit" / "config.toml"
@@ -62,3 +62,29 @@ def test_the_first_page_loads_neither_torch_nor_matplotlib() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]", done.stdout
+
+
+def test_the_first_page_opens_without_tables() -> None:
+    """pandas and pyarrow take longer to import than the answer takes; files that are asked for need them."""
+    code = (
+        "import sys\n"
+        "from streamlit.testing.v1 import AppTest\n"
+        f"sys.path.insert(0, {str(main_script().parent)!r})\n"
+        f"page = AppTest.from_file({str(main_script())!r}, default_timeout=600).run()\n"
+        "assert page.metric and not page.exception\n"
+        "print(*{name.partition('.')[0] for name in sys.modules})\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not {"pandas", "pyarrow", "scipy", "matplotlib", "torch"} & set(result.stdout.split())
+
+
+def test_a_file_where_the_app_is_started_is_no_module(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for first in ("", str(tmp_path)):
+        monkeypatch.setattr(sys, "path", [first, "kept"])
+        leave_out_here()
+        assert sys.path == ["kept"]
+        leave_out_here()
+        assert sys.path == ["kept"]
