@@ -76,7 +76,9 @@ def tables(page: AppTest) -> list[pd.DataFrame]:
 
 
 def charts(page: AppTest) -> list[dict[str, Any]]:
-    """Specifications of the charts on a page."""
+    """Specifications of the charts on a page, as the modules of charts write them."""
     import json
 
-    return [json.loads(each.proto.spec) for each in page.get("vega_lite_chart")]
+    sent = [json.loads(each.proto.spec) for each in page.get("vega_lite_chart")]
+    inner = [spec["layer"][0] if len(spec.get("layer", ())) == 1 else {} for spec in sent]
+    return [{**spec, **(one if "layer" in one else {})} for spec, one in zip(sent, inner, strict=True)]
