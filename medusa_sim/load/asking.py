@@ -42,9 +42,9 @@ class Asking:
         self._steps = self._rows = self._accepted = 0
         most = self.token_budget // b - 1
         if self.sees_requests:
-            past = self._past[:, at[:b]]
+            past = self._past.take(at[:b], axis=1)
             self.each = np.minimum(chosen_each(self.policy, now, self.drafts_max, past), most)
-            self.drafts = int(self.each.max())
+            self.drafts = int(np.maximum.reduce(self.each))
         else:
             self.drafts = min(chosen(self.policy, now, self.drafts_max), most)
         if known is not None:
@@ -57,7 +57,7 @@ class Asking:
             self.asked = b * drafts
         else:
             self.each = self.each[:b]
-            self.asked = int(self.each.sum())
+            self.asked = int(np.add.reduce(self.each))
 
     def saw(self, at: IntArray, emitted: IntArray, accepted: int) -> None:
         """What these requests emitted with drafts. emitted: (steps, requests) tokens."""
@@ -66,4 +66,6 @@ class Asking:
         self._rows += steps * b
         self._steps += steps
         if self.each is not None:
-            self._past[:, at] += (emitted.sum(axis=0) - steps, np.minimum(emitted, self.each).sum(axis=0))
+            accepted_each, tried = self._past
+            accepted_each[at] += np.add.reduce(emitted, axis=0) - steps
+            tried[at] += np.add.reduce(np.minimum(emitted, self.each), axis=0)

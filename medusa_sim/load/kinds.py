@@ -19,7 +19,8 @@ KINDS = 64
 _EDGE = 1e-9
 _CLASSES = 16
 _SHARES = 64
-_TRIALS = np.unique(np.rint(np.concatenate([[0.0], np.geomspace(1, 1000, 28)])))
+_MOST_TRIALS = 1000
+_TRIALS = np.unique(np.rint(np.concatenate([[0.0], np.geomspace(1, _MOST_TRIALS, 28)])))
 """Trials that are told apart, and shares of them that were accepted."""
 
 
@@ -73,10 +74,14 @@ class Hardness:
         found, place = np.unique(
             np.minimum((score - score.min()) / width, _CLASSES - 1).astype(np.int64), return_inverse=True
         )
-        self._place = place.reshape(score.shape)
-        self.gains = np.stack([gains[self._place == each].mean(axis=0) for each in range(found.size)])
+        self._place = place.ravel()
+        cells = gains.reshape(place.size, -1)
+        self.gains = np.stack([cells[self._place == each].mean(axis=0) for each in range(found.size)])
+        rows = np.searchsorted(_TRIALS, np.arange(_MOST_TRIALS + 1), side="right") - 1
+        self._row = rows * (_SHARES + 1)
 
     def of(self, accepted: IntArray, tried: IntArray) -> IntArray:
         """(requests,) the class of each."""
-        share = np.rint(accepted / np.maximum(tried, 1) * _SHARES).astype(np.int64)
-        return np.asarray(self._place[np.searchsorted(_TRIALS, tried, side="right") - 1, share])
+        share = (accepted * _SHARES + tried // 2) // np.maximum(tried, 1)
+        place = self._row[np.minimum(tried, _MOST_TRIALS)] + share
+        return np.asarray(self._place.take(place))

@@ -93,6 +93,8 @@ class StepTable:
 
     def upto(self, drafts: int) -> StepTable:
         """The table of a server whose drafter runs at most so many drafts; 0: none is loaded."""
+        if 0 < drafts == self.drafts_max:
+            return self
         return replace(
             self,
             step_s=self.step_s[: drafts + 1],
@@ -170,9 +172,10 @@ class StepTable:
         drafting that of the deepest. Nothing asked: a plain step with the drafter loaded.
         """
         each_s, share = self.step_s[:, requests, self.nearest(length)], self.drafting_share[:, requests]
-        verify_s = np.interp(asked / requests, np.arange(each_s.size), each_s * (1.0 - share))
-        plain_s = each_s[0] * (1.0 + self.idle_share[requests])
-        return np.where(deepest, verify_s + (each_s * share)[deepest], plain_s)
+        drafting_s = each_s * share
+        found = np.interp(asked / requests, np.arange(each_s.size), each_s - drafting_s) + drafting_s[deepest]
+        found[deepest == 0] = each_s[0] * (1.0 + self.idle_share[requests])
+        return found
 
     def prompts_s(self, asked: int, requests: int, chunks: Sequence[tuple[int, int]]) -> float:
         """(L1): seconds that chunks (tokens, end) of prompts add to a step with so many drafts in all."""
