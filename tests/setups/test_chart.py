@@ -10,7 +10,7 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
-from medusa_sim.report.charts.setups import ANSWER, CARDS, Y_TITLES, look_of
+from medusa_sim.report.charts.setups import ANSWER, CARDS, MEASURED, Y_TITLES, look_of
 from medusa_sim.report.compare_report import compare_blocks
 from medusa_sim.report.compare_text import measured_text
 from medusa_sim.report.document import Picture, html_page
@@ -47,6 +47,7 @@ def test_curves_fall_apart_from_nothing(answer: ms.Compared, column: str) -> Non
     assert any(text for curve in curves for text in curve.texts)
     assert [limit.x for limit in chart.limits] == [50]
     assert ring.name == ANSWER
+    assert chart.told == ["h100-sxm", "l40s"]
     assert answer.chosen is not None
     assert ring.x[0] == answer.chosen["tokens_per_s_per_user"]
 
@@ -97,13 +98,13 @@ def test_the_nearest_measurement_is_drawn_where_it_was_measured() -> None:
     assert abs(found.error) < 0.2
     for column in ("tokens_per_s_per_gpu", "usd_per_million_tokens"):
         dot = near.chart(column).series[-1]
-        assert dot.name.startswith("measured")
+        assert dot.name == MEASURED
         assert dot.x[0] == found.figure.tokens_per_s_per_user
         assert dot.y[0] == pytest.approx(
             found.row[column] * (1 + found.error) ** (1 if "usd" in column else -1)
         )
     far = ms.compare("deepseek-r1", **asked, prompt_tokens=8000, output_tokens=900)
-    assert not any(series.name.startswith("measured") for series in far.chart().series)
+    assert not any(series.name == MEASURED for series in far.chart().series)
     assert "is not drawn" in measured_text(far.comparison)
     priced = near.table[near.table.batch == 16].iloc[0]
     assert found.row["tokens_per_s_per_user"] == pytest.approx(priced.tokens_per_s_per_user, rel=0.03)

@@ -40,8 +40,9 @@ class Axis:
 class Series:
     """Points of one name: a line, markers or both, in the look of that name.
 
-    name: empty for what the legend leaves out. line, marker: of `LINES` and `MARKERS`; empty: none.
-    low, high: its band; outline: that band as a closed polygon, where x is as unsure. texts: beside each
+    name: empty for what has no colour of its own; told: whether the legend has it. line, marker: of `LINES`
+    and `MARKERS`; empty: none. low, high: its band; outline: that band as a closed polygon, where x is as
+    unsure. texts: beside each
     point. rows: what each point tells, as `LineChart.tips` names it.
     """
 
@@ -59,6 +60,7 @@ class Series:
     outline: Sequence[tuple[float, float]] = ()
     texts: Sequence[str] = ()
     rows: Rows = ()
+    told: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,12 +88,17 @@ class LineChart:
 
     @property
     def names(self) -> dict[str, Series]:
-        """Name -> the series that the legend shows for it, in order."""
+        """Name -> the series that gives it its look, in order."""
         found: dict[str, Series] = {}
         for each in self.series:
             if each.name:
                 found.setdefault(each.name, each)
         return found
+
+    @property
+    def told(self) -> list[str]:
+        """Names that the legend has."""
+        return [name for name, each in self.names.items() if each.told]
 
 
 def colour_of(place: int) -> str:

@@ -38,8 +38,8 @@ CARDS = (
     "rtx-a6000", "a100-40gb",
 )  # fmt: skip
 """Cards in the order in which colours and markers are given out, so that those often compared differ most."""
-ANSWER = "the answer"
-"""What the legend calls the ring."""
+ANSWER, MEASURED = "the answer", "measured"
+"""Points apart from the curves."""
 _APART = (0.12, 0.05)
 """Of the axes, across and up, between the names of two points."""
 _TIPS: tuple[Tip, ...] = (
@@ -73,23 +73,34 @@ def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
             kept = _kept(rows[_SPEED].to_numpy(), rows[column].to_numpy(), column)
             curves += [(gpu, speculative, rows.iloc[kept].to_dict("records"))] if kept.size else []
     named = _named([row for _, _, rows in curves for row in rows], column)
-    series = [_curve(gpu, rows, column, named, speculative=speculative) for gpu, speculative, rows in curves]
+    solid = {gpu for gpu, speculative, _ in curves if speculative}  # whose dotted curve goes without saying
+    series = [
+        _curve(gpu, rows, column, named, speculative=speculative, told=speculative or gpu not in solid)
+        for gpu, speculative, rows in curves
+    ]
     if best is not None and np.isfinite(best[column]):
-        x, y = np.array([best[_SPEED]]), np.array([best[column]])
-        series.append(Series(name=ANSWER, x=x, y=y, marker="o", filled=False, size=11.0, rows=[_told(best)]))
+        series.append(_one(ANSWER, best[_SPEED], best[column], best, marker="o", filled=False, size=11.0))
     found = nearest(answer)
     if found is not None and found.near and np.isfinite(found.value(column)):
-        x, y = np.array([found.figure.tokens_per_s_per_user]), np.array([found.value(column)])
-        name = f"measured ({found.figure.source}); predicted {found.error:+.0%}"
         colour, _ = look_of(found.row["gpu"])
+        speed, text = found.figure.tokens_per_s_per_user, f"measured; predicted {found.error:+.0%}"
         series.append(
-            Series(name=name, x=x, y=y, marker="X", size=8.0, colour=colour, rows=[_told(found.row)])
+            _one(
+                MEASURED,
+                speed,
+                found.value(column),
+                found.row,
+                marker="X",
+                size=8.0,
+                colour=colour,
+                texts=[text],
+            )
         )
     limit_us = answer.question.slowest_tpot_us
     target = 1e6 / limit_us
     return LineChart(
         title=f"{answer.model.name}, {answer.question.prompt_tokens:g} + {answer.question.output_tokens:g} "
-        "tokens; points: requests / drafts",
+        "tokens; points: requests / drafts, dotted: no speculation",
         x=Axis(title="tokens/s a user (the reciprocal of the time per token)", base=10),
         y=Axis(title=Y_TITLES[column], base=10),
         series=series,
@@ -105,7 +116,13 @@ def _kept(speed: FloatArray, worth: FloatArray, column: str) -> FloatArray:
 
 
 def _curve(
-    gpu: str, rows: Sequence[Mapping[Any, Any]], column: str, named: Sequence[Any], *, speculative: bool
+    gpu: str,
+    rows: Sequence[Mapping[Any, Any]],
+    column: str,
+    named: Sequence[Any],
+    *,
+    speculative: bool,
+    told: bool,
 ) -> Series:
     x, y, low, high = (
         np.array([row[name] for row in rows]) for name in (_SPEED, column, f"{_SPEED}_low", f"{_SPEED}_high")
@@ -116,11 +133,16 @@ def _curve(
     ends = [*zip(*slow, strict=True), *reversed(list(zip(*fast, strict=True)))]
     return Series(
         name=gpu if speculative else f"{gpu}, no speculation", x=x, y=y, colour=colour, marker=marker,
-        line="-" if speculative else ":", filled=speculative,
+        line="-" if speculative else ":", filled=speculative, told=told,
         outline=[(float(across), float(up)) for across, up in ends] if len(rows) > 1 else (),
         texts=[_label(row) if any(row is each for each in named) else "" for row in rows],
         rows=[_told(row) for row in rows],
     )  # fmt: skip
+
+
+def _one(name: str, x: float, y: float, row: Mapping[Any, Any], **look: Any) -> Series:
+    """A point that the caption tells of."""
+    return Series(name=name, x=np.array([x]), y=np.array([y]), rows=[_told(row)], told=False, **look)
 
 
 def _label(row: Mapping[Any, Any]) -> str:

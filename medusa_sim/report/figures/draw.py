@@ -42,13 +42,13 @@ def lines_figure(
             _lines(axis, chart)
         for axis in axes[len(charts) :]:
             axis.set_visible(False)
-        same = all(list(chart.names) == list(charts[0].names) for chart in charts)
+        same = all(chart.told == charts[0].told for chart in charts)
         last = min(columns, len(charts)) - 1
         for place, chart in enumerate(charts):
-            if chart.names and (not same or place == last):
-                handles = [_handle(chart, name) for name in chart.names]
+            if chart.told and (not same or place == last):
+                handles = [_handle(chart, name) for name in chart.told]
                 where: Look = {"fontsize": 7} if not same else _OUTSIDE
-                axes[place].legend(handles, chart.names, title=chart.legend or None, **where)
+                axes[place].legend(handles, chart.told, title=chart.legend or None, **where)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
