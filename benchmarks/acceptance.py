@@ -20,6 +20,7 @@ import torch
 from decoder import fresh_sets
 from pages import write_section
 from recorded import data_folder, named_rows, present
+from scores import table
 
 from medusa_sim.acceptance.draft_model.predict import prediction_band
 from medusa_sim.acceptance.heads import expected_tokens_per_step
@@ -27,7 +28,7 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.acceptance.tree_file import parsed_tree
 from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.training import corpus
-from medusa_sim.report.text import TextTable, markdown, percent
+from medusa_sim.report.text import percent
 from medusa_sim.reproduce.recursive import own_pair_table, pair_comparison, published_table
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -158,11 +159,6 @@ def _public() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def _markdown(headers: tuple[str, ...], rows: Sequence[tuple[str, ...]], text_columns: int) -> str:
-    right = tuple(i >= text_columns for i in range(len(headers)))
-    return markdown(TextTable(headers=headers, rows=tuple(rows), right=right, title="")) + "\n"
-
-
 def page(seeds: Sequence[int]) -> str:
     """The whole page."""
     public = _public()
@@ -187,26 +183,19 @@ def page(seeds: Sequence[int]) -> str:
     ]
     summary.append(_summary_row("public Medusa-1 heads, MT-bench", public, "4 %"))
     pairs = [row for _, seen, frame, _ in sets for row in _pair_rows(seen, frame)]
-    errors = ("rates", "mean error", "worst", "bias", "in band")
+    errors = "rates | mean error | worst | bias | in band"
     return PAGE.format(
         seeds=" ".join(map(str, seeds)),
         prompts=PROMPTS,
         tree=" ".join(TREE),
-        summary=_markdown(("what", *errors, "asked, mean"), summary, 1),
-        pairs=_markdown(("pair", "observed", "rows of", *errors), pairs, 3),
-        heads=_markdown(
-            ("checkpoint", "candidates", "sets", "counted", "predicted", "mean error", "bias", "in band"),
-            _head_rows(heads),
-            1,
-        ),
-        public=_markdown(
-            ("model", "counted", "predicted", "error", "in band"),
-            [
-                (row.model, f"{row.counted:.3f}", f"{row.predicted:.3f}", f"{100 * row.error:+.1f} %", "yes" if row.inside else "no")
-                for row in named_rows(public)
-            ],
-            1,
-        ),
+        summary=table(f"what | {errors} | asked, mean", 1, summary) + "\n",
+        pairs=table(f"pair | observed | rows of | {errors}", 3, pairs) + "\n",
+        heads=table("checkpoint | candidates | sets | counted | predicted | mean error | bias | in band", 1,
+                    _head_rows(heads)) + "\n",
+        public=table("model | counted | predicted | error | in band", 1, [
+            (row.model, f"{row.counted:.3f}", f"{row.predicted:.3f}", f"{100 * row.error:+.1f} %", "yes" if row.inside else "no")
+            for row in named_rows(public)
+        ]) + "\n",
     )  # fmt: skip
 
 

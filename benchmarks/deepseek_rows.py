@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -27,12 +27,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from recorded import data_folder, named_rows, present
-from scipy.optimize import brentq, least_squares
+from scipy.optimize import brentq
+from scores import left_out, mean_bias_worst, table
+from terms import Fitted, engine_of, print_terms, priors, solved, stored, with_values
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray
-from medusa_sim.report.text import TextTable, markdown
-from medusa_sim.specs.engine import Term
 from medusa_sim.specs.runtime import Runtime, load_runtime
 
 GPUS = {"b200": "b200", "h200": "h200-sxm"}
@@ -53,23 +53,8 @@ ROUNDS_A_CHUNK = 10.0
 STATED_SHARE = 0.9
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A term that these rows determine: its engines, name, prior mean and standard deviation.
-
-    grid: values between which times are interpolated. of_rounds: changes nothing of plain decoding.
-    """
-
-    engines: tuple[str, ...]
-    term: str
-    prior: float
-    spread: float
-    grid: tuple[float, ...]
-    of_rounds: bool = False
-
-
 TERMS = (
-    Fitted(("sglang", "tensorrt-llm"), "experts_share", 1.0, 0.2, (0.5, 1.0)),
+    Fitted(("tensorrt-llm", "sglang"), "experts_share", 1.0, 0.2, (0.5, 1.0)),
     Fitted(("tensorrt-llm",), "expert_parallel_us_per_layer", 50.0, 50.0, (0.0, 100.0)),
     Fitted(
         ("tensorrt-llm",),
@@ -82,8 +67,7 @@ TERMS = (
     Fitted(("sglang",), "plan_us_per_pass", 4000.0, 4000.0, (0.0, 8000.0), of_rounds=True),
     Fitted(("sglang",), "prompt_us_per_launch", 60.0, 60.0, (0.0, 60.0, 90.0, 120.0, 160.0), of_rounds=True),
 )
-PRIOR = np.array([term.prior for term in TERMS])
-SPREAD = np.array([term.spread for term in TERMS])
+PRIOR, _ = priors(TERMS)
 SIGMA = 0.08
 LARGEST_WEIGHT = 8.0
 """Cells that a group counts as at most."""
@@ -95,25 +79,9 @@ def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
     """The engines with these values of TERMS."""
     found = {}
     for name in ENGINES:
-        runtime = load_runtime(name)
-        assert runtime.engine is not None
-        terms = {
-            fitted.term: Term(value=float(value), source="being fitted")
-            for fitted, value in zip(TERMS, values, strict=True)
-            if name in fitted.engines
-        }
-        found[name] = replace(runtime, engine=runtime.engine.with_terms(terms))
+        own = {each.term: value for each, value in zip(TERMS, values, strict=True) if name in each.runtimes}
+        found[name] = replace(load_runtime(name), engine=with_values(engine_of(name), own))
     return found
-
-
-def stored_values() -> FloatArray:
-    """What runtimes.toml holds for TERMS, of the last engine where several share one."""
-    values = []
-    for fitted in TERMS:
-        engine = load_runtime(fitted.engines[-1]).engine
-        assert engine is not None
-        values.append(engine.terms[fitted.term].value)
-    return np.array(values)
 
 
 def newest(folder: Path) -> pd.DataFrame:
@@ -185,16 +153,16 @@ class Priced:
     def __init__(self, rows: pd.DataFrame) -> None:
         """Tabulate every term over its GRID, the others as stored."""
         self.rows = rows
-        stored = stored_values()
-        self._base = predicted(rows, runtimes_of(stored))
+        kept = stored(TERMS)
+        self._base = predicted(rows, runtimes_of(kept))
         self._added = []
         for place, fitted in enumerate(TERMS):
-            own = rows.engine.isin(fitted.engines).to_numpy()
+            own = rows.engine.isin(fitted.runtimes).to_numpy()
             if fitted.of_rounds:
                 own = own & (rows.speculation == "mtp").to_numpy()
             times = np.zeros((len(fitted.grid), len(rows)))
             for point, value in enumerate(fitted.grid):
-                values = stored.copy()
+                values = kept.copy()
                 values[place] = value
                 times[point, own] = predicted(rows[own], runtimes_of(values)) - self._base[own]
             self._added.append(times)
@@ -219,10 +187,9 @@ class Priced:
         size = np.maximum(groups.map(groups.value_counts()).to_numpy(), LARGEST_WEIGHT) / LARGEST_WEIGHT
 
         def residuals(values: FloatArray) -> FloatArray:
-            logs = np.log1p(self.errors(values)[given])
-            return np.concatenate([logs / np.sqrt(size) / SIGMA, (values - PRIOR) / SPREAD])
+            return np.asarray(np.log1p(self.errors(values)[given]) / np.sqrt(size) / SIGMA)
 
-        return np.asarray(least_squares(residuals, PRIOR, x_scale=SPREAD, bounds=(0.0, np.inf)).x)
+        return np.asarray(solved(TERMS, residuals).x)
 
 
 def compared(folder: Path) -> tuple[pd.DataFrame, FloatArray]:
@@ -233,34 +200,18 @@ def compared(folder: Path) -> tuple[pd.DataFrame, FloatArray]:
     shipped = {name: load_runtime(name) for name in ENGINES}
     rows["error"] = predicted(rows, shipped) / rows.median_tpot_ms - 1.0
     rows["priors"] = priced.errors(PRIOR)
-    for group in dict.fromkeys(rows.group):
-        own = (rows.group == group).to_numpy()
-        rows.loc[own, "left_out"] = priced.errors(priced.fit(~own))[own]
+    rows["left_out"] = left_out(rows.group, priced.fit, lambda values, own: priced.errors(values)[own])
     return rows, priced.fit(np.ones(len(rows), dtype=bool))
 
 
-def table(found: pd.DataFrame) -> TextTable:
+def table_of(found: pd.DataFrame) -> str:
     """Errors by group, plain and with MTP."""
     lines = []
     for (group, speculation), part in found.groupby(["group", "speculation"], sort=False):
-        cells = [str(group), "MTP" if speculation == "mtp" else "plain", str(len(part))]
-        for name in ("error", "left_out", "priors"):
-            percent = 100.0 * part[name]
-            worst = percent.iloc[int(np.argmax(np.abs(percent)))]
-            cells.append(f"{percent.abs().mean():.1f} ({percent.mean():+.1f}; {worst:+.1f})")
-        lines.append(tuple(cells))
-    return TextTable(
-        headers=(
-            "engine, card, weights, shared by",
-            "rounds",
-            "cells",
-            "shipped %",
-            "left out %",
-            "priors %",
-        ),
-        rows=tuple(lines),
-        right=(False, False, True, True, True, True),
-    )
+        errors = (mean_bias_worst(part[name]) for name in ("error", "left_out", "priors"))
+        lines.append((str(group), "MTP" if speculation == "mtp" else "plain", str(len(part)), *errors))
+    headers = "engine, card, weights, shared by | rounds | cells | shipped % | left out % | priors %"
+    return table(headers, 2, lines)
 
 
 def summary(found: pd.DataFrame) -> str:
@@ -283,10 +234,9 @@ def main() -> None:
     parser.add_argument("--rows", action="store_true", help="print every row")
     asked = parser.parse_args()
     found, fitted = compared(data_folder())
-    print(markdown(table(found)))
+    print(table_of(found))
     print(summary(found))
-    for term, value, stored in zip(TERMS, fitted, stored_values(), strict=True):
-        print(f"{', '.join(term.engines):24s} {term.term:30s} {value:10.3f}  stored {stored:10.3f}")
+    print_terms(TERMS, fitted)
     if asked.rows:
         names = [
             "group",

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import deepseek_rows
 import numpy as np
@@ -19,11 +18,12 @@ import pandas as pd
 from engine_rows import Kernels, kernels_of, published_rows, speedups
 from pages import write_section
 from recorded import data_folder
-from scipy.optimize import OptimizeResult, least_squares
+from scipy.optimize import OptimizeResult
+from scores import left_out, table
+from terms import Fitted, print_terms, priors, solved, stored, with_values
 
-from medusa_sim.arrays import FloatArray
-from medusa_sim.report.text import TextTable, markdown
-from medusa_sim.specs.engine import Engine, Term
+from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.runtime import load_runtime, runtime_names
 
 SERVED = "ML.ENERGY"
@@ -90,16 +90,6 @@ WRONG_FROM = 0.03
 SIGMA = {"itl": 0.03, "step": 0.03, "ratio": 0.05}
 
 
-@dataclass(frozen=True)
-class Fitted:
-    """A fitted term: its runtimes (those that inherit it follow), name, prior mean and standard deviation."""
-
-    runtimes: tuple[str, ...]
-    term: str
-    prior: float
-    spread: float
-
-
 TERMS = (
     Fitted(("vllm-0.8",), "host_us_per_step", 1000, 300),
     Fitted(("vllm-0.10", "vllm-0.14"), "host_us_per_step", 600, 250),
@@ -135,8 +125,7 @@ TERMS = (
 SHARED = {("vllm-0.10", "filter_bytes_per_logit"): ("vllm-0.11", "filter_bytes_per_logit"),
           ("sglang-0.4", "host_us_per_request"): ("vllm-0.10", "host_us_per_request")}  # fmt: skip
 """Terms that no row tells apart from another: they take its value."""
-PRIOR = np.array([term.prior for term in TERMS], dtype=np.float64)
-SPREAD = np.array([term.spread for term in TERMS], dtype=np.float64)
+PRIOR, SPREAD = priors(TERMS)
 
 
 def engines_of(values: FloatArray) -> dict[str, Engine]:
@@ -152,12 +141,12 @@ def engines_of(values: FloatArray) -> dict[str, Engine]:
         engine = load_runtime(name).engine
         if engine is None:
             continue
-        changed = {}
-        for key, term in engine.terms.items():
-            value = set_to.get((name, key), set_to.get((term.inherited_from, key)))
-            if value is not None:
-                changed[key] = Term(value=float(value), band=term.band, source="being fitted")
-        found[name] = engine.with_terms(changed)
+        values_of = {
+            key: set_to.get((name, key), set_to.get((term.inherited_from, key)))
+            for key, term in engine.terms.items()
+        }
+        known = {key: value for key, value in values_of.items() if value is not None}
+        found[name] = with_values(engine, known)
     return found
 
 
@@ -188,10 +177,9 @@ def _solved(rows: Sequence[Kernels]) -> OptimizeResult:
     measured = np.array([row.row.measured for row in rows])
 
     def residuals(values: FloatArray) -> FloatArray:
-        errors = np.log(np.maximum(predicted(values, rows), 1e-9) / measured)
-        return np.concatenate([errors * weight, (values - PRIOR) / SPREAD])
+        return np.asarray(np.log(np.maximum(predicted(values, rows), 1e-9) / measured) * weight)
 
-    return least_squares(residuals, PRIOR, x_scale=SPREAD, bounds=(0.0, np.inf))
+    return solved(TERMS, residuals)
 
 
 def errors(values: FloatArray, rows: Sequence[Kernels]) -> FloatArray:
@@ -201,26 +189,15 @@ def errors(values: FloatArray, rows: Sequence[Kernels]) -> FloatArray:
 
 def heldout_errors(rows: Sequence[Kernels]) -> FloatArray:
     """Errors of each group, a model of ML.ENERGY or a source, predicted from a fit to all others."""
-    found = np.empty(len(rows))
-    for group in dict.fromkeys(row.row.group for row in rows):
-        inside = np.array([row.row.group == group for row in rows])
-        others = [row for row, left_out in zip(rows, inside, strict=True) if not left_out]
-        own = [row for row, left_out in zip(rows, inside, strict=True) if left_out]
-        found[inside] = errors(fit(others), own)
-    return found
+
+    def kept(mask: BoolArray) -> list[Kernels]:
+        return [row for row, keep in zip(rows, mask, strict=True) if keep]
+
+    groups = [row.row.group for row in rows]
+    return left_out(groups, lambda keep: fit(kept(keep)), lambda values, own: errors(values, kept(own)))
 
 
-def stored_values() -> FloatArray:
-    """What runtimes.toml holds for TERMS."""
-    values = []
-    for fitted in TERMS:
-        engine = load_runtime(fitted.runtimes[0]).engine
-        assert engine is not None
-        values.append(engine.terms[fitted.term].value)
-    return np.array(values)
-
-
-def error_table(rows: Sequence[Kernels], fitted: FloatArray, heldout: FloatArray) -> TextTable:
+def error_table(rows: Sequence[Kernels], fitted: FloatArray, heldout: FloatArray) -> str:
     """Mean and worst errors by source."""
     frame = pd.DataFrame({"source": [row.row.source for row in rows], "runtime": [row.row.runtime for row in rows],
                           "cell": [row.row.cell for row in rows], "fit": 100 * fitted, "out": 100 * heldout,
@@ -230,20 +207,8 @@ def error_table(rows: Sequence[Kernels], fitted: FloatArray, heldout: FloatArray
         worst = part.iloc[int(part.fit.abs().argmax())]
         lines.append((str(source), str(runtime), str(len(part)), f"{part.fit.abs().mean():.1f}", f"{part.fit.mean():+.1f}",
                       f"{worst.fit:+.1f} ({worst.cell})", f"{part.out.abs().mean():.1f}", f"{part.priors.abs().mean():.1f}"))  # fmt: skip
-    return TextTable(
-        headers=(
-            "source",
-            "runtime",
-            "cells",
-            "fit, mean %",
-            "bias %",
-            "worst cell",
-            "left out %",
-            "priors alone %",
-        ),
-        rows=tuple(lines),
-        right=(False, False, True, True, True, False, True, True),
-    )
+    headers = "source | runtime | cells | fit, mean % | bias % | worst cell | left out % | priors alone %"
+    return table(headers, 2, lines)
 
 
 def page(rows: Sequence[Kernels]) -> str:
@@ -279,13 +244,12 @@ def page(rows: Sequence[Kernels]) -> str:
     return PAGE.format(
         rows=len(rows),
         terms=len(TERMS),
-        sources=markdown(error_table(rows, fit_errors, out)),
-        models=markdown(TextTable(headers=("model", "cells", "left out, mean %", "worst %"), rows=tuple(models),
-                                  right=(False, True, True, True))),
-        deepseek=markdown(deepseek_rows.table(deepseek)),
+        sources=error_table(rows, fit_errors, out),
+        models=table("model | cells | left out, mean % | worst %", 1, models),
+        deepseek=deepseek_rows.table_of(deepseek),
         by_version=deepseek_rows.summary(deepseek),
-        worst=markdown(TextTable(headers=("source", "cell", "error %"), rows=tuple(worst), right=(False, False, True))),
-        transfer=markdown(transfer_table(rows)),
+        worst=table("source | cell | error %", 2, worst),
+        transfer=transfer_table(rows),
         inside=inside,
         speedups=len(found),
         share=f"{100 * inside / len(found):.0f}",
@@ -294,14 +258,13 @@ def page(rows: Sequence[Kernels]) -> str:
         determined=f"{determined(rows):.1f}",
         vllm=f"{100 * np.mean(vllm):.1f}",
         vllm_cells=len(vllm),
-        wrong=markdown(TextTable(headers=("source", "cell", "measured", "predicted", "80 %"), rows=tuple(wrong),
-                                 right=(False, False, True, True, True))),
+        wrong=table("source | cell | measured | predicted | 80 %", 2, wrong),
     )  # fmt: skip
 
 
-def transfer_table(rows: Sequence[Kernels]) -> TextTable:
+def transfer_table(rows: Sequence[Kernels]) -> str:
     """Sources priced with another version's drafting terms: what a version without measurements gets."""
-    engines = engines_of(stored_values())
+    engines = engines_of(stored(TERMS))
     lines = []
     for source, other in TRANSFERS:
         own = [row for row in rows if row.row.source == source]
@@ -309,8 +272,7 @@ def transfer_table(rows: Sequence[Kernels]) -> TextTable:
         lines.append(
             (source, own[0].row.runtime, other, f"{np.abs(percent).mean():.0f}", f"{percent.mean():+.0f}")
         )
-    return TextTable(headers=("source", "measured on", "priced as", "mean %", "bias %"), rows=tuple(lines),
-                     right=(False, False, False, True, True))  # fmt: skip
+    return table("source | measured on | priced as | mean % | bias %", 3, lines)
 
 
 def main() -> None:
@@ -321,8 +283,7 @@ def main() -> None:
     asked = parser.parse_args()
     rows = [kernels_of(row) for row in published_rows(data_folder())]
     if asked.terms:
-        for fitted, value, stored in zip(TERMS, fit(rows), stored_values(), strict=True):
-            print(f"{', '.join(fitted.runtimes):24s} {fitted.term:28s} {value:10.3f}  stored {stored:10.3f}")
+        print_terms(TERMS, fit(rows))
     elif asked.print:
         print(page(rows))
     else:

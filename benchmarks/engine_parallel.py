@@ -18,10 +18,10 @@ import numpy as np
 import pandas as pd
 from engine_rows import SERVED_MODELS, TYPICAL_PROMPTS
 from recorded import data_folder, named_rows, present
+from scores import table
 
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
-from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.step.workload import Grid
 
 MODELS = {
@@ -77,7 +77,7 @@ def _row(line: Any) -> Served:
     )
 
 
-def scores(rows: list[Served]) -> TextTable:
+def scores(rows: list[Served]) -> str:
     """Mean error, bias and worst row of each model and number of GPUs."""
     found = []
     for name, gpus in dict.fromkeys((row.model, row.gpus) for row in rows):
@@ -88,12 +88,8 @@ def scores(rows: list[Served]) -> TextTable:
             (name, str(gpus), str(len(own)), f"{np.abs(errors).mean():.1%}", f"{errors.mean():+.1%}",
              f"{worst.error:+.1%} at {worst.batch:.0f}")
         )  # fmt: skip
-    return TextTable(
-        headers=("model", "GPUs", "rows", "mean error", "bias", "worst, batch"),
-        rows=tuple(found),
-        right=(False, True, True, True, True, True),
-    )
+    return table("model | GPUs | rows | mean error | bias | worst, batch", 1, found)
 
 
 if __name__ == "__main__":
-    print(markdown(scores(served(data_folder()))))
+    print(scores(served(data_folder())))

@@ -19,13 +19,13 @@ from engine_fit import engines_of, fit
 from engine_rows import PROMPT_CV, PROMPTS, SERVED_MODELS, kernels_of, published_rows
 from pages import write_section
 from recorded import data_folder, named_rows, present
+from scores import mean_bias_worst, table
 
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.load.arrivals import Drawn, Lengths
 from medusa_sim.load.metrics import Metrics
 from medusa_sim.load.simulate import LoadTest, Server
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.runtime import Runtime, load_runtime
 
 RUNTIME = "vllm-0.11"
@@ -153,42 +153,27 @@ def compared() -> tuple[pd.DataFrame, list[str]]:
     return pd.DataFrame(found), list(dict.fromkeys(left))
 
 
-def _percent(value: float) -> str:
-    return f"{100 * value:+.1f}"
-
-
 def page(rows: pd.DataFrame, left: list[str]) -> str:
     """The section `load` of docs/validation-engines.md."""
-    lines = []
-    for kind, part in rows.groupby("kind", sort=False):
-        cells = [str(kind), str(len(part))]
-        for name, *_ in QUANTITIES:
-            errors = part[name]
-            worst = errors.iloc[int(np.argmax(np.abs(errors)))]
-            cells.append(f"{100 * errors.abs().mean():.1f} ({_percent(errors.mean())}; {_percent(worst)})")
-        lines.append(tuple(cells))
     names = [name for name, *_ in QUANTITIES]
-    summary = TextTable(
-        headers=("rows", "n", *(f"{name}, mean % (bias; worst)" for name in names)),
-        rows=tuple(lines),
-        right=(False, True, *(True for _ in names)),
-    )
-    each = TextTable(
-        headers=("model", "task", "GPUs", "batch", *(f"{name} %" for name in names)),
-        rows=tuple(
-            (
-                row["model"],
-                row["task"],
-                str(row["GPUs"]),
-                f"{row['batch']:.0f}",
-                *(_percent(row[n]) for n in names),
-            )
-            for _, row in rows.iterrows()
-        ),
-        right=(False, False, True, True, *(True for _ in names)),
-    )
+    lines = [
+        (str(kind), str(len(part)), *(mean_bias_worst(part[name]) for name in names))
+        for kind, part in rows.groupby("kind", sort=False)
+    ]
+    summary = table(" | ".join(["rows", "n", *(f"{name}, mean % (bias; worst)" for name in names)]), 1, lines)
+    each = [
+        (
+            row["model"],
+            row["task"],
+            str(row["GPUs"]),
+            f"{row['batch']:.0f}",
+            *(f"{100 * row[n]:+.1f}" for n in names),
+        )
+        for _, row in rows.iterrows()
+    ]
+    single = table(" | ".join(["model", "task", "GPUs", "batch", *(f"{name} %" for name in names)]), 2, each)
     told = "".join(f"- left out: {line}\n" for line in left)
-    return PAGE.format(rounds=ROUNDS, summary=markdown(summary), rows=markdown(each), left=told)
+    return PAGE.format(rounds=ROUNDS, summary=summary, rows=single, left=told)
 
 
 def main() -> None:

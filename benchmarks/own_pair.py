@@ -33,17 +33,7 @@ SHAPES = {
     "rsd-c": ("2-1", "2-2-1", "4-2-1", "8-1-1"),
     "rsd-s": ("2x2", "2x3", "4x3", "8x4"),
 }
-COLUMNS = (
-    "target",
-    "draft",
-    "task",
-    "experiment",
-    "decoder",
-    "spec",
-    "block_efficiency",
-    "error",
-    "draft_ratio",
-)
+COLUMNS = "target draft task experiment decoder spec block_efficiency error draft_ratio"
 
 
 def heldout_prompts(count: int, seed: int) -> list[list[int]]:
@@ -80,7 +70,7 @@ def main() -> None:
     prompts = heldout_prompts(given.prompts, given.seed)
     ratio = draft.model.config.parameter_count / target.model.config.parameter_count
     out = csv.writer(sys.stdout, lineterminator="\n")
-    out.writerow(COLUMNS)
+    out.writerow(COLUMNS.split())
     for temperature in given.temperatures:
         settings = GenerationSettings(
             max_new_tokens=NEW_TOKENS, temperature=temperature, stop_at_end_of_text=False

@@ -20,13 +20,13 @@ from engine_parallel import MODELS
 from engine_rows import PROMPTS
 from recorded import data_folder, present
 from scipy.optimize import least_squares
+from scores import table
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.calibrate.rows import write_power
 from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
-from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.costs import PowerFit
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.step.engine import filter_us
@@ -184,7 +184,7 @@ def left_out(rows: Sequence[Row], limit: float) -> list[Left]:
     return found
 
 
-def error_table(found: Sequence[Left]) -> TextTable:
+def error_table(found: Sequence[Left]) -> str:
     """One line a model, and all of them."""
 
     def mean(take: Callable[[Left], FloatArray], parts: Sequence[Left]) -> str:
@@ -199,19 +199,8 @@ def error_table(found: Sequence[Left]) -> TextTable:
             mean(lambda part: part.measured, parts), mean(lambda part: part.predicted, parts), f"{bias:+.1%}",
         )  # fmt: skip
 
-    return TextTable(
-        headers=(
-            "model",
-            "rows",
-            "GPUs",
-            "fit",
-            "left out, measured step",
-            "left out, predicted step",
-            "bias",
-        ),
-        rows=(*(line(part.model, [part]) for part in found), line("all", found)),
-        right=(False, True, True, True, True, True, True),
-    )
+    headers = "model | rows | GPUs | fit | left out, measured step | left out, predicted step | bias"
+    return table(headers, 1, [*(line(part.model, [part]) for part in found), line("all", found)])
 
 
 def power_fit(rows: Sequence[Row], found: Sequence[Left], limit: float) -> PowerFit:
@@ -248,7 +237,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = rows_of(data_folder())
     found = left_out(rows, limit)
     fit = power_fit(rows, found, limit)
-    print(markdown(error_table(found)))
+    print(error_table(found))
     print(fit)
     if given.write:
         write_power(Path(gpu.path), fit)

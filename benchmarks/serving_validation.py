@@ -27,12 +27,12 @@ import pandas as pd
 from pages import write_section
 from recorded import data_folder, named_rows, present
 from scipy.optimize import nnls
+from scores import mean_bias_worst, table
+from terms import with_values
 
 from medusa_sim.load.question import load_test, run_load
 from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.report.text import TextTable, markdown
-from medusa_sim.specs.engine import Term
 from medusa_sim.specs.runtime import Runtime, load_runtime
 from medusa_sim.units import KILO, US_PER_MS
 
@@ -113,8 +113,7 @@ def compared(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
 def left_beside(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
     """What measured steps and first tokens leave beside the kernels, microseconds."""
     assert runtime.engine is not None
-    nothing = {name: replace_value(getattr(runtime.engine, name), 0.0) for name in TERMS}
-    bare = replace(runtime, engine=runtime.engine.with_terms(nothing))
+    bare = replace(runtime, engine=with_values(runtime.engine, dict.fromkeys(TERMS, 0.0)))
     found = []
     for line in named_rows(table):
         test = test_of(line, bare, requests=200, seeds=1)
@@ -142,11 +141,6 @@ def left_beside(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
     return pd.DataFrame(found)
 
 
-def replace_value(term: Term, value: float) -> Term:
-    """The term with another value."""
-    return Term(value=value, source=term.source, band=term.band, valid=term.valid)
-
-
 def robust(columns: Sequence[np.ndarray], wanted: np.ndarray, scale: np.ndarray) -> np.ndarray:
     """Coefficients from 0 up with the least absolute relative error (reweighted least squares)."""
     design, right = np.stack(columns, axis=1) / scale[:, None], wanted / scale
@@ -166,11 +160,8 @@ def fitted(beside: pd.DataFrame, runtime: Runtime) -> Runtime:
     step = robust([ones], beside.beside_step_us.to_numpy(), scale)
     first = robust([ones, requests], beside.beside_first_us.to_numpy(), beside.first_us.to_numpy())
     step = step + runtime.engine.hidden_us_per_step.value  # what shows beside it was fitted
-    terms = {
-        name: replace_value(getattr(runtime.engine, name), float(value))
-        for name, value in zip(TERMS, (*step, *first), strict=True)
-    }
-    return replace(runtime, engine=runtime.engine.with_terms(terms))
+    terms = dict(zip(TERMS, (*step, *first), strict=True))
+    return replace(runtime, engine=with_values(runtime.engine, terms))
 
 
 def held_out(table: pd.DataFrame, runtime: Runtime) -> pd.DataFrame:
@@ -186,10 +177,8 @@ def summary(rows: pd.DataFrame) -> str:
     """Mean, bias and worst of every quantity, in per cent, and the share that its 80 % band holds."""
     parts = []
     for name, *_ in QUANTITIES:
-        errors = 100.0 * rows[name]
-        worst = errors.iloc[int(np.argmax(np.abs(errors)))]
         band = f", {100 * rows[f'{name} held'].mean():.0f} % in band" if f"{name} held" in rows else ""
-        parts.append(f"{name} {errors.abs().mean():.1f} ({errors.mean():+.1f}; {worst:+.1f}{band})")
+        parts.append(f"{name} {mean_bias_worst(rows[name])[:-1]}{band})")
     return f"n {len(rows):3d}  " + "  ".join(parts)
 
 
@@ -197,20 +186,12 @@ def page(shipped: pd.DataFrame, others: pd.DataFrame) -> str:
     """The section `serving` of docs/validation-engines.md."""
     parts = [("every model, shipped terms", shipped), ("every model, held out", others)]
     parts += [(f"{model}, held out", part) for model, part in others.groupby("model", sort=False)]
-    lines = []
-    for told, part in parts:
-        cells = [told, str(len(part))]
-        for name, *_ in QUANTITIES:
-            percent = 100.0 * part[name]
-            worst = percent.iloc[int(np.argmax(np.abs(percent)))]
-            cells.append(f"{percent.abs().mean():.1f} ({percent.mean():+.1f}; {worst:+.1f})")
-        lines.append(tuple(cells))
     names = [name for name, *_ in QUANTITIES]
-    table = TextTable(
-        ("models", "runs", *names), tuple(lines), (False, *(True for _ in range(1 + len(names))))
+    lines = [(told, str(len(part)), *(mean_bias_worst(part[name]) for name in names)) for told, part in parts]
+    published = table("simulator | E2E, mean % | on", 1, OTHERS)
+    return PAGE.format(
+        table=table(" | ".join(["models", "runs", *names]), 1, lines), others=published, rows=len(others)
     )
-    published = TextTable(("simulator", "E2E, mean %", "on"), OTHERS, (False, True, False))
-    return PAGE.format(table=markdown(table), others=markdown(published), rows=len(others))
 
 
 def main() -> None:

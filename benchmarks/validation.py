@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pandas as pd
 from pages import write_section
+from scores import table
 
 from medusa_sim import data
 from medusa_sim.latency.by_name import LatencyName
@@ -135,7 +136,7 @@ def _summaries(lines: list[tuple[bool, tuple[str, ...]]]) -> str:
     headers = ("device", "operators", "speedup", "floor", "decode step", "verify step", "regret", "short in")
     rows = tuple(line for _, line in sorted(lines, key=lambda each: each[0]))
     right = (False, False, True, True, True, True, True, False)
-    return markdown(TextTable(headers=headers, rows=rows, right=right, title="")) + "\n"
+    return markdown(TextTable(headers=headers, rows=rows, right=right)) + "\n"
 
 
 def _runs() -> str:
@@ -243,15 +244,10 @@ def _figure7b() -> str:
                 f"{chosen['gamma']}: {chosen['predicted_tokens_per_s']:.1f}",
             )
         )
-    table = TextTable(
-        headers=("draft", "acceptance rate", "mean error", "worst", "best length, published", "predicted"),
-        rows=tuple(rows),
-        right=(False, True, True, True, True, True),
-        title="",
-    )
+    headers = "draft | acceptance rate | mean error | worst | best length, published | predicted"
     return (
         f"## {target.title}\n\n`medusa-sim reproduce figure7b`. {target.caveat}; errors are those of the other "
-        f"twelve lengths.\n\n{markdown(table)}\nLong chains are predicted up to 8 % too slow: one acceptance rate "
+        f"twelve lengths.\n\n{table(headers, 1, rows)}\nLong chains are predicted up to 8 % too slow: one acceptance rate "
         "for every position cannot hold both easy and hard stretches of a text, and easy ones carry long chains. "
         "Llama-1B and Vicuna-1B drafts are left out, their sizes are not public.\n\n"
     )
@@ -276,15 +272,10 @@ def _rsd() -> str:
         f"{name} {found['target_step_us'].iloc[0] / 1e3:.1f} and {found['draft_step_us'].iloc[0] / 1e3:.1f} ms"
         for name, found in frame.groupby("target")
     ]
-    table = TextTable(
-        headers=("target", "method", "rows", "mean error", "worst", "bias"),
-        rows=tuple(rows),
-        right=(False, False, True, True, True, True),
-        title="",
-    )
+    scored = table("target | method | rows | mean error | worst | bias", 2, rows)
     return (
         f"## {target.title}\n\n`medusa-sim reproduce rsd-token-rates`. {target.caveat}. Target and draft step: "
-        f"{'; '.join(times)}.\n\n{markdown(table)}\n"
+        f"{'; '.join(times)}.\n\n{scored}\n"
         "AR rows are predicted 15 to 20 % too slow: plain decoding does not pay for what the speculative loop does "
         "beside its forward passes (5 to 7 ms a step here), which the fit to chains puts into the target step. RSD-S "
         "of the Chat model is predicted too fast: its beams cost time that grows with their width, which a time per "

@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 from msgspec.structs import replace
 from recorded import data_folder, named_rows, present
+from scores import table
 
 from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.latent import fit_latent
@@ -29,7 +30,6 @@ from medusa_sim.calibrate.rows import FittedKernel, write_kernels
 from medusa_sim.latency.calibrated import NAME_MARK
 from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.table import check_rows
-from medusa_sim.report.text import TextTable, markdown
 from medusa_sim.specs.fitted import LatentKernel
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import load_runtime
@@ -89,25 +89,21 @@ def scored(rows: pd.DataFrame) -> pd.DataFrame:
     return found.assign(error=found.predicted_us / found.time_us - 1.0)
 
 
-def table_of(found: pd.DataFrame) -> TextTable:
+def table_of(found: pd.DataFrame) -> str:
     """Mean, bias and worst error, and the share that bands hold, by kernel."""
     lines = []
     for (kernel, card), part in found.groupby(["kernel", "card"], sort=False):
         percent = 100.0 * part.error
         held = (part.low_us <= part.time_us) & (part.time_us <= part.high_us)
         worst = percent.iloc[int(np.argmax(percent.abs()))]
-        cells = (
+        errors = (
             f"{percent.abs().mean():.1f}",
             f"{percent.mean():+.1f}",
             f"{worst:+.1f}",
             f"{100 * held.mean():.0f}",
         )
-        lines.append((str(kernel), str(card), str(len(part)), *cells))
-    return TextTable(
-        headers=("kernel", "card", "rows", "mean %", "bias %", "worst %", "in band %"),
-        rows=tuple(lines),
-        right=(False, False, True, True, True, True, True),
-    )
+        lines.append((str(kernel), str(card), str(len(part)), *errors))
+    return table("kernel | card | rows | mean % | bias % | worst % | in band %", 2, lines)
 
 
 def latent_rows(rows: pd.DataFrame, begins: tuple[str, ...]) -> Rows[LatentAttention]:
@@ -158,7 +154,7 @@ def main() -> None:
             write_kernels(ROOT / "hardware", load_gpu(card), "vllm", list(fitted(rows, card)))
         return
     found = scored(rows)
-    print(markdown(table_of(found)))
+    print(table_of(found))
     print(f"{len(found)} rows: mean {100 * found.error.abs().mean():.1f} %")
     if asked.rows:
         shown = ["kernel", "heads", "batch", "q_len", "kv_len", "time_us", "predicted_us", "source", "error"]
