@@ -65,6 +65,10 @@ def metrics_page(steps: int, share: float = 1.0) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _times(name: str, *values: float) -> dict[str, object]:
+    return {f"{kind}_{name}_ms": value for kind, value in zip(("mean", "median", "std", "p99"), values, strict=True)}
+
+
 def serve_result(batch: int, *, drafts: int = 0) -> dict[str, object]:
     """What `vllm bench serve --save-result` writes."""
     per_step = 1.0 + sum(ACCEPTED) / 1000 if drafts else 1.0
@@ -92,18 +96,9 @@ def serve_result(batch: int, *, drafts: int = 0) -> dict[str, object]:
         "request_goodput": None,
         "output_throughput": OUTPUT * prompts / duration,
         "total_token_throughput": (PROMPT + OUTPUT) * prompts / duration,
-        "mean_ttft_ms": 90.0,
-        "median_ttft_ms": 88.0,
-        "std_ttft_ms": 9.0,
-        "p99_ttft_ms": 120.0,
-        "mean_tpot_ms": tpot_ms * 1.004,
-        "median_tpot_ms": tpot_ms,
-        "std_tpot_ms": 0.1,
-        "p99_tpot_ms": tpot_ms * 1.05,
-        "mean_itl_ms": step / 1e3 * 1.004,
-        "median_itl_ms": step / 1e3,
-        "std_itl_ms": 0.5,
-        "p99_itl_ms": step / 1e3 * 1.4,
+        **_times("ttft", 90.0, 88.0, 9.0, 120.0),
+        **_times("tpot", tpot_ms * 1.004, tpot_ms, 0.1, tpot_ms * 1.05),
+        **_times("itl", step / 1e3 * 1.004, step / 1e3, 0.5, step / 1e3 * 1.4),
     }
     if drafts:
         steps = 1000 * batch
@@ -120,28 +115,9 @@ def serve_result(batch: int, *, drafts: int = 0) -> dict[str, object]:
 
 def sglang_result(batch: int) -> dict[str, object]:
     """A line of SGLang's bench_serving."""
+    counts = "max_concurrency duration completed total_input_tokens total_output_tokens request_throughput"
     whole = serve_result(batch)
-    kept = (
-        "max_concurrency",
-        "duration",
-        "completed",
-        "total_input_tokens",
-        "total_output_tokens",
-        "request_throughput",
-        "output_throughput",
-        "mean_ttft_ms",
-        "median_ttft_ms",
-        "std_ttft_ms",
-        "p99_ttft_ms",
-        "mean_tpot_ms",
-        "median_tpot_ms",
-        "std_tpot_ms",
-        "p99_tpot_ms",
-        "mean_itl_ms",
-        "median_itl_ms",
-        "std_itl_ms",
-        "p99_itl_ms",
-    )
+    kept = [name for name in whole if name in (*counts.split(), "output_throughput") or name.endswith("_ms")]
     return {
         "backend": "sglang",
         "dataset_name": "random",
@@ -242,32 +218,13 @@ def main() -> None:
     for batch in (1, 8, 64):
         write(f"vllm_serve_plain_b{batch}.json", json.dumps(serve_result(batch)))
         write(f"vllm_serve_spec_b{batch}.json", json.dumps(serve_result(batch, drafts=3)))
-    write(
-        "vllm_latency_b8.json",
-        json.dumps(
-            {
-                "model_id": MODEL,
-                "avg_latency": OUTPUT * itl_us(8) / 1e6 + 0.09,
-                "latencies": [2.3, 2.31],
-                "percentiles": {"50": 2.3},
-            },
-            indent=4,
-        ),
-    )
-    write(
-        "vllm_throughput.json",
-        json.dumps(
-            {
-                "model_id": MODEL,
-                "elapsed_time": 20.0,
-                "num_requests": 64,
-                "total_num_tokens": 64 * (PROMPT + OUTPUT),
-                "requests_per_second": 3.2,
-                "tokens_per_second": 3.2 * (PROMPT + OUTPUT),
-            },
-            indent=4,
-        ),
-    )
+    whole_s = OUTPUT * itl_us(8) / 1e6 + 0.09
+    latency = {"model_id": MODEL, "avg_latency": whole_s, "latencies": [2.3, 2.31], "percentiles": {"50": 2.3}}
+    write("vllm_latency_b8.json", json.dumps(latency, indent=4))
+    tokens = PROMPT + OUTPUT
+    counts = {"elapsed_time": 20.0, "num_requests": 64, "total_num_tokens": 64 * tokens}
+    rates = {"requests_per_second": 3.2, "tokens_per_second": 3.2 * tokens}
+    write("vllm_throughput.json", json.dumps({"model_id": MODEL, **counts, **rates}, indent=4))
     write("sglang_bench.jsonl", lines(*(sglang_result(batch) for batch in (1, 8, 64))))
     write("guidellm_benchmarks.json", json.dumps(guidellm_report((1, 8, 64))))
     for batch in (1, 64):
@@ -285,10 +242,8 @@ def main() -> None:
         "acceptance_histogram": list(HISTOGRAM),
         "num_spec_tokens": 3,
     }
-    write(
-        "tensorrt_llm_response.json",
-        json.dumps({"id": "cmpl-1", "model": MODEL, "choices": [{"index": 0, "speculative_decoding": spec}]}),
-    )
+    answer = {"id": "cmpl-1", "model": MODEL, "choices": [{"index": 0, "speculative_decoding": spec}]}
+    write("tensorrt_llm_response.json", json.dumps(answer))
     details = {
         "spec_accept_rate": 0.443,
         "spec_accept_length": 2.33,
@@ -297,10 +252,8 @@ def main() -> None:
         "spec_verify_ct": 1000,
         "spec_correct_drafts_histogram": list(HISTOGRAM),
     }
-    write(
-        "sglang_response.json",
-        json.dumps({"id": "1", "model": MODEL, "choices": [], "sglext": {"spec_tokens_details": details}}),
-    )
+    answer = {"id": "1", "model": MODEL, "choices": [], "sglext": {"spec_tokens_details": details}}
+    write("sglang_response.json", json.dumps(answer))
     write(
         "sglang_metrics.txt",
         'sglang:spec_accept_length{engine_type="unified",model_name="m"} 2.33\n'
