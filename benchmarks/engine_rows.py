@@ -273,17 +273,12 @@ def _served(table: pd.DataFrame) -> Iterator[Row]:
     for line in named_rows(dense):
         prompt, output = TYPICAL_PROMPTS[line.task], float(line.avg_output_len)
         yield Row(
-            kind="itl",
-            source="ML.ENERGY",
-            group=SERVED_MODELS[line.model],
-            cell=f"{SERVED_MODELS[line.model]} {line.task} b{line.avg_batch:.0f}",
-            runtime="vllm-0.11",
-            model=SERVED_MODELS[line.model],
-            batch=float(line.avg_batch),
-            seq_len=PROMPTS[line.task] + output / 2,
-            measured=1e3 * line.median_itl_ms,
+            kind="itl", source="ML.ENERGY", group=SERVED_MODELS[line.model],
+            cell=f"{SERVED_MODELS[line.model]} {line.task} b{line.avg_batch:.0f}", runtime="vllm-0.11",
+            model=SERVED_MODELS[line.model], batch=float(line.avg_batch),
+            seq_len=PROMPTS[line.task] + output / 2, measured=1e3 * line.median_itl_ms,
             traffic=Traffic(prompt_tokens=prompt, output_tokens=output),
-        )
+        )  # fmt: skip
 
 
 def _reported(table: pd.DataFrame) -> Iterator[Row]:
@@ -341,19 +336,12 @@ def _bench_ratios(table: pd.DataFrame) -> Iterator[Row]:
         data = "gsm8k" if "GSM8K" in line.note else "cnn"
         drafter = "ngram" if line.method == "ngram" else "eagle3"
         yield Row(
-            kind="ratio",
-            source=f"specdecode-bench {drafter}",
-            group=f"specdecode-bench {drafter}",
-            cell=f"{data} b{line.batch_or_concurrency}",
-            runtime="vllm-0.10",
-            batch=float(line.batch_or_concurrency),
-            seq_len=lengths[data],
-            measured=float(line.speedup),
-            drafter=drafter,
-            drafts=3,
-            tokens_per_step=tokens[data, line.method],
+            kind="ratio", source=f"specdecode-bench {drafter}", group=f"specdecode-bench {drafter}",
+            cell=f"{data} b{line.batch_or_concurrency}", runtime="vllm-0.10",
+            batch=float(line.batch_or_concurrency), seq_len=lengths[data], measured=float(line.speedup),
+            drafter=drafter, drafts=3, tokens_per_step=tokens[data, line.method],
             match_rate=MATCH_RATE[data] if drafter == "ngram" else 1.0,
-        )
+        )  # fmt: skip
 
 
 def _a100(table: pd.DataFrame) -> Iterator[Row]:
@@ -364,19 +352,11 @@ def _a100(table: pd.DataFrame) -> Iterator[Row]:
         name = "AWQ" if weights else "fp8 cache" if cache else "fp16"
         drafts = int(line.K)
         yield Row(
-            kind="step",
-            source=f"A100 {name}",
-            group=f"A100 {name} b{line.concurrency}",
-            cell=f"b{line.concurrency} K{drafts}",
-            runtime="vllm-0.24",
-            gpu="a100-80gb-sxm",
-            formats=("fp16", weights, cache),
-            batch=float(line.concurrency),
-            seq_len=680.0,
-            measured=1e3 * line.itl_p50_ms,
-            drafter="eagle3" if drafts else "none",
-            drafts=drafts,
-        )
+            kind="step", source=f"A100 {name}", group=f"A100 {name} b{line.concurrency}",
+            cell=f"b{line.concurrency} K{drafts}", runtime="vllm-0.24", gpu="a100-80gb-sxm",
+            formats=("fp16", weights, cache), batch=float(line.concurrency), seq_len=680.0,
+            measured=1e3 * line.itl_p50_ms, drafter="eagle3" if drafts else "none", drafts=drafts,
+        )  # fmt: skip
 
 
 SPECBUNDLE_MODELS = {
@@ -391,22 +371,12 @@ def _specbundle(table: pd.DataFrame) -> Iterator[Row]:
         model, tp = SPECBUNDLE_MODELS[line.model]
         shape = "chains" if line.topk == 1 else "trees"
         yield Row(
-            kind="ratio",
-            source=f"SpecBundle {model} {shape}",
-            group=f"SpecBundle {model}",
-            cell=f"{line.benchmark} b{line.batch} K{line.steps}",
-            runtime="sglang-0.5",
-            gpu="h200-sxm",
-            model=model,
-            tp=tp,
-            batch=float(line.batch),
-            seq_len=600.0,
-            measured=float(line.speedup),
-            drafter="eagle3",
-            drafts=int(line.steps),
-            width=int(line.topk),
+            kind="ratio", source=f"SpecBundle {model} {shape}", group=f"SpecBundle {model}",
+            cell=f"{line.benchmark} b{line.batch} K{line.steps}", runtime="sglang-0.5", gpu="h200-sxm",
+            model=model, tp=tp, batch=float(line.batch), seq_len=600.0, measured=float(line.speedup),
+            drafter="eagle3", drafts=int(line.steps), width=int(line.topk),
             tokens_per_step=float(line.accept_length),
-        )
+        )  # fmt: skip
 
 
 def _eagle3_paper(table: pd.DataFrame) -> Iterator[Row]:
@@ -419,17 +389,9 @@ def _eagle3_paper(table: pd.DataFrame) -> Iterator[Row]:
         # that the EAGLE rows of table 5 ran in V0 and the EAGLE-3 rows in 0.8 is an inference
         vllm = "vllm-v0" if drafter == "eagle" else "vllm-0.8"
         yield Row(
-            kind="ratio",
-            source=source,
-            group=source,
-            cell=f"b{line.batch_or_concurrency}",
-            runtime="sglang-0.4" if is_sglang else vllm,
-            gpu="h100-sxm" if is_sglang else "a100-80gb-sxm",
-            batch=float(line.batch_or_concurrency),
-            seq_len=400.0,
-            measured=float(line.throughput_ratio_vs_no_spec),
-            drafter=drafter,
-            drafts=drafts,
-            tokens_per_step=1.0 + sum(rates[:drafts]),
-            weight=0.5,
-        )
+            kind="ratio", source=source, group=source, cell=f"b{line.batch_or_concurrency}",
+            runtime="sglang-0.4" if is_sglang else vllm, gpu="h100-sxm" if is_sglang else "a100-80gb-sxm",
+            batch=float(line.batch_or_concurrency), seq_len=400.0,
+            measured=float(line.throughput_ratio_vs_no_spec), drafter=drafter, drafts=drafts,
+            tokens_per_step=1.0 + sum(rates[:drafts]), weight=0.5,
+        )  # fmt: skip
