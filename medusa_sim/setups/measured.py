@@ -93,23 +93,32 @@ def _read(state: FileState) -> tuple[Figure, ...]:
 
 
 def nearest(answer: Comparison) -> Measured | None:
-    """The figure of a set-up that was compared whose lengths are nearest; None where there is none."""
+    """The figure of a set-up that was compared that is nearest to the answer; None where there is none."""
     keys = {tuple(name for i, name in enumerate(key) if SET_UP[i] != "kv_precision"): key
             for key in reversed(answer.scenarios)}  # fmt: skip
-    found: list[tuple[float, int, Figure, tuple[Any, ...]]] = []
-    for figure in figures():
-        key = keys.get(tuple(figure.set_up.get(name) for name in SET_UP if name != "kv_precision"))
-        if figure.model == answer.model.name and key is not None:
-            ratios = [
-                abs(math.log(getattr(figure, name) / getattr(answer.question, name)))
-                for name in ("prompt_tokens", "output_tokens")
-            ]
-            found.append((max(ratios), len(found), figure, key))
-    if not found:
+    best = answer.chosen or {}
+    near = math.log(NEAR)
+
+    def away(figure: Figure) -> tuple[bool, bool, bool, float]:
+        """What counts first: lengths and version that can be drawn, the chosen card, its drafter."""
+        asked = answer.question
+        ratio = max(
+            abs(math.log(figure.prompt_tokens / asked.prompt_tokens)),
+            abs(math.log(figure.output_tokens / asked.output_tokens)),
+        )
+        gpu, drafter = (figure.set_up[name] != best.get(name) for name in ("gpu", "drafter"))
+        return ratio > near or bool(figure.runtime), gpu, drafter, ratio
+
+    known = [
+        (figure, key)
+        for figure in figures()
+        if figure.model == answer.model.name
+        and (key := keys.get(tuple(figure.set_up.get(name) for name in SET_UP if name != "kv_precision")))
+    ]
+    if not known:
         return None
-    away, _, figure, key = min(found)
-    near = away <= math.log(NEAR) and not figure.runtime
-    return Measured(figure=figure, row=_as_measured(answer, figure, key), near=near)
+    figure, key = min(known, key=lambda pair: away(pair[0]))
+    return Measured(figure=figure, row=_as_measured(answer, figure, key), near=not away(figure)[0])
 
 
 def _as_measured(answer: Comparison, figure: Figure, key: tuple[Any, ...]) -> dict[str, Any]:

@@ -55,11 +55,15 @@ def lines_figure(
 
 
 def _lines(axis: Axes, chart: LineChart) -> None:
+    from matplotlib.ticker import LogFormatter
+
     for side, own in (("x", chart.x), ("y", chart.y)):
         if own.base:
             axis.set(**{f"{side}scale": "log"})
             ruler = axis.xaxis if side == "x" else axis.yaxis
             ruler.set_major_formatter("{x:g}")
+            if own.base == 10:  # 20 and 50, not powers
+                ruler.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
         axis.set(**{f"{side}label": own.title})
     for each in chart.series:
         if each.low is not None and each.high is not None:
