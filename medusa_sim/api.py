@@ -6,7 +6,6 @@ command line's sentences.
 
 from __future__ import annotations
 
-import inspect
 import os
 import shlex
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -20,7 +19,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan import scenario as plan_scenario
-from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, RUNTIME, check, check_types, words_of
+from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, RUNTIME, check, check_types, declared, words_of
 from medusa_sim.plan.defaults import (
     DEFAULT_BATCHES,
     DEFAULT_CANDIDATES,
@@ -156,7 +155,7 @@ class Scenario(plan_scenario.Scenario):
         """A running engine beside its prediction, as `medusa-sim check`: inside the band, or what is off.
 
         bench: files of load generators; counters: what the engine counted, a file (before: the page that came
-        first). measured: by hand, arguments of `medusa_sim.plan.check.EngineRun.of` (batch, seq_len, drafts,
+        first). measured: by hand, `medusa_sim.plan.question.Measured` (batch, seq_len, drafts,
         tpot_ms, tokens_per_s, itl_ms, plain_tpot_ms, accepted_by_position, tokens_per_step). Raises
         UsageError or DataError for what is missing or makes no sense, CoverageError for drafts beyond the
         acceptance.
@@ -164,19 +163,16 @@ class Scenario(plan_scenario.Scenario):
         from medusa_sim.acceptance.engine_counters import combined
         from medusa_sim.acceptance.engine_records import read_counts
         from medusa_sim.calibrate.engine_run import engine_run
-        from medusa_sim.plan.check import EngineRun
         from medusa_sim.plan.check import check as checked
+        from medusa_sim.plan.question import Measured
         from medusa_sim.report.check_text import Checked
 
-        known = inspect.signature(EngineRun.of).parameters
-        for name in measured:
-            if name not in known:
-                raise UsageError(unknown_name("measured quantity", name, known))
+        check(measured, declared(Measured), "measured quantity")
         files = [Path(file) for file in ([bench] if isinstance(bench, str | Path) else bench)]
         counts = None
         if counters is not None:
             counts = combined(read_counts(Path(counters), None if before is None else Path(before)))
-        return Checked(check=checked(*engine_run(self, files, counts, **measured)))
+        return Checked(check=checked(*engine_run(self, files, counts, Measured(**measured))))
 
     def step(
         self, batch: int = 1, seq_len: int = DEFAULT_SEQ_LEN, candidates: int | None = None

@@ -16,6 +16,7 @@ from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.calibrate.engine_run import engine_run
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.check import check
+from medusa_sim.plan.question import Measured
 from medusa_sim.report.check_text import Checked
 
 if TYPE_CHECKING:
@@ -61,9 +62,9 @@ def _read(set_up: SetUp, path: Path, batch: int) -> None:
         taken["acceptance"] = ",".join(f"{share:.3f}" for share in counts.shares.tolist())
     verdict: Checked | None = None
     why = ""
-    for files, more in (((path,), {}), ((), {}), ((), {"batch": batch})):
+    for files, given in (((path,), Measured()), ((), Measured()), ((), Measured(batch=batch))):
         try:
-            verdict = Checked(check=check(*engine_run(scenario, files, None if files else counts, **more)))
+            verdict = Checked(check=check(*engine_run(scenario, files, None if files else counts, given)))
             break
         except MedusaSimError as error:
             why = str(error)

@@ -11,6 +11,7 @@ from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.calibrate.engine_bench import BenchRow, Shape, read_bench
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.check import EngineRun
+from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.units import US_PER_MS
 
@@ -25,16 +26,16 @@ def engine_run(
     scenario: Scenario,
     files: Sequence[Path] = (),
     counts: AcceptanceCounts | None = None,
-    **given: Any,
+    given: Measured | None = None,
 ) -> tuple[Scenario, EngineRun]:
     """The scenario with the requests that were served, and the run, for `plan.check.check`.
 
     files: results of benchmarks; the one that speculates is checked, one at as many requests without drafts
-    is its plain decoding. counts: what the engine counted. given: arguments of `EngineRun.of`, which go
+    is its plain decoding. counts: what the engine counted. given: by hand, which goes
     before what files say. Raises DataError for files, UsageError for runs that cannot be told apart or are
     not whole.
     """
-    asked = {name: value for name, value in given.items() if value is not None}
+    asked = {} if given is None else given.changed
     found: dict[str, Any] = {}
     if files:
         path, row, plain = _rows(files, asked, scenario)
@@ -68,11 +69,11 @@ def engine_run(
     if {"tpot_ms", "tokens_per_s", "itl_ms"} & asked.keys():
         for name in ("tpot_ms", "itl_ms"):
             found.pop(name, None)
-    return scenario, EngineRun.of(**found | asked)
+    return scenario, EngineRun.of(Measured(**found | asked))
 
 
 def _of_row(row: BenchRow, plain: BenchRow | None) -> dict[str, Any]:
-    """A run of a benchmark as arguments of `EngineRun.of`."""
+    """A run of a benchmark as fields of `Measured`."""
     found: dict[str, Any] = {"batch": round(row.concurrency), "drafts": round(row.drafts)}
     if row.drafts and row.acceptance_length > 1.0:
         found["tokens_per_step"] = row.acceptance_length
@@ -85,7 +86,7 @@ def _of_row(row: BenchRow, plain: BenchRow | None) -> dict[str, Any]:
 
 
 def _of_counts(counts: AcceptanceCounts, beside: dict[str, Any]) -> dict[str, Any]:
-    """What an engine counted as arguments of `EngineRun.of`; a benchmark's speed goes before its page's."""
+    """What an engine counted as fields of `Measured`; a benchmark's speed goes before its page's."""
     shares = tuple(float(share) for share in counts.shares)
     found: dict[str, Any] = {"drafts": len(shares), "accepted_by_position": shares}
     found["tokens_per_step"] = counts.tokens_per_step

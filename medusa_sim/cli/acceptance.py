@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from medusa_sim.cli import examples
-from medusa_sim.cli.options import output_options
+from medusa_sim.cli.options import Counted, counter_options, is_given, output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, GridType
 from medusa_sim.errors import DataError, UsageError
@@ -232,28 +232,7 @@ def fit(
     ),
 )
 @click.argument("sources", nargs=-1, required=True, metavar="FILE|URL...")
-@click.option(
-    "--before",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="The /metrics page from before the run; FILE is the one after it.",
-)
-@click.option(
-    "--wait",
-    "wait_s",
-    type=click.FloatRange(0.0, 86_400.0),
-    default=0.0,
-    show_default=True,
-    help="With a URL: seconds between two looks; 0 takes what was counted since the server started.",
-)
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=click.FloatRange(0.1, 600.0),
-    default=5.0,
-    show_default=True,
-    help="Seconds that the server may take to answer.",
-)
+@counter_options
 @click.option("--of", "of_model", default=None, help="Counts of this model, where there are several.")
 @click.option(
     "--lookup",
@@ -267,9 +246,7 @@ def fit(
 )
 def from_engine(
     sources: tuple[str, ...],
-    before: Path | None,
-    wait_s: float,
-    timeout_s: float,
+    counted: Counted,
     of_model: str | None,
     title: str | None,
     source: str | None,
@@ -289,13 +266,10 @@ def from_engine(
 
     if path.suffix != ".toml":
         raise UsageError(f"{path}: a profile is a .toml file")
-    if before is not None and len(sources) != 1:
+    if is_given("before") and len(sources) != 1:
         raise UsageError("--before belongs to one page after it; give one FILE")
     check_writable(path)
-    parts = [
-        part for given in sources for part in engine_counts(given, before, wait_s=wait_s, timeout_s=timeout_s)
-    ]
-    counts = combined(parts, of_model)
+    counts = combined([part for given in sources for part in counted(given)], of_model)
     names = ", ".join(given if "://" in given else Path(given).name for given in sources)
     what = title or " ".join(filter(None, (counts.engine, counts.model, "acceptance by position")))
     match_rate = None

@@ -21,6 +21,7 @@ from medusa_sim.errors import UsageError
 from medusa_sim.plan.arguments import ARGUMENTS, FLAG, FOLDER, NUMBER, PATH, WHOLE, Argument, declared
 
 if TYPE_CHECKING:
+    from medusa_sim.acceptance.engine_counters import AcceptanceCounts
     from medusa_sim.plan.scenario import Scenario
 
 
@@ -269,6 +270,51 @@ def require_decoder_extra(*more: str) -> None:
             f"this command needs {', '.join(missing)}; install the extra: pip install 'medusa-sim[decoder]'"
         )
 
+
+_COUNTED = (
+    click.option(
+        "--before",
+        type=click.Path(path_type=Path),
+        default=None,
+        help="The /metrics page from before the run, where the one after it is a file.",
+    ),
+    click.option(
+        "--wait",
+        "wait_s",
+        type=click.FloatRange(0.0, 86_400.0),
+        default=0.0,
+        show_default=True,
+        help="With a URL: seconds between two looks; 0 takes what was counted since the server started.",
+    ),
+    click.option(
+        "--timeout",
+        "timeout_s",
+        type=click.FloatRange(0.1, 600.0),
+        default=5.0,
+        show_default=True,
+        help="Seconds that the server may take to answer.",
+    ),
+)
+
+
+def counter_options(command: Command) -> Command:
+    """--before, --wait and --timeout of what an engine counted; the command gets `counted` to read it."""
+
+    @functools.wraps(command)
+    def wrapped(*args: Any, before: Path | None, wait_s: float, timeout_s: float, **given: Any) -> Any:
+        from medusa_sim.cli.acceptance import engine_counts
+
+        def counted(source: str) -> list[AcceptanceCounts]:
+            return engine_counts(source, before, wait_s=wait_s, timeout_s=timeout_s)
+
+        if before is not None and not given.get("counters", given.get("sources")):
+            raise UsageError("--before belongs to the page after it; give --counters FILE")
+        return command(*args, counted=counted, **given)
+
+    return functools.reduce(lambda found, option: option(found), reversed(_COUNTED), wrapped)
+
+
+Counted = Callable[[str], "list[AcceptanceCounts]"]
 
 FIRST = (
     "--gpu", "--model", "--drafter", "--acceptance", "--batch", "--rate", "--seq", "--policy", "--prompt",

@@ -232,6 +232,21 @@ class NameType(click.ParamType[str | tuple[str, ...]]):
             return []
 
 
+class Shares(click.ParamType[tuple[float, ...]]):
+    """Shares of the steps, by position."""
+
+    name = "shares"
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, ...]:
+        """Numbers in their order; what they may be is checked with the run."""
+        if isinstance(value, tuple):
+            return value
+        parts: list[Any] = str(value).split(",")
+        return tuple(float(click.FLOAT.convert(part, param, ctx)) for part in parts)
+
+
 class EngineType(click.ParamType[str]):
     """A choice among the engines that settings are written for, which are read when they are needed."""
 
@@ -287,5 +302,6 @@ NAMES: dict[str, click.ParamType[Any]] = {
     "gpu": GPU, "model": MODEL, "models": MODELS, "runtime": RUNTIME, "drafter": DRAFTER,
     "profile": ACCEPTANCE, "batch": GridType(BATCH), "seq_len": GridType(SEQ_LEN),
     "candidates": GridType(CANDIDATES), "length": OneOf(SEQ_LEN), "threads": Threads(),
+    "shares": Shares(),
 }  # fmt: skip
 """Types by what their values are of (`plan.arguments.Argument.names`)."""

@@ -12,17 +12,17 @@ The three add up to what was measured less what was predicted. A plain step that
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.plan.arguments import NUMBER, WHOLE, check_types
 from medusa_sim.plan.defaults import DEFAULT_SEQ_LEN
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price
 from medusa_sim.step.server import served
@@ -53,42 +53,25 @@ class EngineRun:
     plain_us: float | None = None
 
     @classmethod
-    def of(
-        cls,
-        *,
-        batch: int | None = None,
-        seq_len: int | None = None,
-        drafts: int | None = None,
-        tokens_per_s: float | None = None,
-        tpot_ms: float | None = None,
-        itl_ms: float | None = None,
-        tokens_per_step: float | None = None,
-        accepted_by_position: Sequence[float] | None = None,
-        plain_tpot_ms: float | None = None,
-    ) -> EngineRun:
-        """From what was measured, of which a speed is needed, and with drafts how many were accepted.
-
-        tokens_per_s: of all requests together. The time per token (tpot_ms) goes before the rate, and that
-        before the gap between chunks (itl_ms). Both tpot_ms and itl_ms tell the tokens of a step, too. Raises
-        UsageError for what is missing or cannot be.
-        """
-        _check_numbers(locals())
-        accepted = tuple(float(share) for share in accepted_by_position or ())
+    def of(cls, given: Measured) -> EngineRun:
+        """From what was measured. Raises UsageError for what is missing or cannot be."""
+        batch, drafts, tpot_ms, itl_ms = given.batch, given.drafts, given.tpot_ms, given.itl_ms
+        accepted = tuple(float(share) for share in given.accepted_by_position or ())
         _check_shares(accepted, drafts)
         drafts = drafts if drafts is not None else len(accepted) or None
         if batch is None or drafts is None:
             raise UsageError(
                 "batch and drafts are needed: give --batch (requests in flight) and --drafts (0: none)"
             )
-        tokens = tokens_per_step or _tokens(accepted, drafts, tpot_ms, itl_ms)
+        tokens = given.tokens_per_step or _tokens(accepted, drafts, tpot_ms, itl_ms)
         if tokens > drafts + 1.0 + _RISING:
             raise UsageError(
                 f"{tokens:g} tokens a step with {drafts} drafts: at most {drafts + 1} are possible"
             )
         if tpot_ms is not None:
             time_us = tpot_ms * US_PER_MS
-        elif tokens_per_s is not None:
-            time_us = batch / tokens_per_s * US_PER_S
+        elif given.tokens_per_s is not None:
+            time_us = batch / given.tokens_per_s * US_PER_S
         elif itl_ms is not None:
             time_us = itl_ms * US_PER_MS / tokens
         else:
@@ -98,32 +81,13 @@ class EngineRun:
             )
         return cls(
             batch=int(batch),
-            seq_len=int(seq_len or DEFAULT_SEQ_LEN),
+            seq_len=int(given.seq_len or DEFAULT_SEQ_LEN),
             drafts=int(drafts),
             time_us=float(time_us),
             tokens_per_step=float(tokens),
-            of_gaps=tpot_ms is None and tokens_per_s is None,
+            of_gaps=tpot_ms is None and given.tokens_per_s is None,
             accepted=accepted,
-            plain_us=None if plain_tpot_ms is None else float(plain_tpot_ms * US_PER_MS),
-        )
-
-
-_TYPES = {
-    **dict.fromkeys(("batch", "seq_len", "drafts"), WHOLE),
-    **dict.fromkeys(("tokens_per_s", "tpot_ms", "itl_ms", "tokens_per_step", "plain_tpot_ms"), NUMBER),
-}
-_LEAST = {"batch": 1, "seq_len": 1, "drafts": 0, "tokens_per_step": 1}
-
-
-def _check_numbers(given: Mapping[str, Any]) -> None:
-    """Refuse what is no number of its kind and range. Raises UsageError."""
-    check_types(given, {name: each for name, each in _TYPES.items() if given[name] is not None})
-    for name in _TYPES:
-        value, least = given[name], _LEAST.get(name, 0)
-        if value is None or (least <= value < math.inf and (value > 0.0 or name == "drafts")):
-            continue
-        raise UsageError(
-            f"{name} {value:g}: a finite number {'from' if least else 'above'} {least} is needed"
+            plain_us=None if given.plain_tpot_ms is None else float(given.plain_tpot_ms * US_PER_MS),
         )
 
 

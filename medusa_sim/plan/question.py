@@ -1,12 +1,13 @@
-"""What a recommendation is asked: batches, lengths, what counts, and what an answer must keep."""
+"""What is asked: of a recommendation batches, lengths and limits; of a check what an engine gave."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.arguments import NUMBER, WHOLE, WORD, Declared, argument, declared
+from medusa_sim.plan.arguments import ANY, NUMBER, WHOLE, WORD, Declared, argument, declared
 from medusa_sim.plan.defaults import (
     CANDIDATES_MAX,
     DEFAULT_BATCHES,
@@ -23,6 +24,8 @@ Objective = Literal["latency", "throughput"]
 OBJECTIVES: tuple[Objective, ...] = get_args(Objective)
 
 _ASKED = "What is asked for"
+BATCH_MAX = 65_536
+"""Largest batch of anything that is asked."""
 EVERY_BATCH_TO = 256
 """Every batch is searched to here, every 2 % beyond."""
 
@@ -87,3 +90,38 @@ class Question(Declared):
 
 QUESTION = declared(Question)
 """What is asked beside batches, lengths and the request, by name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured(Declared):
+    """What a running engine gave: a speed, and with drafts how many were accepted.
+
+    The time per token goes before the rate, and that before the gap between chunks; both times tell the
+    tokens of a step, too.
+    """
+
+    batch: int | None = argument(None, WHOLE, "Requests in flight.", least=1, most=BATCH_MAX)
+    seq_len: int | None = argument(
+        None, ANY, "Mean committed tokens of a request [prompt and half the output, else 1024].",
+        option="--seq", names="length",
+    )  # fmt: skip
+    drafts: int | None = argument(None, WHOLE, "Draft tokens of a step; 0: none.", least=0, most=64)
+    tpot_ms: float | None = argument(
+        None, NUMBER, "Time per token of a request.", option="--measured-tpot-ms", above=0
+    )
+    tokens_per_s: float | None = argument(
+        None, NUMBER, "Of all requests together.", option="--measured-tokens-per-s", above=0
+    )
+    itl_ms: float | None = argument(
+        None, NUMBER, "Median gap between two chunks: a round.", option="--measured-itl-ms", above=0
+    )
+    plain_tpot_ms: float | None = argument(None, NUMBER, "Time per token without speculation.", above=0)
+    accepted_by_position: Sequence[float] | None = argument(
+        None,
+        ANY,
+        "Share of the steps in which draft 1, 2, ... was accepted, as engines log it.",
+        names="shares",
+    )
+    tokens_per_step: float | None = argument(
+        None, NUMBER, "Mean acceptance length, the target's own token included.", least=1
+    )

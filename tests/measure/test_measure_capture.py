@@ -118,7 +118,7 @@ def test_ragged_texts_keep_the_mask() -> None:
 
 def test_masks_begin_their_rows_where_a_gpu_reads_them() -> None:
     """Strides are multiples of 16 elements, so that no layer copies the mask."""
-    from medusa_sim.decoder.tree_attention import mask_bias
+    from medusa_sim.decoder.cache import mask_bias
 
     for kv_len in (1, 15, 16, 17, 1025):
         bias = mask_bias(torch.ones(2, 3, kv_len, dtype=torch.bool), 2, torch.float16)
