@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
+from medusa_sim.specs.feed_forwards import FeedForward, Mlp
 from medusa_sim.specs.hf_layers import (
     SINKS,
     Count,
-    ExpertCount,
     Given,
     Own,
     WindowSize,
+    experts_of,
     kind_of,
     layered,
     one_each,
@@ -39,12 +39,6 @@ class _Gemma4(msgspec.Struct, frozen=True, kw_only=True):
     hidden_size_per_layer_input: Count | None = None
 
 
-class _Gemma4Experts(msgspec.Struct, frozen=True, kw_only=True):
-    num_experts: ExpertCount
-    top_k_experts: ExpertCount
-    moe_intermediate_size: Width
-
-
 def gemma4(given: Given) -> Own:
     """Gemma 4: windowed layers, and full ones with wider heads whose keys are their values."""
     config = given.read(_Gemma4)
@@ -60,12 +54,8 @@ def gemma4(given: Given) -> Own:
     near = given.attention(config.sliding_window)
     part: FeedForward = given.mlp
     if config.enable_moe_block:
-        experts = given.read(_Gemma4Experts)
-        part = MoE(
-            experts=experts.num_experts,
-            topk=experts.top_k_experts,
-            inter=experts.moe_intermediate_size,
-            shared=given.width,
+        part = experts_of(
+            given, ("num_experts", "top_k_experts", "moe_intermediate_size"), shared=given.width
         )
     kinds = {"full_attention": full, "sliding_attention": near}
     mixers = [kind_of(given, kind, kinds) for kind in one_each(given, "layer_types", config.layer_types)]
@@ -81,9 +71,6 @@ class _MiMo2(msgspec.Struct, frozen=True, kw_only=True):
     swa_head_dim: Width
     swa_v_head_dim: Width
     moe_layer_freq: _Flags
-    n_routed_experts: ExpertCount
-    num_experts_per_tok: ExpertCount
-    moe_intermediate_size: Width
     n_shared_experts: Count | None = None
 
 
@@ -102,12 +89,7 @@ def mimo_v2(given: Given) -> Own:
         config.sliding_window,
     )
     near = msgspec.structs.replace(near, v_dim=config.swa_v_head_dim)
-    experts = MoE(
-        experts=config.n_routed_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.moe_intermediate_size,
-        shared=(config.n_shared_experts or 0) * config.moe_intermediate_size,
-    )
+    experts = experts_of(given, shared_experts=config.n_shared_experts or 0)
     pattern = one_each(given, "hybrid_layer_pattern", config.hybrid_layer_pattern)
     sparse = one_each(given, "moe_layer_freq", config.moe_layer_freq)
     return Own(
@@ -134,9 +116,6 @@ class _Step(msgspec.Struct, frozen=True, kw_only=True):
     use_head_wise_attn_gate: bool = False
     use_qk_norm: bool = True
     moe_layers_enum: str | list[Count]
-    moe_num_experts: ExpertCount
-    moe_top_k: ExpertCount
-    moe_intermediate_size: Width
     share_expert_dim: Count = 0
     num_nextn_predict_layers: Count | None = None
 
@@ -157,12 +136,8 @@ def step(given: Given) -> Own:
         )
     named = config.moe_layers_enum
     sparse = [int(each) for each in named.split(",")] if isinstance(named, str) else named
-    experts = MoE(
-        experts=config.moe_num_experts,
-        topk=config.moe_top_k,
-        inter=config.moe_intermediate_size,
-        shared=config.share_expert_dim,
-    )
+    keys = ("moe_num_experts", "moe_top_k", "moe_intermediate_size")
+    experts = experts_of(given, keys, shared=config.share_expert_dim)
     kinds = {"full_attention": full, "sliding_attention": near}
     modules = config.num_nextn_predict_layers or 0
     types = one_each(given, "layer_types", config.layer_types, given.layers + modules)

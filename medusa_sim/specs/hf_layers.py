@@ -110,10 +110,6 @@ def layered(mixers: Iterable[Mixers | None], parts: Iterable[FeedForward | None]
 Reader = Callable[[Given], Own]
 
 
-class _Moe(msgspec.Struct, frozen=True, kw_only=True):
-    num_experts_per_tok: ExpertCount
-
-
 class _Mtp(msgspec.Struct, frozen=True, kw_only=True):
     num_nextn_predict_layers: Count | None = None
 
@@ -126,23 +122,14 @@ class _Windows(msgspec.Struct, frozen=True, kw_only=True):
     layer_types: list[str] | None = None
 
 
-class _LocalExperts(_Moe, frozen=True, kw_only=True):
-    num_local_experts: ExpertCount
-    intermediate_size: Width
-
-
-class _Qwen(_Moe, frozen=True, kw_only=True):
-    num_experts: ExpertCount
-    moe_intermediate_size: Width
+class _Qwen(msgspec.Struct, frozen=True, kw_only=True):
     shared_expert_intermediate_size: Count = 0
     decoder_sparse_step: Layers = 1
     mlp_only_layers: list[Count] = []
 
 
-class _DeepSeek(_Moe, frozen=True, kw_only=True):
+class _DeepSeek(msgspec.Struct, frozen=True, kw_only=True):
     num_nextn_predict_layers: Count | None = None
-    n_routed_experts: ExpertCount
-    moe_intermediate_size: Width
     n_shared_experts: Count | None = None
     first_k_dense_replace: Count = 0
     moe_layer_freq: Layers = 1
@@ -160,7 +147,8 @@ class _Glm(_DeepSeek, frozen=True, kw_only=True):
     use_qk_norm: bool = False
 
 
-class _Llama4(_LocalExperts, frozen=True, kw_only=True):
+class _Llama4(msgspec.Struct, frozen=True, kw_only=True):
+    intermediate_size: Width
     intermediate_size_mlp: Width
     interleave_moe_layer_step: Layers = 1
     moe_layers: list[Count] | None = None
@@ -168,7 +156,7 @@ class _Llama4(_LocalExperts, frozen=True, kw_only=True):
     no_rope_layers: list[Annotated[int, Meta(ge=0, le=1)]] | None = None
 
 
-class _MiniMax(_LocalExperts, frozen=True, kw_only=True):
+class _MiniMax(msgspec.Struct, frozen=True, kw_only=True):
     use_qk_norm: bool = True
     use_mtp: bool = False
     num_mtp_modules: Count = 0
@@ -182,30 +170,34 @@ def dense(given: Given) -> Own:
 
 def mixtral(given: Given) -> Own:
     """Mixtral: experts in every layer."""
-    experts = _local(given.read(_LocalExperts))
-    return Own(layers=layered(windowed(given), [experts] * given.layers))
+    return Own(layers=layered(windowed(given), [experts_of(given, LOCAL)] * given.layers))
 
 
-def _local(config: _LocalExperts, *, shared: int = 0, biases: bool = False) -> MoE:
-    return MoE(
-        experts=config.num_local_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.intermediate_size,
-        shared=shared,
-        biases=biases,
-    )
+ROUTED = ("n_routed_experts", "num_experts_per_tok", "moe_intermediate_size")
+"""Keys of the number of experts, of those that a token takes, and of their width."""
+LOCAL = ("num_local_experts", "num_experts_per_tok", "intermediate_size")
+
+
+def experts_of(
+    given: Given, keys: tuple[str, str, str] = ROUTED, *, shared_experts: int = 0, **more: Any
+) -> MoE:
+    """Experts whose sizes stand under these keys; shared_experts: as wide as these; more: of `MoE`.
+
+    Raises SpecError naming the first key that is missing or wrong.
+    """
+    sizes = msgspec.defstruct("Experts", list(zip(keys, (ExpertCount, ExpertCount, Width), strict=True)))
+    experts, topk, inter = (getattr(given.read(sizes), key) for key in keys)
+    if shared_experts:
+        more["shared"] = shared_experts * inter
+    return MoE(experts=experts, topk=topk, inter=inter, **more)
 
 
 def qwen_experts(given: Given) -> list[FeedForward]:
     """The parts of a Qwen: experts in every `decoder_sparse_step`-th layer that `mlp_only_layers` lets be."""
     config = given.read(_Qwen)
-    experts = MoE(
-        experts=config.num_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.moe_intermediate_size,
-        shared=config.shared_expert_intermediate_size,
-        shared_gate=config.shared_expert_intermediate_size > 0,
-    )
+    shared = config.shared_expert_intermediate_size
+    keys = ("num_experts", "num_experts_per_tok", "moe_intermediate_size")
+    experts = experts_of(given, keys, shared=shared, shared_gate=shared > 0)
     return [
         experts
         if layer not in config.mlp_only_layers and (layer + 1) % config.decoder_sparse_step == 0
@@ -251,22 +243,19 @@ def glm(given: Given) -> Own:
 def routed(given: Given) -> tuple[list[FeedForward], _DeepSeek]:
     """The parts of a DeepSeek: dense first, experts in every `moe_layer_freq`-th layer behind."""
     config = given.read(_DeepSeek)
-    experts = MoE(
-        experts=config.n_routed_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.moe_intermediate_size,
-        shared=(config.n_shared_experts or 0) * config.moe_intermediate_size,
-    )
-    sparse = [
-        layer >= config.first_k_dense_replace and layer % config.moe_layer_freq == 0
-        for layer in range(given.layers)
-    ]
-    return [experts if each else given.mlp for each in sparse], config
+    experts = experts_of(given, shared_experts=config.n_shared_experts or 0)
+    return dense_first(given, experts, config.first_k_dense_replace, config.moe_layer_freq), config
+
+
+def dense_first(given: Given, experts: MoE, first: int, every: int) -> list[FeedForward]:
+    """Dense layers before the layer `first`, experts in every `every`-th layer from it on."""
+    sparse = [layer >= first and layer % every == 0 for layer in range(given.layers)]
+    return [experts if each else given.mlp for each in sparse]
 
 
 def gpt_oss(given: Given) -> Own:
     """gpt-oss: every second layer sees a window."""
-    experts = _local(given.read(_LocalExperts), biases=True)
+    experts = experts_of(given, LOCAL, biases=True)
     return Own(layers=layered(windowed(given), [experts] * given.layers), notes=(SINKS,))
 
 
@@ -283,10 +272,8 @@ def llama4(given: Given) -> Own:
         given.refuse("no_rope_layers", f"{len(rotated)} entries; num_hidden_layers is {given.layers}")
     chunk = config.attention_chunk_size
     near = given.attention() if chunk is None else given.attention(chunk, chunked=True)
-    experts, dense = (
-        _local(config, shared=config.intermediate_size),
-        given.layout.mlp(config.intermediate_size_mlp),
-    )
+    experts = experts_of(given, LOCAL, shared=config.intermediate_size)
+    dense = given.layout.mlp(config.intermediate_size_mlp)
     return Own(
         layers=layered(
             [near if each else given.attention() for each in rotated],
@@ -301,7 +288,7 @@ def minimax(given: Given) -> Own:
     config = given.read(_MiniMax)
     mixer = msgspec.structs.replace(given.attention(), qk_norm=config.use_qk_norm)
     return Own(
-        layers=layered([mixer] * given.layers, [_local(config)] * given.layers),
+        layers=layered([mixer] * given.layers, [experts_of(given, LOCAL)] * given.layers),
         mtp_layers=config.num_mtp_modules if config.use_mtp else 0,
     )
 

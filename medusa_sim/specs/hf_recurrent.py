@@ -11,12 +11,13 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from medusa_sim.specs.feed_forwards import FeedForward, MoE
+from medusa_sim.specs.feed_forwards import FeedForward
 from medusa_sim.specs.hf_layers import (
     Count,
-    ExpertCount,
     Given,
     Own,
+    dense_first,
+    experts_of,
     kind_of,
     latent,
     layered,
@@ -88,9 +89,6 @@ class _KimiHeads(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Kimi(msgspec.Struct, frozen=True, kw_only=True):
     linear_attn_config: _KimiHeads
-    num_experts: ExpertCount
-    num_experts_per_token: ExpertCount
-    moe_intermediate_size: Width
     num_shared_experts: Count = 0
     first_k_dense_replace: Count = 0
     moe_layer_freq: Layers = 1
@@ -118,24 +116,19 @@ def kimi_linear(given: Given) -> Own:
             "linear_attn_config",
             f"kda_layers and full_attn_layers do not name each of the {given.layers} layers once",
         )
-    experts = MoE(
-        experts=config.num_experts,
-        topk=config.num_experts_per_token,
-        inter=config.moe_intermediate_size,
-        shared=config.num_shared_experts * config.moe_intermediate_size,
+    experts = experts_of(
+        given,
+        ("num_experts", "num_experts_per_token", "moe_intermediate_size"),
+        shared_experts=config.num_shared_experts,
         latent=config.routed_expert_hidden_size,
     )
-    sparse = [
-        layer >= config.first_k_dense_replace and layer % config.moe_layer_freq == 0
-        for layer in range(given.layers)
-    ]
     notes: tuple[str, ...] = ()
     if given.content.get("attn_res_block_size"):
         notes = ("attention residuals: small kernels between the layers, not counted",)
     return Own(
         layers=layered(
             [linear if layer + 1 in heads.kda_layers else full for layer in range(given.layers)],
-            [experts if each else given.mlp for each in sparse],
+            dense_first(given, experts, config.first_k_dense_replace, config.moe_layer_freq),
         ),
         mtp_layers=config.num_nextn_predict_layers or 0,
         notes=notes,
@@ -157,9 +150,6 @@ class _Nemotron(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _NemotronExperts(msgspec.Struct, frozen=True, kw_only=True):
-    n_routed_experts: ExpertCount
-    num_experts_per_tok: ExpertCount
-    moe_intermediate_size: Width
     n_shared_experts: Count = 0
     moe_shared_expert_intermediate_size: Count = 0
     moe_latent_size: Width | None = None
@@ -196,14 +186,8 @@ def nemotron_h(given: Given) -> Own:
         if kind != "moe":
             given.refuse(key, f"holds {kind[:60]!r}; allowed: {', '.join(_PATTERN.values())}")
         experts = given.read(_NemotronExperts)
-        return MoE(
-            experts=experts.n_routed_experts,
-            topk=experts.num_experts_per_tok,
-            inter=experts.moe_intermediate_size,
-            shared=experts.n_shared_experts * experts.moe_shared_expert_intermediate_size,
-            latent=experts.moe_latent_size,
-            gated=gated,
-        )
+        shared = experts.n_shared_experts * experts.moe_shared_expert_intermediate_size
+        return experts_of(given, shared=shared, latent=experts.moe_latent_size, gated=gated)
 
     named = one_each(given, key, kinds)
     return Own(

@@ -14,10 +14,10 @@ from msgspec import Meta
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.hf_layers import (
     Count,
-    ExpertCount,
     Given,
     Own,
     WindowSize,
+    experts_of,
     kind_of,
     latent,
     layered,
@@ -86,9 +86,6 @@ class _Blocks(msgspec.Struct, frozen=True, kw_only=True):
 
 class _MiniMax3(msgspec.Struct, frozen=True, kw_only=True):
     sparse_attention_config: _Blocks
-    num_local_experts: ExpertCount
-    num_experts_per_tok: ExpertCount
-    intermediate_size: Width
     moe_intermediate_size: Width | None = None
     shared_intermediate_size: Count = 0
     n_shared_experts: Count = 0
@@ -112,12 +109,9 @@ def minimax_m3(given: Given) -> Own:
         blocks=blocks.sparse_topk_blocks,
     )
     chosen = one_each(given, "sparse_attention_freq", blocks.sparse_attention_freq)
-    experts = MoE(
-        experts=config.num_local_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.moe_intermediate_size or config.intermediate_size,
-        shared=config.n_shared_experts * config.shared_intermediate_size,
-    )
+    width = "moe_intermediate_size" if config.moe_intermediate_size else "intermediate_size"
+    shared = config.n_shared_experts * config.shared_intermediate_size
+    experts = experts_of(given, ("num_local_experts", "num_experts_per_tok", width), shared=shared)
     mlp = given.layout.mlp(config.dense_intermediate_size or given.width)
     routed_layers = one_each(given, "moe_layer_freq", config.moe_layer_freq)
     return Own(
@@ -140,9 +134,6 @@ class _DeepSeek4(msgspec.Struct, frozen=True, kw_only=True):
     index_n_heads: Width
     index_head_dim: Width
     hc_mult: Annotated[int, Meta(ge=1, le=64)] = 1
-    n_routed_experts: ExpertCount
-    num_experts_per_tok: ExpertCount
-    moe_intermediate_size: Width
     n_shared_experts: Count = 0
     num_nextn_predict_layers: Count | None = None
     expert_dtype: str | None = None
@@ -173,13 +164,8 @@ def deepseek_v4(given: Given) -> Own:
 
     if config.expert_dtype not in (None, "fp4", "fp8"):
         given.refuse("expert_dtype", f"given {config.expert_dtype[:60]!r}; allowed: fp4, fp8")
-    experts = MoE(
-        experts=config.n_routed_experts,
-        topk=config.num_experts_per_tok,
-        inter=config.moe_intermediate_size,
-        shared=config.n_shared_experts * config.moe_intermediate_size,
-        form="mxfp4_fp8" if config.expert_dtype == "fp4" else None,
-    )
+    form = "mxfp4_fp8" if config.expert_dtype == "fp4" else None
+    experts = experts_of(given, shared_experts=config.n_shared_experts, form=form)
     ratios = one_each(given, "compress_ratios", config.compress_ratios)
     return Own(
         layers=layered([mixer(ratio) for ratio in ratios], [experts] * given.layers),
