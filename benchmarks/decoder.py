@@ -14,6 +14,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import decoder_study as study
+from decoder_study import counts_of_texts, design_effect
+
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
@@ -24,10 +27,8 @@ from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.prompts import load_tokenizer
-from medusa_sim.decoder.training import corpus, evaluate
+from medusa_sim.decoder.training import corpus
 from medusa_sim.decoder.training.evaluate import (
-    counts_of_texts,
-    design_effect,
     mean_tokens_per_step,
     next_token_loss,
     total_counts,
@@ -136,7 +137,7 @@ def _speed_rows(
     prompts: list[list[int]],
     given: argparse.Namespace,
 ) -> list[dict[str, object]]:
-    found = evaluate.speeds(
+    found = study.speeds(
         target,
         heads,
         prompts[: given.speed_prompts],
@@ -186,16 +187,14 @@ def main() -> None:
         print(_table(_speed_rows(target, target.heads, known, second, given)))
         return
     print(f"held-out loss {next_token_loss(target.model, windows):.3f} nats per token\n")
-    own = {
-        t: evaluate.own_texts(target.model, first, new_tokens=NEW_TOKENS, temperature=t) for t in (0.0, 0.7)
-    }
-    each = {t: counts_of_texts(target.model, target.heads, own[t], ranks=evaluate.RANKS) for t in own}
+    own = {t: study.own_texts(target.model, first, new_tokens=NEW_TOKENS, temperature=t) for t in (0.0, 0.7)}
+    each = {t: counts_of_texts(target.model, target.heads, own[t], ranks=study.RANKS) for t in own}
     effect = design_effect(each[0.0], DESIGN_SIZES)
     print(f"design effect of {len(first)} texts: {effect:.1f}\n")
     tables = {
         "greedy": total_counts(each[0.0]).accuracy(),
         "T 0.7": total_counts(each[0.7]).accuracy(),
-        "teacher-forced": evaluate.accuracy_on_given_text(
+        "teacher-forced": study.accuracy_on_given_text(
             target, target.heads, windows, prompt_tokens=PROMPT_TOKENS
         ),
     }
@@ -210,7 +209,7 @@ def main() -> None:
         ("rejection", 0.7, "T 0.7"),
     )
     for acceptance, temperature, name in rules:
-        found = evaluate.findings(
+        found = study.findings(
             target,
             target.heads,
             second,

@@ -4,7 +4,7 @@
 
 Decodes models with random weights in vLLM (plain, n-gram and draft-model chains), with the operators of these
 very modules timed between, and the shipped checkpoints on held-out prompts in vLLM and in the decoder.
-The record is kept in OUT/NAME; `medusa_sim.validate.engine` reads such a folder and scores the simulator.
+The record is kept in OUT/NAME; `engine/steps_compared.py` reads such a folder and scores the simulator.
 Exit 3 where the passes differ too much to judge, or where a mean error exceeds --fail-above.
 """
 
@@ -30,12 +30,12 @@ from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.measure.environment import environment
-from medusa_sim.validate.engine import validate_engine
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
 import record
 from agreement import EarliestNgram, chain_rows, walked_draft, walked_lookup
 from page import page
+from steps_compared import validate_engine
 
 ROOT = Path(__file__).resolve().parents[1]
 CHECKPOINT, DRAFT = "python-stdlib-medusa-1", "python-stdlib-draft"

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from medusa_sim.validate.engine import (
+from steps_compared import (
     FIT_BATCHES,
     FIT_DRAFTS,
     EngineValidation,

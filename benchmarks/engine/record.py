@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from steps_record import DTYPE, EngineMeta, EngineStep
 
 from medusa_sim.measure.record import toml_text
 from medusa_sim.specs.measurement import META, Environment
-from medusa_sim.validate.engine_record import DTYPE, EngineMeta, EngineStep
 
 SIZES = ("m", "n", "k", "batch", "q_len", "kv_len", "heads", "kv_heads", "head_dim")
 OPERATOR_COLUMNS = [
@@ -83,7 +83,7 @@ def write(
     device: Environment,
     seconds: float,
 ) -> None:
-    """A record as `medusa_sim.validate.engine_record` describes it."""
+    """A record as `steps_record` describes it."""
     folder.mkdir(parents=True, exist_ok=True)
     beside = [row["reference_us"] for found in rows.values() for row in found if "reference_us" in row]
     usual_us = statistics.median(beside)

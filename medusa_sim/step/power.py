@@ -17,18 +17,12 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.operator import Size
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.engine import filter_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import Setting
 from medusa_sim.step.workload import Launch, prefill
 from medusa_sim.units import US_PER_S
-
-
-def work_joules(gpu: Gpu, power: Power, works: Iterable[PassWork]) -> FloatArray:
-    """Joules above idle of the kernels of a step on one GPU; the shapes broadcast."""
-    return launch_joules(gpu, power, (launch for work in works for launch in work.launches))
 
 
 def launch_joules(

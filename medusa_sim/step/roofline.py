@@ -62,40 +62,6 @@ def roof_of(gpu: Gpu, dtype: str) -> Roof:
     return Roof(peak_flops_per_s=gpu.peak(dtype), bandwidth_bytes_per_s=gpu.bandwidth_bytes_per_s)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PhaseSpeed:
-    """Operators of one phase together. of_roof: the time that the roofline allows over the predicted one.
-
-    waits: shares of the time by what bounds it (`memory`, `compute`, `latency`), the largest first.
-    """
-
-    flops_per_s: float
-    of_roof: float
-    waits: dict[str, float]
-
-
-def phase_speeds(points: pa.Table) -> dict[str, PhaseSpeed]:
-    """Phase -> its speed, over all operators in a table of `roofline_points`; an empty phase is left out."""
-    found: dict[str, PhaseSpeed] = {}
-    for phase in PHASES:
-        rows = [row for row in points.to_pylist() if row["phase"] == phase]
-        if rows:
-            flops = sum(row["flops"] for row in rows)
-            time_s = sum(row["time_us"] for row in rows) / US_PER_S
-            ideal_s = sum(row["flops"] / row["roofline_flops_per_s"] for row in rows)
-            bounds = dict.fromkeys(row["bound"] for row in rows)
-            waits = {
-                bound: sum(row["time_us"] for row in rows if row["bound"] == bound) / US_PER_S / time_s
-                for bound in sorted(bounds)
-            }
-            found[phase] = PhaseSpeed(
-                flops_per_s=flops / time_s,
-                of_roof=ideal_s / time_s,
-                waits=dict(sorted(waits.items(), key=lambda item: -item[1])),
-            )
-    return found
-
-
 def _phase_columns(
     latency: LatencyModel, gpu: Gpu, model: Model, runtime: Runtime, grid: Grid, phase: Phase
 ) -> list[dict[str, object]]:

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compact import compact_profile, fitted_rows
 from public_trees import medusa_1_profile, public_tree_scores, read_public_trees
 
-from medusa_sim.acceptance.head_table import compact_profile, fitted_correlation, fitted_rows
+from medusa_sim.acceptance.head_table import fitted_correlation
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import heads_worth_running, tokens_per_step_by_heads
 from medusa_sim.acceptance.profile import (

@@ -49,7 +49,6 @@ from medusa_sim.report.text import significant
 from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
-from medusa_sim.step.roofline import phase_speeds
 
 VIEWS = ("answer", "load", "tree", "compare", "evidence")
 
@@ -113,19 +112,6 @@ def test_roofline_follows_the_whole_set_up(opened: Opened, url: dict[str, Any]) 
     layers = chart_specs(page)[-1]["layer"]
     shown = next(each["data"]["values"] for each in layers if "time_us" in each["data"]["values"][0])
     assert [float(row["time_us"]) for row in rows] == pytest.approx([row["time_us"] for row in shown])
-
-
-def test_what_a_phase_waits_for_is_weighed_by_time() -> None:
-    rows = [("memory", 90.0), ("compute", 5.0), ("compute", 5.0)]
-    table = pa.Table.from_pylist(
-        [
-            {"phase": "decode", "bound": bound, "time_us": us, "flops": 1.0, "roofline_flops_per_s": 1.0}
-            for bound, us in rows
-        ]
-    )
-    waits = phase_speeds(table)["decode"].waits
-    assert list(waits) == ["memory", "compute"]
-    assert waits["memory"] == pytest.approx(0.9)
 
 
 @pytest.mark.parametrize(

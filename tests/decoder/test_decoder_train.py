@@ -8,20 +8,14 @@ from pathlib import Path
 import pytest
 import torch
 from decoder_models import ragged_prompts, tiny_config, tiny_llama
+from decoder_study import counts_of_texts, design_effect
 
 from medusa_sim.decoder.arguments import Recipe
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads, new_heads
 from medusa_sim.decoder.model import Llama, random_llama
 from medusa_sim.decoder.training.corpus import Response, response_batch, window_batch, write_responses
-from medusa_sim.decoder.training.evaluate import (
-    HeadCounts,
-    counts_of_texts,
-    design_effect,
-    head_counts,
-    repeated_ngram_share,
-    total_counts,
-)
+from medusa_sim.decoder.training.evaluate import HeadCounts, head_counts, repeated_ngram_share, total_counts
 from medusa_sim.decoder.training.recipe import run_recipe
 from medusa_sim.decoder.training.train import (
     adapter_off,

@@ -5,7 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_sim.acceptance.head_table import compact_profile, fitted_correlation, read_accuracies
+from compact import compact_profile
+
+from medusa_sim.acceptance.head_table import fitted_correlation, read_accuracies
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.profile_file import HeadTopkFile
 from medusa_sim.acceptance.tree import CandidateTree

@@ -17,7 +17,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.plan.surface import price
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
-from medusa_sim.step.power import joule_per_flop, under_limit, watts, work_joules
+from medusa_sim.step.power import joule_per_flop, launch_joules, under_limit, watts
 from medusa_sim.step.step import decode_step
 
 H100 = load_gpu("h100-sxm")
@@ -49,7 +49,7 @@ def test_a_plain_step_by_hand() -> None:
     moved = sum(launch.count * float(launch.operator.bytes) for launch in launches)
     computed = sum(launch.count * float(launch.operator.flops) for launch in launches)
     assert moved == pytest.approx(scenario.model.weight_bytes, rel=0.1)  # weights are nearly all of it
-    joules = float(work_joules(H100, power, step.works))
+    joules = float(launch_joules(H100, power, (launch for work in step.works for launch in work.launches)))
     assert joules == pytest.approx(fit.joule_per_byte * moved + fit.joule_per_flop * computed)
     load = fit.idle_watts + joules / float(step.time_us) * 1e6
     assert float(watts(power, np.asarray(joules), step.time_us)) == pytest.approx(
@@ -119,7 +119,8 @@ def test_the_best_of_a_surface_counts_the_drafter() -> None:
     scenario = Scenario(gpu="h100-sxm", **EAGLE)  # type: ignore[arg-type]
     surface = price(scenario, [8], [1024])
     joules = surface.joules[0, 0]
-    verified = float(np.max(work_joules(H100, power_of(H100), surface.verify.works)))
+    launches = [launch for work in surface.verify.works for launch in work.launches]
+    verified = float(np.max(launch_joules(H100, power_of(H100), launches)))
     assert joules[-1] > verified
     assert (np.diff(joules) > 0).all()
 

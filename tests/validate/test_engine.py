@@ -11,18 +11,18 @@ from types import ModuleType
 import msgspec
 import pandas as pd
 import pytest
-
-from medusa_sim.errors import DataError
-from medusa_sim.measure.record import toml_text
-from medusa_sim.specs.measurement import Environment
-from medusa_sim.validate.engine import EngineTerms, EngineValidation, tokens_per_step, validate_engine
-from medusa_sim.validate.engine_record import (
+from steps_compared import EngineTerms, EngineValidation, tokens_per_step, validate_engine
+from steps_record import (
     LAYER_OPS,
     EngineKernels,
     EngineMeta,
     EngineStep,
     read_engine_record,
 )
+
+from medusa_sim.errors import DataError
+from medusa_sim.measure.record import toml_text
+from medusa_sim.specs.measurement import Environment
 
 ROOT = Path(__file__).resolve().parents[2]
 RECORDS = sorted(path.parent for path in (ROOT / "profiles" / "engines").glob("*/meta.toml"))

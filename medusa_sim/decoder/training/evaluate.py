@@ -3,33 +3,18 @@
 Only the first is what a running decoder accepts (`agreement = "target"`); the second is the
 teacher-forced figure of training logs. Each head is divided by its own number of labels: later heads
 have fewer.
-
-What a checkpoint's heads are worth on held-out text: measured and predicted tokens per step.
-
-The same prompts are continued autoregressively (which gives the head accuracies on the target's own
-text) and with Medusa (which gives the tokens per step). Marginal accuracies treat the heads as
-independent; `joint_tokens_per_step` scores whole paths at every position, so that it knows how right
-guesses come together, and differs from a run only in where steps start.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from medusa_sim.acceptance.curve import NORMAL_90TH
-from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step, tokens_per_step_error
-from medusa_sim.acceptance.optimise import optimal_order
-from medusa_sim.acceptance.tree import CandidateTree
-from medusa_sim.decoder.arguments import Acceptance
-from medusa_sim.decoder.checkpoint import Checkpoint
-from medusa_sim.decoder.draft import MedusaDrafter
-from medusa_sim.decoder.generate import Generation, GenerationSettings, generate
+from medusa_sim.acceptance.heads import HeadAccuracy
+from medusa_sim.decoder.generate import Generation
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.model import Llama
 from medusa_sim.errors import DataError
@@ -70,16 +55,6 @@ def head_counts(
     return HeadCounts(hits, labels)
 
 
-def counts_of_texts(
-    model: Llama, heads: MedusaHeads, sequences: Sequence[Generation], *, ranks: int
-) -> list[HeadCounts]:
-    """Counts on what the target itself emitted, text by text."""
-    return [
-        head_counts(model, heads, s.prompt + s.token_ids, first=len(s.prompt) - 1, ranks=ranks)
-        for s in sequences
-    ]
-
-
 def total_counts(each: Sequence[HeadCounts]) -> HeadCounts:
     """Counts of all texts together."""
     hits, labels = ([getattr(counts, name) for counts in each] for name in ("hits", "labels"))
@@ -91,32 +66,6 @@ def text_counts(
 ) -> HeadCounts:
     """Teacher-forced counts on given texts, their first `first` + 1 tokens being context only."""
     return total_counts([head_counts(model, heads, text, first=first, ranks=ranks) for text in texts])
-
-
-def design_effect(each: Sequence[HeadCounts], sizes: Sequence[int]) -> float:
-    """Variance of the tokens per step over texts, over the variance that independent labels would have.
-
-    Labels of one text go together: a text that repeats itself is one observation, not a hundred. The
-    jackknife over texts, for the best tree of each size; the mean ratio, at least 1.
-    """
-    total = total_counts(each)
-    accuracy = total.accuracy()
-    order = optimal_order(accuracy, max(sizes))
-    ratios = []
-    for size in sizes:
-        tree = order.tree(size)
-        without = np.array(
-            [
-                expected_tokens_per_step(
-                    tree, HeadCounts(total.hits - one.hits, total.labels - one.labels).accuracy()
-                )
-                for one in each
-            ]
-        )
-        over_texts = (len(each) - 1) * float(without.var())
-        over_labels = (tokens_per_step_error(tree, accuracy) / NORMAL_90TH) ** 2
-        ratios.append(over_texts / over_labels)
-    return max(1.0, float(np.mean(ratios)))
 
 
 def repeated_ngram_share(tokens: Sequence[int], size: int = 4) -> float:
@@ -144,170 +93,3 @@ def next_token_loss(model: Llama, texts: Sequence[Sequence[int]]) -> float:
         total -= float(log_p.gather(-1, tokens[:, 1:, None]).sum())
         count += tokens.shape[1] - 1
     return total / max(count, 1)
-
-
-RANKS = 32
-"""Ranks that are scored: more than any tree of 64 candidates uses."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One tree under one rule. Tokens per step: measured in a run; predicted from marginal accuracies;
-    joint, which is scored at every position of the autoregressive text. `repeated_4grams` is the share
-    of 4-grams of the emitted text that occurred before in it.
-    """
-
-    acceptance: str
-    temperature: float
-    candidates: int
-    measured: float
-    predicted: float
-    joint: float
-    steps: int
-    repeated_4grams: float
-
-
-def own_texts(
-    model: Llama, prompts: Sequence[Sequence[int]], *, new_tokens: int, temperature: float, seed: int = 0
-) -> list[Generation]:
-    """Autoregressive continuations of the prompts, by the model itself."""
-    settings = GenerationSettings(
-        max_new_tokens=new_tokens, temperature=temperature, seed=seed, stop_at_end_of_text=False
-    )
-    return generate(model, prompts, settings).sequences
-
-
-@torch.inference_mode()
-def joint_tokens_per_step(
-    model: Llama, heads: MedusaHeads, tree: CandidateTree, sequences: Sequence[Generation]
-) -> float:
-    """Mean of 1 + the accepted length, had a greedy step started at every position of these texts.
-
-    Positions whose whole tree lies inside the text count.
-    """
-    total, positions = 0.0, 0
-    depths, ranks = torch.from_numpy(tree.depths)[1:], torch.from_numpy(tree.ranks)[1:]
-    mask = torch.from_numpy(tree.mask)[1:, 1:]
-    for sequence in sequences:
-        text = torch.tensor(sequence.prompt + sequence.token_ids)
-        first = len(sequence.prompt) - 1
-        count = text.numel() - first - 1 - tree.depth
-        if count <= 0:
-            continue
-        hidden = model(text[None])[0, first : first + count]
-        best = heads(hidden, model.lm_head).topk(max(tree.ranks_used, 1), dim=-1).indices
-        drafted = best[depths - 1, :, ranks]  # (nodes, positions)
-        labels = text[first + 1 + depths[:, None] + torch.arange(count)]
-        fails = (drafted != labels).float()
-        is_kept = mask.float() @ fails == 0.0
-        total += float((1 + (is_kept * depths[:, None]).amax(0)).sum())
-        positions += count
-    return total / positions
-
-
-def findings(
-    target: Checkpoint,
-    heads: MedusaHeads,
-    prompts: Sequence[Sequence[int]],
-    accuracy: HeadAccuracy,
-    own: Sequence[Generation],
-    *,
-    sizes: Sequence[int],
-    acceptance: Acceptance,
-    temperature: float,
-    seed: int = 0,
-) -> list[Finding]:
-    """Runs the best tree of every size on the prompts. `accuracy`, `own`: the heads' on which text."""
-    new_tokens = len(own[0].token_ids)
-    order = optimal_order(accuracy, max(sizes))
-    found = []
-    for size in sizes:
-        tree = order.tree(size)
-        settings = GenerationSettings(
-            max_new_tokens=new_tokens,
-            temperature=temperature,
-            acceptance=acceptance,
-            seed=seed,
-            stop_at_end_of_text=False,
-        )
-        run = generate(target.model, prompts, settings, MedusaDrafter(target.model, heads, tree))
-        shares = [repeated_ngram_share(s.token_ids) for s in run.sequences]
-        found.append(
-            Finding(
-                acceptance=settings.rule,
-                temperature=temperature,
-                candidates=tree.candidates,
-                measured=mean_tokens_per_step(run.sequences),
-                predicted=expected_tokens_per_step(tree, accuracy),
-                joint=joint_tokens_per_step(target.model, heads, tree, own) if size > 1 else 1.0,
-                steps=sum(s.steps for s in run.sequences),
-                repeated_4grams=sum(shares) / len(shares),
-            )
-        )
-    return found
-
-
-def accuracy_on_given_text(
-    target: Checkpoint, heads: MedusaHeads, texts: Sequence[Sequence[int]], *, prompt_tokens: int
-) -> HeadAccuracy:
-    """Teacher-forced: agreement with the text itself behind its first `prompt_tokens` tokens."""
-    return text_counts(target.model, heads, texts, first=prompt_tokens - 1, ranks=RANKS).accuracy()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Speed:
-    """Tokens per second of one sequence at a time, Medusa (greedy) over autoregressive decoding."""
-
-    candidates: int
-    tokens_per_s: float
-    tokens_per_step: float
-    step_us: float
-    speedup: float
-
-
-def speeds(
-    target: Checkpoint,
-    heads: MedusaHeads,
-    prompts: Sequence[Sequence[int]],
-    accuracy: HeadAccuracy,
-    *,
-    sizes: Sequence[int],
-    new_tokens: int,
-    repeats: int = 3,
-) -> list[Speed]:
-    """Decoding speed by tree size, size 1 being the baseline.
-
-    Batch 1, every prompt in turn; prefill is left out. Rounds alternate between sizes, and the fastest of
-    a size counts: other load on the machine can only add.
-    """
-    order = optimal_order(accuracy, max(sizes))
-    settings = GenerationSettings(max_new_tokens=new_tokens, stop_at_end_of_text=False)
-    warm_up = replace(settings, max_new_tokens=3)
-    drafters = {
-        size: MedusaDrafter(target.model, heads, order.tree(size)) if size > 1 else None
-        for size in (1, *sizes)
-    }
-    rounds: dict[int, list[tuple[float, int, int]]] = {size: [] for size in drafters}
-    for _ in range(repeats):
-        for size, drafter in drafters.items():
-            generate(target.model, prompts[:1], warm_up, drafter)
-            started = time.perf_counter()
-            prefill_s, tokens, steps = 0.0, 0, 0
-            for prompt in prompts:
-                run = generate(target.model, [prompt], settings, drafter)
-                prefill_s += run.prefill_s
-                tokens += len(run.sequences[0].token_ids) - 1
-                steps += run.sequences[0].steps
-            rounds[size].append((time.perf_counter() - started - prefill_s, tokens, steps))
-    chosen = {size: min(times) for size, times in rounds.items()}
-    base = chosen[1][1] / chosen[1][0]
-    return [
-        Speed(
-            candidates=size,
-            tokens_per_s=tokens / seconds,
-            tokens_per_step=tokens / steps,
-            step_us=1e6 * seconds / steps,
-            speedup=tokens / seconds / base,
-        )
-        for size, (seconds, tokens, steps) in chosen.items()
-    ]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 
 import msgspec
 import numpy as np
+from scipy.interpolate import RegularGridInterpolator
 
 from medusa_sim.errors import DataError
 from medusa_sim.measure.record import read_toml_struct
@@ -149,8 +150,6 @@ class Kernels:
     """One model's operators. Linear layers by rows; attention over batch, query tokens and context."""
 
     def __init__(self, rows: pd.DataFrame, layers: int) -> None:
-        from scipy.interpolate import RegularGridInterpolator
-
         self.layers = layers
         by_tokens = rows[rows["m"].notna()].sort_values("m")
         self._linear = {

@@ -13,6 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from scipy.optimize import nnls
+from steps_record import (
+    Accepted,
+    EngineKernels,
+    EngineRecord,
+    EngineStep,
+    read_engine_record,
+)
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import SpecError
@@ -20,13 +28,6 @@ from medusa_sim.specs.engine import Engine, Term
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.engine import drafting_us, host_us
 from medusa_sim.validate.comparison import CountChoice, Deviation, choice_of, comparison, disagreement
-from medusa_sim.validate.engine_record import (
-    Accepted,
-    EngineKernels,
-    EngineRecord,
-    EngineStep,
-    read_engine_record,
-)
 
 FIT_BATCHES = (1, 64)
 FIT_DRAFTS = 3
@@ -222,8 +223,6 @@ def _cells(record: EngineRecord) -> list[EngineCell]:
 
 def _fitted_terms(record: EngineRecord, cells: Sequence[EngineCell]) -> EngineTerms:
     """Least squares of relative errors with no term below zero."""
-    from scipy.optimize import nnls
-
     chosen = [cell for cell in cells if cell.is_fitted]
     weights = np.array([1.0 / cell.measured_us for cell in chosen])
     targets = record.meta.targets
