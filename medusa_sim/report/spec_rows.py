@@ -5,7 +5,8 @@ Values are in full precision and SI units; whoever renders them rounds.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -44,27 +45,36 @@ def _unit(key: str) -> str:
     )
 
 
+def _rows(
+    values: Mapping[str, Any],
+    source: str | Mapping[str, str],
+    notes: Mapping[str, str] | None = None,
+    units: Mapping[str, str] | None = None,
+) -> list[SpecRow]:
+    """Facts of one source, or of one each; the unit is that of the key's ending, where none is given."""
+    return [
+        SpecRow(
+            key=key,
+            value=value,
+            unit=_unit(key) if units is None else units.get(key, ""),
+            source=source if isinstance(source, str) else source[key],
+            note=(notes or {}).get(key, ""),
+        )
+        for key, value in values.items()
+    ]
+
+
 def gpu_rows(gpu: Gpu) -> list[SpecRow]:
     """Datasheet numbers of a GPU, each with its own source."""
-    plain = {
-        "sms": gpu.sms,
-        "l2_bytes": gpu.l2_bytes,
-        "memory_bytes": gpu.memory_bytes,
-        "bandwidth_bytes_per_s": gpu.bandwidth_bytes_per_s,
-        **{
-            key: value
-            for key in ("link_bandwidth_bytes_per_s", "linked_gpus", "wide_link_bandwidth_bytes_per_s")
-            if (value := getattr(gpu, key))
-        },
-    }
-    peaks = {f"peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.peak_flops_per_s.items()}
-    paper = {f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.paper_peak_flops_per_s.items()}
-    power = {} if gpu.power is None else {"power.limit_watts": gpu.power.limit_watts}
-    rows = [
-        SpecRow(key=key, value=value, unit=_unit(key), source=gpu.sources[key], note=gpu.notes.get(key, ""))
-        for key, value in {**plain, **peaks, **paper, **power}.items()
-    ]
-    return rows if gpu.power is None else rows + _power_rows(gpu.power)
+    sizes = ("sms", "l2_bytes", "memory_bytes", "bandwidth_bytes_per_s")
+    links = ("link_bandwidth_bytes_per_s", "linked_gpus", "wide_link_bandwidth_bytes_per_s")
+    values = {key: getattr(gpu, key) for key in (*sizes, *links) if key in sizes or getattr(gpu, key)}
+    values |= {f"peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.peak_flops_per_s.items()}
+    values |= {f"paper_peak_flops_per_s.{dtype}": peak for dtype, peak in gpu.paper_peak_flops_per_s.items()}
+    if gpu.power is None:
+        return _rows(values, gpu.sources, gpu.notes)
+    limit = {"power.limit_watts": gpu.power.limit_watts}
+    return _rows(values | limit, gpu.sources, gpu.notes) + _power_rows(gpu.power)
 
 
 def _power_rows(power: Power) -> list[SpecRow]:
@@ -73,18 +83,14 @@ def _power_rows(power: Power) -> list[SpecRow]:
     origin = f"scaled from {power.lender} by the power limit" if power.lender else ""
     note = "; ".join(part for part in (f"+-{fit.error:.0%} of the watts", origin) if part)
     values = {
-        "idle_watts": (fit.idle_watts, "W"),
-        "joule_per_byte": (fit.joule_per_byte, "J/byte"),
-        f"joule_per_flop.{fit.dtype}": (fit.joule_per_flop, "J/FLOP"),
-        "sampling_watts": (fit.sampling_watts, "W"),
-        "rows": (fit.rows, ""),
-        "fit_error": (fit.fit_error, ""),
-        "heldout_error": (fit.heldout_error, ""),
+        "power.fit.idle_watts": fit.idle_watts,
+        "power.fit.joule_per_byte": fit.joule_per_byte,
+        f"power.fit.joule_per_flop.{fit.dtype}": fit.joule_per_flop,
+        "power.fit.sampling_watts": fit.sampling_watts,
+        **{f"power.fit.{key}": getattr(fit, key) for key in ("rows", "fit_error", "heldout_error")},
     }
-    return [
-        SpecRow(key=f"power.fit.{key}", value=value, unit=unit, source=fit.source, note=note)
-        for key, (value, unit) in values.items()
-    ]
+    units = dict(zip(values, ("W", "J/byte", "J/FLOP", "W"), strict=False))
+    return _rows(values, fit.source, dict.fromkeys(values, note), units)
 
 
 def kernel_rows(gpu: Gpu) -> list[SpecRow]:
@@ -135,53 +141,35 @@ def _groups(model: Model) -> dict[str, int | str | bool]:
     return sizes
 
 
+_SIZES = (
+    "max_seq_len", "norm", "positions", "norms_per_layer", "samples_top_k", "samples_top_p",
+    "tied_embeddings", "dtype", "weight_dtype", "activation_dtype", "kv_dtype", "mtp_layers",
+)  # fmt: skip
+
+
 def model_rows(model: Model) -> list[SpecRow]:
     """Sizes and dtypes of a model, then what follows from them."""
+    attention = {key: getattr(model.attention, key) for key in ("heads", "kv_heads", "head_dim")}
     given: dict[str, int | str | bool] = {
         "architecture": model.architecture,
         "layers": model.layers,
         "hidden": model.hidden,
-        "heads": model.attention.heads,
-        "kv_heads": model.attention.kv_heads,
-        "head_dim": model.attention.head_dim,
+        **attention,
         "vocab": model.vocab,
-        "max_seq_len": model.max_seq_len,
-        "norm": model.norm,
-        "positions": model.positions,
-        "norms_per_layer": model.norms_per_layer,
-        "samples_top_k": model.samples_top_k,
-        "samples_top_p": model.samples_top_p,
-        "tied_embeddings": model.tied_embeddings,
-        "dtype": model.dtype,
-        "weight_dtype": model.weight_dtype,
-        "activation_dtype": model.activation_dtype,
-        "kv_dtype": model.kv_dtype,
-        "mtp_layers": model.mtp_layers,
+        **{key: getattr(model, key) for key in _SIZES},
         **_groups(model),
     }
-    derived: dict[str, float] = {
-        "parameter_count": model.parameter_count,
-        "active_parameter_count": model.active_parameter_count,
+    counts = {key: getattr(model, key) for key in ("parameter_count", "active_parameter_count")}
+    sizes: dict[str, float] = {
         "weight_bytes": model.weight_bytes,
         "kv_bytes_per_token": model.kv_bytes_per_token,
         "kv_bytes_per_token_past_windows": model.late_kv_bytes_per_token,
         "state_bytes": model.state_bytes,
     }
-    note = "; ".join(model.notes)
-    rows = [
-        SpecRow(key=key, value=value, source=model.source, note=note if key == "architecture" else "")
-        for key, value in given.items()
+    return [
+        *_rows(given, model.source, {"architecture": "; ".join(model.notes)}, {}),
+        *_rows(counts | sizes, "derived from the sizes above", units=dict.fromkeys(sizes, "bytes")),
     ]
-    rows += [
-        SpecRow(
-            key=key,
-            value=value,
-            unit="bytes" if "bytes" in key else "",
-            source="derived from the sizes above",
-        )
-        for key, value in derived.items()
-    ]
-    return rows
 
 
 def runtime_rows(runtime: Runtime) -> list[SpecRow]:
@@ -189,23 +177,12 @@ def runtime_rows(runtime: Runtime) -> list[SpecRow]:
     defined: dict[str, str | bool] = {
         "title": runtime.title,
         **{f"kernels.{dtype}": name for dtype, name in runtime.kernels.items()},
-        "fused_qkv": runtime.fused_qkv,
-        "fused_gate_up": runtime.fused_gate_up,
-        "attention": runtime.attention,
-        "head_rows": runtime.head_rows,
+        **{key: getattr(runtime, key) for key in ("fused_qkv", "fused_gate_up", "attention", "head_rows")},
     }
-    times = {
-        "launch_us": runtime.launch_us,
-        "host_us_per_launch": runtime.host_us_per_launch,
-        "host_us_per_step": runtime.host_us_per_step,
-    }
-    rows = [
-        SpecRow(key=key, value=value, source="definition of this runtime") for key, value in defined.items()
-    ]
-    rows += [
-        SpecRow(key=key, value=value, unit="us", source=runtime.sources[key], note=runtime.notes.get(key, ""))
-        for key, value in times.items()
-    ]
+    names = ("launch_us", "host_us_per_launch", "host_us_per_step")
+    times = {key: getattr(runtime, key) for key in names}
+    rows = _rows(defined, "definition of this runtime", units={})
+    rows += _rows(times, runtime.sources, runtime.notes, dict.fromkeys(names, "us"))
     return rows if runtime.engine is None else rows + _engine_rows(runtime.engine)
 
 
