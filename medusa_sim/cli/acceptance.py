@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,8 +16,6 @@ from medusa_sim.reading import read_csv_table
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from medusa_sim.acceptance.engine_counters import AcceptanceCounts
 
 
 @click.group(
@@ -294,21 +291,3 @@ def from_engine(
         f"a step with {len(profile.positions)} drafts)",
         err=True,
     )
-
-
-def engine_counts(
-    given: str, before: Path | None, *, wait_s: float, timeout_s: float
-) -> list[AcceptanceCounts]:
-    """What one source counted: a file, or a server asked once or twice."""
-    from medusa_sim.acceptance.engine_records import counts_between, fetched, read_counts, scrape
-
-    if "://" not in given:
-        return read_counts(Path(given), before)
-    if before is not None:
-        raise UsageError("--before is for files; with a URL say --wait SECONDS")
-    first = scrape(fetched(given, timeout_s), given)
-    if wait_s == 0.0:
-        return counts_between(None, first, given)
-    click.echo(f"counting for {wait_s:g} s", err=True)
-    time.sleep(wait_s)
-    return counts_between(first, scrape(fetched(given, timeout_s), given), given)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import importlib.util
 import math
+import time
 from collections.abc import Callable, Mapping
 from itertools import product
 from pathlib import Path
@@ -297,15 +298,31 @@ _COUNTED = (
 )
 
 
+def _engine_counts(
+    given: str, before: Path | None, *, wait_s: float, timeout_s: float
+) -> list[AcceptanceCounts]:
+    """What one source counted: a file, or a server asked once or twice."""
+    from medusa_sim.acceptance.engine_records import counts_between, fetched, read_counts, scrape
+
+    if "://" not in given:
+        return read_counts(Path(given), before)
+    if before is not None:
+        raise UsageError("--before is for files; with a URL say --wait SECONDS")
+    first = scrape(fetched(given, timeout_s), given)
+    if wait_s == 0.0:
+        return counts_between(None, first, given)
+    click.echo(f"counting for {wait_s:g} s", err=True)
+    time.sleep(wait_s)
+    return counts_between(first, scrape(fetched(given, timeout_s), given), given)
+
+
 def counter_options(command: Command) -> Command:
     """--before, --wait and --timeout of what an engine counted; the command gets `counted` to read it."""
 
     @functools.wraps(command)
     def wrapped(*args: Any, before: Path | None, wait_s: float, timeout_s: float, **given: Any) -> Any:
-        from medusa_sim.cli.acceptance import engine_counts
-
         def counted(source: str) -> list[AcceptanceCounts]:
-            return engine_counts(source, before, wait_s=wait_s, timeout_s=timeout_s)
+            return _engine_counts(source, before, wait_s=wait_s, timeout_s=timeout_s)
 
         if before is not None and not given.get("counters", given.get("sources")):
             raise UsageError("--before belongs to the page after it; give --counters FILE")
