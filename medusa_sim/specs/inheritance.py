@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from typing import Annotated, TypeAlias
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -27,7 +27,7 @@ from msgspec import Meta
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.formats import SCALED
-from medusa_sim.specs.kernels import SECTIONS, SERIAL, Kernel, KernelSet
+from medusa_sim.specs.kernels import SECTIONS, SERIAL, TRANSFER_ERROR_STREAMED, Kernel, KernelSet
 from medusa_sim.specs.strict import Text
 
 BORROWED = tuple(section for section in SECTIONS if not section.startswith(SERIAL))
@@ -53,16 +53,6 @@ from GPU to GPU, so that linear layers stand for them.
 Source: `python benchmarks/kernels.py transfer linear`.
 """
 
-TRANSFER_ERROR_STREAMED = {
-    "recurrent": (0.08, 0.55),
-    "window": (0.06, 0.37),
-    "sparse": (0.12, 0.42),
-    "hyper": (0.06, 0.25),
-}
-"""The same of kernels and modules told by what they stream: of the same architecture and of another; no file
-stretches them further. Source: `python benchmarks/kernels.py transfer mixers`.
-"""
-
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):
     """Where an entry is borrowed: GPU, its kernel set, and the entry there (`*`: all of the section)."""
@@ -76,23 +66,23 @@ class Reference(msgspec.Struct, frozen=True, kw_only=True):
         return f"{self.gpu}:{self.set_name}{tail}"
 
 
-class InheritFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[kernels.<set>.inherit]` as it stands in the file."""
+class InheritFile(msgspec.Struct, frozen=True, kw_only=True):
+    """`[kernels.<set>.inherit]` as it stands in the file: beside these a key for each section of BORROWED."""
 
     reason: Text
     widen: Annotated[float, Meta(ge=1.0, le=MAX_WIDEN)] = 1.0
-    gemm: str | dict[str, str] | None = None
-    attention: str | dict[str, str] | None = None
-    elementwise: str | dict[str, str] | None = None
-    moe: str | dict[str, str] | None = None
-    mla: str | dict[str, str] | None = None
-    collective: str | dict[str, str] | None = None
-    dispatch: str | dict[str, str] | None = None
-    recurrent: str | dict[str, str] | None = None
-    window: str | dict[str, str] | None = None
-    sparse: str | dict[str, str] | None = None
-    hyper: str | dict[str, str] | None = None
-    unfused: str | None = None
+
+
+_Named: TypeAlias = str | dict[str, str] | None
+if not TYPE_CHECKING:
+    InheritFile = msgspec.defstruct(
+        "InheritFile",
+        [(section, str | None if section == UNFUSED else _Named, None) for section in BORROWED],
+        bases=(InheritFile,),
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):

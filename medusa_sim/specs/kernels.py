@@ -294,3 +294,13 @@ SECTIONS: tuple[str, ...] = KernelSet.__struct_fields__
 """Sections of a kernel set; `operators.kinds` says which kinds of operators they serve."""
 SERIAL = "serial_"
 """Sections of devices that overlap nothing begin so; nobody borrows them."""
+TRANSFER_ERROR_STREAMED = {
+    "recurrent": (0.08, 0.55),
+    "window": (0.06, 0.37),
+    "sparse": (0.12, 0.42),
+    "hyper": (0.06, 0.25),
+}
+"""What a kernel of another GPU adds to its own band (as `inheritance.TRANSFER_ERROR`), of what is told by
+what it streams: of the same architecture and of another; no file stretches them further.
+Source: `python benchmarks/kernels.py transfer mixers`.
+"""
