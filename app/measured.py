@@ -15,8 +15,8 @@ from medusa_sim.operators.table import read_rows
 from medusa_sim.reproduce import Reproduction, reproduction
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import load_runtime
+from medusa_sim.step.rows import predicted_rows
 from medusa_sim.validate.generations import RunsCell, RunsValidation, validate_runs
-from medusa_sim.validate.operators import compared_rows
 from medusa_sim.validate.steps import DecoderValidation, StepCell, validate_decoder
 
 if TYPE_CHECKING:
@@ -63,7 +63,8 @@ def compared(frame: pd.DataFrame, gpu: str, kernels: str) -> pd.DataFrame:
 def _compared(frame: pd.DataFrame, gpu: str, kernels: str, version: float) -> pd.DataFrame:
     del version
     runtime = load_runtime("paper" if kernels == "paper" else "kernel")
-    return compared_rows(frame, load_gpu(gpu), runtime, leave_out=lambda line: None, kernels=kernels)
+    card = load_gpu(gpu)
+    return predicted_rows(frame, card, runtime, cold=False, leave_out=lambda line: None, kernels=kernels)
 
 
 @st.cache_data(max_entries=64, show_spinner=False)

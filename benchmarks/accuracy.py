@@ -24,7 +24,8 @@ from medusa_sim.report.text import percent
 from medusa_sim.reproduce import scores as paper_scores
 from medusa_sim.specs.gpu import Gpu, load_gpu
 from medusa_sim.specs.runtime import load_runtime
-from medusa_sim.validate.operators import Score, compared_rows, regrets, scores
+from medusa_sim.step.rows import predicted_rows
+from medusa_sim.validate.operators import Score, regrets, scores
 
 SCORE_HEADERS = (
     "GPU | file | operator | dtype | rows | roofline | fit | held out | deciding | worst row | ratio"
@@ -89,7 +90,7 @@ def _refuse(line: str) -> None:
 def compared(path: Path, gpu: Gpu, latency: LatencyName) -> pd.DataFrame:
     """Rows of a file with the predictions of `medusa-sim time --runtime kernel --cache as-measured`."""
     rows = read_rows(path, need_time=True)
-    return compared_rows(rows, gpu, load_runtime("kernel"), leave_out=_refuse, latency=latency, cold=False)
+    return predicted_rows(rows, gpu, load_runtime("kernel"), leave_out=_refuse, latency=latency, cold=False)
 
 
 def score_rows(folder: Path) -> Iterator[tuple[str, ...]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
@@ -12,9 +12,6 @@ from medusa_sim.cli.options import Sectioned, options, output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import BATCH, CANDIDATES, RUNTIME, SEQ_LEN, GridType, echo_grid
 from medusa_sim.plan.arguments import ARGUMENTS
-
-if TYPE_CHECKING:
-    from medusa_sim.latency.by_name import Fallback, LatencyName
 
 
 @click.command(
@@ -25,18 +22,9 @@ if TYPE_CHECKING:
     ),
 )
 @options(
-    ARGUMENTS,
-    "gpu",
-    "model",
-    "tp",
-    "ep",
-    "dtype",
-    "weight_dtype",
-    "kv_dtype",
-    "latency",
-    "fallback",
+    ARGUMENTS, "gpu", "model", "tp", "ep", "dtype", "weight_dtype", "kv_dtype", "latency", "fallback",
     "kernels",
-)
+)  # fmt: skip
 @click.option("--batch", type=GridType(BATCH), default="1,16", show_default=True)
 @click.option("--seq", "seq_len", type=GridType(SEQ_LEN), default="1024", show_default=True)
 @click.option("--candidates", type=GridType(CANDIDATES), default="1,16..112:16", show_default=True)
@@ -52,23 +40,14 @@ if TYPE_CHECKING:
 )
 @output_options
 def roofline(
-    gpu: str,
-    model: str,
-    tp: int,
-    ep: int,
     batch: tuple[int, ...],
     seq_len: tuple[int, ...],
     candidates: tuple[int, ...],
     runtime: str,
-    dtype: str | None,
-    weight_dtype: str | None,
-    kv_dtype: str | None,
-    latency: LatencyName,
-    fallback: Fallback,
-    kernels: str | None,
     plot: Path | None,
     output: Output,
     data_dir: Path | None,
+    **names: Any,
 ) -> None:
     """FLOP/s and operational intensity of each operator in prefill, decode and verification.
 
@@ -88,16 +67,16 @@ def roofline(
         from medusa_sim.report.figures import check_plot_path
 
         check_plot_path(plot)
-    card, launched = load_gpu(gpu, data_dir), load_runtime(runtime, data_dir)
-    whole = with_dtypes(load_model(model), dtype, weight_dtype, kv_dtype)
-    sizes = on_one_gpu(whole, Parallel(tp=tp, ep=ep))
+    card, launched = load_gpu(names["gpu"], data_dir), load_runtime(runtime, data_dir)
+    whole = with_dtypes(load_model(names["model"]), *(names[f"{of}dtype"] for of in ("", "weight_", "kv_")))
+    sizes = on_one_gpu(whole, Parallel(tp=names["tp"], ep=names["ep"]))
     timing = latency_model(
         card,
-        latency,
-        kernels or launched.kernel_set(sizes.dtype),
-        fallback=fallback,
+        names["latency"],
+        names["kernels"] or launched.kernel_set(sizes.dtype),
+        fallback=names["fallback"],
         data_dir=data_dir,
-        library="" if kernels else launched.library,
+        library="" if names["kernels"] else launched.library,
         serves=launched.library,
     )
     points = roofline_points(timing, card, sizes, launched, Grid.of(batch, seq_len, candidates))

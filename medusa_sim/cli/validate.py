@@ -66,14 +66,15 @@ def _rows(
     from medusa_sim.operators.table import read_rows
     from medusa_sim.specs.gpu import load_gpu
     from medusa_sim.specs.runtime import load_runtime
-    from medusa_sim.validate.operators import compared_rows, regrets, scores
+    from medusa_sim.step.rows import predicted_rows
+    from medusa_sim.validate.operators import regrets, scores
 
     if not files:
         raise UsageError("validate needs rows: FILE (operator rows with a time_us column)")
     found, lost = [], []
     card = load_gpu(gpu, data_dir)
     for path in files:
-        rows = compared_rows(
+        rows = predicted_rows(
             read_rows(path, need_time=True),
             card,
             load_runtime(runtime, data_dir),

@@ -27,8 +27,14 @@ from medusa_sim.specs.hf_layers import (
     mixtral,
     qwen,
 )
-from medusa_sim.specs.hf_recurrent import kimi_linear, nemotron_h, qwen_hybrid
-from medusa_sim.specs.hf_sparse import deepseek_v4, minimax_m3, sparse_latent
+from medusa_sim.specs.hf_recurrent import (
+    deepseek_v4,
+    kimi_linear,
+    minimax_m3,
+    nemotron_h,
+    qwen_hybrid,
+    sparse_latent,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from medusa_sim.specs.feed_forwards import FeedForward, Mlp
 from medusa_sim.specs.hf_layers import (
     SINKS,
     Count,
+    Flags,
     Given,
     Own,
     WindowSize,
@@ -24,8 +25,6 @@ from medusa_sim.specs.hf_layers import (
     one_each,
 )
 from medusa_sim.specs.model import UNCHECKED, LayerGroup, Mixers, Width
-
-_Flags = list[Annotated[int, Meta(ge=0, le=1)]]
 
 
 class _Gemma4(msgspec.Struct, frozen=True, kw_only=True):
@@ -63,14 +62,14 @@ def gemma4(given: Given) -> Own:
 
 
 class _MiMo2(msgspec.Struct, frozen=True, kw_only=True):
-    hybrid_layer_pattern: _Flags
+    hybrid_layer_pattern: Flags
     sliding_window: WindowSize
     v_head_dim: Width
     swa_num_attention_heads: Width
     swa_num_key_value_heads: Width
     swa_head_dim: Width
     swa_v_head_dim: Width
-    moe_layer_freq: _Flags
+    moe_layer_freq: Flags
     n_shared_experts: Count | None = None
 
 

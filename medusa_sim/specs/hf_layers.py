@@ -24,6 +24,7 @@ from medusa_sim.specs.strict import convert
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
 WindowSize = Annotated[int, Meta(ge=1, le=100_000_000)]
 ExpertCount = Annotated[int, Meta(ge=1, le=100_000)]
+Flags = list[Annotated[int, Meta(ge=0, le=1)]]
 
 
 class Refusal:

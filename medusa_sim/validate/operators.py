@@ -17,16 +17,13 @@ import numpy.typing as npt
 from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.calibrate.fit import choice_regret, growth_mape, mape, ratio_mape
-from medusa_sim.data import DataDir
 from medusa_sim.latency.base import Bound, OperatorTime, Source
-from medusa_sim.latency.by_name import Fallback, LatencyName
 from medusa_sim.operators.columns import texts
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.operators.table import operators_of
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.rows import CHOSEN_COLUMN, predicted_rows
+from medusa_sim.step.rows import CHOSEN_COLUMN
 from medusa_sim.validate.steps import MASK, decoder_step
 
 if TYPE_CHECKING:
@@ -85,35 +82,6 @@ class Regret:
     worst: float
     worst_at: str
     always_64: float
-
-
-def compared_rows(
-    frame: pd.DataFrame,
-    gpu: Gpu,
-    runtime: Runtime,
-    *,
-    leave_out: Callable[[str], object],
-    latency: LatencyName = "calibrated",
-    kernels: str | None = None,
-    cold: bool = False,
-    fallback: Fallback = "refuse",
-    data_dir: DataDir = None,
-) -> pd.DataFrame:
-    """Checked measured rows with their predictions; rows timed alone may have left operands in L2.
-
-    leave_out and what is raised: as `predicted_rows`.
-    """
-    return predicted_rows(
-        frame,
-        gpu,
-        runtime,
-        latency=latency,
-        kernels=kernels,
-        cold=cold,
-        fallback=fallback,
-        data_dir=data_dir,
-        leave_out=leave_out,
-    )
 
 
 def scores(frame: pd.DataFrame, gpu: Gpu) -> list[Score]:

@@ -12,10 +12,10 @@ Head k of the paper (k = 1..K, index k - 1 here) predicts y_{t + k + 1} from the
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypedDict, Unpack
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from torch.nn import functional
 
 from medusa_sim.decoder.heads import MedusaHeads
 from medusa_sim.decoder.model import Llama
-from medusa_sim.decoder.training.trainer import Trainer, TrainSettings, trainable
+from medusa_sim.decoder.training.trainer import LossOfStep, ParameterGroup, Trainer, TrainSettings, trainable
 
 HEAD_DECAY = 0.8
 """lambda_k = 0.8^k (Medusa paper, below eq. 1 and appendix B.2)."""
@@ -93,6 +93,23 @@ HEAD_RATE = 4.0
 """Head learning rate over the backbone's (appendix B.2)."""
 
 
+class Run(TypedDict, total=False):
+    """Where a run's state is kept and what belongs to it (`Trainer`), who is told of it, where it stops."""
+
+    state_path: Path | None
+    origin: Mapping[str, Any] | None
+    report: Report | None
+    stop_after: int | None
+
+
+def _trained(
+    groups: Sequence[ParameterGroup], loss: LossOfStep, settings: TrainSettings, **run: Unpack[Run]
+) -> list[dict[str, float]]:
+    trainer = Trainer(groups, loss, settings, run.get("state_path"), run.get("origin"))
+    trainer.run(run.get("report"), run.get("stop_after"))
+    return trainer.history
+
+
 def _compiled(function: Callable[..., Tensor], *, enabled: bool) -> Callable[..., Tensor]:
     return torch.compile(function) if enabled else function
 
@@ -102,11 +119,8 @@ def train_backbone(
     batches: Batches,
     settings: TrainSettings,
     *,
-    state_path: Path | None = None,
-    origin: Mapping[str, Any] | None = None,
     compiled: bool = False,
-    report: Report | None = None,
-    stop_after: int | None = None,
+    **run: Unpack[Run],
 ) -> list[dict[str, float]]:
     """Next-token training of every weight, in place. Returns the loss history."""
     model.train().requires_grad_(requires_grad=True)
@@ -114,13 +128,10 @@ def train_backbone(
     def loss(tokens: Tensor, mask: Tensor) -> Tensor:
         return language_model_loss(model.logits(model(tokens)), tokens, mask)
 
-    run = _compiled(loss, enabled=compiled)
-    trainer = Trainer(
-        [trainable(model)], lambda step: (run(*batches(step)), {}), settings, state_path, origin
-    )
-    trainer.run(report, stop_after)
+    loss_of = _compiled(loss, enabled=compiled)
+    history = _trained([trainable(model)], lambda step: (loss_of(*batches(step)), {}), settings, **run)
     model.eval().requires_grad_(requires_grad=False)
-    return trainer.history
+    return history
 
 
 def train_medusa_1(
@@ -129,11 +140,8 @@ def train_medusa_1(
     batches: Batches,
     settings: TrainSettings,
     *,
-    state_path: Path | None = None,
-    origin: Mapping[str, Any] | None = None,
     compiled: bool = False,
-    report: Report | None = None,
-    stop_after: int | None = None,
+    **run: Unpack[Run],
 ) -> list[dict[str, float]]:
     """Medusa-1: the backbone stays frozen, the heads learn eq. 1. Returns the loss history."""
     model.eval().requires_grad_(requires_grad=False)
@@ -144,16 +152,15 @@ def train_medusa_1(
             hidden = model(tokens)
         return head_losses(heads(hidden, model.lm_head), tokens, mask)
 
-    run = _compiled(losses, enabled=compiled)
+    losses_of = _compiled(losses, enabled=compiled)
 
     def loss_of_step(step: int) -> tuple[Tensor, dict[str, float]]:
-        each = run(*batches(step))
+        each = losses_of(*batches(step))
         return medusa_1_loss(each), _head_parts(each)
 
-    trainer = Trainer([trainable(heads, "heads.")], loss_of_step, settings, state_path, origin)
-    trainer.run(report, stop_after)
+    history = _trained([trainable(heads, "heads.")], loss_of_step, settings, **run)
     heads.eval().requires_grad_(requires_grad=False)
-    return trainer.history
+    return history
 
 
 def train_medusa_2(
@@ -165,11 +172,8 @@ def train_medusa_2(
     lambda_0: float = 0.2,
     schedule: str = "constant",
     distil: bool = False,
-    state_path: Path | None = None,
-    origin: Mapping[str, Any] | None = None,
     compiled: bool = False,
-    report: Report | None = None,
-    stop_after: int | None = None,
+    **run: Unpack[Run],
 ) -> list[dict[str, float]]:
     """Medusa-2: LoRA on every linear layer and the heads, L_LM + lambda_0 L_Medusa-1 (eq. 2).
 
@@ -191,7 +195,7 @@ def train_medusa_2(
             backbone = distillation_loss(logits, teacher, tokens, mask)
         return torch.cat((backbone[None], head_losses(heads(hidden, model.lm_head), tokens, mask)))
 
-    run = _compiled(losses, enabled=compiled)
+    losses_of = _compiled(losses, enabled=compiled)
 
     def loss_of_step(step: int) -> tuple[Tensor, dict[str, float]]:
         tokens, mask = batches(step)
@@ -199,18 +203,17 @@ def train_medusa_2(
         if distil:
             with torch.no_grad(), adapter_off(model):
                 teacher = model.logits(model(tokens))
-        each = run(tokens, mask, teacher)
+        each = losses_of(tokens, mask, teacher)
         weight = combined_weight(lambda_0, step, settings.steps, schedule)
         parts = {"lm_loss": float(each[0].detach())} | _head_parts(each[1:])
         return each[0] + weight * medusa_1_loss(each[1:]), parts
 
     groups = [trainable(model, "model."), trainable(heads, "heads.", HEAD_RATE)]
-    trainer = Trainer(groups, loss_of_step, settings, state_path, origin)
-    trainer.run(report, stop_after)
+    history = _trained(groups, loss_of_step, settings, **run)
     merge_adapter(model)
     model.eval().requires_grad_(requires_grad=False)
     heads.eval().requires_grad_(requires_grad=False)
-    return trainer.history
+    return history
 
 
 def _head_parts(losses: Tensor) -> dict[str, float]:

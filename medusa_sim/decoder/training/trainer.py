@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -43,6 +43,9 @@ def learning_rate_factor(step: int, steps: int, warmup_steps: int) -> float:
     return 0.5 * (1.0 + math.cos(math.pi * (step - warmup_steps) / max(steps - warmup_steps, 1)))
 
 
+LossOfStep: TypeAlias = Callable[[int], tuple[Tensor, dict[str, float]]]
+
+
 @dataclass(frozen=True, slots=True)
 class ParameterGroup:
     """Modules' trainable parameters under stable names, and their learning rate relative to the peak."""
@@ -67,7 +70,7 @@ class Trainer:
     def __init__(
         self,
         groups: Sequence[ParameterGroup],
-        loss_of_step: Callable[[int], tuple[Tensor, dict[str, float]]],
+        loss_of_step: LossOfStep,
         settings: TrainSettings,
         state_path: Path | None = None,
         origin: Mapping[str, Any] | None = None,
