@@ -37,6 +37,7 @@ from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
 _OWN: Bounds = {
     "ramp_us": (4.0, 0.1, 3000.0),
     "host_us": (0.1, 1e-3, 3000.0),
+    "host_share": (0.1, 1e-4, 1.0),
     "norm": (2.0, 1.0, 20.0),
     "l2_ratio": (3.0, 1.0, 12.0),
     "l2_fill": (0.8, 0.1, 4.0),
@@ -45,18 +46,24 @@ _OWN: Bounds = {
 _LOAD = (1.2, 1e-3, 100.0)
 _WORK = (3.0, 1e-2, 3000.0)
 _STEP = (0.1, 1e-6, 5000.0)
-_STARTS = ((1.0, 0.0, 0.0, 2.0), (0.03, 0.8, 0.0, 2.0), (1.0, 0.1, 0.95, 1.1), (0.1, 0.1, 0.95, 1.1))
+_STARTS = (
+    (1.0, 0.0, 0.0, 2.0, 0.8),
+    (0.03, 0.8, 0.0, 2.0, 0.8),
+    (1.0, 0.1, 0.95, 1.1, 0.8),
+    (0.1, 0.1, 0.95, 1.1, 0.8),
+    (0.1, 0.3, 0.0, 1.5, 0.15),
+)
 """Where a search begins: coefficients of work and steps in units of the starts above; ramp and host in units
-of the shortest row (0: as above); norm. The best fit is kept.
+of the shortest row (0: as above); norm; l2_fill. The best fit is kept.
 """
-_NORM, _NEAR_SUM = 2, 1.1
+_NORM, _NEAR_SUM = 3, 1.1
 """Place of the norm; what begins near a sum stays near one, as eager rows ask for, else it may get lost."""
 _GRAPH_TOKENS = (256, 512)
 """Where an engine's graphs may end."""
 _FIT_ROWS = 600
 _BAND_ROWS = 20
 _FOLDS = 5
-_EVALUATIONS = 60
+_EVALUATIONS = 100
 
 
 def fit_stream(rows: Rows[Stream], gpu: Gpu, *, source: str, name: str = "") -> StreamKernel:
@@ -133,12 +140,15 @@ def _begin(
     ramp: float,
     host: float,
     norm: float,
+    l2_fill: float,
 ) -> list[float]:
     """Where a search begins (`_STARTS`)."""
     shortest = float(np.min(rows.time_us))
     first = [share * shortest or each[0] for share, each in zip((ramp, host), bounds, strict=False)]
+    first.append(bounds[len(first)][0])
     rest = [each[0] * (1.0 if each is _LOAD else scale) for each in bounds[len(_OWN) :]]
-    return [*first, norm, *(each[0] for each in bounds[3 : len(_OWN)]), *rest]
+    l2_ratio, _, l2_sharpness = (each[0] for each in bounds[_NORM + 1 : len(_OWN)])
+    return [*first, norm, l2_ratio, l2_fill, l2_sharpness, *rest]
 
 
 def _values(kernel: StreamKernel, classes: Sequence[tuple[str, str, object]]) -> list[float]:

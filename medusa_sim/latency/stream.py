@@ -6,10 +6,11 @@ other names):
     memory = sum over classes of bytes: loads x bytes / B                                               (F1)
     work   = sum over classes of FLOPs: work x FLOPs / P                                                (F2)
     turns  = sum over classes of steps: steps x count                                                   (F3)
-    time   = |ramp_us + |memory, work, turns|_norm, host_us|_8                                          (F4)
+    device = |memory, work, turns|_norm
+    time   = |ramp_us + device, host_us + host_share device|_8                                          (F4)
 
 host_us is of rows whose launches no graph holds (all, or those of more than graph_tokens): the host's time
-runs beside the device's.
+runs beside the device's, but for what it waits for on the way.
 
 Left in L2 (`cold=False`) memory costs (1 - hit + hit / l2_ratio) as much, hit = 1 / (1 + (footprint /
 (l2_fill L2))^l2_sharpness). On a GPU that borrows, bytes, FLOPs and waves are its own; only ramps and
@@ -102,11 +103,12 @@ def joined_us(
     """The time of the parts (F4), us; tokens: the operator's size."""
     largest = np.maximum(np.maximum(*parts[:2]), np.maximum(parts[2], _TINY))
     shares = sum((part / largest) ** kernel.norm for part in parts)
-    device_us: FloatArray = kernel.ramp_us + largest * shares ** (1.0 / kernel.norm)
+    device_us: FloatArray = largest * shares ** (1.0 / kernel.norm)
+    replayed_us = kernel.ramp_us + device_us
     if not kernel.host_us:
-        return device_us
-    launched_us = norm_max(device_us, np.asarray(kernel.host_us), _HOST_NORM)
-    return np.where(tokens > kernel.graph_tokens, launched_us, device_us)
+        return replayed_us
+    launched_us = norm_max(replayed_us, kernel.host_us + kernel.host_share * device_us, _HOST_NORM)
+    return np.where(tokens > kernel.graph_tokens, launched_us, replayed_us)
 
 
 def stream_time(

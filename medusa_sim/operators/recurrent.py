@@ -39,6 +39,8 @@ STATE, CONVOLUTION = "state", "conv"
 GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 _FLOPS_PER_ENTRY = {"gdn": 7.0, "kda": 7.0, "mamba2": 5.0}
 _CHANNELS_PER_SM = 512.0
+_EACH = 1024.0
+"""Tokens of a step that each token adds to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +59,7 @@ class Recurrent(Stream):
     WORDS: ClassVar[Mapping[str, str]] = {"part": STATE, "phase": GENERATION}
     SPLITS = ("part", "phase")
     BLANK_DTYPE = "bf16"
-    NEEDLESS = frozenset({"chunks"})
+    NEEDLESS = frozenset({"chunks", "several"})
 
     kind: RecurrentKind
     batch: Size
@@ -116,7 +118,10 @@ class Recurrent(Stream):
             kept = as_float(self.q_len) if self.phase == VERIFY else 1.0
             values = 2.0 * element * as_float(self.heads) * as_float(self.value_dim)
             keys = 2.0 * element * self.width - values
-            return {"state": self.state_bytes * (1.0 + kept), "keys": keys, "values": values}
+            found = {"state": self.state_bytes * (1.0 + kept), "keys": keys, "values": values}
+            if self._copies:  # prompts of several requests are brought together
+                found["several"] = (keys + values) * (1.0 - 1.0 / as_float(self.batch))
+            return found
         values = as_float(self.heads) * as_float(self.value_dim)
         found = {"tokens": element * (self.width + values), "state": 2.0 * self.state_bytes}
         if self.phase == VERIFY:
@@ -157,7 +162,7 @@ class Recurrent(Stream):
                 "tokens": as_float(self.q_len) * np.ceil(waves),
                 "keys": blocks * (self.width - values),
                 "values": blocks * values,
-                **({"requests": batch} if self.kind == "kda" and self.phase == CONTEXT else {}),
+                **({"requests": batch, "each": self.size / _EACH} if self._copies else {}),
             }
         if self.phase == CONTEXT:
             spread = batch * heads / sms
@@ -171,12 +176,21 @@ class Recurrent(Stream):
         return {"tokens": as_float(self.q_len) * np.ones_like(batch * heads)}
 
     @property
+    def _copies(self) -> bool:
+        """Three launches, for queries, keys and values, of what they copy first."""
+        return self.kind == "kda" and self.phase == CONTEXT and self.part == CONVOLUTION
+
+    @property
     def _chunks(self) -> FloatArray:
         chunks: FloatArray = np.ceil(as_float(self.q_len) / CHUNK)
         return chunks
 
 
 _TILE = 64.0
+_SMALL = 16.0
+"""Rows of a sequence and K/V head that a kernel's smallest block holds."""
+_WIDEST = 32.0
+"""Query heads of a K/V head that one block takes; more are computed one by one."""
 _HEAD_DIMS = (64, 128, 192, 256)
 """Widths of a head for which libraries have a kernel each."""
 
@@ -286,11 +300,18 @@ class WindowAttention(Stream):
         seen = np.ceil(np.minimum(self.kv_len, as_float(self.window) + _TILE) / _TILE)
         rows = as_float(self.q_len) * as_float(self.heads) / as_float(self.kv_heads)
         groups, heads = tiles * as_float(self.kv_heads) / sms, tiles * as_float(self.heads) / sms
+        shared = as_float(self.heads) / as_float(self.kv_heads)
+        sequences = as_float(self.batch) * as_float(self.kv_heads) / sms
         return {
             "groups": groups,
             "group_tiles": groups * seen,
+            "shared_tiles": groups * seen * (shared > 1.0),
             "heads": heads,
-            "packed": np.ceil(rows / (2.0 * _TILE)) * as_float(self.batch) * as_float(self.kv_heads) / sms,
+            "prompt_heads": heads * (as_float(self.q_len) > 1.0),
+            "wide": heads * (shared > _WIDEST),
+            "packed": np.ceil(rows / (2.0 * _TILE)) * sequences,
+            "small": sequences * (rows <= _SMALL),
+            "rows": rows * sequences / _TILE,
             "head_tiles": heads * seen,
             "chain": seen * np.ones_like(groups),
             "crossing": (total > as_float(self.window)) * np.ones_like(groups),

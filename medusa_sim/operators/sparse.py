@@ -88,6 +88,8 @@ _SHORT = 16384.0
 """Keys up to which one kernel chooses; another one takes more."""
 _LONG = 131072.0
 """Keys of a request from which rows of scores cost what they move."""
+_CROWD = 1e6
+"""Scores of index heads that are counted as one."""
 _VERIFIED = ("True", "true", "1")
 
 
@@ -118,7 +120,7 @@ class Sparse(Stream):
     }
     SPLITS = ("phase", "kv_cache_dtype", "gemm_type", "verifies")
     BLANK_DTYPE = "bf16"
-    NEEDLESS = frozenset({"scores", "long_scores"})
+    NEEDLESS = frozenset({"scores", "long_scores", "narrow"})
     LAUNCHES = 60
 
     kind: SparseKind
@@ -230,6 +232,8 @@ class Sparse(Stream):
         found = {"weights": weights + passed, "keys": batch * self._most_keys * self._row_bytes}
         if self._indexes:
             found["index"] = batch * self._scored * self._index_bytes
+        if self.kind == "msa":  # groups that a GPU holds in part have a kernel of their own
+            found["narrow"] = found["index"] * (as_float(self.heads) < _GROUP_ROWS)
         if self._fills_scores:  # of every query for the keys of all requests, which are masked
             scores = 4.0 * self.size * batch * self._scored * self._chooses
             found |= {"scores": scores, "long_scores": scores * self._scored / _LONG}
@@ -276,13 +280,17 @@ class Sparse(Stream):
         }
         if self._family == "dsa":  # batched products of few rows
             found["doublings"] = np.log2(np.minimum(self.size, sms)) * ones
+        elif self.kind == "msa":  # without a kernel of its own, scores of all requests in one table
+            found["crowd"] = (as_float(self.batch) * total * self._groups / _CROWD) ** 2
+        else:  # without a kernel of its own, one token after another
+            found["tokens"] = self.size * ones
         return found
 
     @property
     def footprint_bytes(self) -> FloatArray:
-        """What is cached."""
+        """What a benchmark that repeats itself leaves behind: the cache that is read, and the weights."""
         loads = self.loads
-        return loads["keys"] + loads.get("index", np.zeros(()))
+        return loads["weights"] + loads["keys"] + loads.get("index", np.zeros(()))
 
     @property
     def _indexes(self) -> bool:

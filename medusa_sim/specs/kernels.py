@@ -212,6 +212,8 @@ class StreamKernel(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
     """Start and drain of all its launches."""
     host_us: Us = 0.0
     """What the host takes to launch them one by one, beside the device; 0 of rows that replay a graph."""
+    host_share: Ratio = 0.0
+    """Share of the device's time that the host waits for before it launches the rest."""
     graph_tokens: int = 0
     """New tokens up to which rows replay a graph, if larger ones do not: `host_us` is of those alone."""
     loads: dict[str, Ratio]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -57,10 +59,15 @@ def test_streams_are_mixed_before_and_after_every_block() -> None:
     assert found[0] < 0.2 * found[1]
 
 
-def test_what_has_no_fitted_kernel_is_composed_and_says_so() -> None:
+def test_what_has_no_fitted_kernel_is_composed_and_says_so(tmp_path: Path) -> None:
+    """A card of the user's own, whose file borrows no kernels of linear attention."""
+    (tmp_path / "hardware").mkdir()
+    lines = Path(load_gpu("a40").path).read_text().replace('name = "a40"', 'name = "mine"').splitlines()
+    kept = [line for line in lines if not line.startswith("recurrent =") and '"a40:' not in line]
+    (tmp_path / "hardware" / "mine.toml").write_text("\n".join(kept))
     fitted, composed = (
-        " ".join(Scenario(model="qwen3.5-27b", gpu=gpu, latency="calibrated").warnings)
-        for gpu in ("h100-sxm", "a40")
+        " ".join(Scenario(model="qwen3.5-27b", gpu=gpu, latency="calibrated", data_dir=tmp_path).warnings)
+        for gpu in ("h100-sxm", "mine")
     )
     assert "no kernel is fitted" not in fitted
     assert "linear attention" in composed
