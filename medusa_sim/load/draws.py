@@ -1,6 +1,6 @@
 """Accepted drafts of a chain, drawn by position; whether a look-up finds any, drawn in runs.
 
-    (L4)  P(found after found) = 1 - (1 - z) / r,  P(found after none) = z / r
+    (L5)  P(found after found) = 1 - (1 - z) / r,  P(found after none) = z / r
 
 z is the share of the steps in which drafts are found (`match_rate`), r how many times as long as of
 independent steps runs are: a text that is being copied goes on being copied. A step verifies what was found.
@@ -57,7 +57,7 @@ class Draws:
 
 
 class Found:
-    """Whether drafts are found for each request (L4). rate: (requests,) z of each; runs: r."""
+    """Whether drafts are found for each request (L5). rate: (requests,) z of each; runs: r."""
 
     def __init__(self, rate: FloatArray, runs: float, seed: int) -> None:
         self._rate, self._stays = rate, 1.0 - 1.0 / runs
@@ -82,7 +82,7 @@ class Found:
 def drawn(table: StepTable, count: int, seed: int, spread: float) -> tuple[dict[int, Draws], Found | None]:
     """(draws by number of drafts, who finds drafts) of so many requests; None where drafts always are.
 
-    spread: of the requests (L3). One whose first draft is accepted more often than others' are found finds
+    spread: of the requests (L4). One whose first draft is accepted more often than others' are found finds
     more.
     """
     rates = rates_by_kind(table.rates, spread)

@@ -1,6 +1,6 @@
 """Requests that are easier or harder to draft for than others, and what their past acceptance tells of each.
 
-    (L3)  logit a_k(request) = logit a_k + m + s z,  z normal
+    (L4)  logit a_k(request) = logit a_k + m + s z,  z normal
 
 a_k is the profile's probability that draft k is accepted where those before it were, s the spread
 (`--acceptance-spread`). Rates of a profile are counted by step, and a hard request takes more steps: m is
@@ -25,7 +25,7 @@ _TRIALS = np.unique(np.rint(np.concatenate([[0.0], np.geomspace(1, _MOST_TRIALS,
 
 
 def rates_by_kind(rates: FloatArray, spread: float) -> FloatArray:
-    """(kinds, K) probabilities that at least so many drafts are accepted, hardest requests first (L3)."""
+    """(kinds, K) probabilities that at least so many drafts are accepted, hardest requests first (L4)."""
     if spread == 0.0 or rates.size == 0:
         return rates[None, :]
     from scipy.special import expit, logit, ndtri
@@ -56,7 +56,7 @@ class Hardness:
     """Classes of requests by how many of the drafts that were tried for them were accepted.
 
     gains: (classes, K) probability that at least so many drafts of a request of a class are accepted: the
-    mean over the kinds of (L3), each weighted by how likely its trials are. One class where all are alike.
+    mean over the kinds of (L4), each weighted by how likely its trials are. One class where all are alike.
     """
 
     def __init__(self, rates: FloatArray, spread: float) -> None:

@@ -24,9 +24,10 @@ ENGINE_NAMES = {
     "draft_len_schedule": "schedule",
 }
 """Settings of vLLM, SGLang and TensorRT-LLM that mean one of the policies here."""
+_BY_CONFIDENCE = "vLLM's drops drafts by their confidence, which is not drawn; nearest is budget-by-request"
 NOT_SIMULATED = {
-    "adaptive-verification": "vLLM's drops drafts by their confidence, which is not drawn",
-    "enable_adaptive_verification": "vLLM's drops drafts by their confidence, which is not drawn",
+    "adaptive-verification": _BY_CONFIDENCE,
+    "enable_adaptive_verification": _BY_CONFIDENCE,
     "priority": "requests are served first come first served",
 }
 """Names that engines have, and why they mean nothing here."""
@@ -66,7 +67,7 @@ def never_drafts(names: Sequence[str]) -> bool:
 def policy_of(name: str, table: StepTable, length: float, spread: float = 0.0) -> Policy:
     """The policy of a name that `drafts_asked` let pass. length: typical committed tokens of a request.
 
-    spread: of the requests' acceptance (L3), which a policy that sees requests knows.
+    spread: of the requests' acceptance (L4), which a policy that sees requests knows.
 
     Raises UsageError for a name that means nothing.
     """

@@ -46,7 +46,7 @@ def run(
     advance: Advance | None = None,
     spread: float = 0.0,
 ) -> Record:
-    """Serve every request; the same arguments give the same record. spread: of their acceptance (L3).
+    """Serve every request; the same arguments give the same record. spread: of their acceptance (L4).
 
     Raises UsageError for a request that never fits, or a policy that returns nonsense.
     """
