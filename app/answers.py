@@ -1,7 +1,8 @@
 """Cached calls into the package. Arguments are names and numbers: no cache can answer for another question.
 
 Results are shared between sessions and never changed. Every cache also depends on the files that answers
-are computed from (`data_version`): a GPU that was measured while the app runs is seen at once.
+are computed from (`data_version`): a GPU that was measured while the app runs is seen at once. Searches,
+which hold up to 85 MB, are kept by bytes (`kept`), what is small by entries.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import streamlit as st
 import uploads
 from chosen import SetUp
+from kept import Kept
 
 from medusa_sim import data
 from medusa_sim.errors import MedusaSimError
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
 
 
+KEPT = Kept()
 _KINDS = (
     "hardware",
     "profiles/acceptance",
@@ -96,7 +99,7 @@ def recommendation(set_up: SetUp, batch_max: int, objective: str = "latency") ->
     return _recommendation(set_up, 1, batch_max, objective, None, data_version())
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
+@KEPT
 def _recommendation(
     set_up: SetUp,
     batch_min: int,
@@ -260,7 +263,7 @@ def tree_curve(set_up: SetUp, batch: int, largest: int) -> TreeCurve:
     return _tree_curve(set_up, batch, largest, data_version())
 
 
-@st.cache_resource(max_entries=64, show_spinner=False)
+@KEPT
 def _tree_curve(set_up: SetUp, batch: int, largest: int, version: float) -> TreeCurve:
     return tree_speedup.tree_curve(scenario_at(set_up, version), batch, set_up.seq_len, largest)
 

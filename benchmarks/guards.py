@@ -33,6 +33,8 @@ from typing import Literal, NamedTuple
 ROOT = Path(__file__).resolve().parents[1]
 REFERENCE = "9adb5d5"
 ALLOWED = 1.15
+COMPILED = Path(tempfile.gettempdir()) / "medusa-sim-guards"
+"""Where both sides' compiled modules lie, each under the path of its tree."""
 DISTURBED = 1.3
 """Wall time over CPU time of a process that waits for nothing, above which the machine is called busy."""
 Act = Callable[[], str]
@@ -232,7 +234,15 @@ def last_release() -> str:
 
 def asked(tree: Path, name: str) -> Cost:
     """What a question costs the package of a tree, in a process of its own."""
-    environment = {**os.environ, "PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(tree),
+        "OMP_NUM_THREADS": "1",
+        "OPENBLAS_NUM_THREADS": "1",
+        # As where it is installed: a start that compiles every module says little of the next ones.
+        "PYTHONDONTWRITEBYTECODE": "",
+        "PYTHONPYCACHEPREFIX": str(COMPILED),
+    }
     began = time.perf_counter()
     done = subprocess.run(
         [sys.executable, __file__, f"--question={name}"],

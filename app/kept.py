@@ -1,0 +1,100 @@
+"""Answers kept between runs and sessions, as many as some bytes hold; the least lately used go first."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable
+from typing import Any, ParamSpec, TypeVar
+
+import numpy as np
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+KEPT_BYTES = 64_000_000
+"""Of all answers together: some 100 at 64 batches, a handful with long ones."""
+_SHARED = ("Gpu", "Model", "Runtime", "CachedLatency")
+"""What many answers refer to: counted for none."""
+
+
+class Kept:
+    """Results of functions by their arguments, shared between sessions and never changed."""
+
+    def __init__(self, most_bytes: int = KEPT_BYTES) -> None:
+        self._most = most_bytes
+        self._found: OrderedDict[Hashable, tuple[Any, int]] = OrderedDict()
+        self._lock = threading.Lock()
+        self._making: dict[Hashable, threading.Lock] = {}
+
+    def __call__(self, function: Callable[P, T]) -> Callable[P, T]:
+        """The function with its results kept; sessions that ask the same at once wait for one answer."""
+
+        @functools.wraps(function)
+        def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
+            key = (function.__qualname__, args, tuple(kwargs.items()))
+            with self._lock:
+                making = self._making.setdefault(key, threading.Lock())
+            with making:
+                with self._lock:
+                    if key in self._found:
+                        self._found.move_to_end(key)
+                        result: T = self._found[key][0]
+                        return result
+                try:
+                    result = function(*args, **kwargs)
+                finally:
+                    with self._lock:
+                        self._making.pop(key, None)
+                self._keep(key, result)
+                return result
+
+        return wrapped
+
+    @property
+    def held_bytes(self) -> int:
+        """Of all results, as they were when the one after them came."""
+        return sum(size for _, size in self._found.values())
+
+    def _keep(self, key: Hashable, result: object) -> None:
+        with self._lock:
+            if self._found:  # pages have asked more of it since, which it keeps too
+                last, (value, _) = self._found.popitem()
+                self._found[last] = value, array_bytes(value)
+            self._found[key] = result, array_bytes(result)
+            while self.held_bytes > self._most and len(self._found) > 1:
+                self._found.popitem(last=False)
+
+
+def array_bytes(value: object) -> int:
+    """Bytes of the arrays and other objects that a value holds; what answers share is left out."""
+    seen: set[int] = set()
+    total, left = 0, [value]
+    while left:
+        each = left.pop()
+        if id(each) in seen or type(each).__name__ in _SHARED:
+            continue
+        seen.add(id(each))
+        if isinstance(each, np.ndarray):
+            if each.base is None:
+                total += each.nbytes
+            else:
+                left.append(each.base)
+        else:
+            total += sys.getsizeof(each)
+            left.extend(_parts(each))
+    return total
+
+
+def _parts(value: object) -> Iterable[object]:
+    if isinstance(value, dict):
+        return value.values()
+    if isinstance(value, list | tuple | set | frozenset):
+        return value
+    if not type(value).__module__.startswith("medusa_sim"):
+        return ()
+    slots = [name for kind in type(value).__mro__ for name in getattr(kind, "__slots__", ())]
+    own = [getattr(value, name) for name in slots if name != "__dict__" and hasattr(value, name)]
+    return [*own, *getattr(value, "__dict__", {}).values()]
