@@ -57,7 +57,11 @@ def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated")
     """Every column of 2 GPUs x the models x 64 batches x 64 lengths x 128 counts."""
     from medusa_sim.plan.scenario import Scenario
     from medusa_sim.plan.sweep import SweepTable, sweep
-    from medusa_sim.step.workload import Grid
+
+    try:
+        from medusa_sim.step.workload import Grid
+    except ImportError:  # where releases had it
+        from medusa_sim.step.grid import Grid  # type: ignore[import-not-found, no-redef]
 
     grid = Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
     scenarios = [
