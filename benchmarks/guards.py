@@ -27,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Literal, NamedTuple
 
@@ -58,12 +59,11 @@ def rows(models: str, latency: Literal["calibrated", "roofline"] = "calibrated")
     from medusa_sim.plan.scenario import Scenario
     from medusa_sim.plan.sweep import SweepTable, sweep
 
-    try:
-        from medusa_sim.step.workload import Grid
-    except ImportError:  # where releases had it
-        from medusa_sim.step.grid import Grid  # type: ignore[import-not-found, no-redef]
+    workload = import_module("medusa_sim.step.workload")
+    if not hasattr(workload, "Grid"):  # a release had it elsewhere
+        workload = import_module("medusa_sim.step.grid")
 
-    grid = Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
+    grid = workload.Grid.of(range(1, 65), range(128, 128 * 64 + 1, 128), range(1, 129))
     scenarios = [
         Scenario(gpu=gpu, model=model, runtime="cuda-graph", latency=latency)
         for gpu in ("a100-80gb-pcie", "h100-sxm")

@@ -9,35 +9,25 @@ speculate is a choice like any other.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
-from typing import Any
+from functools import cached_property
 
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
-from medusa_sim.plan.best_by_count import ByCount, Drafted, best_by_count, of_rows
+from medusa_sim.plan.best_by_count import ByCount, best_by_count
 from medusa_sim.plan.curve import band, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.priced_steps import PricedSteps
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.compose import Cost, overhead_halves
-from medusa_sim.step.drafter.base import PassWork
-from medusa_sim.step.kernels import Kernels, priced, timed
 from medusa_sim.step.memory import drafter_bytes, memory_bytes
-from medusa_sim.step.power import launch_joules
-from medusa_sim.step.server import Served, served, served_length
+from medusa_sim.step.server import Served, served
 from medusa_sim.step.step import (
-    Setting,
-    StepTime,
     decode_step,
-    drafting_steps,
-    kernels_time,
-    verification_step,
-    verification_work,
 )
-from medusa_sim.step.workload import Launch
 
 PLAIN = 0
 """The configuration that does not speculate."""
@@ -48,117 +38,17 @@ NO_LIMIT = 1 << 40
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Surface:
+class Surface(PricedSteps):
     """Every configuration at every batch and length: B batches, S lengths, C counts, J configurations.
 
-    counts: (C,) different counts from 2 up. options: ways of drafting; option, candidates, tokens_per_step:
-    (J,), option[j] indexes `options` (-1 for plain decoding, j = 0), candidates[j] is the count.
-    is_in_flight: steps are those of the requests in flight around each length, which else are priced beside.
+    option, candidates, tokens_per_step: (J,), option[j] indexes `options` (-1 for plain decoding, j = 0),
+    candidates[j] is the count. Steps of requests in flight around each length are priced beside, unless these
+    are.
     """
 
-    scenario: Scenario
-    setting: Setting
-    batch: IntArray
-    seq_len: IntArray
-    counts: IntArray
-    options: tuple[DraftOption, ...]
     option: IntArray
     candidates: IntArray
     tokens_per_step: FloatArray
-    is_in_flight: bool = False
-
-    @cached_property
-    def decode(self) -> StepTime:
-        """The plain step, (B, S, 1)."""
-        return decode_step(self.setting, *self._places)
-
-    def take_steps(self, other: Surface) -> None:
-        """Take over what does not depend on the drafter from a surface that differs in it alone.
-
-        The plain step; verification too, where both verify the same counts as often and alike.
-        """
-        own, its = self.setting, other.setting
-        self.__dict__["decode"] = other.decode
-        engine = own.runtime.engine
-        alike = own.match_rate == its.match_rate and np.array_equal(self.counts, other.counts)
-        if engine is None or not engine.chain_only or not alike:
-            return
-        waits = [setting.method in engine.synchronous_drafters for setting in (own, its)]
-        if waits[0] == waits[1] and own.overlap == its.overlap:
-            self.__dict__["verify"] = other.verify
-
-    @cached_property
-    def verify(self) -> StepTime:
-        """Verification of each count, (B, S, C)."""
-        return verification_step(self.setting, *self._places, self.counts[None, None, :])
-
-    @cached_property
-    def _split(self) -> tuple[PassWork, tuple[Launch, ...], Kernels]:
-        """Verification: its work, the kernels that know the length, and the others timed."""
-        work = verification_work(self.setting, *self._places, self.counts[None, None, :])
-        latency = self.setting.latency
-        launches = tuple(priced(latency, work.launches))
-        apart = tuple(launch for launch in launches if launch.knows_length)
-        same = timed(latency, work.runtime, (launch for launch in launches if not launch.knows_length))
-        return replace(work, launches=launches), apart, same
-
-    @cached_property
-    def drafting(self) -> tuple[StepTime | None, ...]:
-        """Of each option, broadcasts with (B, S, its counts); None where the drafter costs nothing."""
-        return tuple(self.drafting_of(index) for index in range(len(self.options)))
-
-    @cached_property
-    def drafted(self) -> Drafted:
-        """The drafting of all options, laid out by option."""
-        places = tuple(self.places(index) for index in range(len(self.options)))
-        return Drafted(self.drafting, places, self.counts.size)
-
-    def drafting_of(self, index: int) -> StepTime | None:
-        """The drafting of one option, priced once."""
-        if index not in self._drafted:
-            option = self.options[index]
-            setting, counts = replace(self.setting, drafter=option.drafter), option.candidates[None, None, :]
-            steps = drafting_steps(setting, *self._places, counts, self._passes)
-            self._drafted[index] = _together(steps)
-        return self._drafted[index]
-
-    @cached_property
-    def idle_share(self) -> FloatArray:
-        """(B, S) by which plain steps are longer in an engine with the drafter loaded that drafts nothing.
-
-        One pass keeps its state up to date, and a drafter that is scheduled synchronously hides no host; a
-        look-up has no state.
-        """
-        depths = {option.depth: index for index, option in enumerate(self.options) if option.chain}
-        runtime = self.setting.runtime
-        if runtime.engine is None or not depths or self.scenario.drafting.kind.looks_up:
-            return np.zeros(self.decode_us.shape)
-        drafting = self.drafting_of(depths[min(depths)])
-        waits = replace(self.setting, runtime=runtime.drafting(self.scenario.drafting.method))
-        loaded = decode_step(waits, *self._places).time_us
-        if drafting is not None:
-            loaded = loaded + drafting.cost.time_us
-        return np.asarray(np.broadcast_to(loaded[..., 0], self.decode_us.shape) / self.decode_us - 1.0)
-
-    @cached_property
-    def _drafted(self) -> dict[int, StepTime | None]:
-        return {}
-
-    @cached_property
-    def _passes(self) -> dict[Any, Any]:
-        """What the options share."""
-        return {}
-
-    @cached_property
-    def _places(self) -> tuple[IntArray, IntArray]:
-        lengths = self._met if self.is_in_flight else self.seq_len
-        return self.batch[:, None, None], lengths[None, :, None]
-
-    @property
-    def _met(self) -> IntArray:
-        """Lengths of the requests in flight around each length (length bias)."""
-        lengths = served_length(self.setting, self.seq_len, self.scenario.traffic)
-        return np.rint(lengths).astype(np.int64)
 
     @cached_property
     def alone(self) -> Surface | None:
@@ -177,13 +67,6 @@ class Surface:
         return found
 
     @cached_property
-    def decode_us(self) -> FloatArray:
-        """(B, S) plain decoding step."""
-        return np.asarray(
-            np.broadcast_to(self.decode.time_us, (self.batch.size, self.seq_len.size, 1))[..., 0]
-        )
-
-    @cached_property
     def step_us(self) -> FloatArray:
         """(B, S, J) the whole step of every configuration."""
         step = np.empty((self.batch.size, self.seq_len.size, self.candidates.size))
@@ -197,16 +80,6 @@ class Surface:
         """Of each option."""
         ends = np.cumsum([1, *(option.candidates.size for option in self.options)]).tolist()
         return tuple(map(slice, ends[:-1], ends[1:]))
-
-    def places(self, index: int) -> slice:
-        """Where the counts of an option stand among `counts`."""
-        first = int(np.searchsorted(self.counts, self.options[index].candidates[0]))
-        return slice(first, first + self.options[index].candidates.size)
-
-    def time_of(self, index: int) -> FloatArray:
-        """(B, S, its counts) the whole step with one option."""
-        verify, drafting = self.verify.cost.at(self.places(index)), self.drafting_of(index)
-        return verify.time_us if drafting is None else verify.time_with(drafting.cost)
 
     @cached_property
     def speedup(self) -> FloatArray:
@@ -343,33 +216,10 @@ class Surface:
         return self.in_flight.whole(steps.plain_joules, steps.verify_joules, "joules", steps.step_joules)
 
     def batches(self, rows: slice) -> Surface:
-        """Some of the batches: what is small is taken from here, what fills the grid is priced anew.
-
-        A table is computed block by block, each small enough for a core's cache.
-        """
-        found, other = self._batches(rows), self._flight
-        vars(found)["_flight"] = None if other is None else other._batches(rows)
-        return found
-
-    def _batches(self, rows: slice) -> Surface:
-        found = replace(self, batch=self.batch[rows])
-        take = partial(of_rows, rows)
-        work, apart, same = self._split
-        own = tuple(launch.each(take) for launch in apart)
-        kernels = timed(self.setting.latency, work.runtime, own, same.each(take))
-        shape = replace(work, workload=work.workload.each(take))
-        known: dict[str, Any] = {
-            "decode": self.decode.each(take),
-            "verify": kernels_time(self.setting.latency, shape, kernels),
-            "plain_joules": take(self.plain_joules),
-            "verify_joules": take(self._same_joules) + self.launch_joules(own),
-            "drafted": self.drafted.rows(rows),
-            "max_batch": self.max_batch,
-        }
-        for index in range(len(self.options)):
-            step = self.drafting_of(index)
-            found._drafted[index] = None if step is None else StepTime(cost=step.cost.each(take))
-        vars(found).update(known)
+        """Some of the batches: a table is computed block by block, each small enough for a core's cache."""
+        found, other = self.of_batches(rows), self._flight
+        vars(found)["_flight"] = None if other is None else other.of_batches(rows)
+        vars(found)["max_batch"] = self.max_batch
         return found
 
     @cached_property
@@ -415,39 +265,7 @@ class Surface:
         if index < 0:
             return float(_entry(self.plain_joules, at, s, 0))
         verified = _entry(self.verify_joules, at, s, self.places(index).start + column)
-        if index not in self._drafting_joules:
-            drafting = self.drafting_of(index)
-            self._drafting_joules[index] = np.zeros(()) if drafting is None else self.step_joules(drafting)
-        return float(verified + _entry(self._drafting_joules[index], at, s, column))
-
-    def step_joules(self, step: StepTime) -> FloatArray:
-        """Joules above idle of one GPU in a step; nan where its power is not known."""
-        return self.launch_joules(launch for work in step.works for launch in work.launches)
-
-    def launch_joules(self, launches: Iterable[Launch]) -> FloatArray:
-        """Of some kernels."""
-        gpu = self.scenario.gpu
-        return np.full((), np.nan) if gpu.power is None else launch_joules(gpu, gpu.power, launches)
-
-    @cached_property
-    def _same_joules(self) -> FloatArray:
-        """Of the kernels of verification that know no length."""
-        work, _, _ = self._split
-        return self.launch_joules(launch for launch in work.launches if not launch.knows_length)
-
-    @cached_property
-    def plain_joules(self) -> FloatArray:
-        """Of the plain step."""
-        return self.step_joules(self.decode)
-
-    @cached_property
-    def verify_joules(self) -> FloatArray:
-        """Of verification alone."""
-        return self.step_joules(self.verify)
-
-    @cached_property
-    def _drafting_joules(self) -> dict[int, FloatArray]:
-        return {}
+        return float(verified + _entry(self.drafting_joules(index), at, s, column))
 
     def bands_at(self, at: IntArray, s: int, configuration: int) -> tuple[FloatArray, FloatArray]:
         """(low, high) of the 80 % interval of the speedup of one configuration at several batches."""
@@ -481,17 +299,13 @@ def price(
     batch: Sequence[int] | IntArray,
     seq_len: Sequence[int] | IntArray,
     options: Sequence[DraftOption] | None = None,
-    *,
-    in_flight: bool = False,
 ) -> Surface:
     """Price a scenario at every batch and length with these ways of drafting (None: all of them).
-
-    in_flight: price the steps that the scenario's traffic meets around each length, and those alone.
 
     Raises SpecError or CoverageError from the latency model, UsageError where the profile cannot describe the
     drafter.
     """
-    return all_priced(unpriced(scenario, batch, seq_len, options, in_flight=in_flight))
+    return all_priced(unpriced(scenario, batch, seq_len, options))
 
 
 def all_priced(surface: Surface) -> Surface:
@@ -508,7 +322,10 @@ def unpriced(
     *,
     in_flight: bool = False,
 ) -> Surface:
-    """`price` of which nothing is priced yet, for what memory alone decides. Raises UsageError."""
+    """`price` of which each step is priced when it is asked for. Raises UsageError.
+
+    in_flight: the steps that the scenario's traffic meets around each length, and those alone.
+    """
     chosen = tuple(scenario.options() if options is None else options)
     batches, lengths = np.asarray(batch, dtype=np.int64), np.asarray(seq_len, dtype=np.int64)
     configurations = 1 + sum(option.candidates.size for option in chosen)
@@ -536,13 +353,3 @@ def at_counts(options: Sequence[DraftOption], candidates: IntArray) -> tuple[Dra
     """The options with those of their counts that are listed; options without any are left out."""
     kept = (option.only(candidates) for option in options)
     return tuple(option for option in kept if option is not None)
-
-
-def _together(steps: Sequence[StepTime]) -> StepTime | None:
-    """Passes one after another as one; None for none."""
-    if not steps:
-        return None
-    total = steps[0]
-    for step in steps[1:]:
-        total = total + step
-    return total

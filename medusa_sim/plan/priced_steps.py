@@ -1,0 +1,218 @@
+"""What the steps of a scenario cost at every batch and length: plain, verifying, and drafting of each option.
+
+Verification is priced once on the (batch, length, candidates) grid, the drafting of each option on the small
+axes that it depends on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property, partial, reduce
+from operator import add
+from typing import Any, Self
+
+import numpy as np
+
+from medusa_sim.arrays import FloatArray, IntArray
+from medusa_sim.plan.best_by_count import Drafted, of_rows
+from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.scenario import Scenario
+from medusa_sim.step.drafter.base import PassWork
+from medusa_sim.step.kernels import Kernels, priced, timed
+from medusa_sim.step.power import launch_joules
+from medusa_sim.step.server import served_length
+from medusa_sim.step.step import (
+    Setting,
+    StepTime,
+    decode_step,
+    drafting_steps,
+    kernels_time,
+    verification_step,
+    verification_work,
+)
+from medusa_sim.step.workload import Launch
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PricedSteps:
+    """Steps at B batches, S lengths and C counts, each priced when it is first asked for.
+
+    counts: (C,) different counts from 2 up. options: ways of drafting. is_in_flight: steps are those of the
+    requests in flight around each length.
+    """
+
+    scenario: Scenario
+    setting: Setting
+    batch: IntArray
+    seq_len: IntArray
+    counts: IntArray
+    options: tuple[DraftOption, ...]
+    is_in_flight: bool = False
+
+    @cached_property
+    def decode(self) -> StepTime:
+        """The plain step, (B, S, 1)."""
+        return decode_step(self.setting, *self._places)
+
+    def take_steps(self, other: PricedSteps) -> None:
+        """Take over what does not depend on the drafter from a surface that differs in it alone.
+
+        The plain step; verification too, where both verify the same counts as often and alike.
+        """
+        own, its = self.setting, other.setting
+        self.__dict__["decode"] = other.decode
+        engine = own.runtime.engine
+        alike = own.match_rate == its.match_rate and np.array_equal(self.counts, other.counts)
+        if engine is None or not engine.chain_only or not alike:
+            return
+        waits = [setting.method in engine.synchronous_drafters for setting in (own, its)]
+        if waits[0] == waits[1] and own.overlap == its.overlap:
+            self.__dict__["verify"] = other.verify
+
+    @cached_property
+    def verify(self) -> StepTime:
+        """Verification of each count, (B, S, C)."""
+        return verification_step(self.setting, *self._places, self.counts[None, None, :])
+
+    @cached_property
+    def _split(self) -> tuple[PassWork, tuple[Launch, ...], Kernels]:
+        """Verification: its work, the kernels that know the length, and the others timed."""
+        work = verification_work(self.setting, *self._places, self.counts[None, None, :])
+        latency = self.setting.latency
+        launches = tuple(priced(latency, work.launches))
+        apart = tuple(launch for launch in launches if launch.knows_length)
+        same = timed(latency, work.runtime, (launch for launch in launches if not launch.knows_length))
+        return replace(work, launches=launches), apart, same
+
+    @cached_property
+    def drafting(self) -> tuple[StepTime | None, ...]:
+        """Of each option, broadcasts with (B, S, its counts); None where the drafter costs nothing."""
+        return tuple(self.drafting_of(index) for index in range(len(self.options)))
+
+    @cached_property
+    def drafted(self) -> Drafted:
+        """The drafting of all options, laid out by option."""
+        places = tuple(self.places(index) for index in range(len(self.options)))
+        return Drafted(self.drafting, places, self.counts.size)
+
+    def drafting_of(self, index: int) -> StepTime | None:
+        """The drafting of one option, priced once."""
+        if index not in self._drafted:
+            option = self.options[index]
+            setting, counts = replace(self.setting, drafter=option.drafter), option.candidates[None, None, :]
+            steps = drafting_steps(setting, *self._places, counts, self._passes)
+            self._drafted[index] = reduce(add, steps) if steps else None
+        return self._drafted[index]
+
+    @cached_property
+    def _drafted(self) -> dict[int, StepTime | None]:
+        return {}
+
+    @cached_property
+    def _passes(self) -> dict[Any, Any]:
+        """What the options share."""
+        return {}
+
+    def places(self, index: int) -> slice:
+        """Where the counts of an option stand among `counts`."""
+        first = int(np.searchsorted(self.counts, self.options[index].candidates[0]))
+        return slice(first, first + self.options[index].candidates.size)
+
+    @cached_property
+    def _places(self) -> tuple[IntArray, IntArray]:
+        lengths = self._met if self.is_in_flight else self.seq_len
+        return self.batch[:, None, None], lengths[None, :, None]
+
+    @property
+    def _met(self) -> IntArray:
+        """Lengths of the requests in flight around each length (length bias)."""
+        lengths = served_length(self.setting, self.seq_len, self.scenario.traffic)
+        return np.rint(lengths).astype(np.int64)
+
+    def of_batches(self, rows: slice) -> Self:
+        """Some of the batches: what is small is taken from here, what fills the grid is priced anew."""
+        found = replace(self, batch=self.batch[rows])
+        take = partial(of_rows, rows)
+        work, apart, same = self._split
+        own = tuple(launch.each(take) for launch in apart)
+        kernels = timed(self.setting.latency, work.runtime, own, same.each(take))
+        shape = replace(work, workload=work.workload.each(take))
+        known: dict[str, Any] = {
+            "decode": self.decode.each(take),
+            "verify": kernels_time(self.setting.latency, shape, kernels),
+            "plain_joules": take(self.plain_joules),
+            "verify_joules": take(self._same_joules) + self.launch_joules(own),
+            "drafted": self.drafted.rows(rows),
+        }
+        for index in range(len(self.options)):
+            step = self.drafting_of(index)
+            found._drafted[index] = None if step is None else StepTime(cost=step.cost.each(take))
+        vars(found).update(known)
+        return found
+
+    def step_joules(self, step: StepTime) -> FloatArray:
+        """Joules above idle of one GPU in a step; nan where its power is not known."""
+        return self.launch_joules(launch for work in step.works for launch in work.launches)
+
+    def launch_joules(self, launches: Iterable[Launch]) -> FloatArray:
+        """Of some kernels."""
+        gpu = self.scenario.gpu
+        return np.full((), np.nan) if gpu.power is None else launch_joules(gpu, gpu.power, launches)
+
+    @cached_property
+    def _same_joules(self) -> FloatArray:
+        """Of the kernels of verification that know no length."""
+        work, _, _ = self._split
+        return self.launch_joules(launch for launch in work.launches if not launch.knows_length)
+
+    @cached_property
+    def plain_joules(self) -> FloatArray:
+        """Of the plain step."""
+        return self.step_joules(self.decode)
+
+    @cached_property
+    def verify_joules(self) -> FloatArray:
+        """Of verification alone."""
+        return self.step_joules(self.verify)
+
+    @cached_property
+    def decode_us(self) -> FloatArray:
+        """(B, S) plain decoding step."""
+        return np.asarray(
+            np.broadcast_to(self.decode.time_us, (self.batch.size, self.seq_len.size, 1))[..., 0]
+        )
+
+    @cached_property
+    def idle_share(self) -> FloatArray:
+        """(B, S) by which plain steps are longer in an engine with the drafter loaded that drafts nothing.
+
+        One pass keeps its state up to date, and a drafter that is scheduled synchronously hides no host; a
+        look-up has no state.
+        """
+        depths = {option.depth: index for index, option in enumerate(self.options) if option.chain}
+        runtime = self.setting.runtime
+        if runtime.engine is None or not depths or self.scenario.drafting.kind.looks_up:
+            return np.zeros(self.decode_us.shape)
+        drafting = self.drafting_of(depths[min(depths)])
+        waits = replace(self.setting, runtime=runtime.drafting(self.scenario.drafting.method))
+        loaded = decode_step(waits, *self._places).time_us
+        if drafting is not None:
+            loaded = loaded + drafting.cost.time_us
+        return np.asarray(np.broadcast_to(loaded[..., 0], self.decode_us.shape) / self.decode_us - 1.0)
+
+    def time_of(self, index: int) -> FloatArray:
+        """(B, S, its counts) the whole step with one option."""
+        verify, drafting = self.verify.cost.at(self.places(index)), self.drafting_of(index)
+        return verify.time_us if drafting is None else verify.time_with(drafting.cost)
+
+    def drafting_joules(self, index: int) -> FloatArray:
+        """Of the drafting of one option."""
+        if index not in self._joules:
+            drafting = self.drafting_of(index)
+            self._joules[index] = np.zeros(()) if drafting is None else self.step_joules(drafting)
+        return self._joules[index]
+
+    @cached_property
+    def _joules(self) -> dict[int, FloatArray]:
+        return {}
