@@ -63,6 +63,7 @@ HOUSE = (
             "resolved",
             "scenario",
             "best_by_count",
+            "priced_steps",
             "surface",
             "check",
             "woken_experts",

@@ -137,7 +137,11 @@ class Priced:
 
     def where_it_fits(self, cost: FloatArray) -> FloatArray:
         """What cannot be run costs nothing that could be compared."""
-        return np.where(self.fits, cost, np.nan)
+        return cost * self._nan_unless_it_fits
+
+    @cached_property
+    def _nan_unless_it_fits(self) -> FloatArray:
+        return np.asarray([np.nan, 1.0]).take(self.fits)
 
 
 @dataclass(frozen=True, slots=True)
