@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray, among, distinct
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
-from medusa_sim.plan.capacity import Shortfall, shortfall
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
 from medusa_sim.plan.defaults import CANDIDATES_MAX, RUNS_CHAINS, RUNS_TREES
 from medusa_sim.plan.quantities import values
@@ -28,6 +27,9 @@ from medusa_sim.plan.sweep import gain_column, grid_surface
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
 from medusa_sim.step.workload import Grid
+
+if TYPE_CHECKING:
+    from medusa_sim.plan.capacity import Shortfall
 
 LIMIT = RUNS_TREES
 """The runtime of kernels without an engine."""
@@ -163,6 +165,8 @@ def _shortfall(surface: Surface) -> Shortfall | None:
     missing = np.argwhere(~surface.by_count.fits[..., 0])
     if not missing.size:
         return None
+    from medusa_sim.plan.capacity import shortfall
+
     i, s = missing[0].tolist()
     return shortfall(surface.scenario, int(surface.batch[i]), int(surface.seq_len[s]))
 

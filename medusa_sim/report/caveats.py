@@ -6,10 +6,9 @@ Among it what tokens cost, never without the price's date, and what memory holds
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from medusa_sim.acceptance.profile import AcceptanceProfile
-from medusa_sim.plan.capacity import Shortfall
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.text import percent, significant
 from medusa_sim.specs.costs import GIVEN
@@ -17,6 +16,9 @@ from medusa_sim.specs.fitted import Fit
 from medusa_sim.step.memory import MemoryParts
 from medusa_sim.step.workload import Grid
 from medusa_sim.units import GIGA
+
+if TYPE_CHECKING:
+    from medusa_sim.plan.capacity import Shortfall
 
 
 def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
