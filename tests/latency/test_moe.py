@@ -7,6 +7,7 @@ import dataclasses
 import msgspec
 import numpy as np
 import pytest
+from one_line import one_line
 
 from medusa_sim.arrays import as_float
 from medusa_sim.calibrate.fit import UNFITTED
@@ -146,9 +147,8 @@ def test_another_format_is_extrapolated_and_a_gpu_without_kernels_refuses() -> N
     assert latency.time(packed).source == Source.EXTRAPOLATED
     assert latency.time(packed).time_us < latency.time(layer(64)).time_us
     assert latency.time(dataclasses.replace(layer(64), dtype="fp16")).source == Source.CALIBRATED
-    with pytest.raises(SpecError, match=r"no moe kernel for 'bf16' \(it has: none\)") as caught:
+    with one_line(SpecError, match=r"no moe kernel for 'bf16' \(it has: none\)"):
         CalibratedLatency(gpu_with(sglang=KernelSet()), "sglang").time(layer())
-    assert "\n" not in str(caught.value)
 
 
 def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu() -> None:
