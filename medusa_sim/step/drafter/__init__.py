@@ -1,6 +1,7 @@
 """What drafting costs, apart from what it gains: every drafter by its name.
 
-A new one is a class in a module here, its line below, its tests, and the export maps.
+A new one is a class in a module here, its line below, its name in the engines that run it
+(`specs/runtimes.toml`, their modules in `export/`), and its tests.
 """
 
 from __future__ import annotations
