@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from medusa_sim.cli import examples
-from medusa_sim.cli.options import output_options
+from medusa_sim.cli.options import asked, output_options
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import SpecError, UsageError
+from medusa_sim.plan.arguments import FLAG, PATH, REQUIRED, WHOLE, WORD, Declared, argument
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from medusa_sim.acceptance.heads import HeadAccuracy
     from medusa_sim.acceptance.tree import CandidateTree
 
@@ -33,84 +33,73 @@ def tree() -> None:
     """Candidate trees: the best one of a size, what a given one is worth, pictures, other formats."""
 
 
-def _accuracy_options(required: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    def wrap(command: Callable[..., Any]) -> Callable[..., Any]:
-        command = click.option(
-            "--heads", type=click.IntRange(1, 64), default=None, help="Use only the first heads [all]."
-        )(command)
-        command = click.option(
-            "--of", "of_model", default=None, help="Rows of this model, where a CSV file has a model column."
-        )(command)
-        return click.option(
-            "--head-accuracy",
-            required=required,
-            default=None,
-            help="A profile's name, or a CSV (head,rank,accuracy[,labels]) or TOML file.",
-        )(command)
+@dataclass(frozen=True, kw_only=True)
+class TreeFile(Declared):
+    """Where a tree stands."""
 
-    return wrap
+    tree_file: Path = argument(REQUIRED, PATH, "Tree file (JSON, or a public .py list).", option="--tree")
+    name: str | None = argument(None, WORD, "Which tree, where the file holds several.")
+    leaves_only: bool = argument(False, FLAG, "The file lists leaves; add their prefixes.")
+
+    def read(self) -> CandidateTree:
+        """The tree."""
+        from medusa_sim.acceptance.tree_file import read_tree
+
+        return read_tree(self.tree_file, name=self.name, leaves_only=self.leaves_only)
 
 
-_TREE = (
-    click.option(
-        "--tree",
-        "tree_file",
-        type=click.Path(path_type=Path),
-        required=True,
-        help="Tree file (JSON, or a public .py list).",
-    ),
-    click.option("--name", default=None, help="Which tree, where the file holds several."),
-    click.option("--leaves-only", is_flag=True, help="The file lists leaves; add their prefixes."),
-)
+@dataclass(frozen=True, kw_only=True)
+class Accuracies(Declared):
+    """Accuracies by head and rank."""
+
+    head_accuracy: str | None = argument(
+        None, WORD, "A profile's name, or a CSV (head,rank,accuracy[,labels]) or TOML file."
+    )
+    of_model: str | None = argument(
+        None, WORD, "Rows of this model, where a CSV file has a model column.", option="--of"
+    )
+    heads: int | None = argument(None, WHOLE, "Use only the first heads [all].", least=1, most=64)
+
+    def read(self, data_dir: Path | None = None) -> HeadAccuracy:
+        """Those of the profile or file. Raises SpecError for a curve, which has none."""
+        from medusa_sim.acceptance.head_table import read_accuracies
+        from medusa_sim.acceptance.profile import load_acceptance
+
+        given = self.head_accuracy or ""
+        if self.of_model is not None:
+            if not given.endswith(".csv"):
+                raise UsageError(f"--of {self.of_model} picks rows of a CSV file; {given} is none")
+            accuracy = read_accuracies(Path(given), self.of_model)
+        else:
+            profile = load_acceptance(given, data_dir)
+            if profile.heads is None:
+                raise SpecError(
+                    f"acceptance {given} is a curve without heads; give accuracies per head and rank"
+                )
+            accuracy = profile.heads
+        return accuracy if self.heads is None else accuracy.first(self.heads)
 
 
-def _tree_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    for option in reversed(_TREE):
-        command = option(command)
-    return command
-
-
-def _heads(given: str, of_model: str | None, first: int | None, data_dir: Path | None) -> HeadAccuracy:
-    """Accuracies of a profile or file. Raises SpecError for a curve, which has none."""
-    from medusa_sim.acceptance.head_table import read_accuracies
-    from medusa_sim.acceptance.profile import load_acceptance
-
-    if of_model is not None:
-        if not given.endswith(".csv"):
-            raise UsageError(f"--of {of_model} picks rows of a CSV file; {given} is none")
-        accuracy = read_accuracies(Path(given), of_model)
-    else:
-        profile = load_acceptance(given, data_dir)
-        if profile.heads is None:
-            raise SpecError(f"acceptance {given} is a curve without heads; give accuracies per head and rank")
-        accuracy = profile.heads
-    return accuracy if first is None else accuracy.first(first)
+_NEEDED: dict[str, Any] = {"required": True}
 
 
 @tree.command(
     epilog=examples("medusa-sim tree build --head-accuracy heads.csv --candidates 64 --format json")
 )
-@_accuracy_options(required=True)
+@asked(Accuracies, head_accuracy=_NEEDED)
 @click.option("--candidates", type=click.IntRange(1, 65536), required=True, help="Nodes and root.")
 @output_options
-def build(
-    head_accuracy: str,
-    of_model: str | None,
-    heads: int | None,
-    candidates: int,
-    output: Output,
-    data_dir: Path | None,
-) -> None:
+def build(asked: Accuracies, candidates: int, output: Output, data_dir: Path | None) -> None:
     """The tree of that many candidates with the most expected tokens per step."""
     from medusa_sim.acceptance.optimise import optimal_order
 
-    accuracy = _heads(head_accuracy, of_model, heads, data_dir)
+    accuracy = asked.read(data_dir)
     _show(output, optimal_order(accuracy, candidates).tree(candidates), accuracy)
 
 
 @tree.command(epilog=examples("medusa-sim tree score --tree mc_sim_7b_63.json --head-accuracy heads.csv"))
-@_tree_options
-@_accuracy_options(required=True)
+@asked(TreeFile, into="given")
+@asked(Accuracies, head_accuracy=_NEEDED)
 @click.option(
     "--tail",
     type=click.Choice(("refuse", "zeros", "fit")),
@@ -119,22 +108,9 @@ def build(
     help="Ranks beyond the measured ones: refuse, never right, or a power law fitted to the head.",
 )
 @output_options
-def score(
-    tree_file: Path,
-    name: str | None,
-    leaves_only: bool,
-    head_accuracy: str,
-    of_model: str | None,
-    heads: int | None,
-    tail: str,
-    output: Output,
-    data_dir: Path | None,
-) -> None:
+def score(given: TreeFile, asked: Accuracies, tail: str, output: Output, data_dir: Path | None) -> None:
     """Expected tokens per step of a given tree."""
-    from medusa_sim.acceptance.tree_file import read_tree
-
-    accuracy = _heads(head_accuracy, of_model, heads, data_dir)
-    read = read_tree(tree_file, name=name, leaves_only=leaves_only)
+    accuracy, read = asked.read(data_dir), given.read()
     if tail == "zeros":
         accuracy = accuracy.with_zeros(read.ranks_used)
     elif tail == "fit":
@@ -143,29 +119,19 @@ def score(
 
 
 @tree.command(epilog=examples("medusa-sim tree draw --tree tree.json --head-accuracy heads.csv -o tree.png"))
-@_tree_options
-@_accuracy_options(required=False)
+@asked(TreeFile, into="given")
+@asked(Accuracies)
 @click.option(
     "-o", "--output", "path", type=click.Path(path_type=Path), default=None, help="FILE.svg or FILE.png."
 )
-def draw(
-    tree_file: Path,
-    name: str | None,
-    leaves_only: bool,
-    head_accuracy: str | None,
-    of_model: str | None,
-    heads: int | None,
-    path: Path | None,
-) -> None:
+def draw(given: TreeFile, asked: Accuracies, path: Path | None) -> None:
     """The tree as text, or as a picture in a file."""
     from medusa_sim.acceptance.heads import node_probabilities
-    from medusa_sim.acceptance.tree_file import read_tree, svg_tree, text_tree, write_png
+    from medusa_sim.acceptance.tree_file import svg_tree, text_tree, write_png
     from medusa_sim.writing import check_writable, write_text
 
-    read = read_tree(tree_file, name=name, leaves_only=leaves_only)
-    probability = None
-    if head_accuracy is not None:
-        probability = node_probabilities(read, _heads(head_accuracy, of_model, heads, None))
+    read = given.read()
+    probability = None if asked.head_accuracy is None else node_probabilities(read, asked.read())
     if path is None:
         click.echo(text_tree(read, probability))
         return
@@ -183,19 +149,19 @@ def draw(
 @tree.command(
     epilog=examples("medusa-sim tree convert --tree medusa_choices.py --name mc_sim_7b_63 --to json")
 )
-@_tree_options
+@asked(TreeFile, into="given")
 @click.option(
     "--to", "form", type=click.Choice(FORMS), default="paths", show_default=True, help="Form to write."
 )
 @click.option(
     "-o", "--output", "path", type=click.Path(path_type=Path), default=None, help="File instead of stdout."
 )
-def convert(tree_file: Path, name: str | None, leaves_only: bool, form: Any, path: Path | None) -> None:
+def convert(given: TreeFile, form: Any, path: Path | None) -> None:
     """The same tree in another form."""
-    from medusa_sim.acceptance.tree_file import read_tree, tree_text
+    from medusa_sim.acceptance.tree_file import tree_text
     from medusa_sim.writing import check_writable, write_text
 
-    text = tree_text(read_tree(tree_file, name=name, leaves_only=leaves_only), form) + "\n"
+    text = tree_text(given.read(), form) + "\n"
     if path is None:
         click.echo(text, nl=False)
         return
