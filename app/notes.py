@@ -89,6 +89,6 @@ def report_file(set_up: SetUp, answer: Recommendation, told: str) -> list[tuple[
 def report_html(set_up: SetUp, answer: Recommendation, told: str) -> str:
     """The answer with its schedule, plots and sources, in one page."""
     from medusa_sim.report.document import html_page
-    from medusa_sim.report.recommend_report import recommend_blocks
+    from medusa_sim.report.sweep_report import recommend_blocks
 
     return html_page(f"medusa-sim: {set_up.title}", recommend_blocks(answer, told))

@@ -1,4 +1,4 @@
-"""The report of a sweep: the answer first, then plots, rows, sources and caveats."""
+"""The reports of a sweep and of a recommendation: the answer first, then plots, rows, sources and caveats."""
 
 from __future__ import annotations
 
@@ -8,8 +8,12 @@ from pathlib import Path
 import numpy as np
 
 from medusa_sim import __version__
+from medusa_sim.arrays import among
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
+from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
 from medusa_sim.plan.insights import Answer, answer
+from medusa_sim.plan.recommend import scheduled_counts
+from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import gain_column, sweep
 from medusa_sim.report.caveats import caveats
@@ -25,6 +29,9 @@ from medusa_sim.report.document import (
     write_pages,
 )
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
+from medusa_sim.report.recommend_reason import reason, warnings
+from medusa_sim.report.recommend_text import findings, schedule_table
+from medusa_sim.report.recommend_text import headline as question_text
 from medusa_sim.report.sweep_text import best_table, free_text, headline, sources, verdicts
 from medusa_sim.report.sweep_views import LengthView, evenly, length_view
 from medusa_sim.report.text import TextTable, percent, times
@@ -214,4 +221,35 @@ def source_tables(settings: Sequence[Scenario]) -> list[Block]:
             TextTable(("number", "source"), tuple(facts.items()), (False, False)),
         )
         for name, facts in sources(settings).items()
+    ]
+
+
+def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
+    """Every block of the report, in order; plots mark what the schedule runs, at the first length."""
+    scenario, surface = answer.scenario, answer.surface
+    length = int(surface.seq_len[0])
+    blocks: list[Block] = [
+        Heading(title_of([scenario]), level=1),
+        Text(question_text(answer), lead=True),
+        Text(reason(answer)),
+        schedule_table(answer),
+        Bullets((*warnings(answer), *findings(answer))),
+    ]
+    batch = surface.batch[surface.fits[:, 0].any(axis=-1)]
+    powers = 2 ** np.arange(20)
+    batch = batch[among(batch, powers) | (batch == batch[-1])] if batch.size else batch
+    grid = Grid.of((int(surface.batch[0]),), (length,), DEFAULT_CANDIDATES)
+    if batch.size:
+        recommended = scheduled_counts(answer, length)
+        chosen = {int(size): recommended[int(size)] for size in batch}
+        grid = Grid.of(tuple(chosen), (length,), sorted({*DEFAULT_CANDIDATES, *chosen.values()}))
+        blocks += view_pictures(length_view(scenario, grid, length, chosen), scenario, level=2)
+        blocks.append(Folded("Every count beside it", rows_table(scenario, grid)))
+    return [
+        *blocks,
+        Heading("Sources"),
+        *source_tables([scenario]),
+        Heading("How far to trust this"),
+        Bullets(tuple(dict.fromkeys(caveats([scenario], grid)))),
+        Text(f"medusa-sim {__version__}, `{command}`", lead=True),
     ]

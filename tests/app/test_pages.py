@@ -339,13 +339,11 @@ def report_of(shown: SetUp) -> str:
 
 def test_the_report_marks_what_is_recommended(monkeypatch: pytest.MonkeyPatch) -> None:
     """The schedule shares counts between batches, which a batch's own best does not."""
-    from medusa_sim.report import recommend_report
+    from medusa_sim.report import sweep_report
 
     views = []
-    drawn = recommend_report.view_pictures
-    monkeypatch.setattr(
-        recommend_report, "view_pictures", lambda *a, **k: views.append(a[0]) or drawn(*a, **k)
-    )
+    drawn = sweep_report.view_pictures
+    monkeypatch.setattr(sweep_report, "view_pictures", lambda *a, **k: views.append(a[0]) or drawn(*a, **k))
     shown = set_up()
     answer = answers.recommendation(shown, 64)
     text = notes.report_html(shown, answer, "x")
