@@ -47,7 +47,7 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
-from medusa_sim.latency.stream import stream_time
+from medusa_sim.latency.stream import is_host_bound, stream_time
 from medusa_sim.operators.columns import texts
 from medusa_sim.operators.operator import Operator
 from medusa_sim.operators.stream import Stream
@@ -337,7 +337,7 @@ def _lent(lender: Gpu, taker: Gpu, kernel_set: str, operator: Operator, time_us:
 
 
 def transfer_mixers(_: list[str]) -> None:
-    """One GPU's parameters on another's rows, by file."""
+    """One GPU's parameters on another's rows, by file; those that an eager path's host bounds stand apart."""
     for frame in mixers():
         for lender, borrower in PAIRS:
             rows = frame[frame["gpu"] == borrower].reset_index(drop=True)
@@ -352,13 +352,18 @@ def transfer_mixers(_: list[str]) -> None:
                     if key.partition("@")[0] == operator.form and getattr(kernel, "name", "") == name
                 ]  # fmt: skip
                 for kernel in kernels[:1]:
-                    time = stream_time(load_gpu(borrower), kernel, operator, cold=False)
+                    card = load_gpu(borrower)
+                    time = stream_time(card, kernel, operator, cold=False)
                     ends = (rows["time_us"].to_numpy()[index], time.low_us, time.high_us)
-                    found.append([each / time.time_us for each in ends])
-            if found:
-                every = Beside(*np.concatenate(found, axis=1))
-                print(f"{rows['op'].iloc[0]:20} {lender:10} -> {borrower:14} {every.ratio.size:6} rows: "
-                      f"{every.error:.1%}, beyond the own band +-{width_to_add([every]):.2f}")  # fmt: skip
+                    waits = is_host_bound(card, kernel, operator) + np.zeros(index.size)
+                    found.append([*(each / time.time_us for each in ends), waits])
+            *ends, waits = np.concatenate(found, axis=1) if found else np.zeros((4, 0))
+            for share, bound in ((0.0, "device"), (1.0, "host")):
+                every = Beside(*(each[waits == share] for each in ends))
+                if every.ratio.size:
+                    what = f"{rows['op'].iloc[0]:20} {lender:10} -> {borrower:14} {bound:6}"
+                    more = f"beyond the own band +-{width_to_add([every]):.2f}"
+                    print(f"{what} {every.ratio.size:6} rows: {every.error:.1%}, {more}")
 
 
 def transfer_spread(gpus: list[str]) -> None:

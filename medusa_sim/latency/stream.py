@@ -41,7 +41,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, as_float
+from medusa_sim.arrays import BoolArray, FloatArray, as_float
 from medusa_sim.latency.base import Bound, OperatorTime, Source, calibrated_time, less_certain, memory_time_us
 from medusa_sim.latency.waves import byte_us, norm_max, waves_us
 from medusa_sim.operators.operator import Elementwise
@@ -49,13 +49,14 @@ from medusa_sim.operators.recurrent import GENERATION, Recurrent
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.inheritance import TRANSFER_ERROR
+from medusa_sim.specs.inheritance import GRACE, TRANSFER_ERROR, TRANSFER_ERROR_HOST
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
 from medusa_sim.units import US_PER_S
 
 _HOST_NORM = 8.0
 _EAGER_US = 100.0
 """A longer host's time is of eager rows, whose ramp holds some of it too."""
+_HOST_MARGIN = 1.3
 _START_US = 5.0
 """Of one kernel, without its host."""
 _FAR_BEYOND = 1e3
@@ -111,6 +112,14 @@ def joined_us(
     return np.where(tokens > kernel.graph_tokens, launched_us, replayed_us)
 
 
+def is_host_bound(gpu: Gpu, kernel: StreamKernel, operator: Stream) -> BoolArray:
+    """Shapes of an engine's eager path whose time, as measured, is mostly the host's."""
+    terms = terms_of(gpu, operator.as_run(gpu.architecture))
+    time_us = joined_us(kernel, parts_us(kernel, terms, cold=False), terms.tokens)
+    waits = (terms.tokens > kernel.graph_tokens) & (time_us < _HOST_MARGIN * kernel.host_us)
+    return np.asarray(waits & (kernel.host_us > _EAGER_US))
+
+
 def stream_time(
     gpu: Gpu, kernel: StreamKernel, operator: Stream, *, cold: bool = True, **_: object
 ) -> OperatorTime:
@@ -138,6 +147,10 @@ def stream_time(
         work_us=work_us,
         work=Bound.COMPUTE,
     )
+    if not cold and kernel.host_us and kernel.fit.is_borrowed(gpu.name):  # a host belongs to no card
+        is_other = (kernel.fit.lender in GRACE) != (gpu.name in GRACE)
+        waits = is_host_bound(gpu, kernel, operator)
+        found = less_certain(found, TRANSFER_ERROR_HOST[is_other], Source.BORROWED, waits)
     if isinstance(operator, Recurrent) and operator.kind == "mamba2" and operator.part == "state":
         return less_certain(found, TRANSFER_ERROR, Source.EXTRAPOLATED)
     if isinstance(operator, Sparse) and operator.phase == GENERATION:

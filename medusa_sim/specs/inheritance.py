@@ -52,6 +52,12 @@ another library adds for these (in quadrature, on the same card too). Elementwis
 from GPU to GPU, so that linear layers stand for them.
 Source: `python benchmarks/kernels.py transfer linear`.
 """
+GRACE = frozenset({"gb200", "gb300"})
+"""Cards whose host is on their board; the others' are x86 servers."""
+TRANSFER_ERROR_HOST = (0.1, 0.57)
+"""The same of rows that a host launches one by one and bounds: of a host of the same kind and of the other,
+whatever the card (H100 to B200, B200 to GB200; the same source).
+"""
 
 
 class Reference(msgspec.Struct, frozen=True, kw_only=True):

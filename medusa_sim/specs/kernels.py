@@ -297,9 +297,9 @@ SECTIONS: tuple[str, ...] = KernelSet.__struct_fields__
 SERIAL = "serial_"
 """Sections of devices that overlap nothing begin so; nobody borrows them."""
 TRANSFER_ERROR_STREAMED = {
-    "recurrent": (0.08, 0.55),
-    "window": (0.06, 0.37),
-    "sparse": (0.12, 0.42),
+    "recurrent": (0.1, 0.55),
+    "window": (0.1, 0.37),
+    "sparse": (0.05, 0.42),
     "hyper": (0.06, 0.25),
 }
 """What a kernel of another GPU adds to its own band (as `inheritance.TRANSFER_ERROR`), of what is told by
