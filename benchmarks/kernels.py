@@ -357,9 +357,9 @@ def transfer_mixers(_: list[str]) -> None:
                     ends = (rows["time_us"].to_numpy()[index], time.low_us, time.high_us)
                     waits = is_host_bound(card, kernel, operator) + np.zeros(index.size)
                     found.append([*(each / time.time_us for each in ends), waits])
-            *ends, waits = np.concatenate(found, axis=1) if found else np.zeros((4, 0))
+            every_row = np.concatenate(found, axis=1) if found else np.zeros((4, 0))
             for share, bound in ((0.0, "device"), (1.0, "host")):
-                every = Beside(*(each[waits == share] for each in ends))
+                every = Beside(*every_row[:3, every_row[3] == share])
                 if every.ratio.size:
                     what = f"{rows['op'].iloc[0]:20} {lender:10} -> {borrower:14} {bound:6}"
                     more = f"beyond the own band +-{width_to_add([every]):.2f}"
