@@ -78,7 +78,7 @@ def scenario_of(set_up: SetUp) -> Scenario:
     return scenario_at(set_up, data_version())
 
 
-@st.cache_resource(max_entries=64, show_spinner=False, ttl=900)
+@KEPT
 def scenario_at(set_up: SetUp, version: float) -> Scenario:
     """The same with files as they were at a `data_version`."""
     runtime = load_runtime(set_up.runtime)
@@ -88,7 +88,7 @@ def scenario_at(set_up: SetUp, version: float) -> Scenario:
     return Scenario(**{**set_up.arguments, **loaded})
 
 
-@st.cache_resource(max_entries=16, show_spinner=False, ttl=900)
+@st.cache_resource(max_entries=4, show_spinner=False, ttl=900)  # each grows with what it was asked
 def _latency(gpu: str, kernels: str, version: float, library: str) -> CachedLatency:
     del version
     return cached(latency_model(load_gpu(gpu), "calibrated", kernels, library=library, serves=library))

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 KEPT_BYTES = 64_000_000
 """Of all answers together: some 100 at 64 batches, a handful with long ones."""
-_SHARED = ("Gpu", "Model", "Runtime", "CachedLatency")
+_SHARED = ("Gpu", "Model", "Runtime")
 """What many answers refer to: counted for none."""
 
 
