@@ -87,8 +87,8 @@ $(ENGINE_VENV)/stamp: $(ENGINE_PACKAGES)
 	@touch $@
 
 validate-engine: $(VENV)/stamp-test $(ENGINE_VENV)/stamp  ## compare with vLLM on this CPU, steps and open load, twenty minutes, to out/engine
-	$(BIN)/python benchmarks/validate_engine.py out/engine --engine-python $(ENGINE_VENV)/bin/python --name vllm-cpu
-	$(BIN)/python benchmarks/engine_load.py out/engine --engine-python $(ENGINE_VENV)/bin/python
+	@$(BIN)/python benchmarks/validate_engine.py out/engine --engine-python $(ENGINE_VENV)/bin/python --name vllm-cpu; steps=$$?; \
+	$(BIN)/python benchmarks/engine_load.py out/engine --engine-python $(ENGINE_VENV)/bin/python && exit $$steps
 
 measure-gpu:  ## operators and decoder steps of this GPU to out/gpu, nine minutes a call (PYTHON with a CUDA torch)
 	$(PYTHON) benchmarks/gpu_ground_truth.py out/gpu
