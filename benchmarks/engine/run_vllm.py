@@ -24,7 +24,6 @@ from vllm_operators import operator_rows
 from vllm_rows import load_rows, prompt_rows, step_rows, token_rows
 from vllm_timing import Reference
 
-
 LEAST_PASSES = 2
 """Whatever the time: what one pass measured, the next has to find again."""
 
