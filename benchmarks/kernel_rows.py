@@ -178,7 +178,7 @@ def _joined(found: Iterator[Measured]) -> Iterator[Measured]:
     for parts in few.values():
         newest = min(parts, key=lambda each: each.newest_first)
         columns = {
-            name: np.concatenate([np.asarray(each.rows.operator.columns[name]) for each in parts])
+            name: np.concatenate([np.asarray(each.rows.operator.sizes[name]) for each in parts])
             for name in newest.rows.operator.COLUMNS
         }
         times = np.concatenate([each.rows.time_us for each in parts])

@@ -247,7 +247,7 @@ def left_out_heads(gpus: list[str]) -> None:
     for gpu in gpus or GPU_OF_ROWS.values():
         card = load_gpu(gpu)
         for each in measured("mla", gpu):
-            rows, heads = each.rows, np.asarray(each.rows.operator.columns["heads"])
+            rows, heads = each.rows, np.asarray(each.rows.operator.sizes["heads"])
             counts = np.unique(heads)
             if rows.time_us.size < LEAST_ROWS or counts.size < 4 or rows.operator.kind != "mla_decode":
                 continue
@@ -273,7 +273,7 @@ def left_out_ranks(_: list[str]) -> None:
         if other is None or each.rows.time_us.size < LEAST_ROWS or each.is_other:
             continue
         kernel = fit_collective(each.rows, card, source="held out", name=each.kernel)
-        ranks = np.asarray(other.rows.operator.columns["ranks"])
+        ranks = np.asarray(other.rows.operator.sizes["ranks"])
         parts = [other.rows.where(ranks == count) for count in (2.0, 4.0)]
         errors = [mape(collective_time(card, kernel, own.operator).time_us, own.time_us) for own in parts]
         lines.append((each.engine, each.version, each.form, *map(percent, errors)))

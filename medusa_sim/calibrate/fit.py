@@ -137,19 +137,19 @@ class Rows(Generic[OperatorT]):
 
     def where(self, keep: BoolArray | IntArray) -> Rows[OperatorT]:
         """The rows for which `keep` is true (or whose numbers it holds)."""
-        sizes = {name: np.asarray(size)[keep] for name, size in self.operator.columns.items()}
+        sizes = {name: np.asarray(size)[keep] for name, size in self.operator.sizes.items()}
         return Rows(self.operator.with_columns(**sizes), self.time_us[keep])
 
     def thin(self, count: int, *order: str) -> Rows[OperatorT]:
         """At most `count` rows, drawn evenly over the shapes in the order of these columns, last first."""
-        ranks = np.lexsort([np.asarray(self.operator.columns[name]) for name in order])
+        ranks = np.lexsort([np.asarray(self.operator.sizes[name]) for name in order])
         step = max(1.0, len(ranks) / count)
         places = np.arange(0.0, len(ranks), step).astype(np.int64)
         return self.where(ranks[np.minimum(places, len(ranks) - 1)])
 
     def labels(self, *columns: str) -> IntArray:
         """A label for each distinct combination of sizes, counted from 0."""
-        sizes = np.stack([np.asarray(self.operator.columns[name]) for name in columns])
+        sizes = np.stack([np.asarray(self.operator.sizes[name]) for name in columns])
         return np.unique(sizes, axis=1, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
     def first_labels(self, *choices: tuple[str, ...]) -> IntArray:

@@ -264,7 +264,7 @@ def _joined(groups: list[tuple[Operator, FloatArray]]) -> Rows[Attention]:
     if len(dtypes) > 1:
         raise DataError(f"unfused attention rows of {', '.join(sorted(dtypes))}: fit one dtype at a time")
     sizes = {
-        name: np.concatenate([as_float(operator.columns[name]) for operator, _ in groups])
+        name: np.concatenate([as_float(operator.sizes[name]) for operator, _ in groups])
         for name in Attention.COLUMNS
     }
     both = cast("Attention", operator_of("qk", dtypes.pop(), sizes))

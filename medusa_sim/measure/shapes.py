@@ -80,7 +80,7 @@ class Case:
     @property
     def sizes(self) -> dict[str, int]:
         """Sizes by the names of columns."""
-        return {name: int(size) for name, size in self.operator.columns.items()}
+        return {name: int(size) for name, size in self.operator.sizes.items()}
 
     @property
     def key(self) -> tuple[object, ...]:

@@ -158,8 +158,8 @@ class Operator(ABC):
         return tuple(dict.fromkeys(found))
 
     @property
-    def columns(self) -> dict[str, Size]:
-        """Sizes by the names of COLUMNS."""
+    def sizes(self) -> dict[str, Size]:
+        """Shapes by the names of COLUMNS."""
         return {name: getattr(self, name) for name in self.COLUMNS}
 
     @property
@@ -168,11 +168,6 @@ class Operator(ABC):
         labels = (str(getattr(self, name)) for name in self.LABELS)
         off_axes = (getattr(self, name) for name in self.COLUMNS if name not in self.AXES)
         return (self.kind, self.dtype, self.stored_dtype, *labels, *off_axes)
-
-    @property
-    def sizes(self) -> dict[str, Size]:
-        """COLUMNS by name."""
-        return {name: getattr(self, name) for name in self.COLUMNS}
 
     @property
     def axes(self) -> tuple[Size, ...]:

@@ -30,7 +30,7 @@ def chosen(operator: Operator, keys: FloatArray, reach: float, *, prompt: bool) 
 
     A prompt is cut into blocks of `reach` queries over 1.5 times as many keys, as a window is.
     """
-    sizes = operator.columns
+    sizes = operator.sizes
     queries = np.asarray(sizes["q_len"], dtype=np.float64)
     batch = np.asarray(sizes["batch"], dtype=np.float64)
     if prompt:

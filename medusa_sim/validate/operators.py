@@ -255,7 +255,7 @@ class _Asked:
 
     def time(self, operator: Operator) -> OperatorTime:
         self.operators.append(operator)
-        nothing = np.zeros(np.broadcast_shapes(*(np.shape(size) for size in operator.columns.values())))
+        nothing = np.zeros(np.broadcast_shapes(*(np.shape(size) for size in operator.sizes.values())))
         return OperatorTime(
             time_us=nothing,
             low_us=nothing,
@@ -279,7 +279,7 @@ def step_operators(
     for operator in asked.operators:
         if operator.name == MASK or not isinstance(operator, Gemm | Elementwise | Attention):
             continue  # the decoder has no other kinds
-        whole = operator.with_columns(**{name: int(size) for name, size in operator.columns.items()})
+        whole = operator.with_columns(**{name: int(size) for name, size in operator.sizes.items()})
         if whole.kind != "gemm":  # a place in a model is no name of a row
             whole = dataclasses.replace(whole, name=whole.kind)
         found.setdefault((*whole.key, *whole.axes), whole)

@@ -73,7 +73,7 @@ def test_a_preference_for_a_large_tile_is_found_where_it_begins() -> None:
 def test_two_weight_shapes_are_refused() -> None:
     one, other = rows_of(START), rows_of(START, n=4096.0)
     sizes = {
-        name: np.concatenate([rows.operator.columns[name] for rows in (one, other)]) for name in Gemm.COLUMNS
+        name: np.concatenate([rows.operator.sizes[name] for rows in (one, other)]) for name in Gemm.COLUMNS
     }
     both = Rows(one.operator.with_columns(**sizes), np.concatenate([one.time_us, other.time_us]))
     with pytest.raises(DataError, match="2 weight shapes"):

@@ -51,7 +51,7 @@ def as_row(operator: Operator) -> dict[str, object]:
     """A line of a table that names the operator, as measured rows do."""
     assert isinstance(operator, Sparse | WindowAttention)
     row: dict[str, object] = {
-        name: float(np.max(size)) for name, size in operator.columns.items() if name in OF_ROWS
+        name: float(np.max(size)) for name, size in operator.sizes.items() if name in OF_ROWS
     }
     row |= {"engine": "vllm", "op": operator.kind, "dtype": operator.dtype}
     row |= {"phase": operator.phase, "kv_cache_dtype": operator.stored_dtype}
