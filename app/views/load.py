@@ -16,7 +16,7 @@ from medusa_sim.load.arguments import LOAD, PLAIN, LoadArguments
 from medusa_sim.load.limits import MOST_REQUESTS
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.plan.arguments import words_of
-from medusa_sim.report import load_text
+from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.charts.load import METRICS, OVER_TIME, rate_chart, time_chart
 from medusa_sim.report.load_rows import load_arrow, timeline_arrow
 from medusa_sim.report.text import significant
@@ -66,7 +66,7 @@ def page(set_up: SetUp) -> None:
         rows=lambda: timeline_arrow(LoadAnswer(test=answer.test, points=answer.last, carried=())),
         alt="Lines of the policies over time",
     )
-    show.text_table(load_text.carried_table(answer), _COLUMNS, _PHONE)
+    show.text_table(load_tables.carried_table(answer), _COLUMNS, _PHONE)
 
 
 def _asked(recommended: int) -> LoadArguments:

@@ -159,7 +159,7 @@ def load(
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
-    from medusa_sim.report import load_text
+    from medusa_sim.report import load_tables, load_text
     from medusa_sim.report.load_rows import carried_values, context_values, load_arrow, timeline_arrow
 
     warned = load_text.warnings(answer)
@@ -179,9 +179,9 @@ def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
         return
     bullet = "- " if output.form == "md" else ""
     parts = [load_text.headline(answer.test), "", load_text.sentence(answer), ""]
-    parts += [output.drawn(load_text.load_table(answer)).strip("\n"), ""]
+    parts += [output.drawn(load_tables.load_table(answer)).strip("\n"), ""]
     if answer.carried:
-        parts += [output.drawn(load_text.carried_table(answer)).strip("\n"), ""]
+        parts += [output.drawn(load_tables.carried_table(answer)).strip("\n"), ""]
     parts += [f"{bullet}{line}" for line in load_text.findings(answer)]
     if warned:
         parts += ["", *(f"warning: {line}" for line in warned)]

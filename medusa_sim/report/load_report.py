@@ -20,11 +20,10 @@ from medusa_sim.report.document import (
 )
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.load_rows import load_arrow
+from medusa_sim.report.load_tables import carried_table, load_table
 from medusa_sim.report.load_text import (
-    carried_table,
     findings,
     headline,
-    load_table,
     policy_text,
     sentence,
     warnings,

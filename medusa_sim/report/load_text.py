@@ -1,4 +1,4 @@
-"""A load test for people: the sentence first, tables, what follows, what to be warned of."""
+"""A load test for people: the sentence first, what follows, what to be warned of."""
 
 from __future__ import annotations
 
@@ -10,19 +10,12 @@ from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.search import SURELY_STEADY, Carried, search_requests
 from medusa_sim.load.simulate import LoadPoint, LoadTest
+from medusa_sim.report.load_tables import ms_text, rate_text
 from medusa_sim.report.recommend_reason import crossing_text
 from medusa_sim.report.sweep_text import headline as scenario_line
-from medusa_sim.report.text import NOTHING, TextTable, percent, significant, times
+from medusa_sim.report.text import percent, significant
 from medusa_sim.units import KILO
 
-_HEADERS = (
-    "rate", "policy", "done/s", "in flight", "TTFT", "TTFT p99", "TPOT", "TPOT p99", "ITL", "ITL p99",
-    "tokens/s", "in limits", "tokens/step", "time vs first", "KV", "W", "J/token", "$/M tokens",
-)  # fmt: skip
-_EXPENDABLE = (
-    "W", "KV", "time vs first", "ITL p99", "J/token", "tokens/step", "$/M tokens", "in flight", "done/s",
-)  # fmt: skip
-_UNSTEADY = "not steady"
 _MOST_EATEN = 0.5
 
 
@@ -114,12 +107,12 @@ def _within_limits(goals: Goals, plain: Carried | None, drafting: Sequence[Carri
             f"lowest, {percent(nearest.best_share or 0.0)} keep it with {policy_text(nearest.policy)}."
         )
     if not drafting or plain is None:
-        sustained = f"{_rate(best.largest_per_s)} requests/s within {within}"
+        sustained = f"{rate_text(best.largest_per_s)} requests/s within {within}"
         return f"With {policy_text(best.policy)} the server sustains {sustained}."
     named = max(drafting, key=lambda each: each.largest_per_s or 0.0)
     return (
-        f"With {policy_text(named.policy)} the server sustains {_rate(named.largest_per_s or 0.0)} "
-        f"requests/s within {within} ({_rate(plain.largest_per_s or 0.0)} without); {_losing(named)}."
+        f"With {policy_text(named.policy)} the server sustains {rate_text(named.largest_per_s or 0.0)} "
+        f"requests/s within {within} ({rate_text(plain.largest_per_s or 0.0)} without); {_losing(named)}."
     )
 
 
@@ -127,17 +120,17 @@ def _losing(each: Carried) -> str:
     """Where speculation stops paying."""
     off = "" if each.off_from is None else f": switch it off from {each.off_from} requests in flight"
     if each.loses_from is None:
-        pays = f"speculation pays up to saturation ({_rate(each.saturated_per_s)} requests/s)"
+        pays = f"speculation pays up to saturation ({rate_text(each.saturated_per_s)} requests/s)"
         return pays + off.replace(": switch", ", but switch")
     if each.loses_from == 0.0:
         return f"speculation is slower at every rate{off}"
-    return f"speculation is slower above {_rate(each.loses_from)} requests/s{off}"
+    return f"speculation is slower above {rate_text(each.loses_from)} requests/s{off}"
 
 
 def _saturated(plain: Carried | None, drafting: Sequence[Carried]) -> str:
     every = [*drafting, *([plain] if plain else [])]
     told = [
-        f"{_rate(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
+        f"{rate_text(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
         for i, each in enumerate(every)
     ]
     losing = [
@@ -152,8 +145,8 @@ def _compared(last: Sequence[LoadPoint]) -> str:
     """The mean request with the best policy against the first policy, at one rate."""
     if len(last) < 2:
         return (
-            f"A request takes {_ms(last[0].mean['e2e_mean_s'])} ms in the mean, "
-            f"{_ms(last[0].mean['tpot_mean_s'])} ms a token."
+            f"A request takes {ms_text(last[0].mean['e2e_mean_s'])} ms in the mean, "
+            f"{ms_text(last[0].mean['tpot_mean_s'])} ms a token."
         )
     best = min(last[1:], key=lambda point: point.mean["e2e_mean_s"])
     ratio, low, high = best.ratio_to(last[0], "e2e_mean_s")
@@ -162,109 +155,6 @@ def _compared(last: Sequence[LoadPoint]) -> str:
         f"With {policy_text(best.policy)} a request takes {ratio:.2f} times as long as with "
         f"{policy_text(last[0].policy)}{_at(best)}{interval}."
     )
-
-
-def load_table(answer: LoadAnswer) -> TextTable:
-    """A row a policy and rate; times in ms."""
-    rows = []
-    points = answer.points
-    for point in points:
-        mean = point.mean
-        ratio = point.ratio_to(answer.first_at(point), "e2e_mean_s")[0]
-        rows.append(
-            (
-                _rate(point.rate) if math.isfinite(point.rate) else NOTHING,
-                point.policy,
-                _rate(mean["requests_per_s"]),
-                significant(mean["requests_in_system"], 3),
-                *(
-                    _ms(mean[name])
-                    for name in (
-                        "ttft_p50_s",
-                        "ttft_p99_s",
-                        "tpot_mean_s",
-                        "tpot_p99_s",
-                        "itl_p50_s",
-                        "itl_p99_s",
-                    )
-                ),
-                significant(mean["tokens_per_s"], 4),
-                percent(mean["goodput_share"]) if answer.is_steady(point) else _UNSTEADY,
-                f"{1.0 + mean['accepted_drafts']:.2f}",
-                times(ratio),
-                percent(mean["kv_share"], 0),
-                significant(mean["watts"], 3),
-                significant(mean["joule_per_token"], 3),
-                significant(mean["usd_per_million_tokens"], 3),
-            )
-        )
-    priced = any(math.isfinite(point.mean["usd_per_million_tokens"]) for point in points)
-    unused = ["in limits"] * (not answer.test.goals.given) + ["$/M tokens"] * (not priced)
-    if not any(math.isfinite(point.mean["watts"]) for point in points):
-        unused += ["W", "J/token"]
-    table = TextTable(
-        headers=_HEADERS,
-        rows=tuple(rows),
-        right=(True, False, *(True for _ in _HEADERS[2:])),
-        title="times in ms: TTFT, ITL median, TPOT mean; rate: arriving requests per second",
-        expendable=_EXPENDABLE,
-    )
-    for name in unused:
-        table = table.without(name)
-    return table
-
-
-def carried_table(answer: LoadAnswer) -> TextTable:
-    """What each policy carries."""
-    test, wanted_per_s = answer.test, answer.target_rate
-    rows = []
-    for each in answer.carried:
-        gpus = None if wanted_per_s is None else each.gpus_for(wanted_per_s, test.scenario.gpus)
-        rows.append(
-            (
-                each.policy,
-                _rate(each.saturated_per_s),
-                significant(each.saturated_tokens_per_s, 4),
-                NOTHING if each.largest_per_s is None else _rate(each.largest_per_s) + _interval(each),
-                NOTHING
-                if each.policy == "none"
-                else "never"
-                if each.loses_from is None
-                else _rate(each.loses_from),
-                NOTHING
-                if each.policy == "none"
-                else "never"
-                if each.off_from is None
-                else str(each.off_from),
-                NOTHING if gpus is None else str(gpus),
-            )
-        )
-    headers = (
-        *("policy", "saturates at", "tokens/s", "max rate within limits"),
-        *("slower above", "drafting off above (in flight)", "GPUs"),
-    )
-    table = TextTable(
-        headers=headers,
-        rows=tuple(rows),
-        right=(False, *(True for _ in headers[1:])),
-        title="requests/s that the server sustains (in brackets: 80 %)",
-    )
-    is_searched = any(each.largest_per_s is not None for each in answer.carried)
-    unused = [
-        ("GPUs", wanted_per_s is None),
-        ("max rate within limits", not is_searched),
-        ("slower above", not any(each.searched for each in answer.carried)),
-    ]
-    for name, leave in unused:
-        table = table.without(name) if leave else table
-    return table
-
-
-def _interval(each: Carried) -> str:
-    """` (17.4-20.9)`, the 80 % interval of what is carried."""
-    if not each.largest_per_s or each.largest_low_per_s is None or each.largest_high_per_s is None:
-        return ""
-    return f" ({_rate(each.largest_low_per_s)}-{_rate(each.largest_high_per_s)})"
 
 
 def findings(answer: LoadAnswer) -> list[str]:
@@ -383,7 +273,7 @@ def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) ->
             growth += f", {first} of the first third keep the limits and {last} of the last"
         growth += ": "
     would_do = (
-        "" if full_per_s is None else f"; up to {_rate(SURELY_STEADY * full_per_s)} a second it would be"
+        "" if full_per_s is None else f"; up to {rate_text(SURELY_STEADY * full_per_s)} a second it would be"
     )
     return (
         f"{point.policy}{_at(point)} is not steady: {growth}queues grow as long as it lasts, and times and "
@@ -392,12 +282,4 @@ def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) ->
 
 
 def _at(point: LoadPoint) -> str:
-    return f" at {_rate(point.rate)} requests/s" if math.isfinite(point.rate) else ""
-
-
-def _rate(per_s: float) -> str:
-    return significant(per_s, 3)
-
-
-def _ms(seconds: float) -> str:
-    return significant(KILO * seconds, 3)
+    return f" at {rate_text(point.rate)} requests/s" if math.isfinite(point.rate) else ""

@@ -23,7 +23,7 @@ from medusa_sim.load.search import (
     search_requests,
 )
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.report import load_text
+from medusa_sim.report import load_tables, load_text
 from medusa_sim.report.load_rows import carried_values, context_values, load_arrow, timeline_arrow
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", max_drafts=3)
@@ -222,7 +222,7 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> N
             assert answer.is_steady(point) is (factor < 1.0)
             told = " ".join(load_text.warnings(answer))
             assert ("not steady" in told) is (factor > 1.0)
-            assert ("not steady" in str(load_text.load_table(answer).rows)) is (factor > 1.0)
+            assert ("not steady" in str(load_tables.load_table(answer).rows)) is (factor > 1.0)
             if factor > 1.2:
                 assert not point.is_steady
                 grown = point.mean["queue_growth_per_s"]
