@@ -16,10 +16,10 @@ torch = pytest.importorskip("torch")
 
 from click.testing import CliRunner, Result  # noqa: E402
 from decoder_models import tiny_config, tiny_heads, tiny_llama  # noqa: E402
-from medusa_sim.decoder.drafters import MedusaDrafter  # noqa: E402
 
 from medusa_sim.acceptance.tree import CandidateTree  # noqa: E402
 from medusa_sim.cli import cli  # noqa: E402
+from medusa_sim.decoder.draft import MedusaDrafter  # noqa: E402
 from medusa_sim.decoder.generate import (  # noqa: E402
     BatchDecoder,
     GenerationSettings,

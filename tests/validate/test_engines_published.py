@@ -28,7 +28,7 @@ def rows(fit: ModuleType, shared_data: Path) -> list[object]:
 
 
 def test_stored_terms_are_the_fitted_ones(fit: ModuleType, rows: list[object]) -> None:
-    fitted, stored = fit.fit(rows), fit.stored_values()
+    fitted, stored = fit.fit(rows), fit.stored(fit.TERMS)
     for term, value, kept in zip(fit.TERMS, fitted, stored, strict=True):
         # kernels may change by a per cent before the terms must be fitted anew
         assert abs(value - kept) <= 0.15 * term.spread, f"{term.term} of {term.runtimes}: run engine_fit.py"
@@ -54,7 +54,7 @@ def test_stored_terms_are_the_fitted_ones(fit: ModuleType, rows: list[object]) -
 def test_mean_error_of_a_source(fit: ModuleType, rows: list[object], source: str, most: float) -> None:
     own = [row for row in rows if row.row.source == source]  # type: ignore[attr-defined]
     assert own
-    assert np.abs(fit.errors(fit.stored_values(), own)).mean() <= most
+    assert np.abs(fit.errors(fit.stored(fit.TERMS), own)).mean() <= most
 
 
 @pytest.mark.parametrize("model", ["qwen3-14b", "gemma-3-27b", "llama-3.1-8b"])
