@@ -191,11 +191,13 @@ class Model:
 
     @property
     def numbers(self) -> str:
-        """Arithmetic and what is stored otherwise, as in a headline: `bf16, int4 weights, fp8 KV cache`."""
+        """Arithmetic and what is stored otherwise, as in a headline: `bf16, mxfp4 experts, fp8 KV cache`."""
         form = Format(self.dtype, self.weight_dtype)
         weights = f", {self.weight_dtype} weights" if self.dtype in HALVES and form.key != self.dtype else ""
         cache = f", {self.kv_dtype} KV cache" if self.kv_dtype != self.activation_dtype else ""
-        return f"{self.dtype if weights else form.key}{weights}{cache}"
+        others = sorted({str(block.form) for _, block in self.blocks(MoE) if block.form not in (None, form.key)})
+        experts = "".join(f", {each} experts" for each in others)
+        return f"{self.dtype if weights else form.key}{weights}{experts}{cache}"
 
     def in_form(self, form: str | None) -> Model:
         """The same sizes with linear layers in that format (None: its own): what a part that differs sees."""
