@@ -29,7 +29,7 @@ def page(found: EngineValidation) -> str:
         f"## {meta.title}",
         "",
         f"{meta.passes} passes, {meta.seconds} s in all, load average {meta.environment.load_average:g} at the "
-        f"start; {meta.settings}. Steps are timed one by one, by the CPU time of the engine's process where it has one thread, beside a fixed piece of work whose time divides out how fast the machine runs at the moment; of each cell the middle pass counts, of two the faster.",
+        f"start; {meta.settings}. Steps are timed one by one, by the CPU time of the engine's process where it has one thread, beside a fixed piece of work whose time divides out how fast the machine runs at the moment; of each cell the middle pass counts, of two the one that met the machine nearer to its usual speed.",
         "",
         *_steadiness(found),
         *_terms(found),

@@ -96,7 +96,7 @@ def _occurrences(step: EngineStep, targets: Sequence[str]) -> list[float]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EngineCell:
-    """One target, method, number of drafts and batch, microseconds; the step is that of the middle pass."""
+    """One target, method, number of drafts and batch, microseconds; the step of the pass that counts."""
 
     step: EngineStep
     passes: int
@@ -107,7 +107,7 @@ class EngineCell:
 
     @property
     def measured_us(self) -> float:
-        """The median step of the middle pass, of two the faster one."""
+        """The median step of that pass."""
         return self.step.time_us
 
     @property
@@ -191,14 +191,22 @@ def _is_fitted(step: EngineStep, first: str) -> bool:
     return step.batch in FIT_BATCHES and (step.method == "plain" or speculates_first)
 
 
+def _settled(steps: list[EngineStep], usual_us: float) -> EngineStep:
+    """The middle pass; of two the one that ran nearer to the usual speed."""
+    if len(steps) == 2:
+        return min(steps, key=lambda step: abs(math.log(step.reference_us / usual_us)))
+    return sorted(steps, key=lambda step: step.time_us)[(len(steps) - 1) // 2]
+
+
 def _cells(record: EngineRecord) -> list[EngineCell]:
     kernels = EngineKernels(record)
+    usual_us = float(np.median([step.reference_us for step in record.steps]))
     passes: dict[tuple[str, str, int, int], list[EngineStep]] = {}
     for step in record.steps:
         passes.setdefault((step.target, step.method, step.drafts, step.batch), []).append(step)
     unpriced = [
         EngineCell(
-            step=(middle := sorted(steps, key=lambda step: step.time_us)[(len(steps) - 1) // 2]),
+            step=(middle := _settled(steps, usual_us)),
             passes=len(steps),
             passes_differ=disagreement(tuple(step.time_us for step in steps)),
             kernels_us=kernels.step_us(middle),

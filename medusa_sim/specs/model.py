@@ -195,8 +195,8 @@ class Model:
         form = Format(self.dtype, self.weight_dtype)
         weights = f", {self.weight_dtype} weights" if self.dtype in HALVES and form.key != self.dtype else ""
         cache = f", {self.kv_dtype} KV cache" if self.kv_dtype != self.activation_dtype else ""
-        others = sorted({str(block.form) for _, block in self.blocks(MoE) if block.form not in (None, form.key)})
-        experts = "".join(f", {each} experts" for each in others)
+        others = {block.form for _, block in self.blocks(MoE)} - {None, form.key}
+        experts = "".join(f", {each} experts" for each in sorted(others, key=str))
         return f"{self.dtype if weights else form.key}{weights}{experts}{cache}"
 
     def in_form(self, form: str | None) -> Model:
