@@ -192,9 +192,9 @@ def _is_fitted(step: EngineStep, first: str) -> bool:
 
 
 def _settled(steps: list[EngineStep], usual_us: float) -> EngineStep:
-    """The middle pass; of two the one that ran nearer to the usual speed."""
+    """The middle pass; of two the one that ran nearer to the usual speed, the faster where both did."""
     if len(steps) == 2:
-        return min(steps, key=lambda step: abs(math.log(step.reference_us / usual_us)))
+        return min(steps, key=lambda step: (abs(math.log(step.reference_us / usual_us)), step.time_us))
     return sorted(steps, key=lambda step: step.time_us)[(len(steps) - 1) // 2]
 
 

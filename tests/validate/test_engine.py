@@ -28,6 +28,8 @@ ROOT = Path(__file__).resolve().parents[2]
 RECORDS = sorted(path.parent for path in (ROOT / "profiles" / "engines").glob("*/meta.toml"))
 TARGETS, DRAFT = ("llama-36m", "llama-110m"), "llama-2m"
 BATCHES, DRAFTS = (1, 2, 4, 8, 16, 32, 64), (1, 2, 3, 5, 7)
+DISTURBED = 2
+"""A batch whose reference may run slower in one pass."""
 TERMS = EngineTerms(
     step={"llama-36m": 3000.0, "llama-110m": 4000.0},
     request=30.0,
@@ -119,8 +121,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def write_steps(folder: Path, slower: tuple[float, ...]) -> None:
-    """Every cell in every pass, `slower` times as long as the model says."""
+def write_steps(folder: Path, slower: tuple[float, ...], disturbed: tuple[float, ...] = (1.0, 1.0)) -> None:
+    """Every cell in every pass, `slower` times as long as modelled; DISTURBED beside a slower reference."""
     record = read_engine_record(folder)
     kernels = EngineKernels(record)
     rows = []
@@ -132,7 +134,8 @@ def write_steps(folder: Path, slower: tuple[float, ...]) -> None:
                     step = step_of(target, method, drafts, batch, number)
                     time_us = factor * (kernels.step_us(step) + TERMS.beside_us(step))
                     times = dict.fromkeys(("time_us", "p10_us", "p90_us", "least_us", "elapsed_us"), time_us)
-                    rows.append(msgspec.to_builtins(step) | times)
+                    reference = step.reference_us * (disturbed[number] if batch == DISTURBED else 1.0)
+                    rows.append(msgspec.to_builtins(step) | times | {"reference_us": reference})
     pd.DataFrame(rows).to_csv(folder / "steps.csv", index=False)
 
 
@@ -151,6 +154,15 @@ def test_an_engine_that_keeps_to_the_model_is_predicted_from_the_few_fitted_cell
     assert found.terms.draft_pass == pytest.approx(TERMS.draft_pass)
     assert found.terms.step == pytest.approx(TERMS.step)
     assert found.is_steady
+
+
+def test_a_pass_that_met_a_disturbed_machine_does_not_count(folder: Path) -> None:
+    before = validate_engine(folder)
+    write_steps(folder, slower=(1.0, 0.4), disturbed=(1.0, 3.0))
+    after = validate_engine(folder)
+    for old, new in zip(before.cells, after.cells, strict=True):
+        expected = 1.0 if new.step.batch == DISTURBED else 0.4
+        assert new.measured_us == pytest.approx(expected * old.measured_us)
 
 
 def test_the_faster_of_two_passes_counts_so_that_what_slows_one_changes_nothing(folder: Path) -> None:
