@@ -392,7 +392,7 @@ def transfer_spread(gpus: list[str]) -> None:
 
 ACTIONS: dict[str, dict[str, Callable[[list[str]], None]]] = {
     "fit": {"experts": fit_experts, "serving": fit_serving, "mixers": fit_mixers, "int4": fit_int4},
-    "stored": {study: lambda gpus, study=study: stored(study, gpus) for study in SECTIONS},  # type: ignore[misc]
+    "stored": {study: partial(stored, study) for study in SECTIONS},
     "left-out": {"experts": left_out_experts, "linear": left_out_linear, "heads": left_out_heads,
                  "ranks": left_out_ranks},
     "transfer": {"linear": transfer_linear, "mixers": transfer_mixers, "spread": transfer_spread},

@@ -64,19 +64,25 @@ class Device(Declared):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepGrid(Declared):
-    """What is measured of every model."""
+class Sizes(Declared):
+    """Sizes at which steps are measured, alone or in whole generations."""
 
     batches: Sequence[int] = argument((1, 2, 4, 8), ANY, "Batches.", option="--batch", names="batch")
     candidates: Sequence[int] = argument(
         (4, 8, 16, 32, 48, 64, 96, 128), ANY, "Tokens of a verification step.", names="candidates"
     )
+    passes: int = argument(2, WHOLE, "Passes over the grid.", least=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepGrid(Sizes):
+    """What is measured of every model."""
+
     seq_len: int = argument(1024, ANY, "Tokens before a step.", names="length")
     acceptance: str = argument(
         "medusa1-vicuna-7b", WORD, "Profile of heads, whose best trees the steps verify.", names="profile"
     )
     repeats: int = argument(10, WHOLE, "Timed steps of a cell.", least=1)
-    passes: int = argument(2, WHOLE, "Passes over the grid.", least=1)
 
     def trees(self) -> dict[int, tuple[CandidateTree, float]]:
         """The best tree of each size above 1 and the tokens per step that it is expected to give.
@@ -99,17 +105,12 @@ class StepGrid(Declared):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunGrid(Declared):
+class RunGrid(Sizes):
     """What is run of every checkpoint; each batch divides the prompts."""
 
     checkpoint: Sequence[Path] = argument(
         REQUIRED, PATH,
         "Checkpoint with Medusa heads and an acceptance profile of its name; may be given again.", many=True,
     )  # fmt: skip
-    batches: Sequence[int] = argument((1, 2, 4, 8), ANY, "Batches.", option="--batch", names="batch")
-    candidates: Sequence[int] = argument(
-        (4, 8, 16, 32, 48, 64, 96, 128), ANY, "Tokens of a verification step.", names="candidates"
-    )
-    passes: int = argument(2, WHOLE, "Passes over the grid.", least=1)
     prompts: int = 16
     new_tokens: int = 80

@@ -27,12 +27,14 @@ from medusa_sim.specs.strict import Schema, Text, convert
 SERVED = "served.toml"
 NEAR = 1.5
 """Largest ratio of lengths at which a measurement stands beside a curve."""
+_NAMED = tuple(name for name in SET_UP if name != "kv_precision")
+"""What sources say of a set-up."""
 
 Positive = Annotated[float, Meta(gt=0.0)]
 
 
 class Figure(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One measurement. set_up: columns of SET_UP but the cache's, which sources leave out.
+    """One measurement. set_up: columns of SET_UP that sources name.
 
     runtime: of the version that was measured; empty where it is the engine's present one.
     """
@@ -94,8 +96,8 @@ def _read(state: FileState) -> tuple[Figure, ...]:
 
 def nearest(answer: Comparison) -> Measured | None:
     """The figure of a set-up that was compared that is nearest to the answer; None where there is none."""
-    keys = {tuple(name for i, name in enumerate(key) if SET_UP[i] != "kv_precision"): key
-            for key in reversed(answer.scenarios)}  # fmt: skip
+    places = [SET_UP.index(name) for name in _NAMED]
+    keys = {tuple(key[place] for place in places): key for key in reversed(answer.scenarios)}
     best = answer.chosen or {}
     near = math.log(NEAR)
 
@@ -113,7 +115,7 @@ def nearest(answer: Comparison) -> Measured | None:
         (figure, key)
         for figure in figures()
         if figure.model == answer.model.name
-        and (key := keys.get(tuple(figure.set_up.get(name) for name in SET_UP if name != "kv_precision")))
+        and (key := keys.get(tuple(figure.set_up.get(name) for name in _NAMED)))
     ]
     if not known:
         return None
