@@ -57,8 +57,8 @@ class Asked:
     """Whose kernels are wanted.
 
     kernels: name of the set where nothing else is said. library: the set of an engine's own kernels, where it
-    holds some that were measured on this GPU. engine, kernel: the set that a row names and the library's name
-    of a kernel there; empty where it does not.
+    holds some that were measured on this GPU, or nothing was and all is borrowed. engine, kernel: the set
+    that a row names and the library's name of a kernel there; empty where it does not.
     """
 
     kernels: str
@@ -92,7 +92,9 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     sets = dict.fromkeys([name for name in (asked.engine, *others) if name])
     held = {name: kind.table(gpu.kernels[name]) for name in sets if name in gpu.kernels}
     if asked.library in held and asked.library not in (asked.engine, asked.kernels):
-        held[asked.library] = _measured(held[asked.library])
+        measured = {name: _measured(kernels) for name, kernels in held.items()}
+        if any(measured.values()):
+            held[asked.library] = measured[asked.library]
     found = [
         (set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
         for form in operator.forms

@@ -161,6 +161,9 @@ def test_an_engine_takes_its_own_kernels_where_they_were_measured_on_the_gpu() -
     borrowed = KernelSet(moe={"bf16": msgspec.structs.replace(named("triton", 30.0), fit=lent)})
     found = CalibratedLatency(gpu_with(sglang=others, vllm=borrowed), "sglang", library="vllm").time(layer())
     assert found.kernels == "sglang:bf16"
+    lent_too = KernelSet(moe={"bf16": msgspec.structs.replace(named("triton", 10.0), fit=lent)})
+    nothing = CalibratedLatency(gpu_with(sglang=lent_too, vllm=borrowed), "sglang", library="vllm")
+    assert nothing.time(layer()).kernels == "vllm:bf16"  # where all is borrowed, as on the card that lends
 
 
 @pytest.mark.parametrize(

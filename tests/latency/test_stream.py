@@ -36,7 +36,8 @@ def test_another_card_of_the_architecture_is_faster_by_its_memory() -> None:
     here, there = (latency.time(operator) for latency, operator in (k3(), k3("h200-sxm")))
     ratio = H100.bandwidth_bytes_per_s / load_gpu("h200-sxm").bandwidth_bytes_per_s
     assert np.all(there.time_us >= ratio * here.time_us)
-    assert np.all(there.time_us < 0.85 * here.time_us)
+    assert np.all(there.time_us < 0.95 * here.time_us)  # the same kernel, part of which is arithmetic
+    assert there.kernels == here.kernels
     assert np.all(there.source >= Source.BORROWED)
     assert np.all(there.high_us / there.low_us > here.high_us / here.low_us)
 
