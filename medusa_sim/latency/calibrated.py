@@ -56,9 +56,9 @@ NAME_MARK = "@"
 class Asked:
     """Whose kernels are wanted.
 
-    kernels: name of the set where nothing else is said. library: the set of an engine's own kernels, where it
-    holds some that were measured on this GPU, or nothing was and all is borrowed. engine, kernel: the set
-    that a row names and the library's name of a kernel there; empty where it does not.
+    kernels: name of the set where nothing else is said. library: the set of an engine's own kernels; what it
+    borrows stands back where others were measured on this GPU. engine, kernel: the set that a row names and
+    the library's name of a kernel there; empty where it does not.
     """
 
     kernels: str
@@ -91,10 +91,6 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     others = (asked.library, asked.kernels, *gpu.kernels) if anywhere else (asked.kernels,)
     sets = dict.fromkeys([name for name in (asked.engine, *others) if name])
     held = {name: kind.table(gpu.kernels[name]) for name in sets if name in gpu.kernels}
-    if asked.library in held and asked.library not in (asked.engine, asked.kernels):
-        measured = {name: _measured(kernels) for name, kernels in held.items()}
-        if any(measured.values()):
-            held[asked.library] = measured[asked.library]
     found = [
         (set_name, form, key, kernel, _is_named(key, kernel, asked.kernel))
         for form in operator.forms
@@ -107,6 +103,8 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
         found.sort(
             key=lambda entry: (entry[0] not in (asked.engine, asked.library, asked.kernels), not entry[-1])
         )
+    if asked.library not in (asked.engine, asked.kernels) and not all(_is_lent(entry[3]) for entry in found):
+        found.sort(key=lambda entry: entry[0] == asked.library and _is_lent(entry[3]))
     if asked.kernel and asked.engine not in held:  # named without its engine, in the operator's own format
         found.sort(key=lambda entry: entry[1] != operator.forms[0] or not _says(entry[3], asked.kernel))
     for set_name, form, key, kernel, is_named in found:
@@ -124,9 +122,8 @@ def choose(gpu: Gpu, kind: Kind, operator: Operator, asked: Asked) -> Choice:
     )
 
 
-def _measured(kernels: Mapping[str, Kernel]) -> dict[str, Kernel]:
-    """Those that were not inherited."""
-    return {key: kernel for key, kernel in kernels.items() if not kernel.fit.inherited_from}
+def _is_lent(kernel: Kernel) -> bool:
+    return bool(kernel.fit.inherited_from)
 
 
 def with_place(choice: Choice, found: OperatorTime) -> OperatorTime:
