@@ -18,7 +18,7 @@ attention 1; SGLang 2.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -33,10 +33,13 @@ from terms import Fitted, engine_of, print_terms, priors, solved, stored, with_v
 
 import medusa_sim as ms
 from medusa_sim.arrays import BoolArray, FloatArray
+from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.runtime import Runtime, load_runtime
 
 GPUS = {"b200": "b200", "h200": "h200-sxm"}
 """GPUs of the rows that have kernels here."""
+BORROWING = {"mi300x": "mi300x"}
+"""Those that borrow theirs: their rows fit how many times as long kernels take there (`Fit.slower`)."""
 SETUP = [
     "gpu",
     "engine",
@@ -73,6 +76,8 @@ LARGEST_WEIGHT = 8.0
 """Cells that a group counts as at most."""
 VERSION_SINCE = {"tensorrt-llm": "2026-01-29", "sglang": ""}
 """Runs of the runtimes' versions: images of TensorRT-LLM are 1.1 to 2026-01-14, 1.2 and 1.3 later."""
+BORROWING_SINCE = "2026-05-01"
+"""SGLang 0.5.12; on the MI300X 0.5.9 takes 10 ms a step longer at every number of requests."""
 
 
 def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
@@ -84,10 +89,10 @@ def runtimes_of(values: FloatArray) -> dict[str, Runtime]:
     return found
 
 
-def newest(folder: Path) -> pd.DataFrame:
-    """The newest run of every set-up and concurrency, with its group."""
+def newest(folder: Path, cards: Iterable[str] = GPUS) -> pd.DataFrame:
+    """The newest run of every set-up and concurrency on these cards, with its group."""
     table = pd.read_csv(present(folder / "engines" / "inferencex_deepseek_r1.csv"))
-    table = table[table.gpu.isin(list(GPUS))]
+    table = table[table.gpu.isin(list(cards))]
     rows = table.sort_values("date").groupby([*SETUP, "concurrency"], as_index=False).last()
     rows["shared"] = np.where(rows.dp_attention, "ep, dp attention", np.where(rows.ep > 1, "ep", "tp"))
     rows["group"] = rows.engine + ", " + rows.gpu + ", " + rows.weights + ", " + rows.shared
@@ -129,7 +134,7 @@ def _swept(line: Any, requests: list[int], runtimes: Mapping[str, Runtime], toke
     prompt, output = STATED_SHARE * line.prompt_tokens, STATED_SHARE * line.output_tokens
     drafts = 0 if line.speculation == "none" else drafts_of(line.engine, bool(line.dp_attention))
     scenario = ms.Scenario(
-        gpu=GPUS[line.gpu], model="deepseek-r1", runtime=runtimes[line.engine], drafter="mtp",
+        gpu=(GPUS | BORROWING)[line.gpu], model="deepseek-r1", runtime=runtimes[line.engine], drafter="mtp",
         acceptance=f"{rate_of(tokens, drafts):.9f}" if drafts else "0.8", tp=int(line.tp), ep=int(line.ep),
         dp_attention=bool(line.dp_attention), weight_dtype="nvfp4" if line.weights == "fp4" else None,
         prompt_tokens=prompt, output_tokens=output,
@@ -226,6 +231,26 @@ def summary(found: pd.DataFrame) -> str:
     return "\n".join(lines)
 
 
+def borrowed_table(folder: Path) -> str:
+    """Cards that borrow their kernels: errors, and how much longer these take by each traffic."""
+    rows = newest(folder, BORROWING)
+    rows = rows[rows.speculation == "none"].assign(tokens=1.0)
+    rows["error"] = (
+        predicted(rows, {name: load_runtime(name) for name in ENGINES}) / rows.median_tpot_ms - 1.0
+    )
+    rows["own"] = rows.date >= BORROWING_SINCE
+    lines = []
+    for (card, prompt, output, own), part in rows.groupby(["gpu", "prompt_tokens", "output_tokens", "own"]):
+        inherited = load_gpu(BORROWING[str(card)]).kernels["sglang"].moe.values()
+        stored_slower = max(kernel.fit.slower for kernel in inherited)
+        asked = stored_slower * float(np.exp(-np.log1p(part.error).mean()))
+        name = f"{card}, {prompt} + {output} tokens" + ("" if own else ", SGLang 0.5.9")
+        lines.append(
+            (name, str(len(part)), mean_bias_worst(part.error), f"{stored_slower:g}", f"{asked:.2f}")
+        )
+    return table("card, traffic | cells | shipped % | slower | slower by these cells", 1, lines)
+
+
 def main() -> None:
     """Print errors, terms and, where asked, every row."""
     parser = argparse.ArgumentParser(
@@ -237,6 +262,7 @@ def main() -> None:
     print(table_of(found))
     print(summary(found))
     print_terms(TERMS, fitted)
+    print(f"\n{borrowed_table(data_folder())}")
     if asked.rows:
         names = [
             "group",

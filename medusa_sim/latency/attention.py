@@ -217,7 +217,7 @@ def called_attention_time(
         gpu, [(decode.fit, operator)], time_us, fixed_us=fixed_us, memory_us=read_us, work_us=walk_us
     )
     band = np.exp(error)
-    return dataclasses.replace(found, low_us=time_us / band, high_us=time_us * band)
+    return dataclasses.replace(found, low_us=found.time_us / band, high_us=found.time_us * band)
 
 
 _DRAWN_SHARE = 0.5

@@ -82,7 +82,8 @@ def calibrated_time(
     """Time of a fitted kernel with what bounds it, its 80 % band and its source.
 
     fixed_us, memory_us, work_us: the kernel's parts. The fixed part binds where it is more than half of the
-    time, else memory where it is not shorter than the work, else `work`. fits: of the kernels that the time
+    time, else memory where it is not shorter than the work, else `work`; a borrowed kernel takes `Fit.slower`
+    times as long. fits: of the kernels that the time
     is made of, each with the operator that it times; their bands multiply, and the least trustworthy of
     their sources is the whole's. form: numeric format that the kernel was fitted in. A kernel that was fitted
     in another format, or without one unpacks, has a band as wide as one of another architecture's.
@@ -99,10 +100,12 @@ def calibrated_time(
             residuals = tuple(widen_band(residual, 1.0, TRANSFER_ERROR) for residual in residuals)
         fit_low, fit_high = residual_band(residuals, operator.size)
         low, high = low * fit_low, high * fit_high
+    slower = max(fit.slower for fit, _ in fits)
     bound = np.maximum(
         np.int8(work) * np.less(memory_us, work_us),
         np.int8(Bound.LATENCY) * np.greater(fixed_us, 0.5 * time_us),
     )
+    time_us = time_us * slower
     return OperatorTime(
         time_us=time_us,
         low_us=time_us * low,

@@ -44,7 +44,8 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
     `fit_error` and `heldout_error` are mean absolute percentage errors of time as fractions: on the
     rows of the fit, and with whole held-out shapes. `inherited_from` names the GPU whose
-    efficiencies were borrowed, and is empty where the GPU itself was measured.
+    efficiencies were borrowed, and is empty where the GPU itself was measured; `slower`: how many times
+    as long a borrowed kernel takes here as those efficiencies say.
     """
 
     source: Text
@@ -53,6 +54,7 @@ class Fit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
     heldout_error: Error
     residuals: tuple[Residual, ...]
     inherited_from: str = ""
+    slower: Rate = 1.0
 
     @property
     def lender(self) -> str:

@@ -6,6 +6,7 @@
     attention = "a100-80gb-pcie"
     elementwise = "a100-80gb-pcie"
     widen = 1.5                          # optional: stretches bands borrowed from another GPU further
+    slower = 1.2                         # optional: kernels take so many times as long here (reason: source)
 
 A section takes one reference for every entry, or a table by entry:
 `gemm = { bf16 = "h100-sxm:sglang:bf16" }`, and `moe`, `mla`, `collective`, `dispatch` likewise; `unfused` is
@@ -77,6 +78,7 @@ class InheritFile(msgspec.Struct, frozen=True, kw_only=True):
 
     reason: Text
     widen: Annotated[float, Meta(ge=1.0, le=MAX_WIDEN)] = 1.0
+    slower: Annotated[float, Meta(gt=0.0, le=MAX_WIDEN)] = 1.0
 
 
 _Named: TypeAlias = str | dict[str, str] | None
@@ -92,12 +94,13 @@ if not TYPE_CHECKING:
 
 
 class Inheritance(msgspec.Struct, frozen=True, kw_only=True):
-    """What `set_name` of `gpu` borrows: references by section and entry, why, and how wide the band."""
+    """What `set_name` of `gpu` borrows: references by section and entry, why, how wide the band, how slow."""
 
     gpu: str
     set_name: str
     reason: str
     widen: float
+    slower: float
     references: tuple[tuple[str, str, Reference], ...]
 
 
@@ -120,7 +123,12 @@ def inheritance(given: InheritFile, where: str, gpu: str, set_name: str) -> Inhe
     if not references:
         raise SpecError(f"{key}: nothing is inherited; give at least one of {', '.join(BORROWED)}")
     return Inheritance(
-        gpu=gpu, set_name=set_name, reason=given.reason, widen=given.widen, references=tuple(references)
+        gpu=gpu,
+        set_name=set_name,
+        reason=given.reason,
+        widen=given.widen,
+        slower=given.slower,
+        references=tuple(references),
     )
 
 
@@ -240,6 +248,7 @@ def _borrowed_fit(
         source=f"inherited from {reference} ({borrowed.reason}): {fit.source}",
         inherited_from=str(reference),
         residuals=residuals,
+        slower=borrowed.slower if is_far else 1.0,
     )
 
 

@@ -6,6 +6,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from msgspec.structs import replace
 
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.calibrated import CalibratedLatency
@@ -49,6 +50,19 @@ def test_every_borrowed_band_is_wider_than_its_lenders(name: str) -> None:
             for wide, narrow in zip(kernel.fit.residuals, lent, strict=True):
                 assert half_width(wide.low, wide.high) > half_width(narrow.low, narrow.high), place
                 assert wide.low * wide.high == pytest.approx(narrow.low * narrow.high)
+
+
+def test_kernels_that_take_longer_than_their_lenders_do_so_by_that_factor() -> None:
+    card = load_gpu("mi300x")
+    held = card.kernels["sglang"]
+    linear = held.gemm["fp16"]
+    assert linear.fit.slower > 1.0
+    quick = replace(linear, fit=replace(linear.fit, slower=1.0))
+    sets = card.kernels | {"sglang": replace(held, gemm=held.gemm | {"fp16": quick})}
+    alone = dataclasses.replace(card, kernels=sets)
+    slow, fast = (CalibratedLatency(each, "sglang").time(LAYER) for each in (card, alone))
+    for name in ("time_us", "low_us", "high_us"):
+        np.testing.assert_allclose(getattr(slow, name), linear.fit.slower * getattr(fast, name))
 
 
 def test_a_band_grows_by_its_factor_or_by_the_transfer_error_whichever_is_more() -> None:
