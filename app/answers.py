@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from medusa_sim.export.settings import EngineSettings
     from medusa_sim.latency.by_name import CachedLatency
     from medusa_sim.plan.recommendation import RequestLatency
-    from medusa_sim.plan.schedule import ScheduleRow
+    from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.plan.tree_speedup import TreeAnswer, TreeCurve
 
 

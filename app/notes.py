@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.plan.recommendation import Recommendation
-    from medusa_sim.plan.schedule import ScheduleRow
+    from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.specs.gpu import Gpu
     from medusa_sim.specs.model import Model
 

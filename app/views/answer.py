@@ -29,7 +29,7 @@ from views.verdict import verdict_of
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation, RequestLatency
-    from medusa_sim.plan.schedule import ScheduleRow
+    from medusa_sim.plan.schedule_row import ScheduleRow
     from medusa_sim.step.step import StepTime
 
 _COLUMNS = (

@@ -19,7 +19,7 @@ from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.acceptance.tree_file import parsed_tree, tree_text
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.schedule import ScheduleRow
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.tree_speedup import TreeAnswer, accuracies_of
 from medusa_sim.report.text import times
 

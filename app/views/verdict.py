@@ -14,7 +14,7 @@ from medusa_sim.report.text import percent, times, with_prefix
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation, RequestLatency
-    from medusa_sim.plan.schedule import ScheduleRow
+    from medusa_sim.plan.schedule_row import ScheduleRow
 
 
 def verdict_of(

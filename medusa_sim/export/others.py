@@ -20,7 +20,7 @@ from typing import Any
 
 from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, EngineSettings, Versions
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule import ScheduleRow
+from medusa_sim.plan.schedule_row import ScheduleRow
 
 
 def _tgi(chosen: Chosen) -> str:

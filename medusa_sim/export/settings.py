@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from medusa_sim.errors import UsageError
 from medusa_sim.export.chains import ChainPlan, Tier, TreeShape
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule import ScheduleRow
+from medusa_sim.plan.schedule_row import ScheduleRow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -24,7 +24,8 @@ from medusa_sim.plan.capacity import OperatingPoint, batches_tried, best_operati
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommendation import DraftsGain, Recommendation, RequestLatency, request_latency
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.schedule import BatchRange, ScheduleRow, free_candidates, merge_batches, schedule_row
+from medusa_sim.plan.schedule import BatchRange, merge_batches
+from medusa_sim.plan.schedule_row import ScheduleRow, free_candidates, schedule_row
 from medusa_sim.plan.surface import PLAIN, Surface, price
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 

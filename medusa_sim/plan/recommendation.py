@@ -18,7 +18,7 @@ from medusa_sim.plan.capacity import Capacity, OperatingPoint, Shortfall, shortf
 from medusa_sim.plan.draft_options import Drafting, DraftOption
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.schedule import ScheduleRow
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.surface import Surface
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.step import Setting, decode_step, prefill_step, verify_step, work_time

@@ -19,7 +19,7 @@ from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 if TYPE_CHECKING:
     import pandas as pd
 
-    from medusa_sim.plan.schedule import ScheduleRow
+    from medusa_sim.plan.schedule_row import ScheduleRow
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,7 +111,7 @@ class Answer:
 
     @property
     def schedule_row(self) -> Any:
-        """The first row of the schedule (`medusa_sim.plan.schedule.ScheduleRow`)."""
+        """The first row of the schedule (`medusa_sim.plan.schedule_row.ScheduleRow`)."""
         return self.recommendation.schedule[0]
 
     def at(self, batch: int, seq_len: int | None = None) -> ScheduleRow:

@@ -14,7 +14,7 @@ from medusa_sim.plan.capacity import Capacity
 from medusa_sim.plan.recommend import steps_at
 from medusa_sim.plan.recommendation import Recommendation, RequestLatency
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.schedule import ScheduleRow
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.recommend_reason import reason, warnings
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.curve import NEAR_BEST
 from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule import ScheduleRow
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.woken_experts import waking
 from medusa_sim.report.caveats import shortfall_text
 from medusa_sim.report.sweep_text import slower_format

@@ -10,7 +10,7 @@ import numpy as np
 from medusa_sim.plan.curve import near_best
 from medusa_sim.plan.question import EVERY_BATCH_TO
 from medusa_sim.plan.recommendation import Recommendation
-from medusa_sim.plan.schedule import ScheduleRow
+from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.caveats import Costs, acceptance_basis, cost_sentences, memory_text
 from medusa_sim.report.recommend_reason import counted
 from medusa_sim.report.sweep_text import acceptance_text, backend_text, drafter_text
