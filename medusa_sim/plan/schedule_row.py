@@ -1,0 +1,384 @@
+"""A row of a schedule: a configuration for a range of batches, with all that is known about it.
+
+Each field says how it is read where it is declared; JSON, frames and tables are choices of their names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+
+from medusa_sim.acceptance.tree import Path
+from medusa_sim.arrays import BoolArray, FloatArray, IntArray
+from medusa_sim.plan.best_by_count import ByCount
+from medusa_sim.plan.break_even import (
+    best_chain,
+    best_speculative,
+    is_chain,
+    required_factor,
+    same_option,
+    scaled_speedup,
+)
+from medusa_sim.plan.curve import cheaper_pairs, cliffs, free_budget, near_best, tokens_per_s
+from medusa_sim.plan.draft_options import DraftOption
+from medusa_sim.plan.quantities import joule_per_token, usd_per_million_tokens, watts_at
+from medusa_sim.plan.question import Question
+from medusa_sim.plan.schedule import BatchRange
+from medusa_sim.plan.surface import PLAIN, Surface
+from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.memory import step_memory_bytes
+from medusa_sim.step.server import Served, served
+from medusa_sim.units import US_PER_S
+
+_NEIGHBOURS = 5
+"""A cliff stands out from the counts around it; a few chain lengths have none."""
+SENSITIVITY = 0.10
+"""Acceptance is moved by this share up and down."""
+
+
+HeldBy = Literal["cost", "shared row", "memory", "end of the acceptance", "end of the search"]
+"""What keeps a row from a larger count: it costs more than it gives, it would pay more at the fullest batch
+but the row is shared, it does not fit, nobody knows its acceptance, or it was not searched."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NextCount:
+    """The next larger count of the same kind and what it would change: shares of tokens and of step time."""
+
+    candidates: int
+    tokens_gain: float
+    step_cost: float
+
+
+def read(of: Callable[[_Place], Any]) -> Any:
+    """A field of a row, and how it is read from the row's place in a search."""
+    return field(metadata={"of": of})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleRow:
+    """A configuration for batches `batch_min..batch_max` at one length.
+
+    Every figure is at `batch_max`, the row's fullest batch, unless it says otherwise. Where not every
+    batch was searched, the sizes between two rows belong to the later one. A `plain_` figure is without
+    speculation, a `speculative_` one of the best configuration that does speculate.
+    """
+
+    batch_min: int = read(lambda at: at.batch_min)
+    batch_max: int = read(lambda at: at.batch)
+    seq_len: int = read(lambda at: at.surface.seq_len[at.s])
+    candidates: int = read(lambda at: at.candidates)
+    """The root counts: 1 does not speculate."""
+    paths: tuple[Path, ...] | None = read(
+        lambda at: () if at.option is None else at.option.paths(at.candidates)
+    )
+    """None where the acceptance profile knows no shapes."""
+    tokens_per_step: float = read(lambda at: at.surface.tokens_per_step[at.j])
+    speedup: float = read(lambda at: at.speedup[at.j])
+    speedup_lowest: float = read(lambda at: at.gains.min())
+    """Over the row's batches, at batch_lowest."""
+    speedup_highest: float = read(lambda at: at.gains.max())
+    batch_lowest: int = read(lambda at: at.surface.batch[at.every[np.argmin(at.gains)]])
+    speedup_low: float = read(lambda at: at.bands[0].min())
+    """The lowest end of the 80 % intervals over the row's batches."""
+    speedup_high: float = read(lambda at: at.bands[1].max())
+    kernels_speedup: float | None = read(lambda at: at.kernels_speedup)
+    """Of the same configuration (of a plain row: of the best that speculates) with kernels alone; None where
+    the runtime is no engine."""
+    itl_us: float = read(lambda at: at.waits.itl_us)
+    """Between two chunks of a request, in a server whose steps carry no prompts."""
+    tpot_us: float = read(lambda at: at.waits.tpot_us)
+    """Per token, likewise."""
+    max_batch_without: int = read(lambda at: at.surface.max_batch[at.s, PLAIN])
+    max_batch_with: int = read(lambda at: at.surface.max_batch[at.s, at.j])
+    drafts: int = read(lambda at: 0 if at.option is None else at.option.drafts(at.candidates))
+    """Draft length (Medusa: heads to run)."""
+    width: int = read(lambda at: 0 if at.option is None else at.option.width)
+    """Children kept a level by drafters that run level by level (0: not limited)."""
+    chain: bool = read(lambda at: at.option is not None and is_chain(at.option, at.candidates))
+    speedup_at_batch_min: float = read(lambda at: at.gains[0])
+    overhead: float = read(lambda at: at.step_us[at.j] / at.decode_us)
+    decode_step_us: float = read(lambda at: at.decode_us)
+    verify_step_us: float = read(lambda at: at.step_us[at.j])
+    tokens_per_s: float = read(lambda at: at.rate(at.j))
+    plain_tokens_per_s: float = read(lambda at: at.rate(PLAIN))
+    tokens_per_s_per_user: float = read(lambda at: at.rate(at.j) / at.batch)
+    plain_tokens_per_s_per_user: float = read(lambda at: US_PER_S / at.decode_us)
+    usd_per_million_tokens: float | None = read(lambda at: at.usd(at.j))
+    """None without a price."""
+    plain_usd_per_million_tokens: float | None = read(lambda at: at.usd(PLAIN))
+    watts: float | None = read(lambda at: at.watts(at.j))
+    """Of all GPUs together; None where their power is not known."""
+    plain_watts: float | None = read(lambda at: at.watts(PLAIN))
+    joule_per_token: float | None = read(lambda at: at.joule(at.j))
+    plain_joule_per_token: float | None = read(lambda at: at.joule(PLAIN))
+    best_candidates: int = read(lambda at: at.by_count.counts[at.own_best])
+    """The row's own best of every count, which it gives up where it shares a row with other batches."""
+    best_speedup: float = read(lambda at: at.own_gains[-1, at.own_best])
+    near_best: tuple[int, int] = read(
+        lambda at: near_best(at.by_count.counts, at.own_gains[-1], at.own_fits[-1], at.own_best)
+    )
+    """Smallest and largest count around best_candidates within 1 % of it."""
+    ends_profile: bool = read(lambda at: at.ends_profile)
+    """At some batch of the row the best count is the largest that the acceptance describes: more may pay."""
+    speculative_candidates: int = read(lambda at: at.surface.candidates[at.best])
+    speculative_speedup: float = read(lambda at: at.speedup[at.best])
+    required_tokens_per_step: float = read(lambda at: at.required)
+    """What the row's count (of a plain row: the best) must emit to break even."""
+    required_acceptance_factor: float | None = read(
+        lambda at: required_factor(at.surface, at.speculative, at.required)
+    )
+    """By how much all accuracies would have to change for that."""
+    speedup_acceptance_minus_10_percent: float = read(lambda at: at.if_accepted(1.0 - SENSITIVITY))
+    speedup_acceptance_plus_10_percent: float = read(lambda at: at.if_accepted(1.0 + SENSITIVITY))
+    chain_candidates: int | None = read(
+        lambda at: None if at.chain is None else at.surface.candidates[at.chain]
+    )
+    """Of the best chain; None where shapes are unknown."""
+    chain_speedup: float | None = read(lambda at: None if at.chain is None else at.speedup[at.chain])
+    speedup_heads_on_accepted_row: float | None = read(lambda at: at.heads_on_accepted_row)
+    """If the same Medusa heads ran after acceptance, on one row a sequence; None where they do so already."""
+    free_candidates: int = read(lambda at: free_candidates(at.surface, at.question.free_within)[at.i, at.s])
+    next_count: NextCount | None = read(lambda at: at.next_count)
+    held_by: HeldBy | None = read(lambda at: at.held_by)
+    """What keeps the row from more; None for a plain row."""
+    cliff_after: int | None = read(lambda at: at.cliff)
+    cheaper_larger: tuple[tuple[int, int], ...] = read(lambda at: tuple(cheaper_pairs(at.counts, at.times)))
+    memory_bytes: float = read(lambda at: at.memory_bytes)
+    fits_memory: bool = read(lambda at: at.surface.fits[at.i, at.s, at.j])
+    meets_latency: bool | None = read(lambda at: at.meets_latency)
+    """None without a limit."""
+
+
+def schedule_row(surface: Surface, length: int, batches: BatchRange, question: Question) -> ScheduleRow:
+    """The row of one range of batches at the `length`-th sequence length of a search."""
+    at = _Place(surface, length, batches, question)
+    values = {each.name: each.metadata["of"](at) for each in fields(ScheduleRow)}
+    plain = (np.generic, np.ndarray)
+    return ScheduleRow(
+        **{name: value.item() if isinstance(value, plain) else value for name, value in values.items()}
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """A range of batches with one configuration at one length, and what several fields of its row read."""
+
+    surface: Surface
+    s: int
+    batches: BatchRange
+    question: Question
+
+    @property
+    def i(self) -> int:
+        return self.batches.last
+
+    @property
+    def j(self) -> int:
+        return self.batches.configuration
+
+    @property
+    def batch_min(self) -> int:
+        first, batch = self.batches.first, self.surface.batch
+        return int(batch[first - 1]) + 1 if first else int(batch[0])
+
+    @property
+    def batch(self) -> int:
+        return int(self.surface.batch[self.i])
+
+    @property
+    def candidates(self) -> int:
+        return int(self.surface.candidates[self.j])
+
+    @cached_property
+    def option(self) -> DraftOption | None:
+        return self.surface.option_of(self.j)
+
+    @cached_property
+    def every(self) -> IntArray:
+        return np.arange(self.batches.first, self.i + 1)
+
+    @cached_property
+    def speedup(self) -> FloatArray:
+        return np.asarray(self.surface.speedup[self.i, self.s])
+
+    @cached_property
+    def gains(self) -> FloatArray:
+        return np.asarray(self.surface.speedup[self.every, self.s, self.j])
+
+    @cached_property
+    def bands(self) -> tuple[FloatArray, FloatArray]:
+        return self.surface.bands_at(self.every, self.s, self.j)
+
+    @cached_property
+    def by_count(self) -> ByCount:
+        return self.surface.by_count
+
+    @cached_property
+    def own_gains(self) -> FloatArray:
+        return np.asarray(self.by_count.speedup[self.every, self.s])
+
+    @cached_property
+    def own_fits(self) -> BoolArray:
+        return np.asarray(self.by_count.fits[self.every, self.s])
+
+    @cached_property
+    def own_bests(self) -> IntArray:
+        """Place of the best of every count that fits, at each of the row's batches."""
+        best = np.argmax(np.where(self.own_fits, self.own_gains, -np.inf), axis=1)
+        return np.where(self.own_fits.any(axis=1), best, 0)
+
+    @property
+    def own_best(self) -> int:
+        return int(self.own_bests[-1])
+
+    @property
+    def ends_profile(self) -> bool:
+        last = self.by_count.counts.size - 1
+        return last > 0 and bool((self.own_bests == last).any()) and self.surface.ends_profile
+
+    @cached_property
+    def best(self) -> int:
+        return best_speculative(self.surface, self.i, self.s, PLAIN)
+
+    @cached_property
+    def speculative(self) -> int:
+        return best_speculative(self.surface, self.i, self.s, self.j)
+
+    @cached_property
+    def family(self) -> IntArray:
+        return same_option(self.surface, self.speculative)
+
+    @cached_property
+    def chain(self) -> int | None:
+        return best_chain(self.surface, self.speedup)
+
+    @cached_property
+    def step_us(self) -> FloatArray:
+        return np.asarray(self.surface.step_us[self.i, self.s])
+
+    @cached_property
+    def decode_us(self) -> float:
+        return float(self.surface.decode_us[self.i, self.s])
+
+    @cached_property
+    def counts(self) -> IntArray:
+        return np.concatenate([[1], self.surface.candidates[self.family]])
+
+    @cached_property
+    def times(self) -> FloatArray:
+        return np.concatenate([[self.decode_us], self.step_us[self.family]])
+
+    @cached_property
+    def required(self) -> float:
+        return float(self.step_us[self.speculative]) / self.decode_us
+
+    @cached_property
+    def waits(self) -> Served:
+        surface, j = self.surface, self.j
+        tokens = surface.tokens_per_step[j]
+        return served(surface.setting, self.step_us[j], self.batch, self.candidates, tokens, traffic=None)
+
+    def rate(self, configuration: int) -> float:
+        tokens = self.surface.tokens_per_step[configuration]
+        return float(tokens_per_s(self.batch, tokens, self.step_us[configuration]))
+
+    def watts(self, configuration: int) -> float | None:
+        return watts_at(self.surface, self.i, self.s, configuration)
+
+    def joule(self, configuration: int) -> float | None:
+        watts = self.watts(configuration)
+        return None if watts is None else float(joule_per_token(watts, self.rate(configuration)))
+
+    def if_accepted(self, factor: float) -> float:
+        return scaled_speedup(self.surface, self.j, float(self.speedup[self.j]), factor)
+
+    @property
+    def memory_bytes(self) -> float:
+        surface, drafter = self.surface, None if self.option is None else self.option.drafter
+        seq_len = int(surface.seq_len[self.s])
+        return float(step_memory_bytes(surface.setting.shard, drafter, self.batch, seq_len, self.candidates))
+
+    @property
+    def meets_latency(self) -> bool | None:
+        limit_us, us = self.question.max_latency_us, self.step_us[self.j]
+        return None if limit_us is None else bool(us / self.surface.tokens_per_step[self.j] <= limit_us)
+
+    def usd(self, configuration: int) -> float | None:
+        scenario, rate = self.surface.scenario, self.rate(configuration)
+        if scenario.price is None:
+            return None
+        return float(usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, rate))
+
+    @property
+    def heads_on_accepted_row(self) -> float | None:
+        surface, option = self.surface, self.option
+        on_accepted = surface.setting.runtime.head_rows == "accepted"
+        if option is None or not isinstance(option.drafter, Medusa) or on_accepted:
+            return None
+        step_us = surface.on_accepted_rows.cost_at(self.i, self.s, self.j).time_us
+        return float(surface.tokens_per_step[self.j] * self.decode_us / step_us)
+
+    @property
+    def kernels_speedup(self) -> float | None:
+        alone, j = self.surface.alone, self.speculative
+        if alone is None:
+            return None
+        step_us = alone.cost_at(self.i, self.s, j).time_us
+        return float(self.surface.tokens_per_step[j] * alone.decode_us[self.i, self.s] / step_us)
+
+    @cached_property
+    def larger(self) -> IntArray:
+        """Configurations like this one with more candidates."""
+        candidates = self.surface.candidates
+        return np.asarray(self.family[candidates[self.family] > candidates[self.j]])
+
+    @property
+    def next_count(self) -> NextCount | None:
+        if self.j == PLAIN or self.larger.size == 0:
+            return None
+        following, tokens = int(self.larger[0]), self.surface.tokens_per_step
+        return NextCount(
+            candidates=int(self.surface.candidates[following]),
+            tokens_gain=float(tokens[following] / tokens[self.j]) - 1.0,
+            step_cost=float(self.step_us[following] / self.step_us[self.j]) - 1.0,
+        )
+
+    @property
+    def held_by(self) -> HeldBy | None:
+        """What decided between the configuration and its larger siblings."""
+        surface = self.surface
+        if self.j == PLAIN:
+            return None
+        if self.larger.size == 0:
+            ends = self.candidates == surface.counts[-1] and surface.ends_profile
+            return "end of the acceptance" if ends or self.depth_ends else "end of the search"
+        better = self.speedup[self.larger] > self.speedup[self.j]
+        if (better & surface.fits[self.i, self.s, self.larger]).any():
+            return "shared row"
+        return "memory" if better.any() else "cost"
+
+    @property
+    def depth_ends(self) -> bool:
+        """Whether a chain is as long as its acceptance was measured."""
+        option, heads = self.option, self.surface.scenario.profile.heads
+        return option is not None and option.chain and heads is not None and option.depth >= heads.heads
+
+    @property
+    def cliff(self) -> int | None:
+        """The first count from the row's up behind which the step jumps; None without counts to compare."""
+        if self.counts.size <= _NEIGHBOURS:
+            return None
+        places = self.counts[cliffs(self.times) - 1]
+        behind = places[places >= self.candidates]
+        return int(behind[0]) if behind.size else None
+
+
+def free_candidates(surface: Surface, within: float) -> IntArray:
+    """(B, S) free budget with the drafting that is best for each count: 1 where nothing is free."""
+    found = surface.by_count
+    return np.asarray(found.counts[free_budget(found.step_us / found.decode_us, within) - 1])
