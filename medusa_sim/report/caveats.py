@@ -29,7 +29,7 @@ def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
         "another clock or another driver."
     )
     for item in settings:
-        yield from (f"{line[:1].upper()}{line[1:]}." for line in item.warnings)
+        yield from map(as_sentence, item.warnings)
         yield from _latency_caveats(item)
     profiles = {item.profile.name: item.profile for item in settings}
     for profile in profiles.values():
@@ -48,14 +48,26 @@ def caveats(settings: Sequence[Scenario], grid: Grid) -> Iterator[str]:
             "Baseline `fixed` divides every step by one decode step at batch 1 and length 1024, as the "
             "paper's plots do; it is no throughput ratio."
         )
-    longest = int(grid.seq_len.max())
     for item in settings:
-        model = item.model
-        if longest > model.max_seq_len:
-            yield (
-                f"`{model.name}` is published for lengths up to {model.max_seq_len}; the grid goes to "
-                f"{longest}."
-            )
+        yield from map(as_sentence, beyond_positions(item, int(grid.seq_len.max())))
+
+
+def as_sentence(line: str) -> str:
+    """A warning as a sentence of its own."""
+    return f"{line[:1].upper()}{line[1:]}."
+
+
+def beyond_positions(scenario: Scenario, longest: int) -> list[str]:
+    """That the longest context is longer than the model was made for."""
+    model = scenario.model
+    if longest <= model.max_seq_len:
+        return []
+    return [f"length {longest} is beyond the {model.max_seq_len} positions of {model.name}"]
+
+
+def more_may_pay(scenario: Scenario) -> str:
+    """That the best count is the last one whose acceptance is known."""
+    return f"the best count is the largest that acceptance {scenario.profile.name} describes: more may pay"
 
 
 def acceptance_basis(profile: AcceptanceProfile) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -179,24 +179,25 @@ def frontier_table(answer: Comparison) -> TextTable:
 
 def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
     """Set-ups as rows of text."""
-    headers = (
-        "", "set-up", "drafter", "drafts", "batch", "tokens/s/user", "80 %", "tokens/s/GPU", "$/M tokens",
-        "J/token",
-    )  # fmt: skip
-    cells = []
-    for row in rows.to_dict("records"):
-        low, high = row["tokens_per_s_per_user_low"], row["tokens_per_s_per_user_high"]
-        numbers = (row["tokens_per_s_per_gpu"], row["usd_per_million_tokens"], row["joule_per_token"])
-        cells.append(
-            (
-                "*" if row["chosen"] else "", told_of(row), row["drafter"], str(row["drafts"] or NOTHING),
-                str(row["batch"]), significant(row["tokens_per_s_per_user"], 3),
-                f"{significant(low, 3)}-{significant(high, 3)}",
-                *(significant(float(value), 3) for value in numbers),
-            )
-        )  # fmt: skip
-    right = (False, False, False, *[True] * (len(headers) - 3))
-    return TextTable(headers, tuple(cells), right, title, expendable=("J/token", "80 %"))
+
+    def number(column: str) -> Callable[[Mapping[Any, Any]], str]:
+        return lambda row: significant(float(row[column]), 3)
+
+    user = "tokens_per_s_per_user"
+    columns: dict[str, Callable[[Mapping[Any, Any]], str]] = {
+        "": lambda row: "*" if row["chosen"] else "",
+        "set-up": told_of,
+        "drafter": lambda row: row["drafter"],
+        "drafts": lambda row: str(row["drafts"] or NOTHING),
+        "batch": lambda row: str(row["batch"]),
+        "tokens/s/user": number(user),
+        "80 %": lambda row: f"{number(f'{user}_low')(row)}-{number(f'{user}_high')(row)}",
+        "tokens/s/GPU": number("tokens_per_s_per_gpu"),
+        "$/M tokens": number("usd_per_million_tokens"),
+        "J/token": number("joule_per_token"),
+    }
+    records, words = rows.to_dict("records"), ("", "set-up", "drafter")
+    return TextTable.by_row(records, columns, words=words, title=title, expendable=("J/token", "80 %"))
 
 
 def measured_text(answer: Comparison) -> str:

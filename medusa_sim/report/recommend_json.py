@@ -4,41 +4,35 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
+from medusa_sim.plan.quantities import values
 from medusa_sim.plan.recommend import steps_at
 from medusa_sim.plan.recommendation import Recommendation, RequestLatency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule_row import ScheduleRow
+from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.recommend_reason import reason, warnings
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
 SCHEMA = "medusa-sim/recommend/1"
+_OF_THE_SCENARIO = (
+    "gpu", "model", "tp", "ep", "dp_attention", "runtime", "latency_model", "kernels", "drafter", "acceptance"
+)  # fmt: skip
 
 
 def recommendation_values(answer: Recommendation) -> dict[str, Any]:
     """The answer as JSON holds it: rows have the fields of `ScheduleRow`, points of `OperatingPoint`."""
-    setting = answer.setting
     context = answer.break_even_context
     return {
-        "gpu": answer.gpu.name,
-        "model": setting.model.name,
-        "tp": answer.scenario.parallel.tp,
-        "ep": answer.scenario.parallel.ep,
-        "dp_attention": answer.scenario.parallel.dp_attention,
-        "runtime": setting.runtime.name,
-        "latency_model": setting.latency.name,
-        "kernels": answer.scenario.kernels,
+        **json_row(values(answer.surface, _OF_THE_SCENARIO)),
         "verified_by": None if answer.scenario.backend is None else answer.scenario.backend.name,
-        "drafter": answer.drafting.method,
-        "acceptance": answer.profile.name,
         "acceptance_agreement": answer.profile.agreement,
         "price": _price_values(answer.scenario),
         "objective": answer.question.objective,
@@ -107,21 +101,21 @@ def schedule_arrow(answer: Recommendation) -> pa.Table:
 
     rows = []
     for row in answer.schedule:
-        values = row_values(row)
+        fields = row_values(row)
         for key in ("paths", "cheaper_larger", "next_count", "near_best"):
-            values[key] = None if values[key] is None else json.dumps(values[key])
-        rows.append(values)
+            fields[key] = None if fields[key] is None else json.dumps(fields[key])
+        rows.append(fields)
     return pa.Table.from_pylist(rows)
 
 
 def row_values(row: ScheduleRow) -> dict[str, Any]:
     """One row of a schedule; paths as lists, pairs as objects, nothing infinite."""
-    values = dataclasses.asdict(row)
-    values["paths"] = None if row.paths is None else [list(path) for path in row.paths]
-    values["cheaper_larger"] = [
+    fields = dataclasses.asdict(row)
+    fields["paths"] = None if row.paths is None else [list(path) for path in row.paths]
+    fields["cheaper_larger"] = [
         {"candidates": less, "cheaper_candidates": more} for less, more in row.cheaper_larger
     ]
-    return {key: _finite(value) for key, value in values.items()}
+    return {key: json_value(value) for key, value in fields.items()}
 
 
 def break_even_values(found: BreakEven) -> dict[str, Any]:
@@ -148,10 +142,6 @@ def _request_values(request: RequestLatency) -> dict[str, Any]:
 
 def _maybe(point: Any) -> dict[str, Any] | None:
     return None if point is None else dataclasses.asdict(point)
-
-
-def _finite(value: Any) -> Any:
-    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _shortfall_values(answer: Recommendation) -> dict[str, Any] | None:

@@ -10,7 +10,7 @@ from medusa_sim.plan.recommend import scheduled_row_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.plan.woken_experts import waking
-from medusa_sim.report.caveats import shortfall_text
+from medusa_sim.report.caveats import beyond_positions, more_may_pay, shortfall_text
 from medusa_sim.report.sweep_text import slower_format
 from medusa_sim.report.text import drafts_text, duration, percent, span, times
 
@@ -264,10 +264,7 @@ def warnings(answer: Recommendation) -> list[str]:
 def _model_warnings(answer: Recommendation) -> list[str]:
     told = [*answer.scenario.warnings]
     if any(row.ends_profile for row in answer.schedule):
-        told.append(
-            f"acceptance {answer.profile.name} ends at {counted(answer, int(answer.surface.counts[-1]))}, "
-            "which is the best of all it describes: more may pay"
-        )
+        told.append(more_may_pay(answer.scenario))
     if answer.profile.heads is None:
         told.append(
             f"acceptance {answer.profile.name} is a curve: the tree itself and the number of heads worth "
@@ -283,10 +280,4 @@ def _model_warnings(answer: Recommendation) -> list[str]:
             "candidates cost the device; code that waits for the device while accepting hides "
             "less (docs/accuracy.md, Table 1)"
         )
-    longest = max(answer.question.seq_len)
-    if longest > answer.setting.model.max_seq_len:
-        told.append(
-            f"length {longest} is beyond the {answer.setting.model.max_seq_len} positions of "
-            f"{answer.setting.model.name}"
-        )
-    return told
+    return told + beyond_positions(answer.scenario, max(answer.question.seq_len))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 from medusa_sim.report.caveats import Costs, acceptance_basis, cost_sentences, memory_text
 from medusa_sim.report.recommend_reason import counted
-from medusa_sim.report.sweep_text import acceptance_text, backend_text, drafter_text
+from medusa_sim.report.sweep_text import drafter_text, scenario_text
 from medusa_sim.report.text import (
     NOTHING,
     TextTable,
@@ -26,25 +26,6 @@ from medusa_sim.report.text import (
 )
 from medusa_sim.units import US_PER_S
 
-_HEADERS = (
-    "batch",
-    "length",
-    "candidates",
-    "drafts",
-    "tokens/step",
-    "speedup",
-    "80 %",
-    "-10 % acceptance",
-    "step",
-    "tokens/s per user",
-    "plain per user",
-    "tokens/s",
-    "plain tokens/s",
-    "$/M tokens",
-    "J/token",
-    "free",
-    "max batch",
-)
 _EXPENDABLE = (
     "J/token", "$/M tokens", "plain per user", "free", "-10 % acceptance", "plain tokens/s", "step",
     "max batch",
@@ -55,20 +36,13 @@ _MOST_HINTS = 4
 
 def headline(answer: Recommendation) -> str:
     """What was asked, on one line."""
-    setting, question = answer.setting, answer.question
-    kernels = answer.scenario.kernels
-    latency = setting.latency.name + (f" ({kernels} kernels)" if setting.latency.name == "calibrated" else "")
+    question = answer.question
     limits = [
         f"batch {span(question.batch_min, question.batch_max)}",
         *([_chains(answer)] if answer.scenario.chain_only else []),
         *([f"at most {question.max_latency_ms:g} ms a token"] if question.max_latency_ms else []),
     ]
-    return (
-        f"{answer.scenario.cards}, {setting.model.name} {setting.model.numbers}, "
-        f"{drafter_text(answer.scenario)}, "
-        f"{setting.runtime.name}, {latency}{backend_text(answer.scenario)}, "
-        f"acceptance {acceptance_text(answer.profile)}; {', '.join(limits)}"
-    )
+    return f"{scenario_text(answer.scenario, drafter_text(answer.scenario))}; {', '.join(limits)}"
 
 
 def _chains(answer: Recommendation) -> str:
@@ -79,50 +53,57 @@ def _chains(answer: Recommendation) -> str:
 
 def schedule_table(answer: Recommendation) -> TextTable:
     """One line a row of the schedule; speedup and band from the lowest to the highest of its batches."""
-    is_head = answer.drafting.kind.unit == "head" and not answer.chains
-    headers = tuple("heads" if is_head and name == "drafts" else name for name in _HEADERS)
-    rows = [_cells(row, answer.chains) for row in answer.schedule]
-    if answer.chains:  # drafts say it all
-        at = headers.index("candidates")
-        headers, *rows = ((*line[:at], *line[at + 1 :]) for line in (headers, *rows))
-    return TextTable(
-        headers=headers, rows=tuple(rows), right=tuple(True for _ in headers), expendable=_EXPENDABLE
-    )
+    chains = answer.chains
+    drafts = "heads" if answer.drafting.kind.unit == "head" and not chains else "drafts"
+
+    def count(row: ScheduleRow, number: int) -> str:
+        return str(number) if row.candidates > 1 else "off" if row.fits_memory else "no room"
+
+    columns: dict[str, Callable[[ScheduleRow], str]] = {
+        "batch": lambda row: span(row.batch_min, row.batch_max),
+        "length": lambda row: str(row.seq_len),
+        "candidates": lambda row: count(row, row.candidates),
+        drafts: lambda row: count(row, row.drafts) if chains or row.candidates > 1 else NOTHING,
+        **{name: _speculating(shown) for name, shown in _OF_DRAFTS.items()},
+        **{name: _where_it_fits(shown) for name, shown in _OF_A_STEP.items()},
+        "free": _where_it_fits(lambda row: str(row.free_candidates - chains)),
+        "max batch": _max_batch,
+    }
+    if chains:  # drafts say it all
+        del columns["candidates"]
+    return TextTable.by_row(answer.schedule, columns, expendable=_EXPENDABLE)
 
 
-def _cells(row: ScheduleRow, chains: bool) -> tuple[str, ...]:
-    falls = f"{row.max_batch_without}" if row.max_batch_with == row.max_batch_without else (
-        f"{row.max_batch_without} -> {row.max_batch_with}"
-    )  # fmt: skip
-    plain, off = row.candidates == 1, "off" if row.fits_memory else "no room"
-    return (
-        span(row.batch_min, row.batch_max),
-        str(row.seq_len),
-        off if plain else str(row.candidates),
-        (off if chains else NOTHING) if plain else str(row.drafts),
-        NOTHING if plain else f"{row.tokens_per_step:.2f}",
-        NOTHING if plain else times_between(row.speedup_lowest, row.speedup_highest),
-        NOTHING if plain else f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
-        NOTHING if plain else times(row.speedup_acceptance_minus_10_percent),
-        *_rates(row, chains),
-        falls,
-    )
+_OF_DRAFTS: dict[str, Callable[[ScheduleRow], str]] = {
+    "tokens/step": lambda row: f"{row.tokens_per_step:.2f}",
+    "speedup": lambda row: times_between(row.speedup_lowest, row.speedup_highest),
+    "80 %": lambda row: f"{row.speedup_low:.2f}-{row.speedup_high:.2f}",
+    "-10 % acceptance": lambda row: times(row.speedup_acceptance_minus_10_percent),
+}
+_OF_A_STEP: dict[str, Callable[[ScheduleRow], str]] = {
+    "step": lambda row: duration(row.verify_step_us),
+    "tokens/s per user": lambda row: f"{row.tokens_per_s_per_user:,.0f}",
+    "plain per user": lambda row: f"{row.plain_tokens_per_s_per_user:,.0f}",
+    "tokens/s": lambda row: f"{row.tokens_per_s:,.0f}",
+    "plain tokens/s": lambda row: f"{row.plain_tokens_per_s:,.0f}",
+    "$/M tokens": lambda row: significant(_known(row.usd_per_million_tokens), 3),
+    "J/token": lambda row: significant(_known(row.joule_per_token), 3),
+}
 
 
-def _rates(row: ScheduleRow, chains: bool) -> tuple[str, ...]:
-    """Step, tokens/s per user and of the card, cost, what is free; nothing for a batch that cannot be run."""
-    if not row.fits_memory:
-        return (NOTHING,) * 8
-    return (
-        duration(row.verify_step_us),
-        f"{row.tokens_per_s_per_user:,.0f}",
-        f"{row.plain_tokens_per_s_per_user:,.0f}",
-        f"{row.tokens_per_s:,.0f}",
-        f"{row.plain_tokens_per_s:,.0f}",
-        significant(_known(row.usd_per_million_tokens), 3),
-        significant(_known(row.joule_per_token), 3),
-        str(row.free_candidates - chains),
-    )
+def _speculating(shown: Callable[[ScheduleRow], str]) -> Callable[[ScheduleRow], str]:
+    """Nothing of a row that does not speculate."""
+    return lambda row: NOTHING if row.candidates == 1 else shown(row)
+
+
+def _where_it_fits(shown: Callable[[ScheduleRow], str]) -> Callable[[ScheduleRow], str]:
+    """Nothing of a batch that cannot be run."""
+    return lambda row: shown(row) if row.fits_memory else NOTHING
+
+
+def _max_batch(row: ScheduleRow) -> str:
+    with_drafts, without = row.max_batch_with, row.max_batch_without
+    return str(without) if with_drafts == without else f"{without} -> {with_drafts}"
 
 
 def search_note(answer: Recommendation) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from medusa_sim.report.text import NOTHING, TextTable, percent
@@ -17,89 +17,58 @@ if TYPE_CHECKING:
 
 def score_table(found: Sequence[Score], file: str) -> TextTable:
     """One line for each group of rows, errors in per cent."""
-    rows = [
-        (
-            score.op,
-            score.kernels if ":" in score.kernels else score.dtype,
-            score.size,
-            str(score.rows),
-            percent(score.mean),
-            percent(score.median),
-            percent(score.p90),
-            percent(score.worst, 0),
-            NOTHING if math.isnan(score.bias) else f"{100.0 * score.bias:+.1f} %",
-            percent(score.ratio),
-            percent(score.within_band, 0),
-            score.worst_at,
-        )
-        for score in found
-    ]
-    return TextTable(
-        headers=(
-            "operator",
-            "dtype",
-            "size",
-            "rows",
-            "mean",
-            "median",
-            "p90",
-            "worst",
-            "bias",
-            "T(m)/T(1)",
-            "in band",
-            "worst row",
-        ),
-        rows=tuple(rows),
-        right=(False, False, False, True, True, True, True, True, True, True, True, False),
-        title=f"{file}: error of the predicted time",
-    )
+    columns: dict[str, Callable[[Score], str]] = {
+        "operator": lambda score: score.op,
+        "dtype": lambda score: score.kernels if ":" in score.kernels else score.dtype,
+        "size": lambda score: score.size,
+        "rows": lambda score: str(score.rows),
+        "mean": lambda score: percent(score.mean),
+        "median": lambda score: percent(score.median),
+        "p90": lambda score: percent(score.p90),
+        "worst": lambda score: percent(score.worst, 0),
+        "bias": lambda score: NOTHING if math.isnan(score.bias) else f"{100.0 * score.bias:+.1f} %",
+        "T(m)/T(1)": lambda score: percent(score.ratio),
+        "in band": lambda score: percent(score.within_band, 0),
+        "worst row": lambda score: score.worst_at,
+    }
+    words = ("operator", "dtype", "size", "worst row")
+    return TextTable.by_row(found, columns, words=words, title=f"{file}: error of the predicted time")
 
 
 def tree_table(summary: Mapping[str, Mapping[str, float]], comparison: pd.DataFrame) -> TextTable:
     """Tokens per step of trees, one line a kind: signed, absolute and worst error, and the worst run."""
     kept = comparison[comparison["left_out"] == ""]
-    rows = []
-    for kind, score in summary.items():
+
+    def worst_run(kind: str) -> str:
         of_kind = kept if kind == "all" else kept[kept["kind"] == kind]
         worst = of_kind.to_dict("records")[int(of_kind["error"].abs().to_numpy().argmax())]
-        rows.append(
-            (
-                kind,
-                f"{score['runs']:.0f}",
-                f"{100.0 * score['signed_mean']:+.1f} %",
-                percent(score["mean_absolute"]),
-                percent(score["worst"]),
-                f"{worst['draft']}, {worst['growmap']}, T {worst['temperature']:g}: "
-                f"{worst['predicted']:.3f} for {worst['measured']:.3f}",
-            )
-        )
-    return TextTable(
-        headers=("trees", "runs", "signed mean", "mean", "worst", "worst run"),
-        rows=tuple(rows),
-        right=(False, True, True, True, True, False),
-        title="error of the predicted tokens per step",
-    )
+        run = f"{worst['draft']}, {worst['growmap']}, T {worst['temperature']:g}"
+        return f"{run}: {worst['predicted']:.3f} for {worst['measured']:.3f}"
+
+    columns: dict[str, Callable[[str], str]] = {
+        "trees": lambda kind: kind,
+        "runs": lambda kind: f"{summary[kind]['runs']:.0f}",
+        "signed mean": lambda kind: f"{100.0 * summary[kind]['signed_mean']:+.1f} %",
+        "mean": lambda kind: percent(summary[kind]["mean_absolute"]),
+        "worst": lambda kind: percent(summary[kind]["worst"]),
+        "worst run": worst_run,
+    }
+    title = "error of the predicted tokens per step"
+    return TextTable.by_row(summary, columns, words=("trees", "worst run"), title=title)
 
 
 def regret_table(found: Sequence[Regret]) -> TextTable:
     """Speedup given away, one line a model."""
-    rows = [
-        (
-            regret.model,
-            str(regret.cases),
-            percent(regret.mean),
-            percent(regret.worst),
-            regret.worst_at,
-            percent(regret.always_64, 0),
-        )
-        for regret in found
-    ]
-    return TextTable(
-        headers=("model", "batches", "mean", "worst", "chosen for best", "always 64"),
-        rows=tuple(rows),
-        right=(False, True, True, True, False, True),
-        title="choice regret: share of the attainable speedup lost by choosing with predicted times",
-    )
+    columns: dict[str, Callable[[Regret], str]] = {
+        "model": lambda regret: regret.model,
+        "batches": lambda regret: str(regret.cases),
+        "mean": lambda regret: percent(regret.mean),
+        "worst": lambda regret: percent(regret.worst),
+        "chosen for best": lambda regret: regret.worst_at,
+        "always 64": lambda regret: percent(regret.always_64, 0),
+    }
+    title = "choice regret: share of the attainable speedup lost by choosing with predicted times"
+    return TextTable.by_row(found, columns, words=("model", "chosen for best"), title=title)
 
 
 def comparison_table(found: DecoderValidation) -> TextTable:
@@ -110,34 +79,17 @@ def comparison_table(found: DecoderValidation) -> TextTable:
 
 def comparisons_table(comparisons: Sequence[Deviation], title: str) -> TextTable:
     """One line a quantity, errors in per cent of the measured value."""
-    rows = [
-        (
-            each.quantity,
-            str(each.cells),
-            percent(each.mean),
-            percent(each.worst, 0),
-            f"{100.0 * each.bias:+.1f} %",
-            percent(each.floor),
-            percent(each.within, 0),
-            each.worst_at,
-        )
-        for each in comparisons
-    ]
-    return TextTable(
-        headers=(
-            "quantity",
-            "cells",
-            "mean",
-            "worst",
-            "bias",
-            "passes differ",
-            f"within that + {percent(ALLOWANCE, 0)}",
-            "worst cell",
-        ),
-        rows=tuple(rows),
-        right=(False, True, True, True, True, True, True, False),
-        title=title,
-    )
+    columns: dict[str, Callable[[Deviation], str]] = {
+        "quantity": lambda each: each.quantity,
+        "cells": lambda each: str(each.cells),
+        "mean": lambda each: percent(each.mean),
+        "worst": lambda each: percent(each.worst, 0),
+        "bias": lambda each: f"{100.0 * each.bias:+.1f} %",
+        "passes differ": lambda each: percent(each.floor),
+        f"within that + {percent(ALLOWANCE, 0)}": lambda each: percent(each.within, 0),
+        "worst cell": lambda each: each.worst_at,
+    }
+    return TextTable.by_row(comparisons, columns, words=("quantity", "worst cell"), title=title)
 
 
 def floor_line(found: DecoderValidation) -> str:
@@ -158,26 +110,21 @@ def floor_line(found: DecoderValidation) -> str:
 
 def choice_table(choices: Sequence[CountChoice]) -> TextTable:
     """Best counts, predicted and measured; 1 is "do not enable". A verdict where passes were compared."""
-    judged = any(each.floor is not None for each in choices)
-    rows = [
-        (
-            each.model,
-            str(each.batch),
-            _count(each.predicted),
-            _count(each.measured),
-            str(each.grid_steps),
-            percent(each.regret),
-            *((f"{each.gain or 0.0:.2f}x", percent(each.floor or 0.0), each.verdict) if judged else ()),
-        )
-        for each in choices
-    ]
-    more = ("gain of the best tree", "passes differ", "verdict") if judged else ()
-    return TextTable(
-        headers=("model", "batch", "predicted best", "measured best", "grid steps", "regret", *more),
-        rows=tuple(rows),
-        right=(False, True, True, True, True, True, *((True, True, False) if judged else ())),
-        title="candidates to choose",
-    )
+    columns: dict[str, Callable[[CountChoice], str]] = {
+        "model": lambda each: each.model,
+        "batch": lambda each: str(each.batch),
+        "predicted best": lambda each: _count(each.predicted),
+        "measured best": lambda each: _count(each.measured),
+        "grid steps": lambda each: str(each.grid_steps),
+        "regret": lambda each: percent(each.regret),
+    }
+    if any(each.floor is not None for each in choices):
+        columns |= {
+            "gain of the best tree": lambda each: f"{each.gain or 0.0:.2f}x",
+            "passes differ": lambda each: percent(each.floor or 0.0),
+            "verdict": lambda each: each.verdict,
+        }
+    return TextTable.by_row(choices, columns, words=("model", "verdict"), title="candidates to choose")
 
 
 def _count(candidates: int) -> str:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from medusa_sim.data import DataDir
@@ -75,26 +76,20 @@ def overview_tables(entries: Sequence[SpecEntry], data_dir: DataDir) -> list[Tex
 
 
 def _gpu_table(entries: Sequence[SpecEntry], data_dir: DataDir) -> TextTable:
-    rows = []
-    for entry in entries:
-        gpu = load_gpu(entry.name, data_dir)
-        peaks = [gpu.peak_flops_per_s.get(dtype) for dtype in ("fp16", "fp8")]
-        rows.append(
-            (
-                gpu.name,
-                str(gpu.sms),
-                with_prefix(gpu.memory_bytes, "B"),
-                with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
-                *(NOTHING if peak is None else significant(peak / TERA, 4) for peak in peaks),
-                _kernel_sets(gpu),
-            )
-        )
-    return TextTable(
-        headers=("gpu", "SMs", "memory", "bandwidth", "fp16 TFLOP/s", "fp8 TFLOP/s", "kernel sets"),
-        rows=tuple(rows),
-        right=(False, True, True, True, True, True, False),
-        title="GPUs",
-    )
+    def peak(dtype: str) -> Callable[[Gpu], str]:
+        return lambda gpu: significant(gpu.peak_flops_per_s.get(dtype, math.nan) / TERA, 4)
+
+    columns: dict[str, Callable[[Gpu], str]] = {
+        "gpu": lambda gpu: gpu.name,
+        "SMs": lambda gpu: str(gpu.sms),
+        "memory": lambda gpu: with_prefix(gpu.memory_bytes, "B"),
+        "bandwidth": lambda gpu: with_prefix(gpu.bandwidth_bytes_per_s, "B/s"),
+        "fp16 TFLOP/s": peak("fp16"),
+        "fp8 TFLOP/s": peak("fp8"),
+        "kernel sets": _kernel_sets,
+    }
+    gpus = (load_gpu(entry.name, data_dir) for entry in entries)
+    return TextTable.by_row(gpus, columns, words=("gpu", "kernel sets"), title="GPUs")
 
 
 def _kernel_sets(gpu: Gpu) -> str:
@@ -112,36 +107,33 @@ def _origin(kernels: KernelSet) -> str:
 
 
 def _model_table(entries: Sequence[SpecEntry]) -> TextTable:
-    keys = ("layers", "hidden", "heads", "kv_heads", "vocab", "weight_dtype")
-    rows = [
-        (
-            entry.name,
-            *(str(entry.value(key)) for key in keys),
-            _experts(entry),
-            *(f"{float(entry.value(key) or 0.0) / GIGA:.2f}" for key in _COUNTS),
-            *(_bytes(entry, key) for key in ("kv_bytes_per_token", "state_bytes")),
-        )
-        for entry in entries
-    ]
-    return TextTable(
-        headers=("model", *keys, "experts", "parameters/10^9", "active/10^9", "KV a token", "state"),
-        rows=tuple(rows),
-        right=(False, True, True, True, True, True, False, False, True, True, True, True),
-        title="models",
-    )
+    def billions(key: str) -> Callable[[SpecEntry], str]:
+        return lambda entry: f"{float(entry.value(key) or 0.0) / GIGA:.2f}"
+
+    columns: dict[str, Callable[[SpecEntry], str]] = {
+        "model": lambda entry: entry.name,
+        **{key: _fact(key) for key in ("layers", "hidden", "heads", "kv_heads", "vocab", "weight_dtype")},
+        "experts": _experts,
+        "parameters/10^9": billions("parameter_count"),
+        "active/10^9": billions("active_parameter_count"),
+        "KV a token": lambda entry: _bytes(entry, "kv_bytes_per_token"),
+        "state": lambda entry: _bytes(entry, "state_bytes"),
+    }
+    return TextTable.by_row(entries, columns, words=("model", "weight_dtype", "experts"), title="models")
 
 
 def _price_table(entries: Sequence[SpecEntry]) -> TextTable:
-    rows = [(row.key, f"{row.value:g}", row.note) for entry in entries for row in entry.rows]
-    return TextTable(
-        headers=("gpu", "$ per GPU-hour", "offer, date"),
-        rows=tuple(rows),
-        right=(False, True, False),
-        title="prices",
-    )
+    columns: dict[str, Callable[[SpecRow], str]] = {
+        "gpu": lambda row: row.key,
+        "$ per GPU-hour": lambda row: f"{row.value:g}",
+        "offer, date": lambda row: row.note,
+    }
+    rows = (row for entry in entries for row in entry.rows)
+    return TextTable.by_row(rows, columns, words=("gpu", "offer, date"), title="prices")
 
 
-_COUNTS = ("parameter_count", "active_parameter_count")
+def _fact(key: str) -> Callable[[SpecEntry], str]:
+    return lambda entry: str(entry.value(key))
 
 
 def _experts(entry: SpecEntry) -> str:
@@ -160,12 +152,9 @@ def _bytes(entry: SpecEntry, key: str) -> str:
 
 
 def _simple_table(title: str, entries: Sequence[SpecEntry], keys: tuple[str, ...]) -> TextTable:
-    return TextTable(
-        headers=("name", *keys),
-        rows=tuple((entry.name, *(str(entry.value(key)) for key in keys)) for entry in entries),
-        right=(False, *(key == "candidates_max" for key in keys)),
-        title=title,
-    )
+    columns = {"name": lambda entry: entry.name, **{key: _fact(key) for key in keys}}
+    words = [name for name in columns if name != "candidates_max"]
+    return TextTable.by_row(entries, columns, words=words, title=title)
 
 
 def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool = False) -> list[SpecRow]:
@@ -179,8 +168,6 @@ def spec_rows(kind: str, name: str, data_dir: DataDir = None, *, kernels: bool =
 
     match kind:
         case "gpu":
-            from medusa_sim.specs.gpu import load_gpu
-
             gpu = load_gpu(name, data_dir)
             return rows.gpu_rows(gpu) + (rows.kernel_rows(gpu) if kernels else [])
         case "model":

@@ -15,7 +15,16 @@ from medusa_sim.plan.insights import Answer, Free, InEngine
 from medusa_sim.plan.quantities import BY_NAME, QUANTITIES, Quantity, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
-from medusa_sim.report.caveats import Costs, acceptance_basis, cost_sentences, memory_text, shortfall_text
+from medusa_sim.report.caveats import (
+    Costs,
+    acceptance_basis,
+    as_sentence,
+    beyond_positions,
+    cost_sentences,
+    memory_text,
+    more_may_pay,
+    shortfall_text,
+)
 from medusa_sim.report.text import (
     NOTHING,
     TextTable,
@@ -46,12 +55,9 @@ _OTHERS = tuple(each.name for each in QUANTITIES if each.title and each.name not
 
 def headline(scenario: Scenario) -> str:
     """What was swept, on one line."""
-    latency = scenario.latency.name
-    if latency == "calibrated":
-        latency += f" ({scenario.kernels} kernels)"
-    drafting = f"{drafter_text(scenario)}, " if scenario.scope == "model" else "one block, "
+    drafting = drafter_text(scenario) if scenario.scope == "model" else "one block"
     if scenario.where_trees_run:
-        drafting += "as a chain, "
+        drafting += ", as a chain"
     fixed = scenario.baseline == "fixed"
     against = ", against the decode step at batch 1 and length 1024" if fixed else ""
     traffic = scenario.traffic
@@ -59,16 +65,18 @@ def headline(scenario: Scenario) -> str:
         f"; speedups of a server whose requests bring {traffic.prompt_tokens:g} and take "
         f"{traffic.output_tokens:g} tokens, that of the step beside them"
     )  # fmt: skip
+    return f"{scenario_text(scenario, drafting)}{against}{served}"
+
+
+def scenario_text(scenario: Scenario, drafting: str) -> str:
+    """GPU, model, what drafts, runtime, latency and acceptance, on one line."""
+    latency = scenario.latency.name
+    latency += f" ({scenario.kernels} kernels)" if latency == "calibrated" else ""
+    latency += "" if scenario.backend is None else f", verified by {scenario.backend.name}"
     return (
-        f"{scenario.cards}, {scenario.model.name} {scenario.model.numbers}, {drafting}"
-        f"{scenario.runtime.name}, {latency}{backend_text(scenario)}, "
-        f"acceptance {acceptance_text(scenario.profile)}{against}{served}"
+        f"{scenario.cards}, {scenario.model.name} {scenario.model.numbers}, {drafting}, "
+        f"{scenario.runtime.name}, {latency}, acceptance {acceptance_text(scenario.profile)}"
     )
-
-
-def backend_text(scenario: Scenario) -> str:
-    """What verifies, after a comma; nothing where nothing tells."""
-    return "" if scenario.backend is None else f", verified by {scenario.backend.name}"
 
 
 def acceptance_text(profile: AcceptanceProfile) -> str:
@@ -188,14 +196,12 @@ def verdicts(found: Answer) -> list[str]:
         told.append(shortfall_text(found.shortfall))
     told += slower_format(found.surface)
     if found.ends_profile:
-        profile = found.scenario.profile.name
-        told.append(f"The best count is the largest that acceptance {profile} describes: more may pay.")
+        told.append(as_sentence(more_may_pay(found.scenario)))
     told += kernels_line(found.scenario)
     told += acceptance_basis(found.scenario.profile)
-    longest, model = int(found.grid.seq_len.max()), found.scenario.model
-    if longest > model.max_seq_len:
-        told.append(f"Length {longest} is beyond the {model.max_seq_len} positions of {model.name}.")
-    return told
+    return told + [
+        as_sentence(line) for line in beyond_positions(found.scenario, int(found.grid.seq_len.max()))
+    ]
 
 
 def slower_format(surface: Surface) -> list[str]:

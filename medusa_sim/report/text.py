@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from medusa_sim.units import GIGA, KILO, MEGA, TERA, US_PER_MS, US_PER_S
 
@@ -100,6 +100,8 @@ def is_number(values: Sequence[object]) -> bool:
     )
 
 
+_Row = TypeVar("_Row")
+
 _LONG_TEXT = 40
 """A column of words wider than this may run over several lines at a terminal."""
 _NARROWEST = 18
@@ -144,6 +146,25 @@ class TextTable:
             headers=tuple(self.headers[i] for i in kept),
             rows=tuple(tuple(row[i] for i in kept) for row in self.rows),
             right=tuple(self.right[i] for i in kept),
+        )
+
+    @classmethod
+    def by_row(
+        cls,
+        rows: Iterable[_Row],
+        columns: Mapping[str, Callable[[_Row], str]],
+        *,
+        words: Sequence[str] = (),
+        title: str = "",
+        expendable: tuple[str, ...] = (),
+    ) -> TextTable:
+        """A line for each of `rows`. columns: header -> the cell of a row; words: headers of left columns."""
+        return cls(
+            headers=tuple(columns),
+            rows=tuple(tuple(shown(row) for shown in columns.values()) for row in rows),
+            right=tuple(name not in words for name in columns),
+            title=title,
+            expendable=expendable,
         )
 
     @classmethod
