@@ -74,6 +74,7 @@ HOUSE = (
             "capacity",
             "insights",
             "schedule",
+            "schedule_row",
             "recommendation",
             "recommend",
         ),
