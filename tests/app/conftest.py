@@ -10,8 +10,20 @@ import pytest
 pytest.importorskip("streamlit")
 
 import show
+import under_load
 from pages_read import Opened
 from streamlit.testing.v1 import AppTest
+
+
+@pytest.fixture
+def short_loads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loads of 150 requests and one seed, where a page is opened and its figures are not read."""
+    whole = under_load.load_test
+
+    def short(scenario: Any, **asked: Any) -> Any:
+        return whole(scenario, **{**asked, "requests": 150, "seeds": 1})
+
+    monkeypatch.setattr(under_load, "load_test", short)
 
 
 @pytest.fixture

@@ -36,6 +36,7 @@ SOUND = {
 
 
 @pytest.mark.slow
+@pytest.mark.usefixtures("short_loads")
 @pytest.mark.parametrize("seed", range(8))
 def test_a_link_with_wrong_values_leaves_no_fault(opened: Opened, seed: int) -> None:
     pick = random.Random(seed)  # noqa: S311  # draws test cases

@@ -35,6 +35,7 @@ def test_the_answer_is_the_packages_and_the_commands(opened: Opened) -> None:
     assert plain.largest_per_s is not None
 
 
+@pytest.mark.usefixtures("short_loads")
 @pytest.mark.parametrize(
     "url",
     [
@@ -50,6 +51,7 @@ def test_changes_are_followed(opened: Opened, url: dict[str, object]) -> None:
     assert not page.error
 
 
+@pytest.mark.usefixtures("short_loads")
 def test_what_cannot_be_simulated_is_one_line(opened: Opened) -> None:
     page = opened("load", runtime="cuda-graph", acceptance="paper-fig21")
     assert "by position" in page.error[0].value

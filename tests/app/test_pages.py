@@ -50,6 +50,7 @@ from medusa_sim.reproduce import TARGETS
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.inheritance import fitted_kernels
 
+pytestmark = pytest.mark.usefixtures("short_loads")
 VIEWS = ("answer", "load", "tree", "compare", "evidence")
 
 

@@ -245,16 +245,26 @@ def _methods(target: Llama, draft: Llama, temperature: float) -> dict[str, Calla
     }
 
 
+WITHOUT_A_DRAFT = ("ar", "medusa", "ngram")
+"""Methods that no draft model changes: the target alone, and the same one that emits half of the words."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("pair", ["noisy", "equal", "disjoint"])
-@pytest.mark.parametrize("method", ["ar", "sd", "specinfer", "spectr", "rsd-c", "rsd-s", "medusa", "ngram"])
+@pytest.mark.parametrize(
+    ("method", "pair"),
+    [
+        *((method, "noisy") for method in (*WITHOUT_A_DRAFT, "sd", "specinfer", "spectr", "rsd-c", "rsd-s")),
+        *((method, "disjoint") for method in (*WITHOUT_A_DRAFT, "spectr", "rsd-s")),
+        *((method, "equal") for method in ("specinfer", "rsd-s")),
+    ],
+)
 def test_generated_texts_have_the_joint_law(method: str, pair: str) -> None:
     """Chi-square over all texts of 3 tokens from a whole run of `generate`, in one batch.
 
     4000 samples at level 1e-3: a law that is wrong by a total variation of 0.074, displaced between
     equal halves, is found with power 0.99 (noncentrality n (2 TV)^2 = 86 at the 63 degrees of freedom
-    of 4^3 texts). Seeds are fixed: no flicker. Small
-    errors are the business of the exact tests above.
+    of 4^3 texts). Seeds are fixed: no flicker. Small errors are the business of the exact tests above, which
+    take every draft with every rule; here the loop around them is run where all is kept, some and nothing.
     """
     vocab, temperature = 4, 0.8
     target = tiny_llama(vocab, num_hidden_layers=1, std=0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 from pathlib import Path
@@ -13,8 +14,7 @@ from medusa_sim.acceptance.heads import expected_tokens_per_step
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.cli import cli
 from medusa_sim.data import shipped_dir
-from medusa_sim.decoder.arguments import Acceptance
-from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
+from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.methods import SHIPPED_CHECKPOINT, medusa_tree
@@ -30,21 +30,15 @@ def _folder(name: str) -> Path:
     return shipped_dir() / "profiles" / "checkpoints" / name
 
 
-@pytest.fixture(scope="module")
-def prompts() -> list[list[int]]:
-    """24 prompts of 48 tokens from files that training held out."""
-    tokenizer = load_tokenizer(_folder(SHIPPED_CHECKPOINT))
-    return heldout_prompts(read_corpus().heldout, tokenizer, count=24, prompt_tokens=48, seed=5)
-
-
-def _tokens_per_step(
-    target: Checkpoint, prompts: list[list[int]], temperature: float, acceptance: Acceptance = "typical"
-) -> float:
+@functools.cache
+def _tokens_per_step(name: str, temperature: float) -> float:
+    """Of the 64-candidate tree on 24 prompts of 48 tokens from files that training held out."""
+    target = load_checkpoint(_folder(name))
     assert target.heads is not None
+    tokenizer = load_tokenizer(_folder(SHIPPED_CHECKPOINT))
+    prompts = heldout_prompts(read_corpus().heldout, tokenizer, count=24, prompt_tokens=48, seed=5)
     drafter = MedusaDrafter(target.model, target.heads, medusa_tree("64", target, None))
-    settings = GenerationSettings(
-        max_new_tokens=64, temperature=temperature, acceptance=acceptance, stop_at_end_of_text=False
-    )
+    settings = GenerationSettings(max_new_tokens=64, temperature=temperature, stop_at_end_of_text=False)
     run = generate(target.model, prompts, settings, drafter)
     if temperature > 0.0:
         share = sum(repeated_ngram_share(s.token_ids) for s in run.sequences) / len(run.sequences)
@@ -65,19 +59,16 @@ def test_checkpoints_are_small_and_say_how_they_were_made() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
-def test_heads_emit_at_least_1_8_tokens_per_step_with_64_candidates(
-    prompts: list[list[int]], temperature: float
-) -> None:
+def test_heads_emit_at_least_1_8_tokens_per_step_with_64_candidates(temperature: float) -> None:
     """On held-out text; Medusa-2 more than Medusa-1."""
-    first = _tokens_per_step(load_checkpoint(_folder(MEDUSA_1)), prompts, temperature)
-    second = _tokens_per_step(load_checkpoint(_folder(MEDUSA_2)), prompts, temperature)
+    first, second = (_tokens_per_step(name, temperature) for name in (MEDUSA_1, MEDUSA_2))
     assert first >= 1.8
     assert second > first
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", [MEDUSA_1, MEDUSA_2])
-def test_profile_predicts_the_measured_tokens_per_step(prompts: list[list[int]], name: str) -> None:
+def test_profile_predicts_the_measured_tokens_per_step(name: str) -> None:
     """Within 8 % on these 24 prompts, which the profile has not seen (5 % on the 64 of docs/decoder.md)."""
     profile = load_acceptance(name)
     assert profile.heads is not None
@@ -85,7 +76,7 @@ def test_profile_predicts_the_measured_tokens_per_step(prompts: list[list[int]],
     assert list(profile.heads.labels) == sorted(profile.heads.labels, reverse=True)
     target = load_checkpoint(_folder(name))
     predicted = expected_tokens_per_step(medusa_tree("64", target, None), profile.heads)
-    assert predicted == pytest.approx(_tokens_per_step(target, prompts, 0.0), rel=0.08)
+    assert predicted == pytest.approx(_tokens_per_step(name, 0.0), rel=0.08)
 
 
 @pytest.mark.parametrize("method", ["medusa", "rsd-s", "sd"])
@@ -117,17 +108,7 @@ def test_the_default_writes_what_looks_like_python() -> None:
     """Fifty tokens: a name behind `def `, in most a bracket that opens and closes, an indented line."""
     texts = set()
     for seed in range(3):
-        command = [
-            "decode",
-            "--prompt",
-            "def ",
-            "--max-new-tokens",
-            "50",
-            "--method",
-            "ar",
-            "--seed",
-            str(seed),
-        ]
+        command = ["decode", "--prompt", "def ", "--max-new-tokens", "50", "--method", "ar", f"--seed={seed}"]
         row = json.loads(CliRunner().invoke(cli, [*command, "--format", "json"]).stdout)["rows"][0]
         assert re.match(r"[A-Za-z_]\w*", row["text"])
         texts.add(row["text"])

@@ -1,4 +1,4 @@
-"""transformers as the referee: equal texts on 128 prompts, equal counts of forwards on every fourth."""
+"""transformers as the referee: equal texts on 128 prompts, equal counts of forwards on every eighth."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def test_texts_and_forwards_of_the_target_are_equal(
 
     target.forward = counted
     try:
-        for prompt, text, mine in list(zip(prompts, plain, ours, strict=True))[::4]:
+        for prompt, text, mine in list(zip(prompts, plain, ours, strict=True))[::8]:
             before = forwards
             begun = torch.tensor([prompt + text[:1]])
             with torch.inference_mode():
