@@ -14,7 +14,7 @@ from medusa_sim.cli.output import Output, command_line
 from medusa_sim.cli.values import BATCH, ENGINE, SEQ_LEN, Axis, GridType
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import DEFAULT_BATCHES, DEFAULT_SEQ_LEN
-from medusa_sim.plan.question import QUESTION, Question
+from medusa_sim.plan.question import EVERY_BATCH_TO, QUESTION, Question
 
 if TYPE_CHECKING:
     from medusa_sim.plan.recommendation import Recommendation
@@ -37,7 +37,7 @@ _EVERY_BATCH = Axis("batch", powers_of_two=False, largest=BATCH.largest)
     type=GridType(_EVERY_BATCH),
     default=f"{DEFAULT_BATCHES[0]}..{DEFAULT_BATCHES[1]}",
     show_default=True,
-    help="Range of batches; every size between the smallest and the largest is search_note.",
+    help=f"Range of batches; every size to {EVERY_BATCH_TO} is searched, every 2 % beyond.",
 )
 @click.option(
     "--seq",

@@ -38,7 +38,9 @@ def _tokens_per_step(name: str, temperature: float) -> float:
     tokenizer = load_tokenizer(_folder(SHIPPED_CHECKPOINT))
     prompts = heldout_prompts(read_corpus().heldout, tokenizer, count=24, prompt_tokens=48, seed=5)
     drafter = MedusaDrafter(target.model, target.heads, medusa_tree("64", target, None))
-    settings = GenerationSettings(max_new_tokens=64, temperature=temperature, stop_at_end_of_text=False)
+    settings = GenerationSettings(
+        max_new_tokens=64, temperature=temperature, acceptance="typical", stop_at_end_of_text=False
+    )
     run = generate(target.model, prompts, settings, drafter)
     if temperature > 0.0:
         share = sum(repeated_ngram_share(s.token_ids) for s in run.sequences) / len(run.sequences)

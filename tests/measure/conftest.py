@@ -8,7 +8,7 @@ import pytest
 @pytest.fixture
 def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     """Tiny axes, a tiny cache and short samples: the machinery, not the times."""
-    from medusa_sim.measure import environment, hardware, kernels, shapes, timing
+    from medusa_sim.measure import environment, hardware, kernels, shapes, spread, timing
 
     levels = {1: 0, 2: 0, 4: 1, 8: 1, 16: 1}
     monkeypatch.setattr(shapes, "M_LEVELS", levels)
@@ -25,3 +25,6 @@ def small_grid(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(timing, "_SAMPLE_US", 1.0)
     monkeypatch.setattr(timing, "_CASE_S", 0.0)
     monkeypatch.setattr(timing, "_FEWEST_REPEATS", 2)
+    monkeypatch.setattr(timing, "_WARMUP_S", 0.0)
+    monkeypatch.setattr(timing, "_SETTLING_S", 0.0)
+    monkeypatch.setattr(spread, "_MOST", spread._FEWEST)
