@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Literal, TypeVar
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.data import DataDir
-from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.errors import SpecError, UsageError, unknown_name
 from medusa_sim.latency.base import CodeArray, LatencyModel, OperatorTime
 from medusa_sim.operators.operator import Operator, Size
 from medusa_sim.specs.gpu import Gpu
@@ -79,20 +79,66 @@ _ALL = 1 << 20
 """Entries of everything that is kept, some 40 MB; beyond them it begins anew."""
 
 
-class CachedLatency:
-    """Answers of another latency model, kept for as long as this object lives.
+class Answers:
+    """Answers of latency models that are kept for as long as this object lives.
 
     The depths of a drafter share their first passes, and Medusa heads differ in their number alone. An
     operator with one axis (a linear layer by its m, a norm by its rows) is computed once for each size along
     it, in whatever grid it comes: batch x candidates repeats, and an engine fills both up to few sizes.
     """
 
-    def __init__(self, latency: LatencyModel) -> None:
-        self._latency = latency
-        self._known: dict[Hashable, OperatorTime] = {}
+    def __init__(self) -> None:
+        self.known: dict[Hashable, OperatorTime] = {}
         self._lines: dict[Hashable, _Line] = {}
         self._distinct: dict[Hashable, tuple[FloatArray, IntArray]] = {}
         self._entries = 0
+
+    def keep(self, key: Hashable, found: OperatorTime) -> None:
+        """A whole answer, unless it is large."""
+        if found.time_us.size <= _KEPT:
+            self._count(found.time_us.size)
+            self.known[key] = found
+
+    def line(self, key: Hashable) -> _Line:
+        """What is known of an operator along its only axis."""
+        found = self._lines.get(key)
+        if found is None:
+            found = self._lines[key] = _Line()
+        return found
+
+    def distinct(self, axis: Size, place: Hashable) -> tuple[FloatArray, IntArray]:
+        """(rising sizes, index into them) of an axis. place: what tells axes apart."""
+        if place not in self._distinct:
+            sizes, index = np.unique(as_float(axis), return_inverse=True)
+            self._count(index.size)
+            self._distinct[place] = sizes, index.reshape(np.shape(axis))
+        return self._distinct[place]
+
+    def _count(self, entries: int) -> None:
+        self._entries += entries
+        if self._entries > _ALL:
+            for kept in (self.known, self._lines, self._distinct):
+                kept.clear()
+            self._entries = 0
+
+
+class CachedLatency:
+    """A latency model that computes each answer once.
+
+    answers: those of several models of one GPU, which may share them where `whose` says that the same
+    kernel answers (None: its own).
+    """
+
+    def __init__(
+        self,
+        latency: LatencyModel,
+        answers: Answers | None = None,
+        whose: Callable[[Operator], Hashable] | None = None,
+    ) -> None:
+        self._latency = latency
+        self._answers = Answers() if answers is None else answers
+        self._whose = whose
+        self._keys: dict[Hashable, Hashable] = {}
 
     @property
     def name(self) -> str:
@@ -107,42 +153,66 @@ class CachedLatency:
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, as the model that is asked gives it."""
         sizes = operator.key
-        key, place = tuple(map(_hashable, sizes)), tuple(map(_hashable, operator.axes))
-        found = self._known.get((key, place))
+        key, place = self._key(operator, sizes), tuple(map(_hashable, operator.axes))
+        found = self._answers.known.get((key, place))
         if found is None:
-            is_line = len(place) == 1 and not any(np.ndim(size) for size in sizes)
-            found = self._along(operator, key, place) if is_line else self._latency.time(operator)
-            if found.time_us.size <= _KEPT:
-                self._count(found.time_us.size)
-                self._known[key, place] = found
+            found = (
+                self._along(operator, key, place)
+                if _is_line(sizes, place)
+                else self._latency.time(operator)
+            )
+            self._answers.keep((key, place), found)
         return found
 
-    def _count(self, entries: int) -> None:
-        self._entries += entries
-        if self._entries > _ALL:
-            for kept in (self._known, self._lines, self._distinct):
-                kept.clear()
-            self._entries = 0
+    def expect(self, operators: Iterable[Operator]) -> None:
+        """What will be asked for: along an axis all sizes are computed with the first of them."""
+        for operator in operators:
+            sizes, axes = operator.key, operator.axes
+            if _is_line(sizes, axes):
+                distinct, _ = self._answers.distinct(axes[0], tuple(map(_hashable, axes)))
+                try:
+                    key = self._key(operator, sizes)
+                except SpecError:  # told to who asks for it
+                    continue
+                self._answers.line(key).expected.append(distinct)
+
+    def _key(self, operator: Operator, sizes: tuple[str | Size, ...]) -> Hashable:
+        """Of an operator off its axes, with the kernel that answers."""
+        own = tuple(map(_hashable, sizes))
+        if self._whose is None:
+            return own
+        found = self._keys.get(own)
+        if found is None:
+            found = self._keys[own] = (self._whose(operator), own)
+        return found
 
     def _along(self, operator: Operator, key: Hashable, place: Hashable) -> OperatorTime:
         """An operator with one axis, from what is known along it; only new sizes are computed."""
         (axis,) = operator.axes
-        if place not in self._distinct:
-            sizes, index = np.unique(as_float(axis), return_inverse=True)
-            self._count(index.size)
-            self._distinct[place] = sizes, index.reshape(np.shape(axis))
-        sizes, index = self._distinct[place]
-        line = self._lines.setdefault(key, _Line())
+        sizes, index = self._answers.distinct(axis, place)
+        line = self._answers.line(key)
         new = line.missing(sizes)
         if new.size:
+            if line.expected:
+                new = line.missing(np.unique(np.concatenate([sizes, *line.expected])))
+                line.expected.clear()
             line.add(new, self._latency.time(operator.with_columns(**{operator.AXES[0]: new})))
         return line.at(sizes, index)
 
 
+def _is_line(sizes: tuple[str | Size, ...], axes: tuple[object, ...]) -> bool:
+    """Whether an operator has one axis, and off it plain numbers."""
+    return len(axes) == 1 and not any(np.ndim(size) for size in sizes)
+
+
 class _Line:
-    """Times of an operator along its only axis: (N,) rising sizes, (3, N) times and (2, N) codes."""
+    """Times of an operator along its only axis: (N,) rising sizes, (3, N) times and (2, N) codes.
+
+    expected: sizes that will be asked for.
+    """
 
     def __init__(self) -> None:
+        self.expected: list[FloatArray] = []
         self._sizes: FloatArray = np.empty(0)
         self._times: FloatArray = np.empty((3, 0))
         self._codes: CodeArray = np.empty((2, 0), dtype=np.int8)

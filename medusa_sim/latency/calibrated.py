@@ -204,11 +204,7 @@ class CalibratedLatency:
             return found
         if isinstance(operator, WindowAttention) and operator.phase == VERIFY:
             return verify_in_window(self, operator)
-        asked = self._asked_for(operator)
-        key = operator.kind, operator.form, operator.forms, asked
-        if key not in self._chosen:
-            self._chosen[key] = choose(self.gpu, kind, operator, asked)
-        choice = self._chosen[key]
+        choice = self._choice(kind, operator)
         found = kind.timer(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
         found = with_place(choice, found)
         if self.cold and isinstance(operator, Sparse) and operator.phase == VERIFY:
@@ -217,6 +213,27 @@ class CalibratedLatency:
             plain = self.time(replace(operator, phase=GENERATION, q_len=1))
             return filled(found, plain, plain.time_us > found.time_us)
         return found
+
+    def whose(self, operator: Operator) -> Hashable:
+        """Which kernels answer for an operator: models of one GPU that say the same give the same time."""
+        kind = KIND_OF[operator.kind]
+        if not kind.is_chosen:
+            held = self.held
+            told = self.backend(operator) if isinstance(operator, Attention) and operator.is_fused else None
+            # tables of kernels are the GPU's own objects, which live as long as it does
+            tables = id(held.attention), id(held.serial_attention), id(held.elementwise), id(held.unfused)
+            return self.kernels, self.cold, *tables, told
+        if isinstance(operator, Sparse | WindowAttention):  # of several kernels
+            return id(self)
+        choice = self._choice(kind, operator)
+        return choice.place, choice.form, choice.is_asked, self.cold
+
+    def _choice(self, kind: Kind, operator: Operator) -> Choice:
+        asked = self._asked_for(operator)
+        key = operator.kind, operator.form, operator.forms, asked
+        if key not in self._chosen:
+            self._chosen[key] = choose(self.gpu, kind, operator, asked)
+        return self._chosen[key]
 
     def _asked_for(self, operator: Operator) -> Asked:
         """Collectives of more GPUs than the link joins go over what they share instead.

@@ -25,11 +25,12 @@ from medusa_sim.step.server import served_length
 from medusa_sim.step.step import (
     Setting,
     StepTime,
-    decode_step,
+    decode_work,
     drafting_steps,
+    drafting_works,
     kernels_time,
-    verification_step,
     verification_work,
+    work_time,
 )
 from medusa_sim.step.workload import Launch
 
@@ -53,7 +54,17 @@ class PricedSteps:
     @cached_property
     def decode(self) -> StepTime:
         """The plain step, (B, S, 1)."""
-        return decode_step(self.setting, *self._places)
+        return work_time(self.setting.latency, self.decode_work)
+
+    @cached_property
+    def decode_work(self) -> PassWork:
+        """Kernels of the plain step."""
+        return decode_work(self.setting, *self._places)
+
+    @cached_property
+    def verify_work(self) -> PassWork:
+        """Kernels of verification."""
+        return verification_work(self.setting, *self._places, self.counts[None, None, :])
 
     def take_steps(self, other: PricedSteps) -> None:
         """Take over what does not depend on the drafter from a surface that differs in it alone.
@@ -73,13 +84,12 @@ class PricedSteps:
     @cached_property
     def verify(self) -> StepTime:
         """Verification of each count, (B, S, C)."""
-        return verification_step(self.setting, *self._places, self.counts[None, None, :])
+        return work_time(self.setting.latency, self.verify_work)
 
     @cached_property
     def _split(self) -> tuple[PassWork, tuple[Launch, ...], Kernels]:
         """Verification: its work, the kernels that know the length, and the others timed."""
-        work = verification_work(self.setting, *self._places, self.counts[None, None, :])
-        latency = self.setting.latency
+        work, latency = self.verify_work, self.setting.latency
         launches = tuple(priced(latency, work.launches))
         apart = tuple(launch for launch in launches if launch.knows_length)
         same = timed(latency, work.runtime, (launch for launch in launches if not launch.knows_length))
@@ -99,11 +109,21 @@ class PricedSteps:
     def drafting_of(self, index: int) -> StepTime | None:
         """The drafting of one option, priced once."""
         if index not in self._drafted:
-            option = self.options[index]
-            setting, counts = replace(self.setting, drafter=option.drafter), option.candidates[None, None, :]
-            steps = drafting_steps(setting, *self._places, counts, self._passes)
+            works = self.drafting_works[index]
+            steps = drafting_steps(*self._drafts(index), self._passes, works)
             self._drafted[index] = reduce(add, steps) if steps else None
         return self._drafted[index]
+
+    @cached_property
+    def drafting_works(self) -> tuple[tuple[PassWork, ...], ...]:
+        """Passes of the drafting of each option."""
+        return tuple(drafting_works(*self._drafts(i), self._passes) for i in range(len(self.options)))
+
+    def _drafts(self, index: int) -> tuple[Setting, IntArray, IntArray, IntArray]:
+        """Setting, batches, lengths and counts of an option."""
+        option = self.options[index]
+        setting = replace(self.setting, drafter=option.drafter)
+        return setting, *self._places, option.candidates[None, None, :]
 
     @cached_property
     def _drafted(self) -> dict[int, StepTime | None]:

@@ -12,11 +12,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain
 
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, distinct, in_quadrature
 from medusa_sim.errors import MedusaSimError, UsageError
+from medusa_sim.latency.by_name import CachedLatency
 from medusa_sim.plan.best_by_count import ByCount, best_by_count
 from medusa_sim.plan.curve import band, tokens_per_s
 from medusa_sim.plan.draft_options import DraftOption
@@ -24,10 +26,8 @@ from medusa_sim.plan.priced_steps import PricedSteps
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.compose import Cost, overhead_halves
 from medusa_sim.step.memory import drafter_bytes, memory_bytes
-from medusa_sim.step.server import Served, served
-from medusa_sim.step.step import (
-    decode_step,
-)
+from medusa_sim.step.server import Served, carrying, linear_work, rows_with_prompts, served
+from medusa_sim.step.step import decode_step, processed_tokens
 
 PLAIN = 0
 """The configuration that does not speculate."""
@@ -208,6 +208,23 @@ class Surface(PricedSteps):
         if self.is_in_flight or np.array_equal(lengths, self.seq_len):
             return None
         return price(self.scenario, self.batch, lengths, self.options)
+
+    def expect(self, answers: CachedLatency) -> None:
+        """Tell the latency model what these steps will ask of it, so that it answers all at once.
+
+        Of prompts that ride on steps, rows of every configuration.
+        """
+        works = [self.decode_work, self.verify_work, *chain.from_iterable(self.drafting_works)]
+        traffic = self.scenario.traffic
+        if traffic is not None:
+            requests = self.batch[:, None].astype(np.float64)
+            _, prompts = carrying(requests, self.tokens_per_step, traffic)
+            rows = requests * processed_tokens(self.setting, self.candidates)
+            works.append(
+                linear_work(self.setting, rows_with_prompts(self.setting, rows, prompts, traffic))
+            )
+        launches = [launch for work in works for launch in work.launches]
+        answers.expect(each.operator for launch in launches for each in (launch, *launch.composed))
 
     @property
     def joules(self) -> FloatArray:

@@ -7,7 +7,8 @@ card and an engine, the steps that do not depend on the drafter.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import CoverageError, MedusaSimError
 from medusa_sim.latency.base import LatencyModel
+from medusa_sim.latency.by_name import Answers, CachedLatency
+from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
@@ -50,79 +53,134 @@ class Priced:
     rows: dict[str, Any]
 
 
-class Pricer:
-    """Prices set-ups of a model for a question.
+@dataclass(slots=True)
+class Card:
+    """What set-ups of a card share. given: further arguments of their scenarios. latencies: of its kernels by
+    engine and precision, with one memory: `answers`.
+    """
 
-    given: further arguments of every `Scenario`, the price among them.
+    gpu: Gpu
+    given: dict[str, Any]
+    latencies: dict[tuple[str, str], LatencyModel] = field(default_factory=dict)
+    answers: Answers = field(default_factory=Answers)
+
+    def scenario(self, setup: SetUp, **arguments: Any) -> Scenario:
+        """Of a set-up, with the card's kernels as they are known."""
+        kernels = setup.engine, setup.precision
+        if kernels in self.latencies:
+            return Scenario(**{**arguments, "latency": self.latencies[kernels]})
+        found = Scenario(**arguments)
+        if isinstance(found.latency, CalibratedLatency):
+            shared = CachedLatency(found.latency, self.answers, found.latency.whose)
+            found = found.but(latency=shared)
+        self.latencies[kernels] = found.setting.latency
+        return found
+
+
+@dataclass(slots=True)
+class Planned:
+    """A set-up before it is priced. surfaces: of each drafter its steps, or why there are none; plain
+    decoding has its own where no drafter has any. narrow: the same with a cache in fp8, for batches that this
+    one does not hold.
+    """
+
+    card: Card
+    setup: SetUp
+    asked: Question
+    surfaces: dict[str, Surface | MedusaSimError]
+    narrow: Planned | None = None
+
+
+class Pricer:
+    """Prices set-ups of a model for a question, card by card.
+
+    given: further arguments of every `Scenario`. What set-ups of a card ask of one kernel is computed at
+    once: all of them are planned before the first is priced.
     """
 
     def __init__(self, model: Model, asked: Question, given: dict[str, Any]) -> None:
         self.model, self.asked, self._given = model, asked, given
-        self._gpu: Gpu | None = None
-        self._latencies: dict[Any, LatencyModel] = {}
         self._shares: dict[Any, float | MedusaSimError] = {}
 
-    def priced(self, setup: SetUp, usd_per_gpu_hour: float | None) -> Iterator[Priced | Refused]:
-        """A set-up with each of its drafters; the batches that its cache does not hold in fp8.
+    def of_card(
+        self, card: str, setups: Sequence[SetUp], usd_per_gpu_hour: float | None
+    ) -> Iterator[list[Priced | Refused]]:
+        """Each set-up of a card with all its drafters; the batches that its cache does not hold in fp8.
 
         No KV precision was asked for then (`SetUp.narrows_cache`), and the card computes in fp8.
         """
-        if self._gpu is None or self._gpu.name != setup.gpu:
-            self._latencies.clear()
-            self._gpu = load_gpu(setup.gpu, self._given.get("data_dir"))
-        given, held = {**self._given, "price": usd_per_gpu_hour}, 0
-        for found in self._all_drafters(setup, self._gpu, self.asked, given):
-            if isinstance(found, Priced):
-                held = max(held, int(found.rows["batch"].max()))
+        gpu = load_gpu(card, self._given.get("data_dir"))
+        place = Card(gpu, {**self._given, "price": usd_per_gpu_hour})
+        for plan in [self._planned(setup, place) for setup in setups]:
+            if isinstance(plan, Refused):
+                yield [plan]
+                continue
+            found = self._priced(plan)
+            if plan.narrow is not None and any(isinstance(each, Priced) for each in found):
+                # what does not fit so either is no news
+                found += [each for each in self._priced(plan.narrow) if isinstance(each, Priced)]
             yield found
-        beyond = tuple(batch for batch in self.asked.tried if batch > held)
-        if (
-            held
-            and beyond
-            and setup.narrows_cache
-            and self.model.kv_dtype != FP8
-            and not self._gpu.lacks(FP8)
-        ):
-            narrow, larger = replace(setup, kv_precision=FP8), replace(self.asked, batches=beyond)
-            for found in self._all_drafters(narrow, self._gpu, larger, given):
-                if isinstance(found, Priced):  # what does not fit so either is no news
-                    yield found
 
-    def _all_drafters(
-        self, setup: SetUp, gpu: Gpu, asked: Question, given: dict[str, Any]
-    ) -> Iterator[Priced | Refused]:
-        """Refused once where all drafters are, for one reason. Plain decoding is read off any surface."""
-        needed = FORMATS[setup.precision].dtype
+    def _planned(self, setup: SetUp, card: Card) -> Planned | Refused:
+        gpu, needed = card.gpu, FORMATS[setup.precision].dtype
         if setup.precision != own_precision(self.model) and gpu.lacks(needed):
             listed = ", ".join(gpu.peak_flops_per_s)
-            told = f"the card has no {needed} arithmetic, only {listed}"
-            yield Refused(f"{setup.gpu}, {setup.precision}", told)
-            return
+            return Refused(
+                f"{setup.gpu}, {setup.precision}", f"the card has no {needed} arithmetic, only {listed}"
+            )
         share = self._weights_of_a_gpu(setup)
         if isinstance(share, MedusaSimError) or share > gpu.memory_bytes:
-            told = str(share) if isinstance(share, MedusaSimError) else _no_room(share, gpu)
-            yield Refused(setup.told, told)
-            return
-        kernels = (setup.engine, setup.precision)
-        surface: Surface | None = None
+            return Refused(
+                setup.told, str(share) if isinstance(share, MedusaSimError) else _no_room(share, gpu)
+            )
+        try:
+            plan = self._with_drafters(setup, card, self.asked)
+        except _NoRoomError as error:  # nor with another drafter
+            return Refused(setup.told, str(error))
+        first = 0 if PLAIN in setup.drafters else 1
+        rooms = [s.max_batch[0, first:].max() for s in plan.surfaces.values() if isinstance(s, Surface)]
+        beyond = tuple(batch for batch in self.asked.tried if rooms and batch > max(rooms))
+        if beyond and setup.narrows_cache and self.model.kv_dtype != FP8 and not gpu.lacks(FP8):
+            narrow = replace(setup, kv_precision=FP8)
+            with suppress(_NoRoomError):
+                plan.narrow = self._with_drafters(narrow, card, replace(self.asked, batches=beyond))
+        return plan
+
+    def _with_drafters(self, setup: SetUp, card: Card, asked: Question) -> Planned:
+        """Raises _NoRoomError."""
+        surfaces: dict[str, Surface | MedusaSimError] = {}
+        for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
+            if drafter == PLAIN and any(isinstance(each, Surface) for each in surfaces.values()):
+                continue  # plain decoding is read off any surface
+            try:
+                surfaces[drafter] = self._surface(setup, drafter, asked, card)
+            except _NoRoomError:
+                raise
+            except MedusaSimError as error:
+                surfaces[drafter] = error
+        return Planned(card, setup, asked, surfaces)
+
+    def _priced(self, plan: Planned) -> list[Priced | Refused]:
+        """Refused once where all drafters are, for one reason."""
+        setup, first = plan.setup, None
         found: list[Priced | Refused] = []
         for drafter in sorted(setup.drafters, key=lambda name: name == PLAIN):
+            surface = plan.surfaces.get(drafter, first)
             try:
-                if drafter != PLAIN or surface is None:
-                    known = {"latency": self._latencies[kernels]} if kernels in self._latencies else {}
-                    surface = self._surface(setup, drafter, asked, {**given, **known}, surface)
-                    self._latencies[kernels] = surface.setting.latency
-                found.append(rows_of(surface, setup.key(surface.scenario.model, drafter), asked))
-            except _NoRoomError as error:  # nor with another drafter
-                yield Refused(setup.told, str(error))
-                return
+                if surface is None:
+                    surface = self._surface(setup, drafter, plan.asked, plan.card)
+                if isinstance(surface, MedusaSimError):
+                    raise surface
+                if first is not None and surface is not first:
+                    surface.take_steps(first)
+                first = all_priced(surface)
+                found.append(rows_of(first, setup.key(first.scenario.model, drafter), plan.asked))
             except MedusaSimError as error:
                 found.append(Refused(f"{setup.told}, {drafter}", str(error)))
         reasons = {item.reason if isinstance(item, Refused) else None for item in found}
         if len(reasons) == 1 and (reason := reasons.pop()) is not None:
-            yield Refused(setup.told, reason)
-        else:
-            yield from found
+            return [Refused(setup.told, reason)]
+        return found
 
     def _weights_of_a_gpu(self, setup: SetUp) -> float | MedusaSimError:
         """Bytes of the weights of one GPU, or why the model cannot be split so; of every card alike."""
@@ -138,16 +196,16 @@ class Pricer:
                 self._shares[place] = error
         return self._shares[place]
 
-    def _surface(
-        self, setup: SetUp, drafter: str, asked: Question, given: dict[str, Any], other: Surface | None
-    ) -> Surface:
+    def _surface(self, setup: SetUp, drafter: str, asked: Question, card: Card) -> Surface:
         """A set-up with a drafter at every batch and draft length; with none, plain decoding alone.
 
-        other: of the same cards with another drafter. What memory refuses is not priced.
+        Nothing is priced yet, but the card's kernels are told what will be. Raises _NoRoomError.
         """
+        given = card.given
         if drafter == PLAIN or not drafter_kind(drafter).takes_draft_model:
             given = {name: value for name, value in given.items() if not name.startswith("draft_")}
-        scenario = Scenario(
+        scenario = card.scenario(
+            setup,
             model=self.model,
             drafter=_any_drafter(setup.engine, given) if drafter == PLAIN else drafter,
             prompt_tokens=asked.prompt_tokens,
@@ -157,9 +215,9 @@ class Pricer:
         surface = surface_of(scenario, asked, plain=drafter == PLAIN)
         if min(asked.tried) > surface.max_batch[0, 0]:
             raise _NoRoomError(_no_room(scenario.shard.weight_bytes, scenario.gpu))
-        if other is not None:
-            surface.take_steps(other)
-        return all_priced(surface)
+        if isinstance(scenario.latency, CachedLatency):
+            surface.expect(scenario.latency)
+        return surface
 
 
 def surface_of(scenario: Scenario, asked: Question, *, plain: bool) -> Surface:

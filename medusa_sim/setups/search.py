@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -61,16 +62,19 @@ def compare(
     refused: dict[Refused, None] = {}
     scenarios: dict[tuple[Any, ...], Scenario] = {}
     pricer = Pricer(target, asked, scenario)
-    for done, setup in enumerate(todo):
-        usd = prices.get(setup.gpu) if isinstance(prices, Mapping) else prices
-        for found in pricer.priced(setup, usd):
-            if isinstance(found, Refused):
-                refused[found] = None
-            else:
-                rows.append(found.rows)
-                scenarios[found.key] = found.scenario
-        if advance is not None:
-            advance(done + 1, len(todo))
+    done = 0
+    for card, of_card in groupby(todo, key=lambda setup: setup.gpu):
+        usd = prices.get(card) if isinstance(prices, Mapping) else prices
+        for setup in pricer.of_card(card, list(of_card), usd):
+            for found in setup:
+                if isinstance(found, Refused):
+                    refused[found] = None
+                else:
+                    rows.append(found.rows)
+                    scenarios[found.key] = found.scenario
+            done += 1
+            if advance is not None:
+                advance(done, len(todo))
     if not rows:
         first = next(iter(refused))
         raise UsageError(

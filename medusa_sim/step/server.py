@@ -28,7 +28,7 @@ from medusa_sim.operators.operator import Size
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.engine import LOOKUPS, filter_us, prompt_pass_us
 from medusa_sim.step.network import model_launches
-from medusa_sim.step.step import Setting, processed_tokens, work_time
+from medusa_sim.step.step import Setting, device_us, processed_tokens
 from medusa_sim.step.workload import Workload, decode, prefill
 
 _ONCE_A_PROMPT = ("lm_head", "next_token")
@@ -113,13 +113,10 @@ def carried_prompts(
     drafted: BoolArray | bool = False,
 ) -> tuple[FloatArray, FloatArray]:
     """(share of the steps that carry prompts, microseconds that these take longer): (N7) and (N8)."""
-    finished = batch * tokens_per_step / traffic.output_tokens
-    share = -np.expm1(-finished)
-    prompts = finished / share
-    read = prompts * traffic.prompt_tokens
-    linear = linear_us(setting, read if prompts_apart(setting) else tokens + read)
+    share, prompts = carrying(batch, tokens_per_step, traffic)
+    linear = linear_us(setting, rows_with_prompts(setting, tokens, prompts, traffic))
     if not prompts_apart(setting):
-        linear = np.maximum(linear - linear_us(setting, tokens), 0.0)
+        linear = np.maximum(linear[0] - linear[1], 0.0)
     # each GPU attends to its own prompts
     attention_us = prompt_attention_us(setting, traffic.prompt_tokens, traffic.prompt_tokens)
     carried_us = np.asarray(linear + prompts * attention_us / setting.parallel.schedulers)
@@ -127,6 +124,23 @@ def carried_prompts(
     return share, np.where(
         drafted, prompt_pass_us(carried_us, host_us), carried_us
     ) if host_us else carried_us
+
+
+def carrying(
+    batch: FloatArray, tokens_per_step: FloatArray, traffic: Traffic
+) -> tuple[FloatArray, FloatArray]:
+    """(share of the steps that carry prompts, how many these carry): (N7)."""
+    finished = batch * tokens_per_step / traffic.output_tokens
+    share = -np.expm1(-finished)
+    return share, finished / share
+
+
+def rows_with_prompts(
+    setting: Setting, tokens: FloatArray, prompts: FloatArray, traffic: Traffic
+) -> FloatArray:
+    """Rows that (N8) times: of the prompts where they have passes of their own, else (with them, without)."""
+    read = prompts * traffic.prompt_tokens
+    return read if prompts_apart(setting) else np.stack(np.broadcast_arrays(tokens + read, tokens))
 
 
 def prompts_apart(setting: Setting) -> bool:
@@ -168,16 +182,20 @@ def prompt_attention_us(setting: Setting, tokens: Size, kv_len: Size) -> FloatAr
         if launch.part == "attention"
     )
     work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
-    return work_time(setting.latency, work).device_us
+    return device_us(setting.latency, work)
 
 
 def linear_us(setting: Setting, tokens: FloatArray) -> FloatArray:
     """Device time of everything in a step that is shared by all its `tokens`, microseconds."""
+    return device_us(setting.latency, linear_work(setting, tokens))
+
+
+def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:
+    """Kernels of `linear_us`."""
     workload = decode(tokens, 1)
     launches = tuple(
         launch
         for launch in model_launches(setting.shard, workload, setting.runtime)
         if launch.part != "attention" and launch.operator.name not in _ONCE_A_PROMPT
     )
-    work = PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
-    return work_time(setting.latency, work).device_us
+    return PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")

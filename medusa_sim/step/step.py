@@ -168,6 +168,12 @@ def work_time(latency: LatencyModel, work: PassWork) -> StepTime:
     return kernels_time(latency, work, timed(latency, work.runtime, work.launches))
 
 
+def device_us(latency: LatencyModel, work: PassWork) -> FloatArray:
+    """`work_time` on the device alone, without a band."""
+    kernels = timed(latency, work.runtime, priced(latency, work.launches))
+    return kernels.device_us + work.kernels * work.runtime.launch_us
+
+
 def kernels_time(latency: LatencyModel, work: PassWork, kernels: Kernels) -> StepTime:
     """Time of a pass whose kernels are timed.
 
@@ -226,7 +232,12 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
 
 def decode_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
     """One plain decoding step: no drafter, no tree. Arrays of batch and seq_len broadcast."""
-    return work_time(setting.latency, _target_work(setting, decode(batch, seq_len)))
+    return work_time(setting.latency, decode_work(setting, batch, seq_len))
+
+
+def decode_work(setting: Setting, batch: Size, seq_len: Size) -> PassWork:
+    """Kernels of `decode_step`."""
+    return _target_work(setting, decode(batch, seq_len))
 
 
 def prefill_step(setting: Setting, batch: Size, seq_len: Size) -> StepTime:
@@ -295,18 +306,33 @@ def padded(workload: Workload, runtime: Runtime) -> Workload:
     return replace(workload, padded_rows=rows)
 
 
+def drafting_works(
+    setting: Setting, batch: Size, seq_len: Size, candidates: Size, kept: dict[Any, Any]
+) -> tuple[PassWork, ...]:
+    """Passes of `drafting_steps`, with the same `kept`; none for scope `block`."""
+    if setting.scope == "block":
+        return ()
+    workload = replace(verify(batch, seq_len, candidates), kept=kept)
+    return setting.drafter.work(setting.shard, workload, setting.runtime)
+
+
 def drafting_steps(
-    setting: Setting, batch: Size, seq_len: Size, candidates: Size, kept: dict[Any, Any] | None = None
+    setting: Setting,
+    batch: Size,
+    seq_len: Size,
+    candidates: Size,
+    kept: dict[Any, Any] | None = None,
+    works: tuple[PassWork, ...] | None = None,
 ) -> tuple[StepTime, ...]:
     """What drafting adds to a verification step; nothing for scope `block`.
 
     kept: passes that one drafter at other depths has on the same batches and lengths in the same setting.
+    works: `drafting_works` where they are known.
     """
     if setting.scope == "block":
         return ()
     known = {} if kept is None else kept
-    workload = replace(verify(batch, seq_len, candidates), kept=known)
-    passes = setting.drafter.work(setting.shard, workload, setting.runtime)
+    passes = drafting_works(setting, batch, seq_len, candidates, known) if works is None else works
     for work in passes:
         if id(work) not in known:
             known[id(work)] = work, work_time(setting.latency, work)
