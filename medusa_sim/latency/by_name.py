@@ -157,9 +157,7 @@ class CachedLatency:
         found = self._answers.known.get((key, place))
         if found is None:
             found = (
-                self._along(operator, key, place)
-                if _is_line(sizes, place)
-                else self._latency.time(operator)
+                self._along(operator, key, place) if _is_line(sizes, place) else self._latency.time(operator)
             )
             self._answers.keep((key, place), found)
         return found

@@ -25,6 +25,7 @@ from medusa_sim.step.server import served_length
 from medusa_sim.step.step import (
     Setting,
     StepTime,
+    decode_step,
     decode_work,
     drafting_steps,
     drafting_works,

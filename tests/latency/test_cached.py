@@ -7,8 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 
+from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime
-from medusa_sim.latency.by_name import CachedLatency, cached
+from medusa_sim.latency.by_name import Answers, CachedLatency, cached
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.operators.kinds import OPERATORS, operator_of
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
@@ -82,3 +83,47 @@ def test_grids_that_overlap_are_the_same_as_each_alone_and_no_size_is_computed_t
         for name in ("time_us", "low_us", "high_us", "bound", "source"):
             assert np.array_equal(getattr(whole, name), np.broadcast_to(getattr(alone, name), m.shape)), name
     assert sorted(computed) == np.unique(np.concatenate([m.ravel() for m in grids])).tolist()
+
+
+@pytest.mark.parametrize("gpu", ["h100-sxm", "b200"])
+@pytest.mark.parametrize("dtype", ["bf16", "fp8"])
+@pytest.mark.parametrize("kind", OPERATORS)
+def test_models_that_share_answers_answer_as_each_alone(gpu: str, dtype: str, kind: str) -> None:
+    card = load_gpu(gpu)
+    libraries = [name for name in card.kernels if card.kernels[name].gemm]
+    models = [
+        CalibratedLatency(card, kernels, library=library, serves=library)
+        for kernels in libraries
+        for library in ("", "vllm", "sglang", "trtllm")
+    ]
+    columns = {name: SIZES[name] for name in OPERATORS[kind].COLUMNS}
+    asked = operator_of(kind, dtype, columns)
+    answers = Answers()
+    for latency in models:
+        shared = CachedLatency(latency, answers, latency.whose)
+        shared.expect([asked])
+        try:
+            alone = latency.time(asked)
+        except SpecError:
+            with pytest.raises(SpecError):
+                shared.time(asked)
+            continue
+        found = shared.time(asked)
+        assert (found.time_us, found.low_us, found.high_us) == (alone.time_us, alone.low_us, alone.high_us)
+        assert (found.source, found.bound) == (alone.source, alone.bound)
+
+
+def test_what_is_expected_is_computed_with_the_first_that_is_asked() -> None:
+    computed: list[int] = []
+
+    class Counting(CalibratedLatency):
+        def time(self, operator: Operator) -> OperatorTime:
+            computed.append(np.size(operator.axes[0]))
+            return super().time(operator)
+
+    latency, m = CachedLatency(Counting(load_gpu("a100-80gb-pcie"), "torch")), np.arange(1.0, 9.0)
+    latency.expect(operator("gemm").with_columns(m=m * share) for share in (1.0, 100.0))
+    for share in (1.0, 100.0):
+        asked = operator("gemm").with_columns(m=m * share)
+        assert np.array_equal(latency.time(asked).time_us, LATENCY.time(asked).time_us)
+    assert computed == [16]
