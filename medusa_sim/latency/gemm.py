@@ -46,13 +46,24 @@ its runtime too (`UnfusedKernel.repeated`); any other kernel has it only where `
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time
-from medusa_sim.latency.waves import Candidates, candidates_of, norm_max, shared_waves, wave_cost
+from medusa_sim.latency.waves import (
+    Candidates,
+    Choices,
+    candidates_before,
+    candidates_of,
+    norm_max,
+    shared_waves,
+    wave_cost,
+)
 from medusa_sim.operators.operator import Attention, Gemm
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import GemmKernel, UnfusedKernel
@@ -65,8 +76,13 @@ _RESIDENT_SHARPNESS = 4.0
 """Exponent of the change from activations that stay in L2 to activations that are read again."""
 _HOT_OVERFLOW = 0.1
 """Share by which weights that take turns may exceed L2 until none is found there any more."""
+_HALF_DIGITS = 1e-4
+"""Of what a bound in single precision may be off."""
 _CHOICE_STEP = 8
 """The library's choice is made at m rounded up to a multiple of this, the finest step of any tile."""
+
+Longer: TypeAlias = Callable[[FloatArray, FloatArray, float], FloatArray]
+"""Of two times that overlap."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +125,7 @@ def gemm_candidates_us(gpu: Gpu, kernel: GemmKernel, operator: Gemm, *, cold: bo
     tile. For fitting: `gemm_time` is the one of these with the least time x selection penalty.
     """
     m, n, k = _sizes(operator)
-    candidates = candidates_of(kernel).before(m.ndim, len(kernel.splits))
+    candidates = candidates_before(kernel, m.ndim)
     times = _times(gpu, kernel, operator, (m, n, k), candidates, cold=cold)
     return _allowed(candidates, m, n, times.time_us)
 
@@ -134,32 +150,54 @@ def gemm_choice(gpu: Gpu, kernel: GemmKernel, operator: Gemm) -> IntArray:
     One layer at many m is the common question, so the candidates are compared once per distinct step of m.
     """
     m, n, k = (as_float(size) for size in (operator.m, operator.n, operator.k))
-    rounded = _CHOICE_STEP * np.ceil(m / _CHOICE_STEP)
-    if n.size == 1 and k.size == 1:
-        steps, inverse = np.unique(rounded, return_inverse=True)
-        best = _best(gpu, kernel, operator, (steps, n.reshape(()), k.reshape(())))
-        shape = np.broadcast_shapes(m.shape, n.shape, k.shape)
-        return np.broadcast_to(best[inverse].reshape(m.shape), shape)
-    return _best(gpu, kernel, operator, (rounded, n, k))
+    steps = np.ceil(m / _CHOICE_STEP)
+    if n.size > 1 or k.size > 1:
+        steps, n, k = np.broadcast_arrays(steps, n, k)
+        sizes = (_CHOICE_STEP * steps.ravel(), n.ravel(), k.ravel())
+        return _best(gpu, kernel, operator, sizes).reshape(steps.shape)
+    layer = replace(operator, name="", m=0, n=float(n.flat[0]), k=float(k.flat[0]))
+    shape = np.broadcast_shapes(m.shape, n.shape, k.shape)
+    return np.broadcast_to(_choices(gpu, kernel, layer).at(steps), shape)
+
+
+@lru_cache(maxsize=256)
+def _choices(gpu: Gpu, kernel: GemmKernel, layer: Gemm) -> Choices:
+    """What is known of a layer, by step of m."""
+    n, k = as_float(layer.n), as_float(layer.k)
+    return Choices(lambda steps: _best(gpu, kernel, layer, (_CHOICE_STEP * steps, n, k)))
 
 
 def _best(
     gpu: Gpu, kernel: GemmKernel, operator: Gemm, sizes: tuple[FloatArray, FloatArray, FloatArray]
 ) -> IntArray:
+    """Of layers in one row. Most choices are far off: left out where a bound is above what another takes."""
+    best: IntArray
+    every, before = candidates_of(kernel), candidates_before(kernel)
     m, n, _ = sizes
-    shape = np.broadcast_shapes(*(size.shape for size in sizes))
-    candidates = candidates_of(kernel).before(len(shape), len(kernel.splits))
     if kernel.fewest_waves:
-        cost = wave_cost(gpu, candidates, m, n)
-    else:
-        cost = _times(gpu, kernel, operator, sizes, candidates).time_us * candidates.selection_penalty
-    best: IntArray = np.argmin(_allowed(candidates, m, n, cost), axis=0)
-    return np.broadcast_to(best, shape)
+        best = np.argmin(_allowed(before, m, n, wave_cost(gpu, before, m, n)), axis=0)
+        return best
+    half: Any = tuple(size.astype(np.float32) for size in sizes)
+    rough = candidates_before(kernel, kind=np.float32)
+    least = _times(gpu, kernel, operator, half, rough, smooth=False).time_us
+    bound = _allowed(before, m, n, least * rough.selection_penalty)
+
+    def cost(index: IntArray, place: IntArray | slice) -> FloatArray:
+        own: Any = (size[place] if size.ndim else size for size in sizes)
+        taken = every.taken(index)
+        return _times(gpu, kernel, operator, tuple(own), taken).time_us * taken.selection_penalty
+
+    reached = cost(np.argmin(bound, axis=0), slice(None))
+    near = np.flatnonzero(bound <= reached * (1.0 + _HALF_DIGITS))
+    exact = np.full(bound.shape, np.inf)
+    exact.flat[near] = cost(*divmod(near, m.size))
+    best = np.argmin(exact, axis=0)
+    return best
 
 
 def _allowed(candidates: Candidates, m: FloatArray, n: FloatArray, cost: FloatArray) -> FloatArray:
     """(tiles x splits, *shape) costs of (tiles, splits, *shape), infinite where it chooses none."""
-    every: FloatArray = cost + np.where(candidates.allowed(m, n), 0.0, np.inf)
+    every: FloatArray = np.where(candidates.allowed(m, n), cost, np.inf)
     return every.reshape(-1, *every.shape[2:])
 
 
@@ -189,7 +227,9 @@ def _times(
     candidate: Candidates,
     *,
     cold: bool = True,
+    smooth: bool = True,
 ) -> _Times:
+    """smooth=False: max(a, b) for |a, b| of parts, a lower bound that takes no powers."""
     m, n, k = sizes
     work = _Work(
         gpu=gpu,
@@ -205,11 +245,12 @@ def _times(
         rows=candidate.cluster * np.ceil(m / (candidate.tile_m * candidate.cluster)),
         columns=np.ceil(n / candidate.tile_n),
     )
+    longer: Longer = norm_max if smooth else lambda first, second, _: np.maximum(first, second)
     step = _step_us(work)
-    tiles = _tiles_us(work, step)
+    tiles = _tiles_us(work, step, longer)
     memory, hot = _memory_us(work, cold=cold)
-    ramp_us = np.where(m <= kernel.vector_rows, kernel.vector_ramp_us, kernel.ramp_us)
-    time = ramp_us + norm_max(memory, tiles, kernel.memory_norm) + _reduce_us(work)
+    ramp_us = np.where(m <= kernel.vector_rows, kernel.vector_ramp_us, kernel.ramp_us).astype(m.dtype)
+    time = ramp_us + longer(memory, tiles, kernel.memory_norm) + _reduce_us(work)
     if kernel.drain_k:
         time = time + kernel.drain_k * step
     if kernel.quantise_ratio:
@@ -230,14 +271,14 @@ def _step_us(work: _Work) -> FloatArray:
     return norm_max(arithmetic, loads, work.kernel.step_norm)
 
 
-def _tiles_us(work: _Work, step_us: FloatArray) -> FloatArray:
+def _tiles_us(work: _Work, step_us: FloatArray, longer: Longer) -> FloatArray:
     """All tiles in waves over the SMs, with the chip-wide limit on their loads where the kernel has one."""
     kernel, split = work.kernel, work.candidate.split
     slowdown = _slowdown(kernel, 2.0 * work.m * work.n * work.k / work.peak)
     tiles = slowdown * _waves(work) * (work.k / split + kernel.tile_k) * _pace(work) * step_us
     if kernel.l2_ratio:
         loaded = work.m * work.columns * work.x_bytes + work.n * work.rows * work.w_bytes
-        tiles = norm_max(tiles, work.k * loaded / (kernel.l2_ratio * work.bandwidth), kernel.step_norm)
+        tiles = longer(tiles, work.k * loaded / (kernel.l2_ratio * work.bandwidth), kernel.step_norm)
     return tiles + _padding_us(work) if kernel.padding_ratio else tiles
 
 
@@ -272,7 +313,7 @@ def _memory_us(work: _Work, *, cold: bool) -> tuple[FloatArray, FloatArray]:
     """Traffic of the memory bus, and the share of the weights still in L2 from launches before."""
     kernel = work.kernel
     weights = work.n * work.k * work.w_bytes
-    hot = np.zeros(()) if cold else _hot_share(work, weights)
+    hot = np.zeros((), work.m.dtype) if cold else _hot_share(work, weights)
     weights = weights * (hot / (kernel.hot_ratio or 1.0) + (1.0 - hot) / kernel.bandwidth_fraction)
     outputs = work.m * work.n * max(work.x_bytes, _HALF_BYTES)
     streamed = (_activation_bytes(work) + outputs) / kernel.bandwidth_fraction
@@ -307,7 +348,7 @@ def _reduce_us(work: _Work) -> FloatArray:
     """The second kernel of a split k loop, which adds up partial sums in fp32."""
     split = work.candidate.split
     sums = 2.0 * _FP32_BYTES * work.m * work.n * split / (work.kernel.load_ratio * work.bandwidth)
-    return np.where(split > 1, work.kernel.split_us + sums, 0.0)
+    return (split > 1) * (work.kernel.split_us + sums)
 
 
 def _quantise_us(work: _Work) -> FloatArray:

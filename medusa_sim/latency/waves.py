@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
 from functools import lru_cache
 
@@ -38,13 +39,7 @@ class Candidates:
 
     def taken(self, index: IntArray) -> Candidates:
         """The candidates at `index`, in its shape."""
-        return Candidates(*(column[index] for column in self._columns()))
-
-    def before(self, dimensions: int, splits: int) -> Candidates:
-        """Tiles by splits, with `dimensions` axes of length 1 behind: what is the same of all splits once."""
-        shape = (-1, splits, *(1 for _ in range(dimensions)))
-        cubes = (column.reshape(shape) for column in self._columns())
-        return Candidates(*(cube[:, :1] if (cube == cube[:, :1]).all() else cube for cube in cubes))
+        return Candidates(*(column[index] for column in self.columns()))
 
     def allowed(self, m: FloatArray, n: FloatArray) -> npt.NDArray[np.bool_]:
         """Whether the library uses the candidate at all for these m and n."""
@@ -53,7 +48,8 @@ class Candidates:
         )
         return inside
 
-    def _columns(self) -> tuple[FloatArray, ...]:
+    def columns(self) -> tuple[FloatArray, ...]:
+        """In the order of the fields."""
         return tuple(getattr(self, field.name) for field in fields(self))
 
 
@@ -73,6 +69,42 @@ def candidates_of(kernel: GemmKernel) -> Candidates:
     return Candidates(*np.asarray(rows, dtype=np.float64).T)
 
 
+@lru_cache(maxsize=256)
+def candidates_before(kernel: GemmKernel, dimensions: int = 1, kind: type = np.float64) -> Candidates:
+    """Tiles by splits, with `dimensions` axes of length 1 behind: what is the same of all splits once."""
+    shape = (-1, len(kernel.splits), *(1,) * dimensions)
+    cubes: list[FloatArray] = [
+        column.reshape(shape).astype(kind) for column in candidates_of(kernel).columns()
+    ]
+    return Candidates(*(cube[:, :1] if (cube == cube[:, :1]).all() else cube for cube in cubes))
+
+
+_STEPS_KEPT = 1 << 15
+"""64 kB of choices."""
+
+
+class Choices:
+    """The candidate that a library takes at each whole step of m. find: of some of the steps, in one row."""
+
+    def __init__(self, find: Callable[[FloatArray], IntArray]) -> None:
+        self._find = find
+        self._known: npt.NDArray[np.int16] = np.empty(0, np.int16)
+
+    def at(self, steps: FloatArray) -> IntArray:
+        """At whole steps, each found once; beyond _STEPS_KEPT none is remembered."""
+        if np.max(steps, initial=0.0) > _STEPS_KEPT:
+            new, index = np.unique(steps, return_inverse=True)
+            return self._find(new)[index].reshape(steps.shape)
+        place, known = steps.astype(np.int64), self._known
+        if (more := np.max(place, initial=0) + 1 - known.size) > 0:
+            known = np.concatenate([known, np.full(more, -1, np.int16)])
+        if (unknown := place[known.take(place) < 0]).size:
+            asked = np.flatnonzero(np.bincount(unknown))
+            known[asked] = self._find(asked.astype(np.float64))
+        self._known = known  # at last: other threads ask too
+        return known.take(place).astype(np.int64)
+
+
 def wave_cost(gpu: Gpu, candidate: Candidates, m: FloatArray, n: FloatArray) -> FloatArray:
     """What a library that counts waves makes least: waves, idle SMs in the last, padding, then 1 / tile_n.
 
@@ -86,6 +118,8 @@ def wave_cost(gpu: Gpu, candidate: Candidates, m: FloatArray, n: FloatArray) -> 
 
 
 _TINY = 1e-9
+_LOST = 1e-18
+"""Beside 1.0; smaller powers would end in numbers that are slow to compute with."""
 _FAR_BEYOND = 1e3
 """A footprint so far beyond L2 that none of it is left there; keeps the power finite."""
 
@@ -93,7 +127,8 @@ _FAR_BEYOND = 1e3
 def norm_max(first: FloatArray, second: FloatArray, norm: float) -> FloatArray:
     """(a^p + b^p)^(1/p), never below max(a, b); written on the ratio so that large values do not overflow."""
     larger, smaller = np.maximum(first, second), np.minimum(first, second)
-    smooth: FloatArray = larger * (1.0 + (smaller / larger) ** norm) ** (1.0 / norm)
+    share = np.maximum(smaller / larger, _LOST ** (1.0 / norm))
+    smooth: FloatArray = larger * (1.0 + share**norm) ** (1.0 / norm)
     return smooth
 
 

@@ -17,7 +17,7 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, among, distinct
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import PLAIN, Surface, at_counts, price, unpriced
+from medusa_sim.plan.surface import PLAIN, Surface, at_counts, in_groups, price, unpriced
 from medusa_sim.step.memory import step_memory_bytes
 
 Direction = Literal["loses from", "pays from", "pays throughout", "loses throughout", "does not fit"]
@@ -107,17 +107,19 @@ class Coarse:
     """Few counts at many batches of one length, priced once for all that look for a batch.
 
     batches: where speculation may change between paying and not. surface: of those, and of what else was
-    asked for. largest: batch that fits with some drafting, BATCHES_SEARCHED (or what is searched) at most.
+    asked for, with the length at place s. largest: batch that fits with some drafting, BATCHES_SEARCHED (or
+    what is searched) at most.
     """
 
     batches: IntArray
     surface: Surface
+    s: int
     largest: int
 
     @property
     def paying(self) -> BoolArray:
         """Whether speculation pays at each of `batches`."""
-        return np.asarray(pays(self.surface)[among(self.surface.batch, self.batches), 0])
+        return np.asarray(pays(self.surface)[among(self.surface.batch, self.batches), self.s])
 
 
 def coarse(
@@ -138,12 +140,14 @@ def coarse(
     largest = np.minimum(largest, end)
     every = distinct(tried, largest[largest > 0])
     found = []
-    for s, most in enumerate(largest.tolist()):
-        batches = every[every <= most]
-        asked = distinct(batches, more(s))
-        found.append(
-            Coarse(batches=batches, surface=price(scenario, asked, seq_len[s : s + 1], few), largest=most)
-        )
+    for group in in_groups(seq_len.size):
+        places = range(seq_len.size)[group]
+        asked = distinct(every[every <= largest[group].max()], *(more(s) for s in places))
+        surface = price(scenario, asked, seq_len[group], few)
+        found += [
+            Coarse(batches=every[every <= largest[s]], surface=surface, s=at, largest=int(largest[s]))
+            for at, s in enumerate(places)
+        ]
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from medusa_sim.arrays import BoolArray, IntArray, among, distinct
 from medusa_sim.errors import MedusaSimError
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.plan.surface import PLAIN, Surface, unpriced
+from medusa_sim.plan.surface import PLAIN, Surface, in_groups, unpriced
 from medusa_sim.specs.gpu import gpu_names, load_gpu
 from medusa_sim.step.memory import MemoryParts, drafter_bytes, memory_parts
 from medusa_sim.step.step import decode_step
@@ -86,67 +86,75 @@ def batches_tried(largest: int) -> IntArray:
 def capacities(
     scenario: Scenario,
     options: Sequence[DraftOption],
-    first: Sequence[Surface],
+    first: Sequence[tuple[Surface, int]],
     searched: Surface,
     max_latency_us: float | None = None,
 ) -> tuple[Capacity, ...]:
     """For each length of `searched` the best operating points among all batches that fit.
 
-    first: few counts of each length, at its `batches_tried` among others. Those around the best and those
-    that were searched are looked at with every count. max_latency_us: longest time per output token of one
-    user.
+    first: of few counts, with the place of each length in it, at its `batches_tried` among others. Those
+    around the best and those that were searched are looked at with every count. max_latency_us: longest time
+    per output token of one user.
     """
-    return tuple(
-        _capacity(scenario, options, first[s], searched, s, max_latency_us)
-        for s in range(searched.seq_len.size)
-    )
+    found = []
+    for group in in_groups(searched.seq_len.size):
+        places = range(searched.seq_len.size)[group]
+        plain, speculative = (
+            _best_points(scenario, options, first, searched, group, max_latency_us, speculate=speculate)
+            for speculate in (False, True)
+        )
+        found += [
+            Capacity(
+                seq_len=int(searched.seq_len[s]),
+                max_batch_without=int(searched.max_batch[s, PLAIN]),
+                max_batch_with=0 if best is None else best.max_batch,
+                without_speculation=without,
+                with_speculation=best,
+            )
+            for s, without, best in zip(places, plain, speculative, strict=True)
+        ]
+    return tuple(found)
 
 
-def _capacity(
+def _best_points(
     scenario: Scenario,
     options: Sequence[DraftOption],
-    coarse: Surface,
+    first: Sequence[tuple[Surface, int]],
     searched: Surface,
-    s: int,
+    group: slice,
     max_latency_us: float | None,
-) -> Capacity:
-    length = int(searched.seq_len[s])
-    largest = int(searched.max_batch[s, PLAIN])
-    if largest < 1:
-        return Capacity(
-            seq_len=length,
-            max_batch_without=0,
-            max_batch_with=0,
-            without_speculation=None,
-            with_speculation=None,
-        )
-    rows = among(coarse.batch, batches_tried(largest))
-    points = {}
-    for speculate in (False, True):
-        found = [
-            best_operating_point(coarse, 0, max_latency_us, speculate=speculate, rows=rows),
+    *,
+    speculate: bool,
+) -> list[OperatingPoint | None]:
+    """Of each length of a group."""
+
+    def best_of(*points: OperatingPoint | None) -> OperatingPoint | None:
+        known = [point for point in points if point is not None]
+        return max(known, key=lambda point: point.tokens_per_s, default=None)
+
+    best, near = [], []
+    for s in range(searched.seq_len.size)[group]:
+        (coarse, at), largest = first[s], int(searched.max_batch[s, PLAIN])
+        rows = among(coarse.batch, batches_tried(largest))
+        found = best_of(
+            best_operating_point(coarse, at, max_latency_us, speculate=speculate, rows=rows),
             best_operating_point(searched, s, max_latency_us, speculate=speculate),
-        ]
-        known = [point for point in found if point is not None]
-        best = max(known, key=_rate, default=None)
-        if best is not None:
-            near = np.arange(max(1, best.batch - _NEAR), min(largest, best.batch + _NEAR) + 1)
-            fine = unpriced(scenario, near, [length], options if speculate else ())
-            again = best_operating_point(fine, 0, max_latency_us, speculate=speculate)
-            best = max([best, *([again] if again is not None else [])], key=_rate)
-        points[speculate] = best
-    speculative = points[True]
-    return Capacity(
-        seq_len=length,
-        max_batch_without=largest,
-        max_batch_with=0 if speculative is None else speculative.max_batch,
-        without_speculation=points[False],
-        with_speculation=speculative,
-    )
-
-
-def _rate(point: OperatingPoint) -> float:
-    return point.tokens_per_s
+        )
+        middle = 0 if found is None else found.batch
+        best.append(found)
+        near.append(np.arange(max(1, middle - _NEAR), min(largest, middle + _NEAR) + 1) * (middle > 0))
+    every = distinct(*near)
+    fine = unpriced(scenario, every[every > 0], searched.seq_len[group], options if speculate else ())
+    return [
+        best_of(
+            found,
+            found
+            and best_operating_point(
+                fine, at, max_latency_us, speculate=speculate, rows=among(fine.batch, near[at])
+            ),
+        )
+        for at, found in enumerate(best)
+    ]
 
 
 def best_operating_point(

@@ -26,7 +26,7 @@ from medusa_sim.plan.recommendation import DraftsGain, Recommendation, RequestLa
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule import BatchRange, merge_batches
 from medusa_sim.plan.schedule_row import ScheduleRow, free_candidates, schedule_row
-from medusa_sim.plan.surface import PLAIN, Surface, price
+from medusa_sim.plan.surface import PLAIN, Surface, in_groups, price
 from medusa_sim.step.step import Setting, StepTime, decode_step, verify_step
 
 
@@ -74,7 +74,9 @@ def recommend(scenario: Scenario, question: Question | None = None) -> Recommend
         by_drafts=by_drafts(surface, 0, 0),
         best_with=best_with,
         best_without=best_without,
-        capacities=capacities(scenario, options, [at.surface for at in first], surface, asked.max_latency_us),
+        capacities=capacities(
+            scenario, options, [(at.surface, at.s) for at in first], surface, asked.max_latency_us
+        ),
         requests=_requests(scenario, surface, asked),
         where_it_fits=_where_it_fits(scenario, surface, asked),
     )
@@ -121,19 +123,22 @@ def _all_lengths(surface: Surface, question: Question) -> tuple[ScheduleRow, ...
 
 def _where_it_fits(scenario: Scenario, surface: Surface, question: Question) -> tuple[ScheduleRow, ...]:
     """For each length with a batch where speculation pays but leaves no room: the largest that fits."""
-    found = []
-    for s, length in enumerate(surface.seq_len):
+    largest = {}
+    for s in range(surface.seq_len.size):
         pays = surface.speedup[:, s, 1:] > 1.0
         shut = np.flatnonzero(pays.any(axis=-1) & ~surface.fits[:, s, 1:].any(axis=-1))
-        if shut.size == 0:
-            continue
-        largest = int(surface.max_batch[s, 1:][pays[shut[0]]].max())
-        if largest < 1:
-            continue
-        one = price(scenario, [largest], [int(length)], surface.options)
-        fitting = np.where(one.fits[0, 0, 1:], one.speedup[0, 0, 1:], -np.inf)
-        chosen = BatchRange(first=0, last=0, configuration=1 + int(np.argmax(fitting)))
-        found.append(schedule_row(one, 0, chosen, question))
+        if shut.size and (most := int(surface.max_batch[s, 1:][pays[shut[0]]].max())) > 0:
+            largest[s] = most
+    found = []
+    for group in in_groups(len(largest)):
+        places = list(largest)[group]
+        batches = distinct([largest[s] for s in places])
+        fitting = price(scenario, batches, surface.seq_len[places], surface.options)
+        for at, s in enumerate(places):
+            row = int(np.searchsorted(batches, largest[s]))
+            gain = np.where(fitting.fits[row, at, 1:], fitting.speedup[row, at, 1:], -np.inf)
+            chosen = BatchRange(first=row, last=row, configuration=1 + int(np.argmax(gain)))
+            found.append(replace(schedule_row(fitting, at, chosen, question), batch_min=largest[s]))
     return tuple(found)
 
 

@@ -33,6 +33,7 @@ PLAIN = 0
 """The configuration that does not speculate."""
 LARGEST_SEARCH = 60_000_000
 """Cells (batch x length x configurations) searched at most: about 2 GB of arrays."""
+_TOGETHER = 4
 NO_LIMIT = 1 << 40
 """Largest batch of scope `block`, which is no model and keeps nothing in memory."""
 
@@ -362,6 +363,11 @@ def unpriced(
         tokens_per_step=np.concatenate([[1.0], *(option.tokens_per_step for option in chosen)]),
         is_in_flight=in_flight,
     )
+
+
+def in_groups(lengths: int) -> list[slice]:
+    """Places of the lengths that a search prices at once, each at the batches of all."""
+    return [slice(first, min(first + _TOGETHER, lengths)) for first in range(0, lengths, _TOGETHER)]
 
 
 def at_counts(options: Sequence[DraftOption], candidates: IntArray) -> tuple[DraftOption, ...]:
