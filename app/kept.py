@@ -59,11 +59,14 @@ class Kept:
         return sum(size for _, size in self._found.values())
 
     def _keep(self, key: Hashable, result: object) -> None:
+        size = array_bytes(result)
         with self._lock:
-            if self._found:  # pages have asked more of it since, which it keeps too
-                last, (value, _) = self._found.popitem()
-                self._found[last] = value, array_bytes(value)
-            self._found[key] = result, array_bytes(result)
+            last = next(reversed(self._found.items()), None)
+        grown = None if last is None else array_bytes(last[1][0])  # pages have asked more of it since
+        with self._lock:
+            if last is not None and grown is not None and last[0] in self._found:
+                self._found[last[0]] = last[1][0], grown
+            self._found[key] = result, size
             while self.held_bytes > self._most and len(self._found) > 1:
                 self._found.popitem(last=False)
 

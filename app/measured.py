@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import streamlit as st
 from answers import data_version
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from medusa_sim.specs.fitted import Fit
+
+
+_Found = TypeVar("_Found")
 
 
 def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
@@ -80,24 +84,20 @@ def decoder_folder(gpu: str) -> Path | None:
 
 def decoder_validation(gpu: str, folder: str, latency: str) -> DecoderValidation:
     """The simulator against the steps of a folder, as `validate decoder` compares them."""
-    return _decoder_validation(gpu, folder, latency, data_version())
-
-
-@st.cache_data(max_entries=16, show_spinner=False)
-def _decoder_validation(gpu: str, folder: str, latency: str, version: float) -> DecoderValidation:
-    del version
-    return validate_decoder(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")  # type: ignore[arg-type]
+    return _validated(validate_decoder, gpu, folder, latency, data_version())
 
 
 def runs_validation(gpu: str, folder: str, latency: str) -> RunsValidation:
     """The simulator against whole generations of a trained decoder."""
-    return _runs_validation(gpu, folder, latency, data_version())
+    return _validated(validate_runs, gpu, folder, latency, data_version())
 
 
-@st.cache_data(max_entries=16, show_spinner=False)
-def _runs_validation(gpu: str, folder: str, latency: str, version: float) -> RunsValidation:
+@st.cache_data(max_entries=32, show_spinner=False)
+def _validated(
+    validate: Callable[..., _Found], gpu: str, folder: str, latency: str, version: float
+) -> _Found:
     del version
-    return validate_runs(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")  # type: ignore[arg-type]
+    return validate(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")
 
 
 def decoder_cells(gpu: str, folder: str, latency: str) -> pd.DataFrame:

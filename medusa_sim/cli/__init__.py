@@ -52,6 +52,11 @@ LONGEST_ERROR = 1_000
 _NO_OUTPUT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EBADF)
 
 
+def say(line: str) -> None:
+    """A line for people, on stderr: stdout is data."""
+    click.echo(line, err=True)
+
+
 def examples(*commands: str) -> str:
     """Text for the end of a help page: commands to copy."""
     return "\b\nExamples:\n" + "\n".join(f"  {command}" for command in commands)
@@ -175,7 +180,7 @@ def _fail(message: str, exit_code: int) -> NoReturn:
     line = " ".join(message.split())
     if len(line) > LONGEST_ERROR:
         line = f"{line[: LONGEST_ERROR // 2]} ... {line[-LONGEST_ERROR // 3 :]}"
-    click.echo(f"Error: {_printable(line)}", err=True)
+    say(f"Error: {_printable(line)}")
     sys.exit(exit_code)
 
 

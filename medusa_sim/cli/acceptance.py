@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import Counted, counter_options, is_given, output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import ACCEPTANCE, CANDIDATES, GridType
@@ -66,10 +66,9 @@ def predict(observations: Path, targets: Path, output: Output, data_dir: Path | 
     wanted["low"], wanted["high"] = prediction_band(named, predicted, fitted)
     if "block_efficiency" in wanted:
         wanted["error"] = predicted / wanted["block_efficiency"] - 1.0
-        click.echo(
+        say(
             f"mean error {wanted['error'].abs().mean():.2%}, worst {wanted['error'].abs().max():.2%} "
-            f"over {len(wanted)} rows",
-            err=True,
+            f"over {len(wanted)} rows"
         )
     output.rows(wanted, "acceptance-predict")
 
@@ -120,9 +119,7 @@ def show(profile: str, candidates: tuple[int, ...], output: Output, data_dir: Pa
     if within.size == 0:
         raise UsageError(f"acceptance {loaded.name} covers 1..{loaded.candidates_max} candidates")
     if within.size < len(candidates):
-        click.echo(
-            f"{loaded.name} covers up to {loaded.candidates_max} candidates; larger ones left out", err=True
-        )
+        say(f"{loaded.name} covers up to {loaded.candidates_max} candidates; larger ones left out")
     low, high = loaded.band(within)
     columns = {
         "candidates": within,
@@ -137,7 +134,7 @@ def show(profile: str, candidates: tuple[int, ...], output: Output, data_dir: Pa
         columns["heads_worth_running"] = np.asarray(
             [heads_worth_running(heads, int(count)) if count > 1 else 0 for count in within]
         )
-    click.echo(f"{loaded.title}; source: {loaded.source}", err=True)
+    say(f"{loaded.title}; source: {loaded.source}")
     output.rows(pa.table(columns), "acceptance", profile=loaded.name, source=loaded.source)
 
 
@@ -215,9 +212,7 @@ def fit(
         correlation=correlation,
     )
     write_text(path, encoded_profile(profile))
-    click.echo(
-        f"wrote {path} ({heads.heads} heads, {heads.ranks} ranks, correlation {correlation:.3f})", err=True
-    )
+    say(f"wrote {path} ({heads.heads} heads, {heads.ranks} ranks, correlation {correlation:.3f})")
 
 
 @acceptance.command(
@@ -280,14 +275,13 @@ def from_engine(
     )
     write_text(path, encoded_profile(profile))
     for note in counts.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}")
     rates = " ".join(f"{row.rate:.3f}" for row in profile.positions)
     if match_rate is not None:
-        click.echo(f"drafts were found in {match_rate:.1%} of the steps", err=True)
+        say(f"drafts were found in {match_rate:.1%} of the steps")
     if counts.spread is not None:
-        click.echo(f"requests differ by {counts.spread:.2f} on the logit of their acceptance", err=True)
-    click.echo(
+        say(f"requests differ by {counts.spread:.2f} on the logit of their acceptance")
+    say(
         f"wrote {path} ({counts.steps} steps, conditional rates {rates}, {counts.tokens_per_step:.2f} tokens "
-        f"a step with {len(profile.positions)} drafts)",
-        err=True,
+        f"a step with {len(profile.positions)} drafts)"
     )

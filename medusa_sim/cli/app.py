@@ -12,7 +12,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.errors import UsageError, shown
 
 _LOCAL = ("localhost", "127.0.0.1", "::1")
@@ -36,9 +36,7 @@ def app(port: int, address: str, *, browser: bool) -> None:
         raise UsageError("the app needs Streamlit, which is not installed; pip install 'medusa-sim[app]'")
     check_address(address, port)
     if address not in _LOCAL:
-        click.echo(
-            f"warning: everyone who reaches {address}:{port} can use the app; it has no log-in", err=True
-        )
+        say(f"warning: everyone who reaches {address}:{port} can use the app; it has no log-in")
     script = main_script()
     options = {
         **streamlit_options(script.parent / ".streamlit" / "config.toml"),
@@ -49,7 +47,7 @@ def app(port: int, address: str, *, browser: bool) -> None:
     leave_out_here()
     from streamlit.web import bootstrap
 
-    click.echo(f"medusa-sim app: http://{address}:{port} (Ctrl-C ends it)", err=True)
+    say(f"medusa-sim app: http://{address}:{port} (Ctrl-C ends it)")
     bootstrap.load_config_options({name.replace(".", "_"): value for name, value in options.items()})
     bootstrap.run(str(script), False, sys.argv[1:], {})
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.calibrate.engine_bench import Shape
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.options import Sectioned, asked, options, output_options, overwrite_option
 from medusa_sim.cli.output import Output
@@ -78,15 +78,15 @@ def _rows(
     for each in fitted_kernels(frame, card, told, kernel_set=kernels, leave_out=passed_over.append):
         if not dry_run and not overwrite:
             check_not_there(folder, card, kernels, each)
-        click.echo(f"fitted {each.section} {each.key}".rstrip(), err=True)
+        say(f"fitted {each.section} {each.key}".rstrip())
         fitted.append(each)
     if not fitted:
         raise DataError("; ".join(passed_over))
     for line in passed_over:
-        click.echo(f"left out: {line}", err=True)
+        say(f"left out: {line}")
     if not dry_run:
         written = write_kernels(folder, card, kernels, fitted)
-        click.echo(f"wrote {written}", err=True)
+        say(f"wrote {written}")
     records = [
         {
             "section": each.section,
@@ -171,7 +171,7 @@ def _engine(
     _tell(fitted)
     if not dry_run:
         path = write_runtime(user_data_dir(data_dir), fitted, setting.runtime.name)
-        click.echo(f"wrote {path}; use it with --runtime {names['name']}", err=True)
+        say(f"wrote {path}; use it with --runtime {names['name']}")
     records = [
         {
             "source": each.row.source,
@@ -197,7 +197,7 @@ def _tell(fitted: FittedRuntime) -> None:
 
     for name, term in fitted.terms.items():
         if term.value:
-            click.echo(f"{name} {term.value:.4g} {UNITS[name]} +- {term.band:.0%}", err=True)
+            say(f"{name} {term.value:.4g} {UNITS[name]} +- {term.band:.0%}")
     left_out = [abs(each.leave_one_out_error) for each in fitted.rows if each.leave_one_out_error is not None]
     inside = max(abs(each.error) for each in fitted.rows)
     told = (
@@ -206,13 +206,12 @@ def _tell(fitted: FittedRuntime) -> None:
         if left_out
         else "no run can be left out"
     )
-    click.echo(f"every run within {inside:.1%}; {told}", err=True)
+    say(f"every run within {inside:.1%}; {told}")
     for each in fitted.rows:
         if abs(each.error) > WORTH_A_WORD:
-            click.echo(
+            say(
                 f"warning: {each.row.source} is given {each.error:+.0%} off; check --gpu, --model, --dtype, "
-                "the drafter, and that the server was full for most of the run",
-                err=True,
+                "the drafter, and that the server was full for most of the run"
             )
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import (
     Counted,
     Sectioned,
@@ -76,7 +76,7 @@ def check(
     (scenario,) = scenarios(names)
     answer = Checked(check=checked(*engine_run(scenario, (*files, *more), counts, asked)))
     for line in answer.check.scenario.warnings:
-        click.echo(line, err=True)
+        say(line)
     if output.form == "table":
         import pyarrow as pa
 
@@ -85,7 +85,7 @@ def check(
         table = TextTable.of(pa.Table.from_pandas(answer.frame, preserve_index=False))
         output.text(f"{answer.sentence}\n\n{output.drawn(table).rstrip()}\n")
     else:
-        click.echo(answer.sentence, err=True)
+        say(answer.sentence)
         output.rows(answer.frame, "check", **answer.values)
     if not answer.is_inside:
         raise ThresholdError(f"{' and '.join(answer.off)} outside of the 80 % band")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import PositiveFloat, Sectioned, options, output_options, report_option
 from medusa_sim.cli.output import Output, ReportPlace, command_line
 from medusa_sim.cli.values import BATCH, GPUS, TP, Axis, GridType, NameType
@@ -165,17 +165,17 @@ def compare(
             **names,
         )
     if report.folder is not None:
-        from medusa_sim.report.compare_report import write_compare_report
+        from medusa_sim.report.compare_report import compare_blocks
 
-        report.write(write_compare_report, answer, command=command_line())
+        report.write(compare_blocks(answer, command_line()))
     fleets = Compared(comparison=answer).under_load() if under_load else []
     if output.form == "table":
         output.text(page(output, answer, fleets, draft_path))
         return
     for number, line in enumerate(answer.warnings, start=1):
-        click.echo(f"{number}: {line}", err=True)
+        say(f"{number}: {line}")
     for line in told_of_prices(answer):
-        click.echo(line, err=True)
+        say(line)
     output.rows(with_warnings(answer), "compare", **compare_values(answer, fleets, draft_path))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import Sectioned, options, output_options, require_decoder_extra
 from medusa_sim.cli.output import Output
 from medusa_sim.decoder.arguments import Request
@@ -66,7 +66,7 @@ def decode(
         raise UsageError('decode needs a prompt: --prompt "def " or --prompt-file FILE')
     answer = decoded(Request(texts=texts, data_dir=data_dir, **values))
     for note in answer.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}")
     records = answer.records
     if output.form == "csv":  # which has no lists
         records = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import (
     PositiveFloat,
     Sectioned,
@@ -136,7 +136,7 @@ def load(
 
         told = (line for item in several for line in item.warnings)
         for line in dict.fromkeys((*told, *price_lines(several))):
-            click.echo(line, err=True)
+            say(line)
         work = LoadParts.of(several, rates, names)
         write_parts(work, parts, "requests")
         return
@@ -153,9 +153,9 @@ def load(
         )
     _show(output, answer, timeline=timeline)
     if report.folder is not None:
-        from medusa_sim.report.load_report import write_load_report
+        from medusa_sim.report.load_report import load_blocks
 
-        report.write(write_load_report, answer, command=command_line())
+        report.write(load_blocks(answer, command_line()))
 
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
@@ -164,7 +164,7 @@ def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
 
     warned = load_text.warnings(answer)
     for line in warned if timeline or output.form not in ("table", "md") else ():
-        click.echo(line, err=True)
+        say(line)
     if timeline:
         output.rows(timeline_arrow(answer), "load-timeline")
         return

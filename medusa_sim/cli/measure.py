@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.options import Sectioned, asked, is_given, require_decoder_extra
 from medusa_sim.cli.output import progress
@@ -73,7 +73,7 @@ def measure_steps(folder: Path, grid: StepGrid, asked: Device, *, with_operators
         return
     from medusa_sim.measure.decoder_steps import measure_decoder_steps
 
-    meta = measure_decoder_steps(folder, asked, grid, device, dtypes[0], tell=_say)
+    meta = measure_decoder_steps(folder, asked, grid, device, dtypes[0], tell=say)
     _say_next(folder, meta.environment.name)
 
 
@@ -90,7 +90,7 @@ def measure_runs(folder: Path, asked: RunGrid, threads: int | None) -> None:
 
     if threads is not None:
         torch.set_num_threads(threads)
-    measure_decoder_runs(folder, asked, tell=_say)
+    measure_decoder_runs(folder, asked, tell=say)
     _say_next(folder, "NAME")
 
 
@@ -160,7 +160,7 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
         seen=seen,
         copy_bytes_per_s=rates.copy_bytes_per_s,
         disagreement=speedups_differ,
-        tell=_say,
+        tell=say,
     )
     try:
         run.run(asked.budget or math.inf)
@@ -171,16 +171,12 @@ def _measure_both(folder: Path, grid: StepGrid, asked: Device, device: torch.dev
             beside = {"attention": run.attention, "reference": run.reference}
             write_meta(rows, msgspec.structs.replace(meta, rates=reached, **beside))
             hardware.write_hardware(home, seen, reached)
-    _say(f"{record.rows} operators in {rows}")
+    say(f"{record.rows} operators in {rows}")
     _say_next(folder, seen.name)
 
 
-def _say(line: str) -> None:
-    click.echo(line, err=True)
-
-
 def _say_next(folder: Path, gpu: str) -> None:
-    _say(f"next: medusa-sim validate decoder {folder} --gpu {gpu} --kernels torch")
+    say(f"next: medusa-sim validate decoder {folder} --gpu {gpu} --kernels torch")
 
 
 _METHODS = {
@@ -272,7 +268,7 @@ def _operators(asked: Device, *, resume: bool, allow_different: bool) -> None:
                 tell=lambda at: advance(at.done, at.total, at.left_s),
             )
     except KeyboardInterrupt:
-        click.echo(f"interrupted; {record.rows} rows are kept in {folder}; go on with --resume", err=True)
+        say(f"interrupted; {record.rows} rows are kept in {folder}; go on with --resume")
         raise
     meta.environment.run_clocks_mhz.update(clocks.summary)
     if record.rows == 0:
@@ -283,24 +279,22 @@ def _operators(asked: Device, *, resume: bool, allow_different: bool) -> None:
     _tell_outcome(outcome, record.rows, folder, written)
     warning = spread_warning(record.noisy, record.rows, seen.kind, seen.load_average)
     if warning:
-        click.echo(f"Warning: {warning}", err=True)
+        say(f"Warning: {warning}")
     for dtype in chosen:
         files = sorted(path.name for path in folder.glob(f"*_{dtype}.csv"))
-        click.echo(
+        say(
             f"next: medusa-sim calibrate rows --gpu {seen.name} --kernels torch "
-            f"{' '.join(str(folder / file) for file in files)}",
-            err=True,
+            f"{' '.join(str(folder / file) for file in files)}"
         )
 
 
 def _tell_environment(seen: Environment, shapes: int, folder: Path) -> None:
     clocks = ", ".join(f"{domain} {mhz:g} MHz" for domain, mhz in seen.clocks_mhz.items()) or "unknown clocks"
-    click.echo(
+    say(
         f"{seen.name}: {seen.device}, {seen.units} {'threads' if seen.kind == 'cpu' else 'SMs'}, {clocks}, "
-        f"{seen.driver}, torch {seen.torch}, load average {seen.load_average:g}",
-        err=True,
+        f"{seen.driver}, torch {seen.torch}, load average {seen.load_average:g}"
     )
-    click.echo(f"{shapes} shapes, the most informative first, to {folder}", err=True)
+    say(f"{shapes} shapes, the most informative first, to {folder}")
 
 
 def _tell_outcome(outcome: Outcome, rows: int, folder: Path, hardware: Path | None) -> None:
@@ -308,9 +302,9 @@ def _tell_outcome(outcome: Outcome, rows: int, folder: Path, hardware: Path | No
     told += [f"{outcome.kept} were there"] if outcome.kept else []
     told += [f"the budget left out {outcome.left} (go on with --resume)"] if outcome.left else []
     told += [f"{outcome.too_large} do not fit the memory"] if outcome.too_large else []
-    click.echo(f"{'; '.join(told)}; {rows} rows in {folder}", err=True)
+    say(f"{'; '.join(told)}; {rows} rows in {folder}")
     if hardware is not None:
-        click.echo(f"wrote {hardware}", err=True)
+        say(f"wrote {hardware}")
 
 
 measure = Moded(

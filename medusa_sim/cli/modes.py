@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from medusa_sim.cli import say
+
 _EARLIER = "medusa_sim.cli.modes"
 
 
@@ -50,7 +52,7 @@ class Moded(click.Group):
         """Run the mode; where it was not named, say in one line after it how it is called."""
         value = super().invoke(ctx)
         if name := ctx.meta.get(_EARLIER):
-            click.echo(f"this mode is called `{ctx.command_path} {name}` now", err=True)
+            say(f"this mode is called `{ctx.command_path} {name}` now")
         return value
 
     def meant(self, args: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from medusa_sim.cli import say
 from medusa_sim.cli.output import FORMATS, Output, ReportPlace
 from medusa_sim.cli.values import NAMES, RUNTIME, NameType
 from medusa_sim.errors import UsageError
@@ -47,7 +48,7 @@ def _data_dir(ctx: click.Context, param: click.Parameter, value: Path | None) ->
     """The folder; that it is not there yet is said, since then only shipped data is found."""
     del ctx, param
     if value is not None and not value.expanduser().is_dir():
-        click.echo(f"--data-dir {value}: no such folder, so only shipped data is found", err=True)
+        say(f"--data-dir {value}: no such folder, so only shipped data is found")
     return value
 
 
@@ -311,7 +312,7 @@ def _engine_counts(
     first = scrape(fetched(given, timeout_s), given)
     if wait_s == 0.0:
         return counts_between(None, first, given)
-    click.echo(f"counting for {wait_s:g} s", err=True)
+    say(f"counting for {wait_s:g} s")
     time.sleep(wait_s)
     return counts_between(first, scrape(fetched(given, timeout_s), given), given)
 

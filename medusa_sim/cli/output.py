@@ -13,7 +13,7 @@ import shlex
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain
@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from medusa_sim.cli import say
 from medusa_sim.cli.values import Threads
 from medusa_sim.errors import UsageError, shown
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from medusa_sim.parts.folder import Work
+    from medusa_sim.report.document import Block
     from medusa_sim.report.text import TextTable
 
 
@@ -123,7 +125,7 @@ class Output:
             with atomic(self.path) as file:
                 for part in parts:
                     file.write(part)
-            click.echo(f"wrote {self.path}", err=True)
+            say(f"wrote {self.path}")
             return
         stdout = sys.stdout.buffer
         for part in parts:
@@ -138,7 +140,7 @@ class Output:
             raise UsageError("--format parquet is binary and needs a file; add -o FILE.parquet")
         with atomic(self.path) as file:
             write_parquet(chunks, file)
-        click.echo(f"wrote {self.path}", err=True)
+        say(f"wrote {self.path}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,10 +162,13 @@ class ReportPlace:
             check_folder(folder, ("report.html", "report.md"), overwrite=overwrite)
         return cls(folder, overwrite)
 
-    def write(self, written: Callable[..., tuple[Path, ...]], *report: Any, command: str) -> None:
-        """Write what a function makes of `report`, and say where."""
-        for path in written(self.folder, *report, command=command, overwrite=self.overwrite):
-            click.echo(f"wrote {path}", err=True)
+    def write(self, blocks: Sequence[Block]) -> None:
+        """Write a report, and say where."""
+        from medusa_sim.report.document import write_pages
+
+        assert self.folder is not None  # noqa: S101  # callers ask for a report
+        for path in write_pages(self.folder, blocks, overwrite=self.overwrite):
+            say(f"wrote {path}")
 
 
 def _form_of(path: Path) -> str:
@@ -301,7 +306,7 @@ def write_parts(work: Work, place: PartsPlace, unit: str = "rows") -> None:
 
             done = run_on_cluster(work, folder, told, workers=place.workers, scheduler=place.scheduler)
     were = f", {done.there} were there" if done.there else ""
-    click.echo(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.folder}{were}", err=True)
+    say(f"{done.parts} parts of {done.computed:,} {unit} computed into {place.folder}{were}")
 
 
 Advance = Callable[[int, int, float | None], None]
@@ -358,9 +363,7 @@ def _line_by_line(unit: str) -> Advance:
         now = time.monotonic()
         if now - told >= _LINE_EVERY_S:
             told = now
-            click.echo(
-                f"{done:,} of {total:,} {unit}, {time_left(done, total, now - start, left_s)}", err=True
-            )
+            say(f"{done:,} of {total:,} {unit}, {time_left(done, total, now - start, left_s)}")
 
     return advance
 

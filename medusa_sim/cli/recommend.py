@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import Sectioned, is_given, options, output_options, scenario_options, scenarios
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.cli.values import BATCH, ENGINE, SEQ_LEN, Axis, GridType
@@ -98,10 +98,10 @@ def recommend(
     answer = answered(scenario, question)
     if engine is not None or by_count or output.form not in ("table", "md"):  # which say them themselves
         for line in scenario.warnings:
-            click.echo(line, err=True)
+            say(line)
     if by_count or engine is not None or output.form in ("csv", "json", "parquet"):
         for line in search_note(answer):
-            click.echo(line, err=True)
+            say(line)
     if by_count:
         from medusa_sim.plan.quantities import count_table
 
@@ -159,7 +159,7 @@ def _show(output: Output, answer: Recommendation) -> None:
         return
     if output.form in ("csv", "parquet"):
         for line in price_lines([answer.scenario]):
-            click.echo(line, err=True)
+            say(line)
         output.rows(schedule_arrow(answer), "recommend")
         return
     output.text(page(output, answer))
@@ -207,5 +207,5 @@ def _export(
 
     settings = engine_settings(answer, engine, version=version, draft_path=draft_path)
     for note in settings.notes:
-        click.echo(f"note: {note}", err=True)
+        say(f"note: {note}")
     output.text(ab_script(answer, settings) if ab else settings.text)

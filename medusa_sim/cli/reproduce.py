@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 from click.shell_completion import CompletionItem
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import UsageError
@@ -63,11 +63,11 @@ def reproduce(
         return
     if target is None:
         output.rows(scores(data_dir), "reproduce-scores")
-        click.echo(f"targets: {' '.join(TARGETS)}", err=True)
+        say(f"targets: {' '.join(TARGETS)}")
         return
     found = reproduction(target, data_dir)
     # first, so that nobody reads a column against a baseline that is not the paper's
-    click.echo(f"{found.title}\nsource: {found.source}\nnote: {found.caveat}", err=True)
+    say(f"{found.title}\nsource: {found.source}\nnote: {found.caveat}")
     output.rows(found.frame, "reproduce", target=found.name, title=found.title, source=found.source)
     if plot is not None:
         from medusa_sim.report.charts.reproduced import reproduction_charts
@@ -81,7 +81,7 @@ def reproduce(
         size = {"width": 2.5 + 5.0 * columns, "height": 3.6 * -(-len(charts) // columns) + 1.0}
         title = "" if len(charts) == 1 else found.title
         save(lines_figure(*charts, columns=columns, title=title, **size), plot)
-        click.echo(f"wrote {plot}", err=True)
+        say(f"wrote {plot}")
 
 
 def _list(output: Output, data_dir: Path | None) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import Sectioned, options, output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.cli.values import BATCH, CANDIDATES, RUNTIME, SEQ_LEN, GridType, echo_grid
@@ -89,4 +89,4 @@ def roofline(
 
         charts = (roofline_chart(points, card, sizes.dtype, group) for group in GROUPS)
         save(lines_figure(*charts, columns=2, width=11.5), plot)
-        click.echo(f"wrote {plot}", err=True)
+        say(f"wrote {plot}")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import output_options, overwrite_option
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import SpecError, unknown_name
@@ -74,7 +74,7 @@ def specs(
     else:
         tables = overview_tables(entries, data_dir)
         output.text("\n".join(output.drawn(table) for table in tables))
-        click.echo("`medusa-sim specs NAME` shows every number with its source", err=True)
+        say("`medusa-sim specs NAME` shows every number with its source")
 
 
 def _write_examples(folder: Path, *, overwrite: bool) -> None:
@@ -84,7 +84,7 @@ def _write_examples(folder: Path, *, overwrite: bool) -> None:
     shipped = shipped_dir() / "docs"
     contents = {name: (shipped / name).read_bytes() for name in EXAMPLES}
     for path in write_folder(folder, contents, overwrite=overwrite):
-        click.echo(f"wrote {path}", err=True)
+        say(f"wrote {path}")
 
 
 def _known(data_dir: Path | None) -> dict[str, tuple[str, ...]]:

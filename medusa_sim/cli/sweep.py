@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import (
     Sectioned,
     is_given,
@@ -94,9 +94,9 @@ def sweep(
     else:
         _write_rows(output, several, grid, told)
     if report.folder is not None:
-        from medusa_sim.report.sweep_report import write_report
+        from medusa_sim.report.sweep_report import report_blocks
 
-        report.write(write_report, several, grid, command=_command())
+        report.write(report_blocks(several, grid, _command()))
 
 
 def left_out(scenario: Scenario, grid: Grid) -> list[str]:
@@ -129,7 +129,7 @@ def rows_of(scenarios: Sequence[Scenario], grid: Grid) -> int:
 def _echo(scenarios: Sequence[Scenario], grid: Grid, told: Iterable[str]) -> None:
     """Say what scenarios rest on and grids stand for, once nothing can be wrong with them any more."""
     for line in told:
-        click.echo(line, err=True)
+        say(line)
     kept = {count for item in scenarios for count in item.covered(grid.candidates).tolist()}
     candidates = [count for count in grid.candidates.tolist() if count in kept]
     echo_grid(batch=grid.batch.tolist(), seq_len=grid.seq_len.tolist(), candidates=candidates)
@@ -183,4 +183,4 @@ def _show_best(output: Output, scenarios: tuple[Scenario, ...], grid: Grid, told
     rows = rows_of(scenarios, grid)
     if cases < rows:
         more = f"--all-rows, --format csv or -o FILE.parquet give {rows} rows, one for each count"
-        click.echo(f"the best of every count in each batch and length; {more}", err=True)
+        say(f"the best of every count in each batch and length; {more}")

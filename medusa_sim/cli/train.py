@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import Sectioned, options, output_options, require_decoder_extra
 from medusa_sim.cli.output import Output
 from medusa_sim.decoder.arguments import Recipe
@@ -43,7 +43,7 @@ def train(plot: Path | None, output: Output, data_dir: Path | None, **values: An
 
     if plot is not None:
         check_writable(plot)
-    trained = run_recipe(recipe, _Progress(recipe.steps), lambda text: click.echo(f"note: {text}", err=True))
+    trained = run_recipe(recipe, _Progress(recipe.steps), lambda text: say(f"note: {text}"))
     if plot is not None:
         _plot(trained.history, plot)
     row = {
@@ -75,7 +75,7 @@ class _Progress:
         if sys.stderr.isatty():
             click.echo(f"\r{text}   ", err=True, nl=step == self.steps)
         elif step % 100 == 0 or step == self.steps:
-            click.echo(text, err=True)
+            say(text)
 
 
 def _plot(history: list[dict[str, float]], path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import asked, output_options
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.errors import SpecError, UsageError
@@ -143,7 +143,7 @@ def draw(given: TreeFile, asked: Accuracies, path: Path | None) -> None:
             write_png(read, path, probability)
         case suffix:
             raise UsageError(f"{path}: a picture is .svg or .png, given {suffix or 'no suffix'}")
-    click.echo(f"wrote {path}", err=True)
+    say(f"wrote {path}")
 
 
 @tree.command(
@@ -167,7 +167,7 @@ def convert(given: TreeFile, form: Any, path: Path | None) -> None:
         return
     check_writable(path)
     write_text(path, text)
-    click.echo(f"wrote {path}", err=True)
+    say(f"wrote {path}")
 
 
 def _show(output: Output, built: CandidateTree, accuracy: HeadAccuracy) -> None:

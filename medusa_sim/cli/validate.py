@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from medusa_sim.cli import examples
+from medusa_sim.cli import examples, say
 from medusa_sim.cli.modes import Moded
 from medusa_sim.cli.options import PositiveFloat, Sectioned, options, output_options, row_options
 from medusa_sim.cli.output import Output
@@ -78,7 +78,7 @@ def _rows(
             read_rows(path, need_time=True),
             card,
             load_runtime(runtime, data_dir),
-            leave_out=lambda line: click.echo(f"left out: {line}", err=True),
+            leave_out=lambda line: say(f"left out: {line}"),
             cold=cache == "cold",
             data_dir=data_dir,
             **names,
@@ -135,7 +135,7 @@ def _trees(
         output.rows(comparison, "validate-trees", summary=summary)
     left_out = comparison[comparison["left_out"] != ""]["left_out"].value_counts()
     for reason, count in left_out.items():
-        click.echo(f"left out: {count} runs, {reason}", err=True)
+        say(f"left out: {count} runs, {reason}")
     _check_mean("tokens per step of trees", summary["all"]["mean_absolute"], fail_above)
 
 
@@ -149,10 +149,9 @@ def _curves(file: Path, fail_above: float | None, output: Output, data_dir: Path
 
     curves = batch_curves(file, data_dir=data_dir)
     output.rows(curves, "validate-batch-curves")
-    click.echo(
+    say(
         "the prediction has kernels alone: engine_us is what scheduling, sampling and other work of the "
-        "engine must add to each step for the published ratio (and holds any error of the acceptance)",
-        err=True,
+        "engine must add to each step for the published ratio (and holds any error of the acceptance)"
     )
     _check_mean("throughput ratio by batch", float(curves["error"].abs().mean()), fail_above)
 
@@ -224,13 +223,13 @@ def _steps(
 
     found = validate_decoder(folder, card, allow_different=allow_different, **given)
     more = {"gaps": {model: dataclasses.asdict(gaps) for model, gaps in found.gaps.items()}}
-    click.echo(floor_line(found), err=True)
+    say(floor_line(found))
     _show(output, "validate-decoder", comparison_table(found), found, ("passes_us",), more)
     for model, gaps in found.gaps.items():
         told = f"{gaps.launch_us:.2f} us a launch"
         if found.meta.launched != GRAPHED:
             told = f"{gaps.plain_us:.0f} us a plain step, {gaps.speculative_us:.0f} us a speculative one"
-        click.echo(f"{model}: {told} beside kernels, fitted to the first steps (left out above)", err=True)
+        say(f"{model}: {told} beside kernels, fitted to the first steps (left out above)")
     return found.comparisons
 
 

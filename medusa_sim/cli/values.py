@@ -18,6 +18,7 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
+from medusa_sim.cli import say
 from medusa_sim.errors import MedusaSimError, UsageError
 
 MAX_VALUES = 65_536
@@ -158,7 +159,7 @@ class OneOf(GridType):
 def echo_grid(**axes: Sequence[int]) -> None:
     """Say on stderr what the grids stand for."""
     for name, values in axes.items():
-        click.echo(f"{name}: {_listed(values)}", err=True)
+        say(f"{name}: {_listed(values)}")
 
 
 def _listed(values: Sequence[int]) -> str:

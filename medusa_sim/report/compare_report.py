@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_sim import __version__
 from medusa_sim.report.charts.setups import Y_TITLES, setups_chart
 from medusa_sim.report.compare_text import (
     MOST_ROWS,
@@ -25,10 +24,9 @@ from medusa_sim.report.document import (
     Heading,
     Picture,
     Text,
-    write_pages,
 )
 from medusa_sim.report.figures.draw import lines_figure
-from medusa_sim.report.sweep_report import source_tables
+from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.text import TextTable, significant
 from medusa_sim.setups.comparison import Comparison
 
@@ -43,13 +41,6 @@ _TRUST = (
     "Every copy is taken as full and steady: bursts and queues are what `medusa-sim load` simulates.",
     "Other precisions are other weights: whether they answer as well as the published ones is not priced.",
 )
-
-
-def write_compare_report(
-    folder: Path, answer: Comparison, *, command: str, overwrite: bool = False
-) -> tuple[Path, ...]:
-    """Write the report, as `write_pages` does."""
-    return write_pages(folder, compare_blocks(answer, command), overwrite=overwrite)
 
 
 def compare_blocks(answer: Comparison, command: str) -> list[Block]:
@@ -82,11 +73,8 @@ def compare_blocks(answer: Comparison, command: str) -> list[Block]:
         Heading("Warnings"),
         Bullets(tuple(warning_lines(answer))),
         Folded("Every set-up and batch", TextTable.of(_arrow(answer))),
-        Heading("Sources"),
-        *source_tables(_used(answer)),
-        Text(f"medusa-sim {__version__}, `{command}`", lead=True),
     ]
-    return blocks
+    return blocks + closing(_used(answer), (), command)
 
 
 def _used(answer: Comparison) -> list[Scenario]:

@@ -65,9 +65,10 @@ class Simulation:
 
     def report(self, folder: str | Path) -> tuple[Path, ...]:
         """Write report.html and report.md with plots, as `medusa-sim load --report`; the paths written."""
-        from medusa_sim.report.load_report import write_load_report
+        from medusa_sim.report.document import write_pages
+        from medusa_sim.report.load_report import load_blocks
 
-        return write_load_report(Path(folder), self.answer, command="medusa_sim.simulate(...)")
+        return write_pages(Path(folder), load_blocks(self.answer, "medusa_sim.simulate(...)"))
 
     def __repr__(self) -> str:
         """The sentence."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
-from medusa_sim import __version__
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.report.charts.load import OVER_TIME, rate_chart, time_chart
 from medusa_sim.report.document import (
@@ -16,7 +15,6 @@ from medusa_sim.report.document import (
     Heading,
     Picture,
     Text,
-    write_pages,
 )
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.report.load_rows import load_arrow
@@ -28,7 +26,7 @@ from medusa_sim.report.load_text import (
     sentence,
     warnings,
 )
-from medusa_sim.report.sweep_report import source_tables
+from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.text import TextTable, significant
 
 _TRUST = (
@@ -41,16 +39,8 @@ _TRUST = (
 )
 
 
-def write_load_report(
-    folder: Path, answer: LoadAnswer, *, command: str, overwrite: bool = False
-) -> tuple[Path, ...]:
-    """Write the report, as `write_pages` does."""
-    return write_pages(folder, load_blocks(answer, command), overwrite=overwrite)
-
-
 def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
     """Every block of the report, in order."""
-    scenario = answer.test.scenario
     blocks: list[Block] = [
         Heading(_title(answer), level=1),
         Text(headline(answer.test), lead=True),
@@ -63,15 +53,8 @@ def load_blocks(answer: LoadAnswer, command: str) -> list[Block]:
     if told:
         blocks += [Heading("Warnings"), Bullets(tuple(told))]
     blocks += _plots(answer)
-    blocks += [
-        Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer))),
-        Heading("Sources"),
-        *source_tables([scenario]),
-        Heading("How far to trust this"),
-        Bullets(_TRUST),
-        Text(f"medusa-sim {__version__}, `{command}`", lead=True),
-    ]
-    return blocks
+    blocks.append(Folded("Every metric of every policy and rate", TextTable.of(load_arrow(answer))))
+    return blocks + closing([answer.test.scenario], _TRUST, command)
 
 
 def _title(answer: LoadAnswer) -> str:

@@ -26,7 +26,6 @@ from medusa_sim.report.document import (
     Heading,
     Picture,
     Text,
-    write_pages,
 )
 from medusa_sim.report.figures.draw import bars_figure, lines_figure, map_figure
 from medusa_sim.report.recommend_reason import reason, warnings
@@ -46,13 +45,6 @@ _ROW_COLUMNS = (
 )  # fmt: skip
 
 
-def write_report(
-    folder: Path, settings: Sequence[Scenario], grid: Grid, *, command: str, overwrite: bool = False
-) -> tuple[Path, ...]:
-    """Write the report, as `write_pages` does."""
-    return write_pages(folder, report_blocks(settings, grid, command), overwrite=overwrite)
-
-
 def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> list[Block]:
     """Every block of the report, in order."""
     blocks: list[Block] = [Heading(title_of(settings), level=1)]
@@ -64,14 +56,7 @@ def report_blocks(settings: Sequence[Scenario], grid: Grid, command: str) -> lis
         if several:
             blocks.append(Heading(f"{_model_name(item)} on {item.cards}"))
         blocks += _setting_blocks(item, found, several)
-    blocks += [
-        Heading("Sources"),
-        *source_tables(settings),
-        Heading("How far to trust this"),
-        Bullets(tuple(dict.fromkeys(caveats(settings, grid)))),
-        Text(f"medusa-sim {__version__}, `{command}`", lead=True),
-    ]
-    return blocks
+    return blocks + closing(settings, tuple(dict.fromkeys(caveats(settings, grid))), command)
 
 
 def title_of(settings: Sequence[Scenario]) -> str:
@@ -213,15 +198,17 @@ def rows_table(item: Scenario, grid: Grid) -> TextTable:
     return TextTable.of(cut, title)
 
 
-def source_tables(settings: Sequence[Scenario]) -> list[Block]:
-    """One folded table for each GPU, model, runtime, kernel set and profile."""
-    return [
+def closing(settings: Sequence[Scenario], trust: tuple[str, ...], command: str) -> list[Block]:
+    """How a report ends: sources of each GPU, model, runtime, kernel set and profile, caveats, command."""
+    tables = [
         Folded(
             f"{name}: {len(facts)} source{'s' if len(facts) > 1 else ''}",
             TextTable(("number", "source"), tuple(facts.items()), (False, False)),
         )
         for name, facts in sources(settings).items()
     ]
+    told: list[Block] = [Heading("How far to trust this"), Bullets(trust)] if trust else []
+    return [Heading("Sources"), *tables, *told, Text(f"medusa-sim {__version__}, `{command}`", lead=True)]
 
 
 def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
@@ -245,11 +232,4 @@ def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:
         grid = Grid.of(tuple(chosen), (length,), sorted({*DEFAULT_CANDIDATES, *chosen.values()}))
         blocks += view_pictures(length_view(scenario, grid, length, chosen), scenario, level=2)
         blocks.append(Folded("Every count beside it", rows_table(scenario, grid)))
-    return [
-        *blocks,
-        Heading("Sources"),
-        *source_tables([scenario]),
-        Heading("How far to trust this"),
-        Bullets(tuple(dict.fromkeys(caveats([scenario], grid)))),
-        Text(f"medusa-sim {__version__}, `{command}`", lead=True),
-    ]
+    return blocks + closing([scenario], tuple(dict.fromkeys(caveats([scenario], grid))), command)

@@ -12,7 +12,7 @@ The equations are those of `step/engine.py` and `step/server.py`.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, TypeAlias, cast
+from typing import Annotated, Any, Literal, TypeAlias, cast, get_type_hints
 
 import msgspec
 from msgspec import Meta
@@ -20,39 +20,6 @@ from msgspec import Meta
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.strict import Error, Text, convert
-
-UNITS: dict[str, str] = {
-    "host_us_per_step": "us",
-    "host_us_per_request": "us",
-    "host_us_per_token": "us",
-    "hidden_us_per_step": "us",
-    "draft_us_per_step": "us",
-    "draft_us_per_request": "us",
-    "tree_us_per_step": "us",
-    "draft_us_per_pass": "us",
-    "draft_us_per_layer": "us",
-    "plan_us_per_pass": "us",
-    "pieces_us_per_layer": "us",
-    "prompt_us_per_launch": "us",
-    "lookup_us_per_request": "us",
-    "sampling_us": "us",
-    "sampling_bytes_per_logit": "bytes",
-    "filter_us": "us",
-    "filter_bytes_per_logit": "bytes",
-    "filter_us_per_million": "us",
-    "filter_top_k_share": "",
-    "filter_full_rows": "",
-    "filter_share_beyond": "",
-    "elementwise_share": "",
-    "experts_share": "",
-    "expert_parallel_us_per_layer": "us",
-    "eager_us_per_layer": "us",
-    "length_spread_share": "",
-    "steps_ahead": "steps",
-    "server_us": "us",
-    "server_us_per_request": "us",
-}
-"""Unit of every term, in the order in which they are listed."""
 
 _BESIDE_KERNELS = (
     "host_us", "hidden_us", "draft_us", "tree_us", "lookup_us", "plan_us", "pieces_us", "eager_us",
@@ -84,6 +51,12 @@ class Term(msgspec.Struct, frozen=True, kw_only=True):
     def half_width(self) -> float:
         """Half of the 80 % interval, in the unit of the term."""
         return self.value * self.band
+
+
+_Us: TypeAlias = Annotated[Term, "us"]
+_Bytes: TypeAlias = Annotated[Term, "bytes"]
+_Steps: TypeAlias = Annotated[Term, "steps"]
+_Share: TypeAlias = Annotated[Term, ""]
 
 
 class StepLimit(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -130,35 +103,35 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     measured_drafters: the only ones with which drafting was measured; empty: no such bound.
     """
 
-    host_us_per_step: Term
-    host_us_per_request: Term
-    host_us_per_token: Term
-    hidden_us_per_step: Term
-    draft_us_per_step: Term
-    draft_us_per_request: Term
-    tree_us_per_step: Term
-    draft_us_per_pass: Term
-    draft_us_per_layer: Term
-    plan_us_per_pass: Term
-    pieces_us_per_layer: Term
-    prompt_us_per_launch: Term
-    lookup_us_per_request: Term
-    sampling_us: Term
-    sampling_bytes_per_logit: Term
-    filter_us: Term
-    filter_bytes_per_logit: Term
-    filter_us_per_million: Term
-    filter_top_k_share: Term
-    filter_full_rows: Term
-    filter_share_beyond: Term
-    elementwise_share: Term
-    experts_share: Term
-    expert_parallel_us_per_layer: Term
-    eager_us_per_layer: Term
-    length_spread_share: Term
-    steps_ahead: Term
-    server_us: Term
-    server_us_per_request: Term
+    host_us_per_step: _Us
+    host_us_per_request: _Us
+    host_us_per_token: _Us
+    hidden_us_per_step: _Us
+    draft_us_per_step: _Us
+    draft_us_per_request: _Us
+    tree_us_per_step: _Us
+    draft_us_per_pass: _Us
+    draft_us_per_layer: _Us
+    plan_us_per_pass: _Us
+    pieces_us_per_layer: _Us
+    prompt_us_per_launch: _Us
+    lookup_us_per_request: _Us
+    sampling_us: _Us
+    sampling_bytes_per_logit: _Bytes
+    filter_us: _Us
+    filter_bytes_per_logit: _Bytes
+    filter_us_per_million: _Us
+    filter_top_k_share: _Share
+    filter_full_rows: _Share
+    filter_share_beyond: _Share
+    elementwise_share: _Share
+    experts_share: _Share
+    expert_parallel_us_per_layer: _Us
+    eager_us_per_layer: _Us
+    length_spread_share: _Share
+    steps_ahead: _Steps
+    server_us: _Us
+    server_us_per_request: _Us
     graph_sizes: tuple[int, ...]
     graph_unit: GraphUnit
     graph_source: str
@@ -227,6 +200,12 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.structs.replace(self, **given)
 
 
+UNITS: dict[str, str] = {
+    name: hint.__metadata__[0]
+    for name, hint in get_type_hints(Engine, include_extras=True).items()
+    if getattr(hint, "__origin__", None) is Term
+}
+"""Unit of every term, in the order in which they are listed."""
 _MAX_GRAPH_SIZE = 1 << 20
 _SIZES = "a rising list of sizes and of [first, last, step]"
 _Sizes = Annotated[list[int | list[int]], Meta(description=_SIZES)]

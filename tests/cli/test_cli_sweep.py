@@ -24,7 +24,7 @@ from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.document import html_page, markdown_page
-from medusa_sim.report.sweep_report import source_tables
+from medusa_sim.report.sweep_report import closing
 from medusa_sim.report.sweep_text import kernels_line, sources
 from medusa_sim.step.network import step_launches
 from medusa_sim.step.workload import decode
@@ -279,7 +279,7 @@ def test_every_kind_of_kernel_of_a_step_names_its_source(arguments: dict[str, An
     told = next(facts for name, facts in sources([scenario]).items() if name.startswith("kernels "))
     assert kinds <= {name.partition(".")[0] for name in told}
     line = next(line for line in kernels_line(scenario))
-    pages = [page(source_tables([scenario])) for page in (markdown_page, partial(html_page, "title"))]
+    pages = [page(closing([scenario], (), "")) for page in (markdown_page, partial(html_page, "title"))]
     assert all(kind in line for kind in kinds)
     assert all(
         name in page and fit.source[:20] in page for name, fit in scenario.fits.items() for page in pages
