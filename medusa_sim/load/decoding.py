@@ -5,81 +5,187 @@ from __future__ import annotations
 import numpy as np
 
 from medusa_sim.arrays import IntArray
+from medusa_sim.load.draws import Draws
 from medusa_sim.load.limits import Limits
 
-_NONE = 1 << 62
-"""Fewest tokens to emit where nothing decodes."""
+_NEVER = 1 << 62
+"""Step in which the first request ends where nothing decodes."""
 
 
 class Decoding:
     """Requests in the first `count` places of the arrays, in order of admission.
 
-    at: which request; remaining: tokens to emit, `least` the fewest; final: tokens in the KV cache when all
-    are out, `length_sum` those that are in it now, of all; shared: blocks of each that are held elsewhere
-    too, `shared_sum` of all.
+    step: how many steps all have made. first_end: the least of `ends`; length_sum: tokens in the KV cache, of
+    all, shared_sum: of `shared`. drafts: of every request, or where they differ (`differ`) of the one that
+    has the most; asked: of all together; fresh: of one that joins.
+
+    Arrays: at: which request; own: its cell of `Draws` before step 0; row: the same with its number of drafts;
+    goal: the sum of cells at which it has emitted everything, ends: the step; final: tokens in the KV cache
+    when all are out; shared: blocks that are held elsewhere too; since: the step when it was last looked at,
+    accepted, tried: drafts until then.
     """
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, draws: Draws) -> None:
         self.block_tokens, self.held = limits.block_tokens, limits.held
         self.slots = 1 + limits.lookahead
-        self._state = np.zeros((4, limits.max_requests), dtype=np.int64)
-        self.at, self.remaining, self.final, self.shared = self._state
-        self.count = 0
-        self.length_sum = self.shared_sum = 0
-        self.least = _NONE
+        self.draws = draws
+        self._state = np.zeros((10, limits.max_requests), dtype=np.int64)
+        self.at, self.own, self.row, self.goal, self.ends, self.final, self.shared = self._state[:7]
+        self.since, self.accepted, self.tried = self._state[7:]
+        self._stopped: dict[int, tuple[int, int]] = {}
+        self.count = self.step = 0
+        self.drafts = self.asked = self.fresh = 0
+        self.differ = False
+        self.length_sum = self.shared_sum = self._passed = 0
+        self.first_end = _NEVER
 
     def join(self, request: int, remaining: int, length: int, shared: int = 0) -> None:
         """A request whose prompt has been read decodes from the next step on."""
-        place = self.count
-        self.at[place], self.remaining[place], self.final[place] = request, remaining, length + remaining
-        self.shared[place] = shared
+        place, step, sums = self.count, self.step, self.draws.sums
+        cell = self.draws.begins[request]
+        first = cell + self.fresh * self.draws.size
+        if sums is None:
+            now, ends = first, step + remaining
+        else:
+            now = sums.item(first)
+            ends = int(sums.searchsorted(np.int32(now + remaining))) - first + step
+        own, row, final = cell - step, first - step, length + remaining
+        past = self._stopped.pop(request, (0, 0))
+        self._state[:, place] = (request, own, row, now + remaining, ends, final, shared, step, *past)
         self.length_sum += length
         self.shared_sum += shared
-        self.least = min(self.least, remaining)
+        self._passed += now
+        self.first_end = min(self.first_end, ends)
+        self.asked += self.fresh
+        self.drafts = max(self.drafts, self.fresh)
         self.count = place + 1
+
+    def draft(self, drafts: int) -> None:
+        """So many drafts of every request from now on."""
+        if drafts == self.drafts and not self.differ:
+            return
+        self.drafts = self.fresh = drafts
+        self.asked, self.differ = drafts * self.count, False
+        self._read_on(drafts)
+
+    def draft_each(self, each: IntArray, fresh: int) -> None:
+        """Each request has so many drafts from now on, one that joins `fresh`."""
+        self.drafts, self.asked = int(np.maximum.reduce(each)), int(np.add.reduce(each))
+        self.fresh, self.differ = fresh, True
+        self._read_on(each)
+
+    def _read_on(self, drafts: int | IntArray) -> None:
+        """Find where the requests end with other drafts."""
+        sums = self.draws.sums
+        if sums is None or not self.count:
+            return
+        goal, row, ends = (array[: self.count] for array in (self.goal, self.row, self.ends))
+        left = self.remaining
+        row[:] = self.own[: self.count]
+        row += drafts * self.draws.size
+        passed = sums.take(row + self.step)
+        goal[:] = passed + left
+        ends[:] = sums.searchsorted(goal.astype(np.int32)) - row
+        self._passed = int(np.add.reduce(passed))
+        self.first_end = int(np.minimum.reduce(ends))
+
+    @property
+    def remaining(self) -> IntArray:
+        """(requests,) tokens that each has to emit."""
+        left: IntArray = self.goal[: self.count] - self._cells()
+        return left
+
+    def _cells(self) -> IntArray:
+        """Sums of cells before the ones that are next."""
+        places: IntArray = self.row[: self.count] + self.step
+        return places if self.draws.sums is None else self.draws.sums.take(places)
+
+    def advance(self, steps: int) -> int:
+        """Tokens that so many steps give, at most up to `first_end`; those that end may give too many."""
+        self.step += steps
+        if self.drafts:
+            passed = int(np.add.reduce(self._cells()))
+            gained, self._passed = passed - self._passed, passed
+        else:
+            gained = steps * self.count
+            self._passed += gained
+        self.length_sum += gained
+        return gained
+
+    def gained_at(self, steps: IntArray) -> IntArray:
+        """Tokens that each of so many steps would give, as `advance`; the requests stay where they are."""
+        sums = self.draws.sums
+        if sums is None or not self.drafts:
+            return steps * self.count
+        places = self.row[: self.count] + (self.step + steps)[:, None]
+        return np.asarray(np.add.reduce(sums.take(places), axis=1) - self._passed)
+
+    def leave(self) -> tuple[list[int], int]:
+        """(requests that have emitted everything and leave, tokens that they gave beyond it)."""
+        all_gone, over = [], 0
+        while self.first_end <= self.step:
+            place = int(self.ends[: self.count].argmin())
+            request, left = self._drop(place)
+            all_gone.append(request)
+            over -= left
+        return all_gone, over
 
     def drop_last(self) -> tuple[int, int]:
         """(request, tokens that remain) of the request that was admitted last; its place is free."""
-        place = self.count = self.count - 1
-        left = int(self.remaining[place])
-        self.length_sum -= int(self.final[place]) - left
-        self.shared_sum -= int(self.shared[place])
-        self._find_least()
-        return int(self.at[place]), left
+        place = self.count - 1
+        found = self._drop(place)
+        self._stopped[found[0]] = int(self.accepted[place]), int(self.tried[place])
+        return found
 
-    def emit(self, steps: int) -> None:
-        """Every request has emitted a token in each of so many steps, at most `least`."""
-        self.remaining[: self.count] -= steps
-        self.length_sum += steps * self.count
-        self.least -= steps
+    def _drop(self, place: int) -> tuple[int, int]:
+        """The request in a place leaves; it, and the tokens that remain of it."""
+        request, own, row, goal, _, final, shared = self._state[:7, place].tolist()
+        sums = self.draws.sums
+        passed = row + self.step if sums is None else sums.item(row + self.step)
+        left = goal - passed
+        last = self.count = self.count - 1
+        if place < last:
+            self._state[:, place:last] = self._state[:, place + 1 : last + 1]
+        self._passed -= passed
+        if row > own:
+            self.asked -= (row - own) // self.draws.size
+            if self.differ:
+                rows = self.row[:last] - self.own[:last]
+                self.drafts = int(np.maximum.reduce(rows, initial=0)) // self.draws.size
+        self.length_sum -= final - left
+        self.shared_sum -= shared
+        self.first_end = int(np.minimum.reduce(self.ends[:last])) if last else _NEVER
+        return request, left
 
-    def remain(self, remaining: IntArray, total: int, least: int) -> None:
-        """Every request is left with so many tokens to emit, the fewest `least`; all have emitted `total`."""
-        self.remaining[: self.count] = remaining
-        self.length_sum += total
-        self.least = least
+    def seen(self) -> IntArray:
+        """(2, requests) drafts accepted and drafts tried of each.
 
-    def remove_finished(self) -> list[int]:
-        """Requests without tokens to emit leave; which they were."""
-        state = self._state[:, : self.count]
-        staying = state[1] > 0
-        gone: list[int]
-        gone, _, final, shared = state[:, ~staying].tolist()
-        kept = self.count - len(gone)
-        self._state[:, :kept] = state[:, staying]
-        self.count = kept
-        self.length_sum -= sum(final)
-        self.shared_sum -= sum(shared)
-        self._find_least()
-        return gone
+        Of K drafts those are tried that would be emitted with K - 1: all that were accepted, and the next.
+        """
+        b, sums, size = self.count, self.draws.sums, self.draws.size
+        assert sums is not None  # noqa: S101  # a policy of drafts has a drafter
+        row, since, own = self.row[:b], self.since[:b], self.own[:b]
+        places = np.stack([row, np.maximum(row - size, own)])
+        gained = sums.take(places + self.step) - sums.take(places + since)
+        gained[0] -= self.step - since
+        gained[1, row == own] = 0
+        past = self._state[8:, :b]
+        past += gained
+        since[:] = self.step
+        return past
 
-    def _find_least(self) -> None:
-        self.least = int(np.minimum.reduce(self.remaining[: self.count])) if self.count else _NONE
+    def found_share(self, steps: int) -> float:
+        """Of the last so many steps and all requests, in how many drafts were found."""
+        found = self.draws.found
+        assert found is not None  # noqa: S101  # of a look-up
+        now = self.own[: self.count] + self.step
+        passed = np.add.reduce(found.take(now)) - np.add.reduce(found.take(now - steps))
+        return float(passed) / (steps * self.count)
 
     def blocks(self, drafts: int, steps: int = 1) -> int:
         """KV blocks held in the last of so many steps, if every draft is accepted until then."""
         more = (drafts + 1) * (steps - 1) + drafts + self.slots
-        length = self.final[: self.count] - self.remaining[: self.count]
+        length = self.final[: self.count] - self.remaining
         filled = (length + (more + self.block_tokens - 1)) // self.block_tokens
         if self.held is None:
             return int(np.add.reduce(filled)) - self.shared_sum

@@ -2,15 +2,16 @@
 
 A policy is any object with `name` and `choose(state) -> drafts`. It is asked at least whenever a request
 comes or goes, and after `hold_steps` steps (1 where it has no such attribute), so that one that only looks at
-the number of requests can be asked seldom. One that sees requests has `choose_each(state, accepted, tried)`
-too: drafts of each, by how many drafts of it were accepted and tried before.
+the number of requests can be asked seldom; one whose `waits` is true after `hold_steps` alone. One that sees
+requests has `choose_each(state, accepted, tried)` too: drafts of each, by how many drafts of it were accepted
+and tried before; where it waits also `fresh`, drafts of a request that joins.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -28,8 +29,7 @@ _CONTEXT_STEPS = 16
 """Steps after which lengths in flight have grown enough to look again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class State:
+class State(NamedTuple):
     """What a policy sees before a step.
 
     requests: that decode in it; waiting: not yet admitted; mean_length: committed tokens of a request in the
@@ -62,6 +62,8 @@ class Policy(Protocol):
 def chosen(policy: Policy, state: State, drafts_max: int) -> int:
     """The policy's choice. Raises UsageError for what is no number of drafts."""
     drafts = policy.choose(state)
+    if type(drafts) is int and 0 <= drafts <= drafts_max:
+        return drafts
     if isinstance(drafts, bool) or not isinstance(drafts, int | np.integer) or not 0 <= drafts <= drafts_max:
         raise UsageError(
             f"policy {policy.name} chose {shown(drafts)} drafts at {state.requests} requests; whole numbers "
@@ -152,6 +154,7 @@ class Adaptive:
     up: float = 0.0
     name: str = "adaptive"
     hold_steps: int = 5
+    waits: bool = True
     _tier: int = 0
     _average: float | None = None
     _steps: int = 0
@@ -193,6 +196,7 @@ class ThroughputAware:
     alpha: float = 0.2
     name: str = "throughput_aware"
     hold_steps: int = 5
+    waits: bool = True
     _rate: float | None = None
 
     def choose(self, state: State) -> int:
@@ -204,7 +208,9 @@ class ThroughputAware:
         if self._rate is None:
             return self.tiers[len(self.tiers) // 2]
         rate, requests = self._rate, max(state.requests, 1)
-        gain = [(1.0 + _accepted(rate, drafts)) / self.seconds[drafts, requests] for drafts in self.tiers]
+        gain = [
+            (1.0 + _accepted(rate, drafts)) / self.seconds.item(drafts, requests) for drafts in self.tiers
+        ]
         return self.tiers[gain.index(max(gain))]
 
 
@@ -262,14 +268,23 @@ class BudgetByRequest:
 
     As vLLM cuts the drafts of a step (pull request 47808): the likeliest of all requests first, until one
     more gives less than its row costs; what tells them apart are the drafts that each request accepted
-    before, there the drafter's confidence. The drafter runs for the longest of them.
+    before, there the drafter's confidence. The drafter runs for the longest of them. fresh: drafts of a
+    request of which nothing is known, as last chosen.
     """
 
-    hold_steps = _CONTEXT_STEPS
+    hold_steps, waits = _CONTEXT_STEPS, True
     name = "budget-by-request"
+
+    @classmethod
+    def of(cls, table: StepTable, spread: float) -> BudgetByRequest | Budget:
+        """Of requests that are alike it is the budget of the batch."""
+        return cls(table, spread) if spread else replace(Budget.of(table), name=cls.name)
 
     def __init__(self, table: StepTable, spread: float) -> None:
         self.table, self.hardness = table, Hardness(table.rates, spread)
+        self.fresh = 0
+        nothing = np.zeros(1, dtype=np.int64)
+        self._unknown = int(self.hardness.of(nothing, nothing)[0])
         emitted = 1.0 + np.cumsum(np.pad(self.hardness.gains, ((0, 0), (1, 0))), axis=1)
         gains = np.diff(np.log(emitted), axis=1)
         order = np.argsort(-gains, axis=None, kind="stable")
@@ -293,7 +308,9 @@ class BudgetByRequest:
         deepest = np.maximum.accumulate((each > 0) * self._depth)
         seconds = self.table.unequal_s(np.add.accumulate(each), deepest, state.requests, state.mean_length)
         taken = int((gained / state.requests - np.log(seconds)).argmax())
-        return np.bincount(self._class[1 : taken + 1], minlength=self._classes)[own]
+        drafts = np.bincount(self._class[1 : taken + 1], minlength=self._classes)
+        self.fresh = int(drafts[self._unknown])
+        return np.asarray(drafts[own])
 
 
 def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:

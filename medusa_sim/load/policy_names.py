@@ -82,7 +82,7 @@ def policy_of(name: str, table: StepTable, length: float, spread: float = 0.0) -
         "adaptive": lambda: Adaptive(tiers=_tiers(table)),
         "throughput_aware": lambda: ThroughputAware(seconds=table.step_s[:, :, 0], tiers=_tiers(table)),
         "budget": lambda: Budget.of(table),
-        "budget-by-request": lambda: BudgetByRequest(table, spread),
+        "budget-by-request": lambda: BudgetByRequest.of(table, spread),
     }
     return computed[name]()
 

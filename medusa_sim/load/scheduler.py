@@ -16,12 +16,11 @@ from math import ceil, inf
 
 import numpy as np
 
-from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arriving import Arriving
 from medusa_sim.load.asking import Asking
 from medusa_sim.load.decoding import Decoding
-from medusa_sim.load.draws import drawn
+from medusa_sim.load.draws import Draws
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import Fixed, Policy, State
 from medusa_sim.load.record import Record, Recorder
@@ -30,7 +29,6 @@ from medusa_sim.load.step_table import StepTable
 
 _MOST_STEPS = 128
 """Steps of one span: the timeline is no finer."""
-_MOST_DRAWS = 4096
 _TOLD = 256
 """Requests after which a run tells how far it is."""
 Advance = Callable[[int, int], None]
@@ -73,7 +71,7 @@ class _Run:
         spread: float = 0.0,
     ) -> None:
         self.requests, self.table, self.limits, self.policy = requests, table, limits, policy
-        self.seed, self.advance = seed, advance
+        self.advance = advance
         self.kv_blocks = limits.kv_blocks - limits.shared_blocks(int(requests.prompt_tokens.max()))
         count = requests.count
         self.count = count
@@ -85,7 +83,9 @@ class _Run:
         self.waiting: deque[int] = deque()
         self.prompts = Prompts()
         self.stopped: dict[int, float] = {}
-        self.decoding = Decoding(limits)
+        draws = Draws(table, requests.output_tokens, seed, spread)
+        self.decoding = Decoding(limits, draws)
+        self.looks_up = draws.found is not None
         self.now = self.seen_s = 0.0
         self.finished = self.preempted = 0
         self.blocked = False
@@ -93,11 +93,9 @@ class _Run:
         self.in_system_s = 0.0
         self.window = [0.0, np.inf]
         self.recorder = Recorder(table.drafts_max, limits.max_requests)
-        self.draws, self.found = drawn(table, count, seed, spread)
         self.share = table.match_rate
-        self.asking = Asking(policy, table.drafts_max, limits.token_budget, count)
+        self.asking = Asking(policy, table.drafts_max, limits.token_budget)
         self.idle: list[float] | None = None if isinstance(policy, Fixed) else table.idle_share.tolist()
-        self.tokens_per_step: list[float] = table.tokens_per_step.tolist()
 
     def run(self) -> Record:
         told = 0
@@ -155,23 +153,23 @@ class _Run:
 
     def _step(self) -> None:
         decoding = self.decoding
-        drafts = self.asking.choose(decoding.count, decoding.at, self._state)
-        kept = self._make_room(drafts)
+        self.asking.choose(decoding, self._state)
+        kept = self._make_room(decoding.drafts)
         b = decoding.count
-        self.asking.keep(b, drafts)
+        drafts = decoding.drafts if b else 0
         if not b and not self.prompts.count:
             self.blocked = False
         if self.waiting and kept and not self.blocked:
             self._admit(drafts)
         if self.prompts.count:
-            chunks = self.prompts.chunks(self.limits.token_budget - b - self.asking.asked)
+            chunks = self.prompts.chunks(self.limits.token_budget - b - decoding.asked)
             if chunks:
                 self._mixed(drafts, chunks)
                 return
         if b:
             self._decode(drafts)
 
-    def _state(self, drafts: int, accepted: float | None, steps: int) -> State:
+    def _state(self, accepted: float | None, steps: int) -> State:
         """What a policy sees."""
         decoding, prompts = self.decoding, self.prompts
         return State(
@@ -180,7 +178,7 @@ class _Run:
             waiting=len(self.waiting),
             mean_length=decoding.length_sum / decoding.count,
             kv_share=(decoding.blocks_bound(0, 1) + prompts.reserved) / self.kv_blocks,
-            drafts=drafts,
+            drafts=decoding.drafts,
             accepted=accepted,
             steps=steps,
         )
@@ -213,7 +211,7 @@ class _Run:
         """Admit waiting requests while slots, blocks and the token budget last."""
         limits, waiting, prompts, said = self.limits, self.waiting, self.prompts, self.requests.said
         b = self.decoding.count
-        budget = limits.token_budget - b - self.asking.asked - prompts.left
+        budget = limits.token_budget - b - self.decoding.asked - prompts.left
         room = limits.max_requests - b - prompts.count
         if budget <= 0 or room <= 0:
             return
@@ -246,14 +244,14 @@ class _Run:
 
     def _own_s(self, drafts: int, length: float) -> float:
         """A step without its prompts; a loaded drafter that drafts nothing makes plain ones longer."""
-        b, table, asking = self.decoding.count, self.table, self.asking
-        if not drafts or asking.each is None:
+        b, table = self.decoding.count, self.table
+        if not drafts or not self.decoding.differ:
             own_s = table.decoding_s(drafts, b, length)
         else:
-            own_s = table.ragged_s(asking.asked, drafts, b, length)
+            own_s = table.ragged_s(self.decoding.asked, drafts, b, length)
         if not drafts:
             return own_s if self.idle is None else own_s * (1.0 + self.idle[b])
-        return own_s if self.found is None else table.found_s(own_s, drafts, b, length, self.share)
+        return table.found_s(own_s, drafts, b, length, self.share) if self.looks_up else own_s
 
     def _mixed(self, drafts: int, chunks: list[tuple[int, int]]) -> None:
         """One step that carries prompts."""
@@ -261,19 +259,14 @@ class _Run:
         b, before, start = decoding.count, decoding.length_sum, self.now
         waiting = len(self.waiting) + prompts.count
         kv = decoding.cache_tokens + prompts.reserved * self.limits.block_tokens
-        emitted = accepted = 0
-        if b and drafts:
-            _, emitted, accepted, left, least = self._draw(drafts, 1)
-            decoding.remain(left, emitted, least)
-        elif b:
-            decoding.emit(1)
-            emitted = b
-        prompts_s = self.table.prompts_s(self.asking.asked, b, chunks)
+        emitted = self._emit(drafts, 1) if b else 0
+        accepted = emitted - b if drafts else 0
+        prompts_s = self.table.prompts_s(decoding.asked, b, chunks)
         span = self._own_s(drafts, before / b if b else 0.0) + prompts_s
         self.now, self.seen_s = start + span, start
         self.in_system_s += (b + waiting) * span
-        if decoding.least <= 0:
-            self._leave()
+        if decoding.first_end <= decoding.step:
+            emitted -= self._leave()
         ended = prompts.read(chunks)
         for prompt in ended:
             self._start(prompt)
@@ -314,81 +307,53 @@ class _Run:
         if self.finished == users and arriving.unknown:
             self._measure(begin=True)
 
-    def _leave(self) -> None:
-        """Requests without tokens to emit leave."""
-        for request in self.decoding.remove_finished():
+    def _leave(self) -> int:
+        """Requests that have emitted everything leave; the tokens that they gave beyond it."""
+        gone, over = self.decoding.leave()
+        for request in gone:
             self._finish(request)
         self.blocked = False
+        return over
+
+    def _emit(self, drafts: int, steps: int) -> int:
+        """Tokens that all requests give in so many steps, before any leaves."""
+        emitted = self.decoding.advance(steps)
+        if drafts:
+            self.asking.saw(emitted, steps, self.decoding.count)
+            if self.looks_up:
+                self.share = self.decoding.found_share(steps)
+        return emitted
 
     def _decode(self, drafts: int) -> None:
         """As many equal steps without prompts as nothing changes in."""
         decoding = self.decoding
         b, before, reserved = decoding.count, decoding.length_sum, self.prompts.reserved
         step_s = self._own_s(drafts, before / b)
-        full = decoding.steps_until_full(drafts, self.kv_blocks - reserved)
-        steps = min(self.asking.hold, _MOST_STEPS, full, self._until_arrival(step_s))
+        steps = min(
+            _MOST_STEPS,
+            decoding.steps_until_full(drafts, self.kv_blocks - reserved),
+            decoding.first_end - decoding.step,
+            self._until_arrival(step_s),
+        )
+        if decoding.step + steps > self.asking.again:
+            steps = self.asking.unchanged(steps, step_s, decoding, self._state)
         start, waiting = self.now, len(self.waiting) + self.prompts.count
-        left, least = None, decoding.least
-        if drafts:
-            most = max(ceil(least / self.tokens_per_step[drafts]), 1)
-            steps, total, accepted, left, least = self._draw(
-                drafts, min(steps, most, max(_MOST_DRAWS // b, 1))
-            )
-        else:
-            steps = min(steps, least)
-            total, accepted = steps * b, 0
         held = decoding.blocks_bound(drafts, steps) + reserved
         if held > self.kv_most:
             self.kv_most = min(held, self.kv_blocks)
         kv = decoding.cache_tokens
-        if left is None:
-            decoding.emit(steps)
-        else:
-            decoding.remain(left, total, least)
-        if steps > 1 or self.found is not None:
-            middle = (before + total * (steps - 1) / (2 * steps)) / b
+        emitted = self._emit(drafts, steps)
+        accepted = emitted - steps * b
+        if steps > 1 or self.looks_up:
+            middle = (before + emitted * (steps - 1) / (2 * steps)) / b
             step_s = self._own_s(drafts, middle)
         span = steps * step_s
         self.now, self.seen_s = start + span, start + span - step_s
         kv = (kv + decoding.cache_tokens) // 2
         self.in_system_s += (b + waiting) * span
-        if decoding.least <= 0:
-            self._leave()
-        self.recorder.add((start, span, steps, b, drafts, waiting, kv, total, 0.0, 0, accepted))
-
-    def _draw(self, drafts: int, steps: int) -> tuple[int, int, int, IntArray, int]:
-        """(steps, tokens emitted, drafts accepted, tokens that each has left, the fewest).
-
-        Up to the first step in which a request ends.
-        """
-        decoding, source = self.decoding, self.draws[drafts]
-        b = decoding.count
-        draws = source.take(steps, decoding.at[:b])
-        if self.asking.each is not None:
-            draws = np.minimum(draws, self.asking.each + 1)
-        found = None if self.found is None else self.found.take(steps, decoding.at[:b])
-        if found is not None:
-            draws = np.where(found, draws, 1)
-        remaining = decoding.remaining[:b]
-        gained = draws[0] if steps == 1 else np.add.reduce(draws, axis=0)
-        left = remaining - gained
-        least = int(np.minimum.reduce(left))
-        total = int(np.add.reduce(gained))
-        accepted = total - steps * b
-        if least <= 0:
-            if steps > 1:
-                sums = np.cumsum(draws, axis=0)
-                taken = int(np.logical_or.reduce(sums >= remaining, axis=1).argmax()) + 1
-                source.give_back((steps - taken) * b)
-                steps, left = taken, remaining - sums[taken - 1]
-                accepted = int(np.add.reduce(sums[taken - 1])) - steps * b
-            left, least = np.maximum(left, 0), 0
-            total = int(np.add.reduce(remaining - left))
-        if self.found is not None and found is not None:
-            self.found.left_at(decoding.at[:b], found[steps - 1])
-            self.share = float(found[:steps].mean())
-        self.asking.saw(decoding.at[:b], draws[:steps], accepted)
-        return steps, total, accepted, left, least
+        if decoding.first_end <= decoding.step:
+            emitted -= self._leave()
+        self.recorder.add((start, span, steps, b, drafts, waiting, kv, emitted, 0.0, 0, accepted))
 
     def _until_arrival(self, step_s: float) -> int:
         """Steps until a request comes that could be admitted."""

@@ -129,13 +129,14 @@ class StepTable:
 
     def place(self, length: float) -> int:
         """The interval of `lengths` that holds a length, or the nearest one."""
-        return min(max(bisect_right(self._lengths, length) - 1, 0), len(self._lengths) - 2)
+        lengths = self._lengths
+        return bisect_right(lengths, length, 1, len(lengths) - 1) - 1
 
     def decoding_s(self, drafts: int, requests: int, length: float) -> float:
         """Seconds of a step of `requests` requests of a mean length, without prompts."""
-        j = self.place(length)
-        row = self._step_s[drafts][requests]
-        below, above = self._lengths[j], self._lengths[j + 1]
+        lengths, row = self._lengths, self._step_s[drafts][requests]
+        j = bisect_right(lengths, length, 1, len(lengths) - 1) - 1
+        below, above = lengths[j], lengths[j + 1]
         return row[j] + (row[j + 1] - row[j]) * (length - below) / (above - below)
 
     def ragged_s(self, asked: int, deepest: int, requests: int, length: float) -> float:
@@ -216,7 +217,7 @@ class StepTable:
 
 
 def _between(nodes: list[float], value: float) -> tuple[int, float]:
-    i = min(max(bisect_right(nodes, value) - 1, 0), len(nodes) - 2)
+    i = bisect_right(nodes, value, 1, len(nodes) - 1) - 1
     return i, (value - nodes[i]) / (nodes[i + 1] - nodes[i])
 
 

@@ -44,7 +44,7 @@ def test_where_requests_are_alike_it_is_the_budget_of_the_batch(by_row: float, u
     asked = closed_loop(users, Lengths(prompt_tokens=20, output_tokens=80), count=4 * users, seed=3)
     each, alike = (
         run(asked, table, limits(max_requests=users), policy)
-        for policy in (BudgetByRequest(table, 0.0), Budget.of(table))
+        for policy in (BudgetByRequest.of(table, 0.0), Budget.of(table))
     )
     np.testing.assert_array_equal(each.finish_s, alike.finish_s)
     np.testing.assert_array_equal(each.steps_s, alike.steps_s)

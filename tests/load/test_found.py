@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from load_tables import constant_table, limits
 
 from medusa_sim.load.arrivals import Lengths, closed_loop
-from medusa_sim.load.draws import Found
+from medusa_sim.load.draws import Draws
+from medusa_sim.load.kinds import KINDS, rates_by_kind
 from medusa_sim.load.policies import Budget, BudgetByRequest, Fixed
 from medusa_sim.load.record import Record
 from medusa_sim.load.scheduler import run
@@ -35,22 +36,42 @@ def served(table: StepTable, users: int, drafts: int = 3, count: int = 8, spread
     return run(asked, table, limits(max_requests=users), Fixed(drafts), spread=spread)
 
 
-@given(rate=st.floats(0.05, 0.95), runs=st.floats(1.0, 6.0), pieces=st.lists(st.integers(1, 40), min_size=1))
+@given(rate=st.floats(0.25, 0.95), runs=st.floats(1.0, 6.0), seed=st.integers(0, 99))
 def test_drafts_are_found_as_often_as_said_in_runs_as_long_as_said(
-    rate: float, runs: float, pieces: list[int]
+    rate: float, runs: float, seed: int
 ) -> None:
-    requests = 4000
-    found, at = Found(np.full(requests, rate), runs, seed=1), np.arange(requests)
-    seen = []
-    for steps in pieces[:5]:
-        taken = found.take(steps, at)
-        found.left_at(at, taken[-1])
-        seen.append(taken)
-    steps = np.concatenate(seen)
-    assert steps.mean() == pytest.approx(rate, abs=0.04)
-    if len(steps) > 1:
-        after = steps[1:][steps[:-1]]
-        assert after.mean() == pytest.approx(1.0 - (1.0 - rate) / runs, abs=0.05)
+    draws = Draws(looked_up(runs, rate), np.full(400, 100), seed, spread=0.0)
+    assert draws.found is not None
+    found = np.diff(draws.found) > 0
+    assert found.mean() == pytest.approx(rate, abs=0.02 * np.sqrt(runs))
+    after = found[1:][found[:-1]]
+    assert after.mean() == pytest.approx(1.0 - (1.0 - rate) / runs, abs=0.04)
+
+
+@pytest.mark.parametrize("spread", [0.0, 1.0])
+def test_tokens_of_the_cells_are_those_of_the_profile(spread: float) -> None:
+    # each number as often as it is probable: no chance in the mean
+    rates, longest = (0.7, 0.5, 0.1), 50
+    output = np.full(3000, longest)
+    draws = Draws(constant_table(STEP_S, rates=rates), output, seed=3, spread=spread)
+    assert draws.sums is not None
+    kinds = KINDS if spread else 1
+    cells = np.diff(draws.sums).reshape(len(rates) + 1, kinds, -1)[:, :, :-longest]
+    means = cells.mean(axis=-1)
+    expected = 1.0 + np.cumsum(np.pad(rates_by_kind(np.array(rates), spread), ((0, 0), (1, 0))), axis=1)
+    np.testing.assert_allclose(means.T, expected, atol=3.0 / cells.shape[-1])
+    assert (np.diff(cells, axis=0) >= 0).all()  # a longer draft never emits less
+
+
+def test_the_luck_of_a_request_depends_on_nobody_beside_it() -> None:
+    table = constant_table(STEP_S, rates=(0.7, 0.5))
+    asked = closed_loop(64, Lengths(prompt_tokens=1, output_tokens=60), count=300)
+    alone, beside = (run(asked, table, limits(max_requests=most), Fixed(2), spread=1.0) for most in (1, 64))
+    for record in (alone, beside):
+        assert record.preemptions == 0
+    np.testing.assert_allclose(
+        alone.finish_s - alone.first_token_s, beside.finish_s - beside.first_token_s, atol=1e-9
+    )
 
 
 @pytest.mark.parametrize("users", [1, 4])

@@ -159,8 +159,8 @@ class Checked(scheduler._Run):
         return self.decoding.blocks(drafts) + self.prompts.reserved
 
     def _mixed(self, drafts: int, chunks: list[tuple[int, int]]) -> None:
-        tokens = self.decoding.count + self.asking.asked + sum(tokens for tokens, _ in chunks)
-        assert self.asking.asked <= self.decoding.count * drafts
+        tokens = self.decoding.count + self.decoding.asked + sum(tokens for tokens, _ in chunks)
+        assert self.decoding.asked <= self.decoding.count * drafts
         assert self._held(drafts) <= self.limits.kv_blocks
         assert tokens <= self.limits.token_budget
         super()._mixed(drafts, chunks)
@@ -174,12 +174,19 @@ class Checked(scheduler._Run):
         limits, decoding, prompts = self.limits, self.decoding, self.prompts
         assert self._held(-1) <= limits.kv_blocks  # committed tokens, after one step or many
         assert decoding.count + prompts.count <= limits.max_requests
-        remaining, final, shared = (
-            array[: decoding.count] for array in (decoding.remaining, decoding.final, decoding.shared)
+        final, shared, row, own = (
+            array[: decoding.count] for array in (decoding.final, decoding.shared, decoding.row, decoding.own)
         )
+        remaining, ends = decoding.remaining, decoding.ends[: decoding.count]
         assert decoding.length_sum == int((final - remaining).sum())
         assert decoding.shared_sum == int(shared.sum())
-        assert not decoding.count or decoding.least == int(remaining.min()) > 0
+        assert not decoding.count or int(remaining.min()) > 0
+        assert not decoding.count or decoding.first_end == int(ends.min()) > decoding.step
+        if decoding.draws.size:
+            drafts = (row - own) // decoding.draws.size
+            assert decoding.asked == int(drafts.sum())
+            assert not decoding.count or decoding.drafts == int(drafts.max())
+            assert decoding.differ or (drafts == decoding.drafts).all()
         for total, each in ((prompts.reserved, "blocks"), (prompts.left, "left")):
             assert total == sum(getattr(prompt, each) for prompt in prompts._prompts)
         assert prompts.count == len(prompts._prompts)
