@@ -19,9 +19,9 @@ class Decoding:
     all, shared_sum: of `shared`. drafts: of every request, or where they differ (`differ`) of the one that
     has the most; asked: of all together; fresh: of one that joins.
 
-    Arrays: at: which request; own: its cell of `Draws` before step 0; row: the same with its number of drafts;
-    goal: the sum of cells at which it has emitted everything, ends: the step; final: tokens in the KV cache
-    when all are out; shared: blocks that are held elsewhere too; since: the step when it was last looked at,
+    Arrays: at: which request; own: its cell of `Draws` before step 0; row: the same with its drafts; goal:
+    the sum of cells at which it has emitted everything, ends: the step; final: tokens in the KV cache when
+    all are out; shared: blocks that are held elsewhere too; since: the step when it was last looked at,
     accepted, tried: drafts until then.
     """
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from load_tables import constant_table
 
 from medusa_sim.load.limits import Limits, limits_of, step_limits
 from medusa_sim.load.question import load_test, run_load
@@ -75,6 +76,7 @@ def test_a_shared_prefix_is_held_once() -> None:
 
 def test_blocks_of_many_requests_are_those_of_each() -> None:
     from medusa_sim.load.decoding import Decoding
+    from medusa_sim.load.draws import Draws
 
     held = np.minimum(np.arange(400.0), 64 + 0.25 * np.arange(400.0))
     random = np.random.default_rng(0)
@@ -82,7 +84,8 @@ def test_blocks_of_many_requests_are_those_of_each() -> None:
         Limits(kv_blocks=9000, positions=4096, lookahead=3),
         Limits(kv_blocks=9000, positions=4096, lookahead=3, held=held),
     ):
-        decoding = Decoding(limits)
+        draws = Draws(constant_table(0.01, rates=(0.7,) * 3), np.full(20, 100), seed=0, spread=0.0)
+        decoding = Decoding(limits, draws)
         lengths = random.integers(1, 4000, size=20)
         for place, length in enumerate(lengths):
             decoding.join(place, 100, int(length))
