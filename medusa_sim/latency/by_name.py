@@ -75,6 +75,7 @@ T = TypeVar("T", np.float64, np.int8)
 
 _KEPT = 1 << 15
 """Entries of an answer that is kept as it is: a larger one comes once, and would only fill the memory."""
+_LOOKED_UP = 1 << 12
 _ALL = 1 << 20
 """Entries of everything that is kept, some 40 MB; beyond them it begins anew."""
 
@@ -152,8 +153,10 @@ class CachedLatency:
 
     def time(self, operator: Operator) -> OperatorTime:
         """Time of one launch, as the model that is asked gives it."""
-        sizes = operator.key
-        key, place = self._key(operator, sizes), tuple(map(_hashable, operator.axes))
+        sizes, axes = operator.key, operator.axes
+        if sum(np.size(axis) for axis in axes) > _LOOKED_UP and not _is_line(sizes, axes):
+            return self._latency.time(operator)  # too large to be kept, and slow to look up
+        key, place = self._key(operator, sizes), tuple(map(_hashable, axes))
         found = self._answers.known.get((key, place))
         if found is None:
             found = (

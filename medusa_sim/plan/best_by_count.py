@@ -289,10 +289,12 @@ def best_by_count(
     counts: IntArray,
     shape: tuple[int, int],
     plain_fits: BoolArray,
+    some_fit: BoolArray,
 ) -> ByCount:
     """For each count, pick the fastest option that fits in memory; if none fits, the fastest.
 
-    step_us, fits: (B, S, its counts) of each option; a single option needs no times. Ties go to the first.
+    step_us, fits: (B, S, its counts) of each option; a single option needs no times. some_fit: (B, S) where
+    memory decides, for some options and counts fit and some do not. Ties go to the first.
     """
     whole = (*shape, counts.size)
     chosen: npt.NDArray[np.unsignedinteger[Any]] | None = None
@@ -304,12 +306,12 @@ def best_by_count(
         chosen = np.zeros(whole, dtype=kind)
         best = np.zeros(whole)
         for index, (option, place) in enumerate(zip(options, drafted.places, strict=True)):
-            rate: FloatArray = option.tokens_per_step / step_us[index]
-            if not fits[index].all():
-                rate = rate * np.maximum(fits[index], _NEVER_FIRST)
+            rate = np.empty((*shape, option.candidates.size))
+            np.divide(option.tokens_per_step * (1.0 - _TIE * index), step_us[index], out=rate)
+            rate[some_fit] *= np.maximum(fits[index][some_fit], _NEVER_FIRST)
             room[..., place] |= fits[index]
             held, of = best[..., place], chosen[..., place]
-            np.maximum(of, (rate > held * (1.0 + _TIE)) * kind.type(index), out=of)
+            np.maximum(of, (rate > held) * kind.type(index), out=of)
             np.maximum(held, rate, out=held)
     return ByCount(
         counts=np.concatenate([[1], counts]).astype(np.int64),
@@ -324,6 +326,6 @@ def best_by_count(
 
 
 _TIE = 1e-12
-"""Rates that differ by rounding alone are the same: the first option is taken."""
+"""By which an option must beat the one before it: rates that differ by rounding alone are the same."""
 _NEVER_FIRST = 1e-9
 """Moves what does not fit behind whatever does, in the same order."""

@@ -134,6 +134,7 @@ class Surface(PricedSteps):
     @cached_property
     def by_count(self) -> ByCount:
         """The best drafting of each count at each batch and length."""
+        batch, most = self.batch[:, None], self.max_batch[:, PLAIN + 1 :]
         return best_by_count(
             self.options,
             tuple(self.time_of(index) for index in range(len(self.options))) if len(self.options) > 1 else (),
@@ -143,7 +144,8 @@ class Surface(PricedSteps):
             drafted=self.drafted,
             counts=self.counts,
             shape=(self.batch.size, self.seq_len.size),
-            plain_fits=self.batch[:, None] <= self.max_batch[:, PLAIN],
+            plain_fits=batch <= self.max_batch[:, PLAIN],
+            some_fit=(batch > most.min(axis=1, initial=NO_LIMIT)) & (batch <= most.max(axis=1, initial=0)),
         )
 
     @cached_property

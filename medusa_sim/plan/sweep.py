@@ -20,10 +20,10 @@ if TYPE_CHECKING:
     import pandas as pd
     import pyarrow as pa
 
-CHUNK_ROWS = 1 << 18
-"""Rows of a table: about 60 MB of columns, whatever the size of the grid."""
-BLOCK_ROWS = 1 << 16
-"""Rows computed at once: arrays that stay in a core's cache, which are several times as fast."""
+CHUNK_ROWS = 1 << 16
+"""Rows of a table, whatever the size of the grid: arrays that stay in a core's cache are the fastest."""
+MOST_ROWS = 1 << 18
+"""Rows of a table that holds one batch."""
 SHARED_CELLS = 1 << 16
 """Cells of batch and length, and of batch and count, that tables share: what fills no grid is priced once."""
 
@@ -69,7 +69,7 @@ class SweepTable:
 
 
 def sweep(scenarios: Sequence[Scenario], grid: Grid, chunk_rows: int = CHUNK_ROWS) -> Iterator[SweepTable]:
-    """Tables of at most about `chunk_rows` rows: scenario by scenario, then batch, length, candidates.
+    """Tables of about `chunk_rows` rows, or of a batch: scenario by scenario, then batch, length, candidates.
 
     Each row has the drafting that is best for its count. Counts that a scenario's acceptance does not
     describe have no rows (`Scenario.covered` tells which those are).
@@ -77,15 +77,17 @@ def sweep(scenarios: Sequence[Scenario], grid: Grid, chunk_rows: int = CHUNK_ROW
     """
     for scenario in scenarios:
         counts = scenario.covered(grid.candidates)
-        tables = Slices.of(grid, counts.size, chunk_rows)
+        of_batch = grid.seq_len.size * counts.size
+        tables = Slices.of(grid, counts.size, max(chunk_rows, min(of_batch, MOST_ROWS)))
         step = tables.batch_step
-        shared = SHARED_CELLS // (step * max(tables.length_step, counts.size))
+        # lengths in pieces come batch by batch
+        shared = SHARED_CELLS // (step * max(tables.length_step, counts.size)) * (of_batch <= MOST_ROWS)
         surfaces = replace(tables, batch_step=step * max(1, shared))
         for batch, seq_len in map(surfaces.at, range(surfaces.count)):
             part = Grid(batch=grid.batch[batch], seq_len=grid.seq_len[seq_len], candidates=counts)
             surface = grid_surface(scenario, part)
             for first in range(0, part.batch.size, step):
-                yield _table(surface, counts, range(first, min(first + step, part.batch.size)))
+                yield _table(surface, counts, slice(first, first + step))
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,30 +131,24 @@ def grid_surface(scenario: Scenario, grid: Grid) -> Surface:
     return unpriced(scenario, grid.batch, grid.seq_len, options)
 
 
-def _table(surface: Surface, candidates: IntArray, batches: range) -> SweepTable:
+def _table(surface: Surface, candidates: IntArray, batches: slice) -> SweepTable:
     """The rows of some of a surface's batches, with these of its counts."""
-    step = max(1, BLOCK_ROWS // (surface.seq_len.size * candidates.size))
-    text: dict[str, str] = {}
-    columns: dict[str, npt.NDArray[Any]] = {}
-    for first in batches[::step]:
-        part = surface.batches(slice(first, min(first + step, batches.stop)))
-        rows = slice(first - batches.start, first - batches.start + part.batch.size)
-        counts = part.by_count.counts
-        place = np.searchsorted(counts, candidates)
-        in_order = np.array_equal(place, np.arange(counts.size))
-        for name, each in values(part).items():
-            if isinstance(each, str):
-                text[name] = each
-                continue
-            if name not in columns:
-                kind = np.int8 if BY_NAME[name].labels else each.dtype
-                columns[name] = np.empty((len(batches), surface.seq_len.size, candidates.size), kind)
-            is_whole = in_order or not each.ndim or each.shape[-1] == 1
-            columns[name][rows] = each if is_whole else each[..., place]
+    part = surface.batches(batches)
+    counts = part.by_count.counts
+    place = np.searchsorted(counts, candidates)
+    in_order = np.array_equal(place, np.arange(counts.size))
+    shape = (part.batch.size, part.seq_len.size, candidates.size)
+
+    def column(each: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        is_whole = in_order or not each.ndim or each.shape[-1] == 1
+        return np.broadcast_to(each if is_whole else each[..., place], shape).ravel()
+
+    found = values(part)
+    columns = {name: column(each) for name, each in found.items() if not isinstance(each, str)}
     return SweepTable(
-        text=text,
-        numbers={name: each.ravel() for name, each in columns.items() if not BY_NAME[name].labels},
-        codes={name: each.ravel() for name, each in columns.items() if BY_NAME[name].labels},
+        text={name: each for name, each in found.items() if isinstance(each, str)},
+        numbers={name: each for name, each in columns.items() if not BY_NAME[name].labels},
+        codes={name: each.astype(np.int8) for name, each in columns.items() if BY_NAME[name].labels},
         gain=gain_column(surface.scenario),
     )
 
