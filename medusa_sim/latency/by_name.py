@@ -203,7 +203,10 @@ class CachedLatency:
 
 def _is_line(sizes: tuple[str | Size, ...], axes: tuple[object, ...]) -> bool:
     """Whether an operator has one axis, and off it plain numbers."""
-    return len(axes) == 1 and not any(np.ndim(size) for size in sizes)
+    return len(axes) == 1 and all(isinstance(size, _PLAIN) or np.ndim(size) == 0 for size in sizes)
+
+
+_PLAIN = (str, int, float)
 
 
 class _Line:
@@ -258,7 +261,7 @@ def cached(latency: LatencyModel) -> CachedLatency:
 
 
 def _hashable(value: Size | str) -> Hashable:
-    if isinstance(value, str | int | float):
+    if isinstance(value, _PLAIN):
         return value
     array = np.asarray(value)
     return array.shape, array.dtype.str, array.tobytes()

@@ -66,7 +66,7 @@ class Card:
 
     def scenario(self, setup: SetUp, **arguments: Any) -> Scenario:
         """Of a set-up, with the card's kernels as they are known."""
-        kernels = setup.engine, setup.precision
+        kernels, arguments = (setup.engine, setup.precision), {**arguments, "gpu": self.gpu}
         if kernels in self.latencies:
             return Scenario(**{**arguments, "latency": self.latencies[kernels]})
         found = Scenario(**arguments)

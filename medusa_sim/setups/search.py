@@ -125,7 +125,7 @@ def refined(answer: Comparison) -> Comparison:
     found = []
     for plain in (True, False):
         rows = answer.table[(answer.table.drafter == PLAIN) == plain]
-        for key, batches in _gaps(answer, rows)[:MOST]:
+        for key, batches in _gaps(answer, rows):
             best = _best(answer, _between(answer, key, batches))
             found += [] if best is None else [best]
     if not found:
@@ -138,29 +138,31 @@ def refined(answer: Comparison) -> Comparison:
 
 
 def _gaps(answer: Comparison, rows: pd.DataFrame) -> list[tuple[tuple[Any, ...], tuple[int, ...]]]:
-    """(set-up, batches to try) of those that win if their next batch keeps the limits, the best first."""
+    """(set-up, batches to try) of those that win if their next batch keeps the limits, the best MOST."""
     lower, column = answer.measure in LOWER_IS_BETTER, answer.column
     tried = np.asarray(answer.question.tried)
     kept = rows[rows.meets_limits & rows[column].notna()]
     if kept.empty:
         return []
     best = float(kept[column].min() if lower else kept[column].max())
+    known = rows[rows[column].notna()]
+    groups = known.groupby(list(SET_UP), sort=False).ngroup().tolist()
+    batches, values = known.batch.tolist(), known[column].tolist()
+    of_batch = dict(zip(zip(groups, batches, strict=True), values, strict=True))
+    within = np.flatnonzero(known.meets_limits)
+    last = {groups[place]: int(place) for place in within[np.argsort(known.batch.to_numpy()[within])]}
     found = []
-    for key, own in rows[rows[column].notna()].groupby(list(SET_UP), sort=False):
-        within = own[own.meets_limits]
-        if within.empty:
+    for group, place in sorted(last.items()):
+        batch = batches[place]
+        larger = tried[tried > batch]
+        if not larger.size or larger[0] - batch < _APART:
             continue
-        last = within.iloc[int(within.batch.to_numpy().argmax())]
-        larger = tried[tried > last.batch]
-        if not larger.size or larger[0] - last.batch < _APART:
-            continue
-        missed = own[own.batch == larger[0]][column]
-        share = float(larger[0] / last.batch)  # at most: as if a step took no longer
-        hoped = float(last[column]) * (1.0 / share if lower else share) if missed.empty else missed.iloc[0]
+        share = float(larger[0] / batch)  # at most: as if a step took no longer
+        hoped = of_batch.get((group, larger[0]), values[place] * (1.0 / share if lower else share))
         if hoped < best if lower else hoped > best:
-            found.append((hoped, key, tuple(range(int(last.batch) + 1, int(larger[0])))))
+            found.append((hoped, place, tuple(range(batch + 1, int(larger[0])))))
     found.sort(key=lambda each: each[0], reverse=not lower)
-    return [(key, batches) for _, key, batches in found]
+    return [(Comparison.key(known.iloc[place]), batches) for _, place, batches in found[:MOST]]
 
 
 _APART = 2
