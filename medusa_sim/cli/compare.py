@@ -30,6 +30,12 @@ def _formats(data_dir: str | None) -> tuple[str, ...]:
     return tuple(FORMATS)
 
 
+def _caches(data_dir: str | None) -> tuple[str, ...]:
+    from medusa_sim.setups.setup import AUTO
+
+    return (AUTO, *_formats(data_dir))
+
+
 def _engines(data_dir: str | None) -> tuple[str, ...]:
     del data_dir
     from medusa_sim.specs.runtime import runtime_aliases
@@ -108,9 +114,10 @@ def _drafters(data_dir: str | None) -> tuple[str, ...]:
 @click.option(
     "--kv-dtype",
     "kv_dtypes",
-    type=NameType("formats", _formats, many=True),
+    type=NameType("formats", _caches, many=True),
     default=None,
-    help="Precision of the KV cache [as published; fp8 for batches beyond what that holds].",
+    help="Precision of the KV cache, auto,fp8 for both at every batch [auto, as published; fp8 for batches "
+    "beyond what that holds].",
 )
 @click.option("--drafts", type=GridType(_DRAFTS), default=None, help="Draft lengths [1,2,3,5].")
 @click.option("--draft-path", default=None, help="Draft checkpoint to name in the launch command.")

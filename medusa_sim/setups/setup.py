@@ -24,8 +24,8 @@ ENGINES = ("vllm", "sglang", "tensorrt-llm")
 _OTHERS = ("cpu-", "rtx-")
 
 
-FP8 = "fp8"
-"""The cache that every engine here has beside the published one."""
+FP8, AUTO = "fp8", "auto"
+"""The cache that every engine here has beside the published one, and that one's name."""
 SET_UP = (
     "gpu", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter"
 )  # fmt: skip
@@ -96,8 +96,9 @@ def told_of(row: Mapping[Any, Any]) -> str:
 class Choices:
     """What may be chosen; None: what the model, the cards and the engines allow.
 
-    gpus: cards; counts: GPUs of one copy; weight_dtypes, kv_dtypes, engines, drafters: names. ep: of each
-    copy, 1 or its GPUs; dp_attention: whether attention is data-parallel.
+    gpus: cards; counts: GPUs of one copy; weight_dtypes, engines, drafters: names. kv_dtypes: `auto` (as
+    published) and names, each at every batch; None: as published, and fp8 for batches that it does not hold.
+    ep: of each copy, 1 or its GPUs; dp_attention: whether attention is data-parallel.
     """
 
     gpus: tuple[str, ...] | None = None
@@ -140,6 +141,12 @@ def _named(model: Model, name: str) -> str:
     return own if {form, own} <= set(HALVES) else form
 
 
+def caches(model: Model, given: Sequence[str] | None) -> tuple[str | None, ...]:
+    """Precisions of the KV cache, each once; None: as the model is published."""
+    own = model.kv_dtype or model.activation_dtype
+    return tuple(dict.fromkeys(None if name in (AUTO, own) else name for name in given or (AUTO,)))
+
+
 def setups(
     model: Model, choices: Choices, drafters: Sequence[str], data_dir: DataDir = None
 ) -> Iterator[SetUp]:
@@ -153,7 +160,7 @@ def setups(
         choices.gpus or data_centre_gpus(data_dir),
         choices.counts or GPUS,
         precisions(model, choices.weight_dtypes),
-        choices.kv_dtypes or (None,),
+        caches(model, choices.kv_dtypes),
         choices.engines or ENGINES,
     ):
         eps = choices.eps or ((1, tp) if has_experts and tp > 1 else (1,))

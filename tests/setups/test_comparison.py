@@ -258,3 +258,25 @@ def test_batches_that_the_published_cache_does_not_hold_take_fp8() -> None:
     assert found.chosen is not None
     assert ("kv-cache-dtype" in found.command()) == (found.chosen["kv_precision"] == "fp8")
     assert set(ms.compare(**long, kv_dtypes="bf16").table.kv_precision) == {"bf16"}
+
+
+def test_both_caches_are_searched_at_every_batch_where_both_are_asked_for() -> None:
+    long = {**DENSE, "counts": 1, "engines": "vllm", "prompt_tokens": 3000, "weight_dtypes": "bf16"}
+    found = ms.compare(**{**long, "gpus": "h100-sxm"}, kv_dtypes=("auto", "fp8"), batches=(1, 64, 192))
+    table = found.table
+    assert not table.duplicated([*SET_UP, "batch"]).any()
+    narrow, wide = (table[table.kv_precision == name] for name in ("fp8", "bf16"))
+    both = narrow.merge(wide, on=["drafter", "batch"], suffixes=("", "_wide"))
+    assert len(both) == len(wide) < len(narrow)  # it holds more requests
+    many = both[both.batch == both.batch.max()]  # half the bytes of K and V, where these are many
+    assert (many.tpot_ms < many.tpot_ms_wide).all()
+    assert found.chosen is not None
+    assert found.chosen["kv_precision"] == "fp8"
+    assert "KV in fp8" in found.sentence
+    assert "--kv-cache-dtype fp8" in found.command()
+    assert "KV in fp8" in {
+        tip for line in found.chart().series for row in line.rows for tip in row["set_up"].split(", ")
+    }
+    assert set(ms.compare(**long, kv_dtypes=("auto", "bf16"), batches=(1, 512)).table.kv_precision) == {
+        "bf16"
+    }
