@@ -65,7 +65,7 @@ def predicted(rows: pd.DataFrame, *, recipes: bool = False) -> pd.DataFrame:
                 eps=named["ep"], dp_attention=bool(named["dp_attention"]), drafters=("none", "mtp"),
                 weight_dtypes="nvfp4" if named["weights"] == "fp4" else "fp8_block",
                 batches=sorted(set(part.concurrency)), prompt_tokens=prompt, output_tokens=output,
-                drafts=served if recipes else DRAFTS, kv_dtypes="auto",
+                drafts=served if recipes else DRAFTS,
             ).table  # fmt: skip
         except UsageError as error:
             print(error)
