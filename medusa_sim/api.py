@@ -157,8 +157,8 @@ class Scenario(plan_scenario.Scenario):
         bench: files of load generators; counters: what the engine counted, a file (before: the page that came
         first). measured: by hand, `medusa_sim.plan.question.Measured` (batch, seq_len, drafts,
         tpot_ms, tokens_per_s, itl_ms, plain_tpot_ms, accepted_by_position, tokens_per_step). Raises
-        UsageError or DataError for what is missing or makes no sense, CoverageError for drafts beyond the
-        acceptance.
+        UsageError or DataError for what is missing or makes no sense, CoverageError for more drafts than the
+        drafter makes.
         """
         from medusa_sim.acceptance.engine_counters import combined
         from medusa_sim.acceptance.engine_records import read_counts

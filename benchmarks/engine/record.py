@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from steps_record import DTYPE, EngineMeta, EngineStep
+from steps_record import DTYPE, EngineMeta, EngineStep, settled
 
 from medusa_sim.measure.record import toml_text
 from medusa_sim.specs.measurement import META, Environment
@@ -46,7 +46,7 @@ def text_rows(
 
 
 def operator_frame(target: str, rows: Sequence[Mapping[str, Any]], usual_us: float) -> pd.DataFrame:
-    """The middle pass of every operator (of two the faster), as a row of the project, its target first."""
+    """The pass of every operator that counts (`settled`), as a row of the project, its target first."""
     frame = pd.DataFrame([row for row in rows if row["row"] == "operator"])
     frame["target"] = [target if model == "target" else f"{target} draft" for model in frame["model"]]
     frame["dtype"] = DTYPE
@@ -54,10 +54,14 @@ def operator_frame(target: str, rows: Sequence[Mapping[str, Any]], usual_us: flo
     for name in SIZES:
         frame[name] = pd.to_numeric(frame[name]).astype("Int64")
     frame = at_usual_speed(frame, usual_us)
-    groups = frame.groupby(["target", "op", *SIZES], dropna=False, sort=False)["time_us"]
-    frame["passes_differ"] = (groups.transform("max") - groups.transform("min")) / groups.transform("mean")
-    middle = (groups.transform("size") + 1) // 2
-    return frame.loc[groups.rank(method="first") == middle, OPERATOR_COLUMNS]
+    groups = frame.groupby(["target", "op", *SIZES], dropna=False, sort=False)
+    times = groups["time_us"]
+    frame["passes_differ"] = (times.transform("max") - times.transform("min")) / times.transform("mean")
+    kept = [
+        passes.index[settled(passes["time_us"].tolist(), passes["reference_us"].tolist(), usual_us)]
+        for _, passes in groups
+    ]
+    return frame.loc[sorted(kept), OPERATOR_COLUMNS]
 
 
 def at_usual_speed(frame: pd.DataFrame, usual_us: float) -> pd.DataFrame:

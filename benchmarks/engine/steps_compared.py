@@ -20,6 +20,7 @@ from steps_record import (
     EngineRecord,
     EngineStep,
     read_engine_record,
+    settled,
 )
 
 from medusa_sim.arrays import FloatArray
@@ -192,10 +193,8 @@ def _is_fitted(step: EngineStep, first: str) -> bool:
 
 
 def _settled(steps: list[EngineStep], usual_us: float) -> EngineStep:
-    """The middle pass; of two the one that ran nearer to the usual speed, the faster where both did."""
-    if len(steps) == 2:
-        return min(steps, key=lambda step: (abs(math.log(step.reference_us / usual_us)), step.time_us))
-    return sorted(steps, key=lambda step: step.time_us)[(len(steps) - 1) // 2]
+    times, beside = [step.time_us for step in steps], [step.reference_us for step in steps]
+    return steps[settled(times, beside, usual_us)]
 
 
 def _cells(record: EngineRecord) -> list[EngineCell]:

@@ -34,6 +34,7 @@ class AcceptanceCounts:
     the length of every draft is known. all_steps: decoding steps with those that drafted nothing, None where
     the engine does not say. engine, model: what counted; empty where the file does not say. tpot_us, running:
     time per token of the requests that ended meanwhile and requests running at the end, None where not said.
+    prompt, output: mean tokens of these requests, 0 where not said.
     is_request: whether one request was counted. spread: standard deviation among requests on the logit of
     their acceptance, None where too few were counted apart.
     """
@@ -48,6 +49,8 @@ class AcceptanceCounts:
     notes: tuple[str, ...] = ()
     tpot_us: float | None = None
     running: float | None = None
+    prompt: float = 0.0
+    output: float = 0.0
     is_request: bool = False
     spread: float | None = None
 
@@ -145,6 +148,8 @@ def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> Acc
         notes=tuple(dict.fromkeys(note for part in kept for note in part.notes)),
         tpot_us=kept[0].tpot_us if len(kept) == 1 else None,
         running=kept[0].running if len(kept) == 1 else None,
+        prompt=kept[0].prompt if len(kept) == 1 else 0.0,
+        output=kept[0].output if len(kept) == 1 else 0.0,
         spread=request_spread(kept),
     )
     return _with_undrafted_note(total)

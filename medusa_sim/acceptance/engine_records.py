@@ -43,7 +43,8 @@ _SGLANG_MEAN = "sglang:spec_accept_length"
 @dataclass
 class Scrape:
     """Counters of one page by model: drafts, draft tokens, accepted tokens by position; tokens generated and
-    requests finished; requests running, and of finished ones their number and summed seconds per token.
+    requests finished; requests running, and of finished ones their number, summed seconds per token, and
+    summed tokens of prompts and outputs.
     """
 
     drafts: dict[str, float] = field(default_factory=dict)
@@ -54,6 +55,8 @@ class Scrape:
     running: dict[str, float] = field(default_factory=dict)
     timed: dict[str, float] = field(default_factory=dict)
     token_s: dict[str, float] = field(default_factory=dict)
+    prompts: dict[str, float] = field(default_factory=dict)
+    outputs: dict[str, float] = field(default_factory=dict)
 
 
 _BY_MODEL = {
@@ -64,6 +67,8 @@ _BY_MODEL = {
     "vllm:num_requests_running": "running",
     "vllm:request_time_per_output_token_seconds_count": "timed",
     "vllm:request_time_per_output_token_seconds_sum": "token_s",
+    "vllm:request_prompt_tokens_sum": "prompts",
+    "vllm:request_generation_tokens_sum": "outputs",
 }
 """What a page calls the fields of a `Scrape` that are one number a model."""
 
@@ -111,8 +116,9 @@ def scrape(text: str, where: str) -> Scrape:
         drafts = means.get("sglang:spec_num_steps")
         told = f"{means[_SGLANG_MEAN]:.2f}@{drafts:.0f}" if drafts else f"{means[_SGLANG_MEAN]:.2f}@STEPS"
         raise DataError(
-            f"{where}: SGLang's page holds a mean without positions; use it as --acceptance {told}, or give "
-            "responses with return_spec_tokens_details"
+            f"{where}: SGLang's page holds a mean without positions; use it as --acceptance {told} (`check`: "
+            f"--tokens-per-step {means[_SGLANG_MEAN]:.2f} and --drafts), or give responses with "
+            "return_spec_tokens_details"
         )
     raise DataError(
         f"{where}: no counters of speculation ({_PREFIX}...); is this the /metrics page of an engine that "
@@ -150,8 +156,13 @@ def counts_between(before: Scrape | None, after: Scrape, where: str) -> list[Acc
             counts = replace(counts, all_steps=made - sum(accepted) - ended)
         timed = after.timed.get(model, 0.0) - first.timed.get(model, 0.0)
         if timed > 0.0:
-            took_s = after.token_s.get(model, 0.0) - first.token_s.get(model, 0.0)
-            counts = replace(counts, tpot_us=took_s / timed * US_PER_S)
+            took_s, prompts, outputs = (
+                getattr(after, name).get(model, 0.0) - getattr(first, name).get(model, 0.0)
+                for name in ("token_s", "prompts", "outputs")
+            )
+            counts = replace(
+                counts, tpot_us=took_s / timed * US_PER_S, prompt=prompts / timed, output=outputs / timed
+            )
         found.append(replace(counts, running=after.running.get(model)))
     return found
 

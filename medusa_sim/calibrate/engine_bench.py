@@ -4,7 +4,7 @@ Read are the JSON of `vllm bench serve` (TensorRT-LLM's benchmark_serving writes
 latency` and `vllm bench throughput`, the lines of SGLang's `bench_serving`, AIPerf's
 `profile_export_aiperf.json`, GuideLLM's `benchmarks.json`, and a CSV. The inter-token latency of vLLM and
 SGLang is the time between two chunks, a step; that of AIPerf and GuideLLM is the mean per token of a request,
-which is kept apart as `tpot`.
+which is kept apart as `tpot`, and so is SGLang's where it speculates.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def read_bench(path: Path, shape: Shape | None = None) -> list[BenchRow]:
         text = read_text(path, TABLE_BYTES, WANTED, DataError)
         rows = [
             row
-            for document in json_documents(text, path, WANTED, DataError)
+            for document in json_documents(text, path, WANTED, DataError, finite=False)
             for row in _of_document(document, path, known)
         ]
     return [_checked(_with_shape(row, known), path) for row in rows]
@@ -145,7 +145,8 @@ def _of_serve(result: Mapping[str, Any], path: Path, shape: Shape) -> Iterator[B
         source=path.name,
         tool=tool,
         concurrency=min(float(in_flight), completed),
-        itl_us=_number(result, "median_itl_ms", path) * US_PER_MS,
+        # SGLang's client shares the time of a chunk out among its tokens (adjust_itl): no step when it drafts
+        itl_us=None if sglang and length > 1.0 else _number(result, "median_itl_ms", path) * US_PER_MS,
         tpot_us=_number(result, "median_tpot_ms", path) * US_PER_MS,
         prompt=_number(result, "total_input_tokens", path) / completed,
         output=_number(result, "total_output_tokens", path) / completed,

@@ -10,7 +10,7 @@ from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, ov
 from medusa_sim.acceptance.engine_records import read_counts
 from medusa_sim.calibrate.engine_bench import BenchRow, Shape, read_bench
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.check import EngineRun
+from medusa_sim.plan.check import EngineRun, described
 from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.units import US_PER_MS
@@ -29,6 +29,8 @@ def engine_run(
     given: Measured | None = None,
 ) -> tuple[Scenario, EngineRun]:
     """The scenario with the requests that were served, and the run, for `plan.check.check`.
+
+    Where the acceptance describes fewer drafts than were run, the measured one takes its place (`described`).
 
     files: results of benchmarks; the one that speculates is checked, one at as many requests without drafts
     is its plain decoding. counts: what the engine counted. given: by hand, which goes
@@ -54,13 +56,13 @@ def engine_run(
             and path.suffix == ".json"
         ):
             counts = combined(read_counts(path))
-        if scenario.traffic is None and row.prompt and row.output:
-            scenario = scenario.but(prompt_tokens=row.prompt, output_tokens=row.output)
+        scenario = _serving(scenario, row)
     if scenario.drafting.kind.looks_up:
         found.pop("tokens_per_step", None)
         counts = None if counts is None else over_every_step(counts)[0]
     if counts is not None:
         found |= _of_counts(counts, found)
+        scenario = _serving(scenario, counts)
     if traffic := scenario.traffic:
         found.setdefault("seq_len", max(round(traffic.prompt_tokens + traffic.output_tokens / 2.0), 1))
     if _ACCEPTED & asked.keys():  # one of them tells the other
@@ -69,7 +71,14 @@ def engine_run(
     if {"tpot_ms", "tokens_per_s", "itl_ms"} & asked.keys():
         for name in ("tpot_ms", "itl_ms"):
             found.pop(name, None)
-    return scenario, EngineRun.of(Measured(**found | asked))
+    return described(scenario, EngineRun.of(Measured(**found | asked)))
+
+
+def _serving(scenario: Scenario, run: BenchRow | AcceptanceCounts) -> Scenario:
+    """The scenario with the requests of a run, where it says their lengths and the scenario does not."""
+    if scenario.traffic is not None or run.prompt <= 0.0 or run.output <= 0.0:
+        return scenario
+    return scenario.but(prompt_tokens=run.prompt, output_tokens=run.output)
 
 
 def _of_row(row: BenchRow, plain: BenchRow | None) -> dict[str, Any]:

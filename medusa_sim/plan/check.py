@@ -20,7 +20,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.plan.defaults import DEFAULT_SEQ_LEN
+from medusa_sim.plan.defaults import DEFAULT_SEQ_LEN, MAX_DRAFTS
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario
@@ -41,6 +41,7 @@ class EngineRun:
     seq_len: mean committed tokens of a request. drafts: draft tokens a step, 0: no speculation. time_us: per
     token of a request; of_gaps: it is the median gap between chunks over the tokens of a step. accepted:
     share of the steps in which each draft was accepted, () where unknown. plain_us: per token without drafts.
+    undescribed: the acceptance that describes fewer drafts, so that what was measured stands for it.
     """
 
     batch: int
@@ -51,6 +52,13 @@ class EngineRun:
     of_gaps: bool = False
     accepted: tuple[float, ...] = ()
     plain_us: float | None = None
+    undescribed: str = ""
+
+    @property
+    def acceptance(self) -> str:
+        """What was measured, as an acceptance of a scenario."""
+        shares = ",".join(f"{share:.6g}" for share in self.accepted)
+        return shares or f"{self.tokens_per_step:.6g}@{self.drafts}"
 
     @classmethod
     def of(cls, given: Measured) -> EngineRun:
@@ -187,7 +195,7 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     """
     if scenario.scope == "block":
         raise UsageError("scope block is no engine: check a scenario of scope model")
-    option = _option(scenario, run.drafts)
+    option = option_of(scenario, run.drafts)
     surface = price(scenario, [run.batch], [run.seq_len], [option])
     if run.drafts == 0:
         alone = _plain(surface, run, run.time_us)
@@ -236,8 +244,25 @@ def check(scenario: Scenario, run: EngineRun) -> EngineCheck:
     )
 
 
-def _option(scenario: Scenario, drafts: int) -> DraftOption:
-    """The chain of so many drafts; any for none, which prices the plain step alike."""
+def described(scenario: Scenario, run: EngineRun) -> tuple[Scenario, EngineRun]:
+    """The scenario, with the measured acceptance where its own ends before the run's drafts."""
+    try:
+        option_of(scenario, run.drafts)
+    except CoverageError:
+        is_short = run.drafts <= MAX_DRAFTS and run.tokens_per_step > 1.0
+        if scenario.drafting.kind.looks_up or not is_short:
+            raise
+        longest = max(run.drafts, scenario.arguments.max_drafts)
+        own = scenario.but(acceptance=run.acceptance, max_drafts=longest)
+        return own, replace(run, undescribed=scenario.profile.name)
+    return scenario, run
+
+
+def option_of(scenario: Scenario, drafts: int) -> DraftOption:
+    """The chain of so many drafts; any for none, which prices the plain step alike.
+
+    Raises CoverageError where the acceptance describes none of so many.
+    """
     options = scenario.options(max(drafts + 1, 2))
     if drafts == 0:
         return options[0]

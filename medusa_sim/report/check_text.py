@@ -36,6 +36,8 @@ class Checked:
             f"{duration(run.time_us)} a token at batch {run.batch}, predicted {duration(check.predicted_us)} "
             f"({duration(check.low_us)} to {duration(check.high_us)})"
         )
+        if run.undescribed:
+            whole += f", acceptance as measured ({run.undescribed} describes fewer than {run.drafts} drafts)"
         if check.is_inside:
             return f"Inside the band: {whole}."
         first, *others = check.off

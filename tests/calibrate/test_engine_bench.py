@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 
@@ -262,3 +263,16 @@ def test_measured_servers_are_given_within_five_percent(
     found = replace(asked, runtime=fitted.runtime)
     for size in (16, 32, 128):
         assert predicted_us(found, rows[size], None) == pytest.approx(rows[size].step_us, rel=0.05)
+
+
+def test_sglang_writes_an_infinite_rate_and_shares_chunks_out_among_tokens(tmp_path: Path) -> None:
+    line = (FILES / "sglang_bench.jsonl").read_text(encoding="utf-8").splitlines()[0]
+    written = {**json.loads(line), "request_rate": math.inf, "max_concurrency": 8, "completed": 64}
+    path = tmp_path / "closed.jsonl"
+    for length in (None, 2.5):
+        path.write_text(json.dumps({**written, "accept_length": length}), encoding="utf-8")
+        (row,) = read_bench(path, Shape(drafts=3.0))
+        assert (row.itl_us is None) == (length is not None)
+        assert row.step_us == pytest.approx(
+            row.itl_us if length is None else 1e3 * written["median_tpot_ms"] * length
+        )

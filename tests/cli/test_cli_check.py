@@ -76,6 +76,12 @@ def test_a_metrics_page_tells_acceptance_speed_and_batch(tmp_path: Path) -> None
     assert found["batch"] == 8
     assert found["measured_us"] == pytest.approx(5000.0)
     assert found["measured_accepted"] == pytest.approx([0.7, 0.42, 0.21])
+    told = 'vllm:request_{}_tokens_sum{{engine="0",model_name="{}"}} {}'
+    lengths = [told.format(*one) for one in (("prompt", labels, 110_000), ("generation", labels, 51_200))]
+    path.write_text("\n".join([path.read_text().rstrip(), *lengths, ""]))
+    served = _document(_check("--counters", str(path), "--format", "json"))
+    assert served["seq_len"] == 550 + 128  # the page's own prompts and half their answers
+    assert served["predicted_us"] > found["predicted_us"]
 
 
 def test_a_plain_run_is_not_taken_for_one_with_drafts() -> None:

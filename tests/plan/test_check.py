@@ -168,3 +168,17 @@ def test_what_is_missing_or_cannot_be_is_one_line(change: dict[str, Any], words:
 def test_more_drafts_than_the_acceptance_describes() -> None:
     with pytest.raises(CoverageError, match="describes no chain"):
         _scenario().check(batch=1, drafts=40, tokens_per_step=2.0, tpot_ms=5.0)
+
+
+def test_a_longer_chain_than_the_profile_describes_is_checked_by_what_was_measured() -> None:
+    given = {"batch": BATCH, "seq_len": SEQ, "drafts": 5, "tpot_ms": 3.0}
+    shares = [0.70, 0.48, 0.33, 0.21, 0.14]
+    by_position = _scenario().check(accepted_by_position=shares, **given)
+    by_length = _scenario().check(tokens_per_step=1.0 + sum(shares), **given)
+    assert "describes fewer than 5 drafts" in by_position.sentence
+    acceptance, round_ = by_position.check.parts[:2]
+    assert not acceptance.is_off
+    assert acceptance.measured_us == pytest.approx(acceptance.predicted_us, rel=1e-4)
+    assert by_length.check.parts[1].predicted_us == pytest.approx(round_.predicted_us, rel=1e-3)
+    own = ms.Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", acceptance=shares)
+    assert own.check(accepted_by_position=shares, **given).check.run.undescribed == ""

@@ -18,6 +18,7 @@ from steps_record import (
     EngineMeta,
     EngineStep,
     read_engine_record,
+    settled,
 )
 
 from medusa_sim.errors import DataError
@@ -217,6 +218,21 @@ def plain_us(found: EngineValidation, target: str, batch: int) -> float:
         for cell in found.cells
         if (cell.step.target, cell.step.method, cell.step.batch) == (target, "plain", batch)
     )
+
+
+@pytest.mark.parametrize(
+    ("times", "beside", "counts"),
+    [
+        ([5.0, 9.0, 7.0], [1.0, 1.0, 3.0], 2),  # the middle, whatever stood beside it
+        ([5.0, 9.0], [2.0, 1.1], 1),  # the slower one met the machine at its usual speed
+        ([9.0, 5.0], [1.0, 1.0], 1),
+        ([4.0], [7.0], 0),
+    ],
+)
+def test_of_two_passes_the_one_nearer_to_the_usual_speed_counts(
+    times: list[float], beside: list[float], counts: int
+) -> None:
+    assert settled(times, beside, 1.0) == counts
 
 
 def test_a_record_with_a_missing_or_foreign_file_is_refused(folder: Path) -> None:
