@@ -200,13 +200,13 @@ def _tell(fitted: FittedRuntime) -> None:
             say(f"{name} {term.value:.4g} {UNITS[name]} +- {term.band:.0%}")
     left_out = [abs(each.leave_one_out_error) for each in fitted.rows if each.leave_one_out_error is not None]
     inside = max(abs(each.error) for each in fitted.rows)
-    told = (
+    text = (
         f"without its own number of requests each run is given within {max(left_out):.1%} "
         f"(mean {sum(left_out) / len(left_out):.1%})"
         if left_out
         else "no run can be left out"
     )
-    say(f"every run within {inside:.1%}; {told}")
+    say(f"every run within {inside:.1%}; {text}")
     for each in fitted.rows:
         if abs(each.error) > WORTH_A_WORD:
             say(

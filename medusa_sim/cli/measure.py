@@ -298,11 +298,11 @@ def _tell_environment(seen: Environment, shapes: int, folder: Path) -> None:
 
 
 def _tell_outcome(outcome: Outcome, rows: int, folder: Path, hardware: Path | None) -> None:
-    told = [f"measured {outcome.measured} shapes in {outcome.elapsed_s:.0f} s"]
-    told += [f"{outcome.kept} were there"] if outcome.kept else []
-    told += [f"the budget left out {outcome.left} (go on with --resume)"] if outcome.left else []
-    told += [f"{outcome.too_large} do not fit the memory"] if outcome.too_large else []
-    say(f"{'; '.join(told)}; {rows} rows in {folder}")
+    parts = [f"measured {outcome.measured} shapes in {outcome.elapsed_s:.0f} s"]
+    parts += [f"{outcome.kept} were there"] if outcome.kept else []
+    parts += [f"the budget left out {outcome.left} (go on with --resume)"] if outcome.left else []
+    parts += [f"{outcome.too_large} do not fit the memory"] if outcome.too_large else []
+    say(f"{'; '.join(parts)}; {rows} rows in {folder}")
     if hardware is not None:
         say(f"wrote {hardware}")
 

@@ -178,8 +178,8 @@ def page(output: Output, answer: Recommendation) -> str:
         parts = [headline(answer), "", missing]
     else:
         table = output.drawn(schedule_table(answer)).strip("\n")
-        told = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
-        parts = [headline(answer), "", reason(answer), "", table, "", *told]
+        text = [f"- {line}" for line in findings(answer)] if output.form == "md" else findings(answer)
+        parts = [headline(answer), "", reason(answer), "", table, "", *text]
     if warned:
         parts += ["", *(f"warning: {line}" for line in warned)]
     return "\n".join(_wrapped(part, output) for part in parts) + "\n"

@@ -107,11 +107,11 @@ def left_out(scenario: Scenario, grid: Grid) -> list[str]:
         return []
     listed = ", ".join(map(str, missing[:8])) + (", ..." if len(missing) > 8 else "")
     shape = " chains of" if scenario.chain_only else ""
-    told = (
+    text = (
         f"candidates {listed} left out: acceptance {scenario.profile.name} with drafter "
         f"{scenario.drafting.method} describes no{shape} so many"
     )
-    return [f"{told}; {scenario.where_trees_run}" if scenario.where_trees_run else told]
+    return [f"{text}; {scenario.where_trees_run}" if scenario.where_trees_run else text]
 
 
 def _command() -> str:

@@ -226,10 +226,10 @@ def _steps(
     say(floor_line(found))
     _show(output, "validate-decoder", comparison_table(found), found, ("passes_us",), more)
     for model, gaps in found.gaps.items():
-        told = f"{gaps.launch_us:.2f} us a launch"
+        text = f"{gaps.launch_us:.2f} us a launch"
         if found.meta.launched != GRAPHED:
-            told = f"{gaps.plain_us:.0f} us a plain step, {gaps.speculative_us:.0f} us a speculative one"
-        say(f"{model}: {told} beside kernels, fitted to the first steps (left out above)")
+            text = f"{gaps.plain_us:.0f} us a plain step, {gaps.speculative_us:.0f} us a speculative one"
+        say(f"{model}: {text} beside kernels, fitted to the first steps (left out above)")
     return found.comparisons
 
 

@@ -147,8 +147,8 @@ def _latency_note(answer: Recommendation) -> tuple[str, ...]:
     late = [row for row in answer.schedule if row.meets_latency is False]
     if not late:
         return ()
-    told = ", ".join(f"{row.batch_min}..{row.batch_max} at length {row.seq_len}" for row in late)
-    return (f"batch {told}: no way of running stays within {answer.question.max_latency_ms:g} ms a token",)
+    text = ", ".join(f"{row.batch_min}..{row.batch_max} at length {row.seq_len}" for row in late)
+    return (f"batch {text}: no way of running stays within {answer.question.max_latency_ms:g} ms a token",)
 
 
 def _gpu_notes(answer: Recommendation, engine: str) -> tuple[str, ...]:

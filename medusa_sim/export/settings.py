@@ -207,15 +207,15 @@ def length_note(answer: Recommendation, cap: str) -> str:
     """
     lengths = answer.question.seq_len
     if len(lengths) == 1:
-        told = f"computed at length {lengths[0]}; the engine does not look at the context"
+        text = f"computed at length {lengths[0]}; the engine does not look at the context"
     else:
         listed = ", ".join(map(str, lengths))
-        told = f"one answer for lengths {listed} (geometric mean of the speedups): the engine sees no context"
+        text = f"one answer for lengths {listed} (geometric mean of the speedups): the engine sees no context"
     loses = answer.break_even_context.loses_from
     if loses is None or loses <= answer.break_even_context.searched_from:
-        return told
+        return text
     return (
-        f"{told}: at batch {answer.question.batch_max} speculation loses from length {loses} on; keep longer "
+        f"{text}: at batch {answer.question.batch_max} speculation loses from length {loses} on; keep longer "
         f"requests from this server with {cap} {loses - 1} and run them on one without a drafter"
     )
 
@@ -242,11 +242,11 @@ def range_notes(plan: ChainPlan, cap: str) -> tuple[str, ...]:
             plan.grid.speedup(int(n), plan.drafts_at(int(n)))
             for first, to in plan.loses for n in batch[(batch >= first) & (batch <= to)]
         )  # fmt: skip
-        told = ", ".join(f"{first}..{to}" for first, to in plan.loses)
+        text = ", ".join(f"{first}..{to}" for first, to in plan.loses)
         first, to = plan.loses[-1]
         limit = f"limit the batch with {cap} {first - 1}, or " if to == batch[-1] and first > batch[0] else ""
         notes.append(
-            f"at batch {told} this is no faster than no speculation (down to {worst:.2f}x): {limit}serve "
+            f"at batch {text} this is no faster than no speculation (down to {worst:.2f}x): {limit}serve "
             "such batches without it"
         )
     return tuple(notes)

@@ -122,11 +122,11 @@ class Argument:
 
     @property
     def _range(self) -> str:
-        told = ["whole numbers" if self.type is WHOLE else "finite numbers"]
-        told += [f"from {self.least:g}"] if self.least is not None else []
-        told += [f"above {self.above:g}"] if self.above is not None else []
-        told += [f"to {self.most:g}"] if self.most is not None else []
-        return " ".join(told)
+        parts = ["whole numbers" if self.type is WHOLE else "finite numbers"]
+        parts += [f"from {self.least:g}"] if self.least is not None else []
+        parts += [f"above {self.above:g}"] if self.above is not None else []
+        parts += [f"to {self.most:g}"] if self.most is not None else []
+        return " ".join(parts)
 
     def words(self, value: object) -> list[str]:
         """Option and value as one types them. Raises UsageError for an object that no option can name."""

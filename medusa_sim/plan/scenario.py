@@ -38,46 +38,46 @@ _ONE_NODE = 8
 
 def doubts(of: Resolved) -> tuple[str, ...]:
     """Every reservation about the answers of a scenario."""
-    told = []
+    lines = []
     if of.profile.name.startswith(TYPICAL):
-        told.append(
+        lines.append(
             f"acceptance {of.profile.name} is an assumption ({of.profile.title}): nobody measured "
             f"{of.drafting.method} on {of.model.name}; give your own with --acceptance"
         )
     elif of.borrows_acceptance:
-        told.append(
+        lines.append(
             f"acceptance {of.profile.name} was measured on another model than {of.model.name}; give "
             "your own with --acceptance"
         )
     if of.profile.output_share != 1.0:
-        told.append(
+        lines.append(
             f"acceptance {of.profile.name}: every rate is {of.profile.output_share:.2f} of the published one "
             f"in outputs of {of.profile.output_tokens:g} tokens, as served to random prompts; real ones "
             "may reach it: give your own with --acceptance"
         )
     if of.arguments.dtype is None:
-        told += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(RUN_IN_FP16)]
-    told += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]
+        lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(RUN_IN_FP16)]
+    lines += [f"{of.model.name}: {note}" for note in of.model.notes if note.endswith(UNCHECKED)]
     if of.scope == "model" and of.runtime.engine is not None:
-        told += told_of_states(of.runtime.library, of.model, of.drafting.method)
-    told += _of_engine(of)
+        lines += told_of_states(of.runtime.library, of.model, of.drafting.method)
+    lines += _of_engine(of)
     if of.gpu.exceeds_link(np.asarray(float(of.parallel.tp))):
-        told.append(
+        lines.append(
             f"the link of {of.gpu.name} joins {of.gpu.linked_gpus} cards: {of.parallel.tp} share a slower one"
         )
     if of.parallel.tp > _ONE_NODE:
-        told.append(
+        lines.append(
             f"{of.parallel}: priced as if all were in one NVLink domain; links between nodes are slower"
         )
     if of.scope == "model" and (reason := too_large(of.model, of.shard, of.gpu, of.runtime.engine)):
-        told.append(reason)
-    told += _of_kernels(of)
+        lines.append(reason)
+    lines += _of_kernels(of)
     if of.runtime.chain_only and of.has_trees:
-        told.append(
+        lines.append(
             f"{of.runtime.name} has no tree attention: trees are priced as if it had; --chain-only "
             "leaves them out"
         )
-    return tuple(told)
+    return tuple(lines)
 
 
 def _of_engine(of: Resolved) -> list[str]:
@@ -108,53 +108,53 @@ def _of_kernels(of: Resolved) -> list[str]:
     """What times rest on beside kernels that were fitted to this GPU, format and spread."""
     if of.latency.name != "calibrated":
         return []
-    told = []
+    lines = []
     if of.kernel_lenders:
-        told.append(
+        lines.append(
             f"kernels of {of.gpu.name} are borrowed from {', '.join(of.kernel_lenders)}, with wider bands"
         )
     if other := other_form(of.model, of.fits):
-        told.append(
+        lines.append(
             f"nobody measured experts in {other[0]} on {of.gpu.name}: times are of {other[1]} kernels "
             "that read as many bytes, with wider bands"
         )
     if of.unpacked_forms:
-        told.append(
+        lines.append(
             f"{of.gpu.name} has no {' or '.join(of.unpacked_forms)} arithmetic: such weights are "
             "unpacked to 16 bits, as vLLM does (Marlin)"
         )
     unfitted = () if of.scope == "block" else unfitted_kinds(of.latency, of.shard, of.runtime)
     if unfitted:
-        told.append(
+        lines.append(
             f"{' and '.join(unfitted)} of {of.model.name}: no kernel is fitted; times follow from "
             "bytes and FLOPs, with wide bands"
         )
     if of.scope == "model" and "sparse" in {place.partition(".")[0] for place in of.fits}:
-        told.append(
+        lines.append(
             f"sparse attention of {of.model.name} takes fitted modules: those of several queries a "
             "request are of prompts or extrapolated from one, with wider bands"
         )
     elif of.model.blocks(Latent) and of.scope == "model":
-        told.append(
+        lines.append(
             f"latent attention of {of.model.name} was fitted at one query: its verification is "
             "extrapolated, 10 to 20 % from public rows in the mean, with wider bands"
         )
     if of.unpacks:
-        told.append(
+        lines.append(
             f"nobody measured the unpacking of {' and '.join(of.unpacks)} on {of.gpu.name}: times "
             "are of kernels without it that read as many bytes, with wider bands"
         )
     if of.parallel.tp > FEWEST_RANKS and not all(kernel.knows_ranks for kernel in _collectives(of)):
-        told.append(
+        lines.append(
             f"collectives of {of.gpu.name} were measured between {FEWEST_RANKS:g} cards alone: among "
             f"{of.parallel.tp} they are extrapolated, with wider bands"
         )
     if of.parallel.ep > 1:
-        told.append(
+        lines.append(
             f"experts spread over GPUs (ep {of.parallel.ep}) are priced by kernels that were fitted "
             "without, with wider bands"
         )
-    return told
+    return lines
 
 
 def _collectives(of: Resolved) -> list[CollectiveKernel]:
@@ -189,8 +189,8 @@ class Scenario(Resolved):
 
     def __repr__(self) -> str:
         """The arguments that are not the defaults."""
-        told = ", ".join(f"{name}={value!r}" for name, value in self.changed.items())
-        return f"Scenario({told})"
+        text = ", ".join(f"{name}={value!r}" for name, value in self.changed.items())
+        return f"Scenario({text})"
 
     def but(self, **changes: Any) -> Scenario:
         """The same scenario with some arguments changed. Raises UsageError for an unknown argument."""

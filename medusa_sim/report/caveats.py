@@ -126,14 +126,14 @@ def cost_sentences(scenario: Scenario, costs: Sequence[Costs]) -> list[str]:
     if scenario.scope == "block" or not costs:
         return []
     ends = [costs[0], costs[-1]] if costs[0].where != costs[-1].where else [costs[0]]
-    told = []
+    lines = []
     if scenario.price is not None:
         usd = ", ".join(
             f"${significant(cost.usd_per_million, 3)} at {cost.where} "
             f"(${significant(cost.plain_usd_per_million, 3)} without speculation)"
             for cost in ends
         )
-        told.append(f"A million tokens cost {usd}, at {scenario.price.told()}.")
+        lines.append(f"A million tokens cost {usd}, at {scenario.price.told()}.")
     power = scenario.gpu.power
     if power is not None:
         joule = ", ".join(
@@ -142,8 +142,8 @@ def cost_sentences(scenario: Scenario, costs: Sequence[Costs]) -> list[str]:
             for cost in ends
         )
         origin = f", scaled from {power.lender} by the power limit" if power.lender else ""
-        told.append(f"A token takes {joule}, +-{power.fit.error:.0%}{origin}.")
-    return told
+        lines.append(f"A token takes {joule}, +-{power.fit.error:.0%}{origin}.")
+    return lines
 
 
 def price_lines(scenarios: Sequence[Scenario]) -> list[str]:
@@ -175,8 +175,8 @@ def shortfall_text(found: Shortfall) -> str:
 def memory_text(parts: MemoryParts) -> str:
     """`weights 13.5, KV cache 0.5, activations 0.1 GB`: of one GPU, what is nothing left out."""
     named = zip(("weights", "drafter", "KV cache", "activations"), parts, strict=True)
-    told = [f"{name} {_gigabytes(float(value))}" for name, value in named if float(value) > 0.0]
-    return f"{', '.join(told)} GB"
+    sizes = [f"{name} {_gigabytes(float(value))}" for name, value in named if float(value) > 0.0]
+    return f"{', '.join(sizes)} GB"
 
 
 def _gigabytes(value: float) -> str:

@@ -42,9 +42,9 @@ class Checked:
             return f"Inside the band: {whole}."
         first, *others = check.off
         inside = check.low_us <= run.time_us <= check.high_us
-        told = "A part outside of its band" if inside else "Outside of the band"
+        text = "A part outside of its band" if inside else "Outside of the band"
         also = "".join(f"; also {_told(check, part)}" for part in others)
-        return f"{told}: {whole}: {_told(check, first)}{also}; next: {_next(check, first)}."
+        return f"{text}: {whole}: {_told(check, first)}{also}; next: {_next(check, first)}."
 
     @property
     def frame(self) -> pd.DataFrame:
@@ -101,11 +101,11 @@ def _told(check: EngineCheck, part: CheckedPart) -> str:
     times = run.tokens_per_step if part.name == "round" else 1.0
     what = "the round" if part.name == "round" else "plain decoding"
     off_us = abs(part.measured_us - part.predicted_us) * times
-    told = (
+    text = (
         f"{what} is {duration(off_us)} too {'slow' if slow else 'fast'} "
         f"({duration(part.measured_us * times)} for {duration(part.predicted_us * times)})"
     )
-    return f"{told}, {cost}" if run.drafts else told
+    return f"{text}, {cost}" if run.drafts else text
 
 
 def _next(check: EngineCheck, part: CheckedPart) -> str:

@@ -139,16 +139,16 @@ def sentence(answer: Comparison) -> str:
             f"No set-up of {answer.model.name} keeps the limits: the fastest stream of any is "
             f"{significant(float(fastest), 3)} tokens/s."
         )
-    told = f"{told_of(chosen)}, {drafting_text(answer, chosen)}: {_worth(answer, chosen)}"
-    told += f", {significant(chosen['tokens_per_s_per_user'], 3)} tokens/s a user"
+    text = f"{told_of(chosen)}, {drafting_text(answer, chosen)}: {_worth(answer, chosen)}"
+    text += f", {significant(chosen['tokens_per_s_per_user'], 3)} tokens/s a user"
     if chosen["drafter"] == PLAIN:
-        return f"{told}; no drafter does better."
+        return f"{text}; no drafter does better."
     if plain is None:
-        return f"{told}; without speculation no set-up keeps the limits."
+        return f"{text}; without speculation no set-up keeps the limits."
     same = all(plain[name] == chosen[name] for name in SET_UP if name != "drafter")
     where = f"{plain['gpus']} x {plain['gpu']}" if same else told_of(plain)
     return (
-        f"{told}; {'the same' if same else 'the best'} without speculation: {where}, {_worth(answer, plain)}."
+        f"{text}; {'the same' if same else 'the best'} without speculation: {where}, {_worth(answer, plain)}."
     )
 
 

@@ -72,7 +72,7 @@ def policy_text(name: str) -> str:
 
 def limits_text(goals: Goals) -> str:
     """`50 ms a token`, with every limit that was given."""
-    told = [
+    parts = [
         f"{significant(KILO * limit, 3)} ms {what}"
         for limit, what in (
             (goals.ttft_s, "to the first token"),
@@ -81,7 +81,7 @@ def limits_text(goals: Goals) -> str:
         )
         if limit is not None
     ]
-    return " and ".join(told)
+    return " and ".join(parts)
 
 
 def sentence(answer: LoadAnswer) -> str:
@@ -129,7 +129,7 @@ def _losing(each: Carried) -> str:
 
 def _saturated(plain: Carried | None, drafting: Sequence[Carried]) -> str:
     every = [*drafting, *([plain] if plain else [])]
-    told = [
+    parts = [
         f"{rate_text(each.saturated_per_s)}{' requests/s' if i == 0 else ''} with {policy_text(each.policy)}"
         for i, each in enumerate(every)
     ]
@@ -138,7 +138,7 @@ def _saturated(plain: Carried | None, drafting: Sequence[Carried]) -> str:
         for each in drafting[:1]
         if plain and each.searched
     ]
-    return " ".join([f"The server saturates at {', '.join(told)}.", *losing])
+    return " ".join([f"The server saturates at {', '.join(parts)}.", *losing])
 
 
 def _compared(last: Sequence[LoadPoint]) -> str:
@@ -159,22 +159,22 @@ def _compared(last: Sequence[LoadPoint]) -> str:
 
 def findings(answer: LoadAnswer) -> list[str]:
     """Where the time goes at the last rate, and what schedules were computed."""
-    told = []
+    lines = []
     for point in answer.last:
         mean = point.mean
         drafting = f", {percent(mean['share_drafting'], 0)} drafting" if mean["share_drafting"] else ""
-        told.append(
+        lines.append(
             f"{policy_text(point.policy)}: {percent(mean['share_verification'], 0)} of the time in "
             f"{'verification' if drafting else 'decoding'}{drafting}, {percent(mean['share_prompts'], 0)} "
             f"reading prompts, {percent(mean['share_idle'], 0)} idle; "
             f"{significant(mean['requests_decoding'], 3)} requests decode in the mean"
         )
     made = [served.policy() for served in answer.test.served]
-    told += [f"{policy.name}: {_entries(policy.entries)}" for policy in made if isinstance(policy, BySize)]
-    told += sessions_text(answer.test) + context_text(answer)
+    lines += [f"{policy.name}: {_entries(policy.entries)}" for policy in made if isinstance(policy, BySize)]
+    lines += sessions_text(answer.test) + context_text(answer)
     if any(each.off_from is not None for each in answer.carried):
-        told.append("drafting off above: a step with drafts then emits fewer tokens/s than a plain one")
-    return told
+        lines.append("drafting off above: a step with drafts then emits fewer tokens/s than a plain one")
+    return lines
 
 
 def sessions_text(test: LoadTest) -> list[str]:
@@ -244,7 +244,7 @@ def _unequal(test: LoadTest) -> list[str]:
 
 def _eaten(answer: LoadAnswer) -> list[str]:
     """Where drafts leave prompts little of the tokens of a step."""
-    told = []
+    lines = []
     for served in answer.test.served:
         drafts, budget = served.table.drafts_max, served.limits.token_budget
         most = max(
@@ -253,12 +253,12 @@ def _eaten(answer: LoadAnswer) -> list[str]:
         )
         taken = most * (1 + drafts)
         if drafts and taken > _MOST_EATEN * budget:
-            told.append(
+            lines.append(
                 f"{served.name}: {most:.0f} requests with up to {drafts} drafts take "
                 f"{percent(taken / budget, 0)} of the {budget} tokens of a step, and prompts wait for the "
                 "rest (--max-num-batched-tokens)"
             )
-    return told
+    return lines
 
 
 def _unsteady(point: LoadPoint, full_per_s: float | None, *, has_goals: bool) -> str:

@@ -17,18 +17,18 @@ from medusa_sim.report.text import drafts_text, duration, percent, span, times
 
 def reason(answer: Recommendation) -> str:
     """Two or three sentences: whether, with what, how far."""
-    told = [_decision(answer)]
+    lines = [_decision(answer)]
     if answer.enable:
-        told.append(_gain(answer))
+        lines.append(_gain(answer))
     elif paying := _joined([row for row in _kept(answer) if row.candidates > 1]):
         at = ", ".join(span(first, last) for first, last in paying)
-        told.append(f"At batch {at} it still shortens the time per token.")
+        lines.append(f"At batch {at} it still shortens the time per token.")
     elif not answer.where_it_fits and _kept(answer):
-        told.append(_need(answer))
-    told += _end_to_end(answer)
-    told.append(_break_even(answer))
-    told += _experts(answer)
-    return " ".join(told)
+        lines.append(_need(answer))
+    lines += _end_to_end(answer)
+    lines.append(_break_even(answer))
+    lines += _experts(answer)
+    return " ".join(lines)
 
 
 def counted(answer: Recommendation, candidates: int) -> str:
@@ -70,8 +70,8 @@ def _late(answer: Recommendation) -> str:
     within = f"{answer.question.max_latency_ms:g} ms a token"
     alone = f"up to batch {plain[-1]}" if plain.size else "at no batch"
     over = ", ".join(span(first, last) for first, last in _joined(late))
-    told = f"; batch {over} takes longer than {within} with or without it" if late else ""
-    return f"{told}; plain decoding keeps {within} {alone}"
+    text = f"; batch {over} takes longer than {within} with or without it" if late else ""
+    return f"{text}; plain decoding keeps {within} {alone}"
 
 
 def _verdict(answer: Recommendation) -> str:
@@ -88,17 +88,17 @@ def _verdict(answer: Recommendation) -> str:
             for row in answer.where_it_fits
         )
         return f"{said}: {fits}"
-    told = []
+    parts = []
     for seq_len in question.seq_len:
         speculating = [row for row in rows if row.seq_len == seq_len]
         spans = ", ".join(span(first, last) for first, last in _joined(speculating))
         if spans:
             at = f" (length {seq_len})" if len(question.seq_len) > 1 else ""
-            told.append(f"batch {spans}{at}")
+            parts.append(f"batch {spans}{at}")
     whole = all(row.candidates > 1 or not row.fits_memory for row in answer.schedule)
     if whole and len(question.seq_len) > 1:
-        told = [f"batch {span(question.batch_min, question.batch_max)} wherever it fits"]
-    return f"Enable speculation at {'; '.join(told)}"
+        parts = [f"batch {span(question.batch_min, question.batch_max)} wherever it fits"]
+    return f"Enable speculation at {'; '.join(parts)}"
 
 
 def _throughput_decision(answer: Recommendation) -> str:
@@ -134,15 +134,15 @@ def _joined(rows: Sequence[ScheduleRow]) -> list[tuple[int, int]]:
 def _gain(answer: Recommendation) -> str:
     rows = [row for row in _kept(answer) if row.candidates > 1]
     first, last = rows[0], max(rows, key=lambda row: (row.batch_max, -row.seq_len))
-    told = f"At batch {first.batch_min}: {_choice(answer, first, first.speedup_at_batch_min)}"
+    text = f"At batch {first.batch_min}: {_choice(answer, first, first.speedup_at_batch_min)}"
     if last is not first or last.batch_max > first.batch_min:
-        told += f"; at batch {last.batch_max}: {_choice(answer, last, last.speedup)}"
+        text += f"; at batch {last.batch_max}: {_choice(answer, last, last.speedup)}"
     end = scheduled_row_at(answer, last.batch_max, last.seq_len)
-    told += f" (80 %: {end.speedup_low:.2f}-{end.speedup_high:.2f}{_limit(answer, last)})"
+    text += f" (80 %: {end.speedup_low:.2f}-{end.speedup_high:.2f}{_limit(answer, last)})"
     least = min(rows, key=lambda row: row.speedup_lowest)
     if least.speedup_lowest < min(first.speedup_at_batch_min, last.speedup) * (1.0 - NEAR_BEST):
-        told += f"; least at batch {least.batch_lowest}: {times(least.speedup_lowest)}"
-    return f"{told}."
+        text += f"; least at batch {least.batch_lowest}: {times(least.speedup_lowest)}"
+    return f"{text}."
 
 
 def _limit(answer: Recommendation, row: ScheduleRow) -> str:
@@ -190,15 +190,15 @@ def _need(answer: Recommendation) -> str:
 
 
 def _break_even(answer: Recommendation) -> str:
-    told = []
+    parts = []
     for seq_len, found in zip(answer.question.seq_len, answer.break_even_batches, strict=True):
         at = f" at length {seq_len}" if len(answer.question.seq_len) > 1 else ""
-        told.append(f"{crossing_text(found, 'batch')}{at}")
+        parts.append(f"{crossing_text(found, 'batch')}{at}")
     distinct = list(dict.fromkeys(crossing_text(f, "batch") for f in answer.break_even_batches))
     if len(distinct) == 1:
-        told = distinct
+        parts = distinct
     context = crossing_text(answer.break_even_context, "length")
-    return f"It {'; '.join(told)}. At batch {answer.question.batch_max} it {context}."
+    return f"It {'; '.join(parts)}. At batch {answer.question.batch_max} it {context}."
 
 
 def _experts(answer: Recommendation) -> list[str]:
@@ -236,48 +236,48 @@ def crossing_text(found: BreakEven, what: str) -> str:
 
 def warnings(answer: Recommendation) -> list[str]:
     """Places where speculation loses, does not fit or is uncertain, then what the answer rests on."""
-    told = []
+    lines = []
     for row in answer.schedule:
         where = f"batch {span(row.batch_min, row.batch_max)}, length {row.seq_len}"
         if not row.fits_memory:
             if most := row.max_batch_without:  # where nothing fits, what is missing says so
-                told.append(f"{where}: does not fit even without speculation; at most batch {most} fits")
+                lines.append(f"{where}: does not fit even without speculation; at most batch {most} fits")
         elif row.candidates == 1 and row.speculative_speedup <= 1.0:
-            told.append(
+            lines.append(
                 f"{where}: speculation LOSES here ({times(row.speculative_speedup)} at best); switch it off"
             )
         elif row.candidates == 1:
-            told.append(f"{where}: speculation would pay but its drafter leaves no room in memory")
+            lines.append(f"{where}: speculation would pay but its drafter leaves no room in memory")
         elif row.candidates > 1 and row.speedup_low < 1.0:
-            told.append(
+            lines.append(
                 f"{where}: the gain is not certain, the 80 % interval {row.speedup_low:.2f}-"
                 f"{row.speedup_high:.2f} includes a loss"
             )
         if row.meets_latency is False:
             limit = answer.question.max_latency_ms
-            told.append(f"{where}: a token takes longer than {limit:g} ms, with or without speculation")
+            lines.append(f"{where}: a token takes longer than {limit:g} ms, with or without speculation")
     if answer.shortfall is not None:
-        told.append(shortfall_text(answer.shortfall))
-    return told + slower_format(answer.surface) + _model_warnings(answer)
+        lines.append(shortfall_text(answer.shortfall))
+    return lines + slower_format(answer.surface) + _model_warnings(answer)
 
 
 def _model_warnings(answer: Recommendation) -> list[str]:
-    told = [*answer.scenario.warnings]
+    lines = [*answer.scenario.warnings]
     if any(row.ends_profile for row in answer.schedule):
-        told.append(more_may_pay(answer.scenario))
+        lines.append(more_may_pay(answer.scenario))
     if answer.profile.heads is None:
-        told.append(
+        lines.append(
             f"acceptance {answer.profile.name} is a curve: the tree itself and the number of heads worth "
             "running are not known; give your heads' accuracies with --acceptance FILE"
         )
     if answer.setting.latency.name == "roofline":
-        told.append(
+        lines.append(
             "latency roofline: datasheet limits without any fitted kernel, optimistic at large counts"
         )
     if answer.setting.runtime.host_us_per_launch > 0.0:
-        told.append(
+        lines.append(
             f"runtime {answer.setting.runtime.name} is bound by its host, which hides what more "
             "candidates cost the device; code that waits for the device while accepting hides "
             "less (docs/accuracy.md, Table 1)"
         )
-    return told + beyond_positions(answer.scenario, max(answer.question.seq_len))
+    return lines + beyond_positions(answer.scenario, max(answer.question.seq_len))

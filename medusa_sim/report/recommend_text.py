@@ -121,24 +121,24 @@ def search_note(answer: Recommendation) -> list[str]:
 def findings(answer: Recommendation) -> list[str]:
     """What follows from the schedule, one line each."""
     rows = [row for row in answer.schedule if row.candidates > 1]
-    told = [
+    lines = [
         "A row's speedup and its 80 % interval are the lowest to the highest of its batches, other figures "
         "those of its fullest batch.",
         *search_note(answer),
     ]
     if rows:
-        told += _why_not_more(answer, dict.fromkeys((rows[0], rows[-1])))
-        told += _drafts(answer)
-        told += _accepted_rows(rows[0])
-        told += _trees(answer, rows)
-        told += _sensitivity(rows[-1])
-    told += _within_latency(answer)
-    told += _cheaper(answer)
-    told += _memory(answer)
-    told += _cost(answer)
-    told += _requests(answer)
-    told += acceptance_basis(answer.profile)
-    return told
+        lines += _why_not_more(answer, dict.fromkeys((rows[0], rows[-1])))
+        lines += _drafts(answer)
+        lines += _accepted_rows(rows[0])
+        lines += _trees(answer, rows)
+        lines += _sensitivity(rows[-1])
+    lines += _within_latency(answer)
+    lines += _cheaper(answer)
+    lines += _memory(answer)
+    lines += _cost(answer)
+    lines += _requests(answer)
+    lines += acceptance_basis(answer.profile)
+    return lines
 
 
 def _why_not_more(answer: Recommendation, rows: Iterable[ScheduleRow]) -> list[str]:
@@ -191,16 +191,16 @@ def _drafts(answer: Recommendation) -> list[str]:
     counts = np.asarray([entry.drafts for entry in answer.by_drafts])
     best = int(np.argmax(gains))
     low, high = near_best(counts + 1, gains, np.ones(gains.size, dtype=np.bool_), best)
-    told = f"{what} at batch {batch}: {row.drafts or 'none'} ({listed})"
+    text = f"{what} at batch {batch}: {row.drafts or 'none'} ({listed})"
     if row.drafts and low - 1 <= row.drafts <= high - 1:
-        return [told + (f"; {low - 1} to {high - 1} are as good, within 1 %." if low < high else ".")]
+        return [text + (f"; {low - 1} to {high - 1} are as good, within 1 %." if low < high else ".")]
     if row.drafts:
         lost = 1.0 - row.speedup_at_batch_min / answer.by_drafts[best].speedup
         shared = span(row.batch_min, row.batch_max)
         return [
-            f"{told}; {counts[best]} would be {percent(lost)} faster there, but the row is batch {shared}."
+            f"{text}; {counts[best]} would be {percent(lost)} faster there, but the row is batch {shared}."
         ]
-    return [f"{told}."]
+    return [f"{text}."]
 
 
 def _accepted_rows(row: ScheduleRow) -> list[str]:
@@ -240,13 +240,13 @@ def _within_latency(answer: Recommendation) -> list[str]:
     if limit is None:
         return []
     points = (("with speculation", answer.best_with), ("without", answer.best_without))
-    told = [
+    parts = [
         f"{name} no batch"
         if point is None
         else f"{name} {point.tokens_per_s:,.0f} tokens/s (batch {point.batch}, length {point.seq_len})"
         for name, point in points
     ]
-    return [f"Within {limit:g} ms a token: {', '.join(told)}."]
+    return [f"Within {limit:g} ms a token: {', '.join(parts)}."]
 
 
 def _cheaper(answer: Recommendation) -> list[str]:
@@ -264,19 +264,19 @@ def _cheaper(answer: Recommendation) -> list[str]:
 
 
 def _memory(answer: Recommendation) -> list[str]:
-    told = []
+    lines = []
     for capacity in answer.capacities:
         best, plain = capacity.with_speculation, capacity.without_speculation
         if best is None or plain is None or capacity.gain is None:
             continue
-        told.append(
+        lines.append(
             f"Memory at length {capacity.seq_len}: the largest batch is {capacity.max_batch_without} without "
             f"and {capacity.max_batch_with} with speculation; the card then gives at most "
             f"{plain.tokens_per_s:,.0f} tokens/s without and {best.tokens_per_s:,.0f} with "
             f"({counted(answer, best.candidates)} at batch {best.batch}): {times(capacity.gain)}. At batch "
             f"{best.max_batch} a GPU holds {memory_text(best.memory)}."
         )
-    return told
+    return lines
 
 
 def _cost(answer: Recommendation) -> list[str]:

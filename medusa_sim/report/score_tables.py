@@ -101,11 +101,11 @@ def floor_line(found: DecoderValidation) -> str:
             "one pass over the grid: how far a second would differ is not known, nothing can be judged here"
         )
     floor, effect = speedups[0].floor, found.effect
-    told = (
+    text = (
         f"halves of the {passes} passes differ by {percent(floor)} in the mean over the speedups; "
         f"the best tree of a batch changes its throughput by {percent(effect)}"
     )
-    return f"{told}: cannot be judged here" if floor >= effect else told
+    return f"{text}: cannot be judged here" if floor >= effect else text
 
 
 def choice_table(choices: Sequence[CountChoice]) -> TextTable:

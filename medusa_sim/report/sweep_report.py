@@ -207,8 +207,8 @@ def closing(settings: Sequence[Scenario], trust: tuple[str, ...], command: str) 
         )
         for name, facts in sources(settings).items()
     ]
-    told: list[Block] = [Heading("How far to trust this"), Bullets(trust)] if trust else []
-    return [Heading("Sources"), *tables, *told, Text(f"medusa-sim {__version__}, `{command}`", lead=True)]
+    lines: list[Block] = [Heading("How far to trust this"), Bullets(trust)] if trust else []
+    return [Heading("Sources"), *tables, *lines, Text(f"medusa-sim {__version__}, `{command}`", lead=True)]
 
 
 def recommend_blocks(answer: Recommendation, command: str) -> list[Block]:

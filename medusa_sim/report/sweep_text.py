@@ -184,7 +184,7 @@ def verdicts(found: Answer) -> list[str]:
     hints = cheaper_hints(found)
     if not any(found.fits):
         return [] if found.shortfall is None else [shortfall_text(found.shortfall)]
-    told = [
+    lines = [
         _paying(found),
         *engine_line(found.in_engine),
         *_memory(found),
@@ -193,13 +193,13 @@ def verdicts(found: Answer) -> list[str]:
         *([f"Larger but faster: {'; '.join(hints)}."] if hints else []),
     ]
     if found.shortfall is not None:
-        told.append(shortfall_text(found.shortfall))
-    told += slower_format(found.surface)
+        lines.append(shortfall_text(found.shortfall))
+    lines += slower_format(found.surface)
     if found.ends_profile:
-        told.append(as_sentence(more_may_pay(found.scenario)))
-    told += kernels_line(found.scenario)
-    told += acceptance_basis(found.scenario.profile)
-    return told + [
+        lines.append(as_sentence(more_may_pay(found.scenario)))
+    lines += kernels_line(found.scenario)
+    lines += acceptance_basis(found.scenario.profile)
+    return lines + [
         as_sentence(line) for line in beyond_positions(found.scenario, int(found.grid.seq_len.max()))
     ]
 
@@ -353,8 +353,8 @@ def kernels_line(scenario: Scenario) -> list[str]:
         errors.setdefault(name.partition(".")[0], []).append(fit.heldout_error)
     if not errors:
         return []
-    told = ", ".join(f"{section} {span_of_percents(values)}" for section, values in errors.items())
-    return [f"Kernels, mean error on held-out shapes: {told}; sources with --format json or --report."]
+    text = ", ".join(f"{section} {span_of_percents(values)}" for section, values in errors.items())
+    return [f"Kernels, mean error on held-out shapes: {text}; sources with --format json or --report."]
 
 
 def span_of_percents(values: Sequence[float]) -> str:

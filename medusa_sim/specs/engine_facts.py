@@ -222,10 +222,10 @@ def told_of_states(library: str, model: Model, drafter: str) -> tuple[str, ...]:
     rules = RULES.get(library)
     if rules is None or not model.keeps_states:
         return ()
-    told = [f"{rules.engine} with states: {rules.drafts}; {rules.states}; {rules.prefixes} ({rules.source})"]
+    lines = [f"{rules.engine} with states: {rules.drafts}; {rules.states}; {rules.prefixes} ({rules.source})"]
     if library == "vllm" and drafter == "ngram" and model.blocks(GatedDelta):
-        told.append(
+        lines.append(
             f"n-gram drafts corrupted outputs of gated delta layers in vLLM ({NGRAM_CORRUPTS}): "
             "a step without drafts reads another state; MTP and EAGLE draft in every step"
         )
-    return tuple(told)
+    return tuple(lines)
