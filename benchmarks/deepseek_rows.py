@@ -41,16 +41,8 @@ GPUS = {"b200": "b200", "h200": "h200-sxm"}
 BORROWING = {"mi300x": "mi300x"}
 """Those that borrow theirs: their rows fit how many times as long kernels take there (`Fit.slower`)."""
 SETUP = [
-    "gpu",
-    "engine",
-    "weights",
-    "speculation",
-    "tp",
-    "ep",
-    "dp_attention",
-    "prompt_tokens",
-    "output_tokens",
-]
+    "gpu", "engine", "weights", "speculation", "tp", "ep", "dp_attention", "prompt_tokens", "output_tokens",
+]  # fmt: skip
 ENGINES = ("tensorrt-llm", "sglang")
 ROUNDS_A_CHUNK = 10.0
 STATED_SHARE = 0.9
@@ -265,15 +257,8 @@ def main() -> None:
     print(f"\n{borrowed_table(data_folder())}")
     if asked.rows:
         names = [
-            "group",
-            "speculation",
-            "tokens",
-            "tp",
-            "prompt_tokens",
-            "output_tokens",
-            "concurrency",
-            "date",
-        ]
+            "group", "speculation", "tokens", "tp", "prompt_tokens", "output_tokens", "concurrency", "date",
+        ]  # fmt: skip
         percent = (100 * found[["error", "left_out"]]).round(1)
         print(pd.concat([found[names], percent], axis=1).to_string())
 

@@ -49,21 +49,9 @@ _HOMES = {
 }
 
 __all__ = [
-    "Answer",
-    "Compared",
-    "MedusaSimError",
-    "Scenario",
-    "Simulation",
-    "SingleStep",
-    "compare",
-    "load_acceptance",
-    "load_gpu",
-    "load_model",
-    "recommend",
-    "simulate",
-    "sweep",
-    "time_rows",
-]
+    "Answer", "Compared", "MedusaSimError", "Scenario", "Simulation", "SingleStep", "compare",
+    "load_acceptance", "load_gpu", "load_model", "recommend", "simulate", "sweep", "time_rows",
+]  # fmt: skip
 
 
 def __getattr__(name: str) -> Any:

@@ -44,20 +44,9 @@ _LATENCIES = ("measured", "calibrated")
 _LARGEST = 1_500_000
 _MOST_ROWS = 20_000
 _TOLD = (
-    "op",
-    "m",
-    "n",
-    "k",
-    "batch",
-    "q_len",
-    "kv_len",
-    "candidates",
-    "model",
-    "pair",
-    "decoder",
-    "seq_len",
+    "op", "m", "n", "k", "batch", "q_len", "kv_len", "candidates", "model", "pair", "decoder", "seq_len",
     "gamma",
-)
+)  # fmt: skip
 
 
 _FIT_PHONE = ("kernel", "held out", "rows", "borrowed from")

@@ -109,15 +109,9 @@ class DecoderConfig:
 
 
 _INTEGERS = (
-    "vocab_size",
-    "hidden_size",
-    "intermediate_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "max_position_embeddings",
-)
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "num_key_value_heads", "head_dim", "max_position_embeddings",
+)  # fmt: skip
 _SCALING_KEYS: dict[str, tuple[str, ...]] = {
     "default": (),
     "linear": ("factor",),

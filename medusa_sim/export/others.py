@@ -19,6 +19,7 @@ import shlex
 from typing import Any
 
 from medusa_sim.export.settings import Chosen, EngineExport, EngineMethod, EngineSettings, Versions
+from medusa_sim.plan.quantities import scenario_values
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.schedule_row import ScheduleRow
 
@@ -109,13 +110,9 @@ def json_settings(answer: Recommendation, version: str | None, draft_path: str |
     known, _ = Versions("json", ("1",), "1").chosen(version)
     values = {
         "schema": f"medusa-sim/schedule/{known}",
-        "gpu": answer.gpu.name,
-        "model": answer.setting.model.name,
-        "tp": answer.scenario.parallel.tp,
-        "ep": answer.scenario.parallel.ep,
-        "drafter": answer.drafting.method,
+        **scenario_values(answer.scenario, "gpu", "model", "tp", "ep", "drafter"),
         "draft_path": draft_path,
-        "acceptance": answer.profile.name,
+        **scenario_values(answer.scenario, "acceptance"),
         "enable": answer.enable,
         "loses_from_length": answer.break_even_context.loses_from,
         "schedule": [row_values(row) for row in answer.schedule],

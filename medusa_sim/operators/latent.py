@@ -52,15 +52,8 @@ class LatentAttention(Operator):
     COLUMNS = ("batch", "q_len", "kv_len", "heads")
     AXES = ("batch", "q_len", "kv_len")
     LABELS = (
-        "scope",
-        "gemm_dtype",
-        "latent_dim",
-        "rope_dim",
-        "nope_dim",
-        "v_dim",
-        "hidden",
-        "q_rank",
-    )
+        "scope", "gemm_dtype", "latent_dim", "rope_dim", "nope_dim", "v_dim", "hidden", "q_rank",
+    )  # fmt: skip
     WORDS: ClassVar[Mapping[str, str]] = {"scope": KERNEL_SCOPE, "kv_dtype": "", "gemm_dtype": ""}
     SPLITS = ("scope", "kv_dtype", "gemm_dtype")
 

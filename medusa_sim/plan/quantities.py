@@ -163,19 +163,40 @@ class Quantity:
     """Words that its values are codes of."""
 
 
+OF_SCENARIO: dict[str, Callable[[Scenario], str | int]] = {
+    "gpu": lambda of: of.gpu.name,
+    "model": lambda of: of.model.name,
+    "tp": lambda of: of.parallel.tp,
+    "ep": lambda of: of.parallel.ep,
+    "dp_attention": lambda of: of.parallel.dp_attention,
+    "runtime": lambda of: of.runtime.name,
+    "kernels": lambda of: of.kernels,
+    "scope": lambda of: of.scope,
+    "latency_model": lambda of: of.latency.name,
+    "drafter": lambda of: of.drafting.method,
+    "acceptance": lambda of: of.profile.name,
+    "baseline": lambda of: of.baseline,
+}
+"""What a whole scenario has one of."""
+
+
+def scenario_values(scenario: Scenario, *names: str) -> dict[str, str | int]:
+    """These of a scenario, by name, as every document has them."""
+    return {name: OF_SCENARIO[name](scenario) for name in names}
+
+
+def _in_every_row(of: Callable[[Scenario], str | int]) -> Callable[[Priced], Any]:
+    """Text stays, a number is an array of one."""
+
+    def read(at: Priced) -> Any:
+        value = of(at.scenario)
+        return value if isinstance(value, str) else np.asarray(value)
+
+    return read
+
+
 QUANTITIES = (
-    Quantity("gpu", lambda at: at.scenario.gpu.name),
-    Quantity("model", lambda at: at.scenario.model.name),
-    Quantity("tp", lambda at: np.asarray(at.scenario.parallel.tp)),
-    Quantity("ep", lambda at: np.asarray(at.scenario.parallel.ep)),
-    Quantity("dp_attention", lambda at: np.asarray(at.scenario.parallel.dp_attention)),
-    Quantity("runtime", lambda at: at.scenario.runtime.name),
-    Quantity("kernels", lambda at: at.scenario.kernels),
-    Quantity("scope", lambda at: at.scenario.scope),
-    Quantity("latency_model", lambda at: at.scenario.latency.name),
-    Quantity("drafter", lambda at: at.scenario.drafting.method),
-    Quantity("acceptance", lambda at: at.scenario.profile.name),
-    Quantity("baseline", lambda at: at.scenario.baseline),
+    *(Quantity(name, _in_every_row(of)) for name, of in OF_SCENARIO.items()),
     Quantity("batch", lambda at: at.surface.batch[:, None, None]),
     Quantity("seq_len", lambda at: at.surface.seq_len[None, :, None]),
     Quantity("candidates", lambda at: at.surface.by_count.counts),

@@ -158,18 +158,18 @@ def price_lines(scenarios: Sequence[Scenario]) -> list[str]:
 
 def shortfall_text(found: Shortfall) -> str:
     """How many GB are needed and there, and what would do."""
-    lines = [
+    missing = (
         f"Does not fit: {found.needed_bytes / GIGA:,.1f} GB are needed on each GPU at batch {found.batch}, "
         f"length {found.seq_len} without speculation ({memory_text(found.parts)}), "
         f"{found.usable_bytes / GIGA:,.1f} GB can be used."
-    ]
+    )
     would = [
         f"{change.option} ({change.needed_bytes / GIGA:,.1f} of {change.usable_bytes / GIGA:,.1f} GB)"
         for change in found.changes
     ]
     if not would:
-        return f"{lines[0]} No one change that is known would do."
-    return f"{lines[0]} What would do, each alone: {'; '.join(would)}."
+        return f"{missing} No one change that is known would do."
+    return f"{missing} What would do, each alone: {'; '.join(would)}."
 
 
 def memory_text(parts: MemoryParts) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from medusa_sim.load.question import LoadAnswer
 from medusa_sim.load.simulate import LoadPoint
+from medusa_sim.plan.quantities import scenario_values
 from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend_json import break_even_values
 
@@ -14,13 +15,8 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WITH_INTERVAL = (
-    "requests_per_s",
-    "goodput_per_s",
-    "ttft_mean_s",
-    "tpot_mean_s",
-    "e2e_mean_s",
-    "tokens_per_s",
-)
+    "requests_per_s", "goodput_per_s", "ttft_mean_s", "tpot_mean_s", "e2e_mean_s", "tokens_per_s",
+)  # fmt: skip
 """Metrics whose 95 % half-width over the seeds has a column."""
 WITH_BAND = ("ttft_mean_s", "tpot_mean_s", "e2e_mean_s")
 """Metrics whose 80 % interval has two: of the step carried through the queue, of the server and the seeds."""
@@ -28,14 +24,9 @@ WITH_BAND = ("ttft_mean_s", "tpot_mean_s", "e2e_mean_s")
 
 def row_values(answer: LoadAnswer, point: LoadPoint) -> dict[str, Any]:
     """One row; ratios are to the first policy at the same rate."""
-    scenario = answer.test.scenario
+    names = ("gpu", "model", "tp", "runtime", "drafter", "acceptance")
     values: dict[str, Any] = {
-        "gpu": scenario.gpu.name,
-        "model": scenario.model.name,
-        "tp": scenario.parallel.tp,
-        "runtime": scenario.runtime.name,
-        "drafter": scenario.drafting.method,
-        "acceptance": scenario.profile.name,
+        **scenario_values(answer.test.scenario, *names),
         "policy": point.policy,
         "rate_per_s": point.rate,
         "seeds": len(point.values),

@@ -10,12 +10,12 @@ import msgspec
 
 from medusa_sim.plan.break_even import BreakEven
 from medusa_sim.plan.capacity import Capacity
-from medusa_sim.plan.quantities import values
+from medusa_sim.plan.quantities import scenario_values
 from medusa_sim.plan.recommend import steps_at
 from medusa_sim.plan.recommendation import Recommendation, RequestLatency
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.schedule_row import ScheduleRow
-from medusa_sim.report.formats import json_row, json_value
+from medusa_sim.report.formats import json_value
 from medusa_sim.report.recommend_reason import reason, warnings
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def recommendation_values(answer: Recommendation) -> dict[str, Any]:
     """The answer as JSON holds it: rows have the fields of `ScheduleRow`, points of `OperatingPoint`."""
     context = answer.break_even_context
     return {
-        **json_row(values(answer.surface, _OF_THE_SCENARIO)),
+        **scenario_values(answer.scenario, *_OF_THE_SCENARIO),
         "verified_by": None if answer.scenario.backend is None else answer.scenario.backend.name,
         "acceptance_agreement": answer.profile.agreement,
         "price": _price_values(answer.scenario),

@@ -207,15 +207,9 @@ def figure20(data_dir: DataDir = None) -> Reproduction:
 
 def _points_of(table: Reproduction, number: int) -> Reproduction:
     columns = [
-        "batch",
-        "seq_len",
-        "candidates",
-        "operational_intensity",
-        "published_flops_per_s",
-        "predicted_flops_per_s",
-        "bound",
-        "source",
-    ]
+        "batch", "seq_len", "candidates", "operational_intensity", "published_flops_per_s",
+        "predicted_flops_per_s", "bound", "source",
+    ]  # fmt: skip
     what = table.title.partition(": ")[2]
     return Reproduction(
         name=f"figure{number}",

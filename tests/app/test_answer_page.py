@@ -382,15 +382,8 @@ def test_the_map_marks_where_speculation_begins_to_lose() -> None:
 
 def test_commands_break_between_options_only() -> None:
     words = [
-        "recommend",
-        "--gpu",
-        "a100-80gb-pcie",
-        "--candidates-max",
-        "128",
-        "--by-count",
-        "--batch",
-        "1..64",
-    ]
+        "recommend", "--gpu", "a100-80gb-pcie", "--candidates-max", "128", "--by-count", "--batch", "1..64",
+    ]  # fmt: skip
     told = show.command([*words, "1..64", "--model", "a model", "--format", "csv"])
     shown = show.wrapped(f"{told}\n{told}")
     lines = shown.splitlines()

@@ -12,15 +12,8 @@ from medusa_sim.cli import cli
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
 SET_UP = [
-    "--gpu",
-    "h100-sxm",
-    "--model",
-    "llama-3.1-8b",
-    "--drafter",
-    "eagle3",
-    "--acceptance",
-    "0.7,0.42,0.21",
-]
+    "--gpu", "h100-sxm", "--model", "llama-3.1-8b", "--drafter", "eagle3", "--acceptance", "0.7,0.42,0.21",
+]  # fmt: skip
 
 
 def _check(*more: str) -> Result:

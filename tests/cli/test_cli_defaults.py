@@ -7,9 +7,8 @@ import re
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner, Result
-
-from medusa_sim.cli import cli
+from asking import answered
+from click.testing import Result
 
 ROOT = Path(__file__).parents[2]
 # what expanded grids stand for, how many rows were written, where prices come from: no warnings
@@ -19,9 +18,7 @@ _README = re.findall(r"^medusa-sim (.+)$", (ROOT / "README.md").read_text(encodi
 
 
 def _asked(command: str) -> Result:
-    result = CliRunner().invoke(cli, command.split(), catch_exceptions=False)
-    assert result.exit_code == 0, result.stderr
-    return result
+    return answered(*command.split())
 
 
 @pytest.mark.parametrize(

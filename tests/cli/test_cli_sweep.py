@@ -30,28 +30,10 @@ from medusa_sim.step.network import step_launches
 from medusa_sim.step.workload import decode
 
 COLUMNS = [
-    "gpu",
-    "model",
-    "runtime",
-    "scope",
-    "latency_model",
-    "baseline",
-    "batch",
-    "seq_len",
-    "candidates",
-    "drafts",
-    "tokens_per_step",
-    "decode_step_us",
-    "verify_step_us",
-    "overhead",
-    "speedup",
-    "tokens_per_s",
-    "tokens_per_s_per_user",
-    "bound",
-    "source",
-    "memory_bytes",
-    "fits_memory",
-]
+    "gpu", "model", "runtime", "scope", "latency_model", "baseline", "batch", "seq_len", "candidates",
+    "drafts", "tokens_per_step", "decode_step_us", "verify_step_us", "overhead", "speedup", "tokens_per_s",
+    "tokens_per_s_per_user", "bound", "source", "memory_bytes", "fits_memory",
+]  # fmt: skip
 DEFAULT_COUNTS = list(DEFAULT_CANDIDATES)
 
 

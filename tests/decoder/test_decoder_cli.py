@@ -183,19 +183,9 @@ def test_train_writes_a_checkpoint_that_decode_runs(tmp_path: Path) -> None:
         (library / f"file{i}.py").write_text(f"def f{i}(x):\n    return x + {i}\n" * 30)
     small = ("--text", library, "--steps", "4", "--batch", "2", "--length", "32", "--format", "json")
     shape = (
-        "--vocab",
-        "270",
-        "--hidden",
-        "32",
-        "--intermediate",
-        "48",
-        "--layers",
-        "1",
-        "--attention-heads",
-        "2",
-        "--kv-heads",
-        "1",
-    )
+        "--vocab", "270", "--hidden", "32", "--intermediate", "48", "--layers", "1", "--attention-heads", "2",
+        "--kv-heads", "1",
+    )  # fmt: skip
     base, one, two = tmp_path / "base", tmp_path / "one", tmp_path / "two"
     result = _run("train", "--method", "backbone", "--save", base, *shape, "--kv-heads", "1", *small)
     assert result.exit_code == 0, result.output

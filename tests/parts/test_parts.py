@@ -32,16 +32,8 @@ HARDWARE = Path(__file__).resolve().parents[2] / "hardware"
 FAST = {"runtime": "cuda-graph", "latency": "roofline"}
 GRID = Grid.of(range(1, 9), [512, 1024, 2048], [1, 2, 4, 8, 16])
 SWEEP = (
-    "sweep",
-    "--latency",
-    "roofline",
-    "--runtime",
-    "cuda-graph",
-    "--batch",
-    "1..8:1",
-    "--candidates",
-    "1..8",
-)
+    "sweep", "--latency", "roofline", "--runtime", "cuda-graph", "--batch", "1..8:1", "--candidates", "1..8",
+)  # fmt: skip
 CASES = (
     "--gpu", "a100-80gb-pcie,h100-sxm,a40,l4,l40s,rtx-4090",
     "--model", "llama-7b,llama-13b,llama-33b,llama-3-8b",
