@@ -160,6 +160,15 @@ def page(moves: int) -> Act:
     return act
 
 
+def picture() -> Act:
+    """The first chart of the app as PNG, with the start of what draws it."""
+    sys.path.insert(0, str(Path.cwd() / "app"))
+    drawn = import_module("show").picture
+    line = {"mark": "line", "data": {"values": [{"x": x, "y": x * x} for x in range(200)]}}
+    encoding = {name: {"field": name, "type": "quantitative"} for name in ("x", "y")}
+    return lambda: f"{len(drawn({**line, 'encoding': encoding}, 'png')):,} bytes"
+
+
 def told(*words: str) -> Act:
     """A command line in this process."""
     from medusa_sim.cli import main
@@ -191,6 +200,7 @@ QUESTIONS: dict[str, Callable[[], Act]] = {
     "sweep --batch 1..64": partial(told, "sweep", "--batch", "1..64"),
     "recommend, README": partial(told, *_README.split()),
     "report in HTML": lambda: told("sweep", "--batch", "1..64", "--report", tempfile.mkdtemp()),
+    "chart in PNG": picture,
     "app, opened twice": partial(page, 0),
     "app, opened and 10 moves": partial(page, 10),
     "20,000 requests": requests,

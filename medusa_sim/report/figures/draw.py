@@ -111,21 +111,22 @@ def bars_figure(chart: BarChart) -> Figure:
     """Stacked bars, those of a group beside each other."""
     with drawing(8.2, 4.6) as (figure, axes):
         axis = axes[0]
-        drawn, places = chart.drawn, list[float]()
+        places = list[float]()
         groups: dict[str, list[float]] = {}
         for bar in chart.bars:
             x = len(groups) * _PAIR if bar.group not in groups else places[-1] + 1.0
             places.append(x)
             groups.setdefault(bar.group, []).append(x)
-            bottom = 0.0
-            for number, (name, part) in enumerate((name, bar.parts.get(name, 0.0)) for name in drawn):
-                axis.bar(
-                    x, part, 0.9, bottom=bottom, hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
-                    color=PARTS[name].colour, edgecolor="white",
-                    label=PARTS[name].title if bar is chart.bars[0] else None,
-                )  # fmt: skip
-                bottom += part
-            axis.text(x, bottom, bar.text, ha="center", va="bottom", fontsize=7)
+        tops = [0.0] * len(places)
+        for number, name in enumerate(chart.drawn):
+            parts = [bar.parts.get(name, 0.0) for bar in chart.bars]
+            axis.bar(
+                places, parts, 0.9, bottom=tops, hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
+                color=PARTS[name].colour, edgecolor="white", label=PARTS[name].title,
+            )  # fmt: skip
+            tops = [top + part for top, part in zip(tops, parts, strict=True)]
+        for bar, x, top in zip(chart.bars, places, tops, strict=True):
+            axis.text(x, top, bar.text, ha="center", va="bottom", fontsize=7)
         axis.set_xticks(places, [bar.name for bar in chart.bars])
         # A minor tick on top of a major one would be dropped.
         middles = [sum(found) / len(found) + 0.01 for found in groups.values()]
