@@ -124,3 +124,17 @@ def test_weights_and_caches_that_a_kernel_unpacks_are_extrapolated_and_less_cert
     assert wide == pytest.approx(np.hypot(narrow, TRANSFER_ERROR))
     assert latency.time(dataclasses.replace(DECODE, kv_dtype="fp8")).source == Source.EXTRAPOLATED
     assert latency.time(dataclasses.replace(LAYER, weight_dtype="bf16")).source[0] == Source.CALIBRATED
+
+
+@pytest.mark.parametrize("gpu", [name for name in gpu_names() if load_gpu(name).architecture == "ampere"])
+@pytest.mark.parametrize("runtime", ["vllm", "sglang", "cuda-graph"])
+def test_cards_that_multiply_both_halves_alike_take_one_step_for_them(gpu: str, runtime: str) -> None:
+    times = [
+        decode_step(
+            Scenario(gpu=gpu, model="llama-3.1-8b", runtime=runtime, drafter="eagle3", dtype=dtype).setting,
+            np.asarray(64.0),
+            np.asarray(1024.0),
+        ).cost.time_us
+        for dtype in ("fp16", "bf16")
+    ]
+    assert float(times[0]) == pytest.approx(float(times[1]), rel=1e-9)
