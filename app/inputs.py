@@ -27,6 +27,7 @@ WORDS = {
         "schedule-context": "schedule by batch and context",
         "adaptive": "measured acceptance (SGLang)",
         "throughput_aware": "measured acceptance and cost (SGLang)",
+        "adaptive-verification": "likeliest drafts verified (vLLM)",
         "budget": "most tokens/s at every step",
     },
     "shows": {name: metric_title(name) for name in METRICS},

@@ -115,7 +115,7 @@ def _answer(set_up: SetUp, answer: LoadAnswer) -> None:
         st.success(told, icon=":material/speed:")
     else:
         st.error(told, icon=":material/do_not_disturb_on:")
-    for line in load_text.context_text(answer):
+    for line in (*load_text.context_text(answer), *load_text.tables_text(answer)):
         st.markdown(f"{line[0].upper()}{line[1:]}.")
     show.beside(load_text.warnings(answer))
     plain, drafting = answer.carried[0], answer.carried[-1]

@@ -160,7 +160,13 @@ def load(
 
 def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
     from medusa_sim.report import load_tables, load_text
-    from medusa_sim.report.load_rows import carried_values, context_values, load_arrow, timeline_arrow
+    from medusa_sim.report.load_rows import (
+        carried_values,
+        context_values,
+        load_arrow,
+        tables_values,
+        timeline_arrow,
+    )
 
     warned = load_text.warnings(answer)
     for line in warned if timeline or output.form not in ("table", "md") else ():
@@ -173,6 +179,7 @@ def _show(output: Output, answer: LoadAnswer, *, timeline: bool) -> None:
             "answer": load_text.sentence(answer),
             "carried": carried_values(answer),
             "context": context_values(answer),
+            "policy_tables": tables_values(answer),
             "warnings": warned,
         }
         output.rows(load_arrow(answer), "load", **more)

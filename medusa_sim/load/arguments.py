@@ -33,7 +33,7 @@ class LoadArguments(Declared):
         DEFAULT_POLICIES, ANY,
         "Policies to compare: none, a number of drafts (3), schedule (by requests, computed), "
         "schedule=1:5,32:3,96:0 (given), schedule-context, adaptive and throughput_aware (by measured "
-        "acceptance, as SGLang), draft_len_schedule=4:4,8:2 (as TensorRT-LLM), "
+        "acceptance, as SGLang), adaptive-verification (as vLLM), draft_len_schedule=4:4,8:2 (TensorRT-LLM), "
         "budget (most tokens/s at every step), budget-by-request (fewer drafts for those that accept few).",
         option="--policy",
     )  # fmt: skip

@@ -17,6 +17,7 @@ class Asking:
         self.policy, self.drafts_max, self.token_budget = policy, drafts_max, token_budget
         self.hold = int(getattr(policy, "hold_steps", 1))
         self.waits = bool(getattr(policy, "waits", False))
+        self.whole = bool(getattr(policy, "whole", False))
         self.sees_requests = hasattr(policy, "choose_each")
         self._known: dict[int, int] | None = {} if isinstance(policy, Fixed | BySize) else None
         self._steps = self._rows = self._accepted = 0
@@ -48,7 +49,8 @@ class Asking:
             self._next = None
         elif self.sees_requests:
             each = chosen_each(self.policy, state(*self._seen()), self.drafts_max, decoding.seen())
-            decoding.draft_each(np.minimum(each, most), min(getattr(self.policy, "fresh", 0), most))
+            fresh, made = getattr(self.policy, "fresh", 0), self.drafts_max if self.whole else 0
+            decoding.draft_each(np.minimum(each, most), min(fresh, most), min(made, most))
         else:
             decoding.draft(self._chosen(state(*self._seen()), most))
 

@@ -34,7 +34,7 @@ class Decoding:
         self.since, self.accepted, self.tried = self._state[7:]
         self._stopped: dict[int, tuple[int, int]] = {}
         self.count = self.step = 0
-        self.drafts = self.asked = self.fresh = 0
+        self.drafts = self.asked = self.fresh = self._made = 0
         self.differ = False
         self.length_sum = self.shared_sum = self._passed = 0
         self.first_end = _NEVER
@@ -68,10 +68,13 @@ class Decoding:
         self.asked, self.differ = drafts * self.count, False
         self._read_on(drafts)
 
-    def draft_each(self, each: IntArray, fresh: int) -> None:
-        """Each request has so many drafts from now on, one that joins `fresh`."""
-        self.drafts, self.asked = int(np.maximum.reduce(each)), int(np.add.reduce(each))
-        self.fresh, self.differ = fresh, True
+    def draft_each(self, each: IntArray, fresh: int, made: int = 0) -> None:
+        """Of each request so many drafts are verified from now on, of one that joins `fresh`.
+
+        made: drafted for every request, where that is more than its own.
+        """
+        self.drafts, self.asked = int(np.maximum.reduce(each, initial=made)), int(np.add.reduce(each))
+        self.fresh, self.differ, self._made = fresh, True, made
         self._read_on(each)
 
     def _read_on(self, drafts: int | IntArray) -> None:
@@ -151,7 +154,9 @@ class Decoding:
             self.asked -= (row - own) // self.draws.size
             if self.differ:
                 rows = self.row[:last] - self.own[:last]
-                self.drafts = int(np.maximum.reduce(rows, initial=0)) // self.draws.size
+                self.drafts = (
+                    int(np.maximum.reduce(rows, initial=self._made * self.draws.size)) // self.draws.size
+                )
         self.length_sum -= final - left
         self.shared_sum -= shared
         self.first_end = int(np.minimum.reduce(self.ends[:last])) if last else _NEVER

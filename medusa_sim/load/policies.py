@@ -17,7 +17,7 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.load.kinds import Hardness
+from medusa_sim.load.costs import Costs
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.plan.defaults import SWITCHING_GAIN
 from medusa_sim.plan.schedule import merge_batches
@@ -25,7 +25,7 @@ from medusa_sim.plan.schedule import merge_batches
 UNTIL_CHANGE = 1 << 30
 """`hold_steps` of a policy that depends on the number of requests alone."""
 _STEPS, _EDGE = 60, 1e-12
-_CONTEXT_STEPS = 16
+CONTEXT_STEPS = 16
 """Steps after which lengths in flight have grown enough to look again."""
 
 
@@ -130,7 +130,7 @@ class BySizeAndLength:
     lengths: tuple[float, ...]
     schedules: tuple[BySize, ...]
     name: str = "schedule-context"
-    hold_steps: int = _CONTEXT_STEPS
+    hold_steps: int = CONTEXT_STEPS
 
     def choose(self, state: State) -> int:
         """The schedule of the last length at or below the mean one."""
@@ -185,13 +185,12 @@ class Adaptive:
 class ThroughputAware:
     """The tier that emits most tokens a second by measured acceptance and by a table of costs, as SGLang's.
 
-    (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045.) seconds: (K, b) of the
-    table, which dummy runs fill when the server starts, at the shortest contexts: it does not see them grow.
-    Accepted drafts are taken as one rate for every position, whose moving average gives the tokens of every
-    tier.
+    (`--speculative-adaptive-strategy throughput_aware`, sglang pull request 28045.) costs: the table, which
+    dummy runs fill when the server starts, at the shortest contexts: it does not see them grow. Accepted
+    drafts are taken as one rate for every position, whose moving average gives the tokens of every tier.
     """
 
-    seconds: np.ndarray = field(repr=False)
+    costs: Costs = field(repr=False)
     tiers: tuple[int, ...] = (1, 3, 7)
     alpha: float = 0.2
     name: str = "throughput_aware"
@@ -207,11 +206,13 @@ class ThroughputAware:
             self._rate = now if self._rate is None else kept * self._rate + (1.0 - kept) * now
         if self._rate is None:
             return self.tiers[len(self.tiers) // 2]
-        rate, requests = self._rate, max(state.requests, 1)
-        gain = [
-            (1.0 + _accepted(rate, drafts)) / self.seconds.item(drafts, requests) for drafts in self.tiers
-        ]
+        rate, seconds = self._rate, self.costs.of(state.requests, state.mean_length)
+        gain = [(1.0 + _accepted(rate, drafts)) / seconds.item(drafts) for drafts in self.tiers]
         return self.tiers[gain.index(max(gain))]
+
+    def righted(self) -> ThroughputAware:
+        """The same policy with the costs that steps have."""
+        return replace(self, costs=Costs(self.costs.table))
 
 
 def _one_rate(accepted: float, drafts: int) -> float:
@@ -249,7 +250,7 @@ class Budget:
     table: StepTable
     best: np.ndarray = field(repr=False)
     name: str = "budget"
-    hold_steps: int = _CONTEXT_STEPS
+    hold_steps: int = CONTEXT_STEPS
 
     @classmethod
     def of(cls, table: StepTable) -> Budget:
@@ -261,56 +262,6 @@ class Budget:
     def choose(self, state: State) -> int:
         """At the number of requests and the nearest length."""
         return int(self.best[state.requests, self.table.nearest(state.mean_length)])
-
-
-class BudgetByRequest:
-    """Fewer drafts for requests that accept few: those whose step emits most tokens a second.
-
-    As vLLM cuts the drafts of a step (pull request 47808): the likeliest of all requests first, until one
-    more gives less than its row costs; what tells them apart are the drafts that each request accepted
-    before, there the drafter's confidence. The drafter runs for the longest of them. fresh: drafts of a
-    request of which nothing is known, as last chosen.
-    """
-
-    hold_steps, waits = _CONTEXT_STEPS, True
-    name = "budget-by-request"
-
-    @classmethod
-    def of(cls, table: StepTable, spread: float) -> BudgetByRequest | Budget:
-        """Of requests that are alike it is the budget of the batch."""
-        return cls(table, spread) if spread else replace(Budget.of(table), name=cls.name)
-
-    def __init__(self, table: StepTable, spread: float) -> None:
-        self.table, self.hardness = table, Hardness(table.rates, spread)
-        self.fresh = 0
-        nothing = np.zeros(1, dtype=np.int64)
-        self._unknown = int(self.hardness.of(nothing, nothing)[0])
-        emitted = 1.0 + np.cumsum(np.pad(self.hardness.gains, ((0, 0), (1, 0))), axis=1)
-        gains = np.diff(np.log(emitted), axis=1)
-        order = np.argsort(-gains, axis=None, kind="stable")
-        own, depth = np.unravel_index(order, gains.shape)
-        # one class more, of which no request is: nothing is taken
-        self._classes = len(gains)
-        self._class = np.concatenate([[self._classes], own])
-        self._depth = np.concatenate([[0], depth + 1])
-        self._gain = np.concatenate([[0.0], gains.ravel()[order]])
-
-    def choose(self, state: State) -> int:
-        """The longest draft of requests of which nothing is known yet."""
-        nothing = np.zeros(state.requests, dtype=np.int64)
-        return int(self.choose_each(state, nothing, nothing).max())
-
-    def choose_each(self, state: State, accepted: IntArray, tried: IntArray) -> IntArray:
-        """(requests,) drafts of each, by how many that were tried before were accepted."""
-        own = self.hardness.of(accepted, tried)
-        each = np.bincount(own, minlength=self._classes + 1)[self._class]
-        gained = np.add.accumulate(each * self._gain)
-        deepest = np.maximum.accumulate((each > 0) * self._depth)
-        seconds = self.table.unequal_s(np.add.accumulate(each), deepest, state.requests, state.mean_length)
-        taken = int((gained / state.requests - np.log(seconds)).argmax())
-        drafts = np.bincount(self._class[1 : taken + 1], minlength=self._classes)
-        self.fresh = int(drafts[self._unknown])
-        return np.asarray(drafts[own])
 
 
 def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from medusa_sim.errors import UsageError, shown
+from medusa_sim.load.by_request import AdaptiveVerification, BudgetByRequest
+from medusa_sim.load.costs import Costs
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
-    BudgetByRequest,
     BySize,
     Fixed,
     Policy,
@@ -22,21 +23,20 @@ ENGINE_NAMES = {
     "num_speculative_tokens_per_batch_size": "schedule",
     "speculative-adaptive": "adaptive",
     "draft_len_schedule": "schedule",
+    "enable_adaptive_verification": "adaptive-verification",
 }
 """Settings of vLLM, SGLang and TensorRT-LLM that mean one of the policies here."""
-_BY_CONFIDENCE = "vLLM's drops drafts by their confidence, which is not drawn; nearest is budget-by-request"
-NOT_SIMULATED = {
-    "adaptive-verification": _BY_CONFIDENCE,
-    "enable_adaptive_verification": _BY_CONFIDENCE,
-    "priority": "requests are served first come first served",
-}
+NOT_SIMULATED = {"priority": "requests are served first come first served"}
 """Names that engines have, and why they mean nothing here."""
 NAMES = (
     "none", "K", "schedule", "schedule=1:5,32:3,96:0", "draft_len_schedule=31:5,95:3", "schedule-context",
-    "adaptive", "throughput_aware", "budget", "budget-by-request",
+    "adaptive", "throughput_aware", "adaptive-verification", "budget", "budget-by-request",
 )  # fmt: skip
 """Forms of a policy's name; K is a whole number."""
-_COMPUTED = ("schedule", "schedule-context", "adaptive", "throughput_aware", "budget", "budget-by-request")
+_COMPUTED = (
+    "schedule", "schedule-context", "adaptive", "throughput_aware", "adaptive-verification", "budget",
+    "budget-by-request",
+)  # fmt: skip
 _UP_TO = "draft_len_schedule"
 """TensorRT-LLM's form: drafts up to so many requests, none beyond the last (pull request 10860)."""
 
@@ -80,11 +80,24 @@ def policy_of(name: str, table: StepTable, length: float, spread: float = 0.0) -
         "schedule": lambda: schedule_of(table, length),
         "schedule-context": lambda: schedule_by_context(table),
         "adaptive": lambda: Adaptive(tiers=_tiers(table)),
-        "throughput_aware": lambda: ThroughputAware(seconds=table.step_s[:, :, 0], tiers=_tiers(table)),
+        "throughput_aware": lambda: ThroughputAware(
+            costs=Costs(table, float(table.lengths[0])), tiers=_tiers(table)
+        ),
+        "adaptive-verification": lambda: AdaptiveVerification.profiled(table, spread),
         "budget": lambda: Budget.of(table),
         "budget-by-request": lambda: BudgetByRequest.of(table, spread),
     }
     return computed[name]()
+
+
+def righted(policy: Policy, table: StepTable, length: float) -> Policy | None:
+    """The same policy with a table that is right; of given entries the schedule that would be computed.
+
+    None where it rests on no table, or on one that is right.
+    """
+    if isinstance(policy, BySize):
+        return schedule_of(table, length) if "=" in policy.name else None
+    return policy.righted() if isinstance(policy, ThroughputAware | AdaptiveVerification) else None
 
 
 def _tiers(table: StepTable) -> tuple[int, ...]:

@@ -26,6 +26,7 @@ from medusa_sim.load.search import (
 )
 from medusa_sim.load.simulate import LoadPoint, LoadTest, Server
 from medusa_sim.load.step_table import chains
+from medusa_sim.load.table_check import TableCheck, table_check
 from medusa_sim.load.trace import read_trace
 from medusa_sim.plan.arguments import check, takes
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_asked
@@ -80,6 +81,13 @@ class LoadAnswer:
         longest = longest_asked(self.test.scenario, int(self.test.table.lengths[-1]))
         options = chains(self.test.scenario, self.test.drafts_max)
         return requests, break_even_context(self.test.scenario, options, requests, longest)
+
+    @cached_property
+    def tables(self) -> tuple[TableCheck, ...]:
+        """Of the policies that rest on a table: whether it is right, at the last rate."""
+        served = {each.name: each for each in self.test.served}
+        found = (table_check(self.test, served[point.policy], point) for point in self.last)
+        return tuple(each for each in found if each is not None)
 
     @property
     def last(self) -> tuple[LoadPoint, ...]:

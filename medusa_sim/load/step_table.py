@@ -132,6 +132,13 @@ class StepTable:
         lengths = self._lengths
         return bisect_right(lengths, length, 1, len(lengths) - 1) - 1
 
+    def at(self, length: float) -> FloatArray:
+        """(K, b) seconds of steps without prompts at one length; beyond the longest on the last line."""
+        j = self.place(length)
+        below, above = self.lengths[j], self.lengths[j + 1]
+        part = (length - below) / (above - below)
+        return np.asarray(self.step_s[:, :, j] + (self.step_s[:, :, j + 1] - self.step_s[:, :, j]) * part)
+
     def decoding_s(self, drafts: int, requests: int, length: float) -> float:
         """Seconds of a step of `requests` requests of a mean length, without prompts."""
         lengths, row = self._lengths, self._step_s[drafts][requests]
@@ -166,17 +173,15 @@ class StepTable:
         j = self.place(length)
         return j + int(length - self._lengths[j] > self._lengths[j + 1] - length)
 
-    def unequal_s(self, asked: IntArray, deepest: IntArray, requests: int, length: float) -> FloatArray:
-        """Seconds of steps with so many drafts in all, of one request at most `deepest`; arrays (any,).
+    def unequal_s(self, asked: IntArray, deepest: IntArray, requests: int, each_s: FloatArray) -> FloatArray:
+        """Seconds of steps with so many drafts in all, of one request at most `deepest`; both broadcast.
 
-        Verification is that of their rows, linear between equal numbers of drafts at the nearest length;
-        drafting that of the deepest. Nothing asked: a plain step with the drafter loaded.
+        each_s: (K,) of as many drafts for all. Verification is that of their rows, linear between equal
+        numbers of drafts; drafting that of the deepest. None at all: a plain step with the drafter loaded.
         """
-        each_s, share = self.step_s[:, requests, self.nearest(length)], self.drafting_share[:, requests]
-        drafting_s = each_s * share
+        drafting_s = each_s * self.drafting_share[:, requests]
         found = np.interp(asked / requests, np.arange(each_s.size), each_s - drafting_s) + drafting_s[deepest]
-        found[deepest == 0] = each_s[0] * (1.0 + self.idle_share[requests])
-        return found
+        return np.where(deepest == 0, each_s[0] * (1.0 + self.idle_share[requests]), found)
 
     def prompts_s(self, asked: int, requests: int, chunks: Sequence[tuple[int, int]]) -> float:
         """(L1): seconds that chunks (tokens, end) of prompts add to a step with so many drafts in all."""

@@ -68,6 +68,14 @@ def context_values(answer: LoadAnswer) -> dict[str, Any] | None:
     return {"requests": requests, **break_even_values(found)}
 
 
+def tables_values(answer: LoadAnswer) -> list[dict[str, Any]]:
+    """Whether the tables that policies rest on are right."""
+    return [
+        {name: json_value(value) for name, value in dataclasses.asdict(each).items()}
+        for each in answer.tables
+    ]
+
+
 def timeline_arrow(answer: LoadAnswer) -> pa.Table:
     """The timeline of each point's first seed, a row a bin."""
     import pyarrow as pa

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
+from medusa_sim.load.by_request import AdaptiveVerification
 from medusa_sim.load.metrics import Goals
 from medusa_sim.load.policies import BySize
 from medusa_sim.load.question import LoadAnswer
@@ -64,6 +65,7 @@ def policy_text(name: str) -> str:
         "schedule-context": "a schedule by batch and context",
         "adaptive": "drafts by measured acceptance",
         "throughput_aware": "drafts by measured acceptance and cost",
+        "adaptive-verification": "the likeliest drafts verified",
         "budget": "a budget chosen at every step",
         "budget-by-request": "a budget shared out by what each request accepted",
     }
@@ -171,7 +173,7 @@ def findings(answer: LoadAnswer) -> list[str]:
         )
     made = [served.policy() for served in answer.test.served]
     lines += [f"{policy.name}: {_entries(policy.entries)}" for policy in made if isinstance(policy, BySize)]
-    lines += sessions_text(answer.test) + context_text(answer)
+    lines += sessions_text(answer.test) + context_text(answer) + tables_text(answer)
     if any(each.off_from is not None for each in answer.carried):
         lines.append("drafting off above: a step with drafts then emits fewer tokens/s than a plain one")
     return lines
@@ -196,6 +198,34 @@ def context_text(answer: LoadAnswer) -> list[str]:
         return []
     requests, found = answer.context
     return [f"with {requests} requests in a step speculation {crossing_text(found, 'context')}"]
+
+
+def tables_text(answer: LoadAnswer) -> list[str]:
+    """Whether the tables that policies rest on are right; nothing where none has one."""
+    lines = []
+    for each in answer.tables:
+        if each.context is None or each.cost_error is None:
+            own, right = "is a schedule as it was given", "one computed for these lengths"
+        else:
+            sign = "too much" if each.cost_error > 0.0 else "too little"
+            own = (
+                f"its engine's table of costs, made at {_tokens(each.context)} of context, says "
+                f"{percent(abs(each.cost_error), 0)} {sign} of its steps at {each.length:.0f}"
+            )
+            right = "a right one"
+        interval = (
+            ""
+            if math.isnan(each.e2e_ratio_low)
+            else f" (95 %: {each.e2e_ratio_low:.3f} to {each.e2e_ratio_high:.3f})"
+        )
+        lines.append(
+            f"{each.policy}: {own}; with {right} a request takes {each.e2e_ratio:.3f} times as long{interval}"
+        )
+    return lines
+
+
+def _tokens(count: float) -> str:
+    return "1 token" if count == 1.0 else f"{count:.0f} tokens"
 
 
 def _entries(entries: Sequence[tuple[int, int]]) -> str:
@@ -230,15 +260,23 @@ def warnings(answer: LoadAnswer) -> list[str]:
 
 
 def _unequal(test: LoadTest) -> list[str]:
-    """That an engine verifies as many drafts of every request, where a policy wants to differ."""
+    """What a policy that sees requests knows, and where an engine verifies as many drafts of every one."""
     engine = test.scenario.runtime.name.partition("-")[0]
     unequal = [served.name for served in test.served if hasattr(served.policy(), "choose_each")]
+    lines = [
+        f"{name}: drafts are told apart by what their request accepted before (--acceptance-spread); vLLM "
+        "also tells the steps of one request apart, by the drafter's logits or a confidence head, which is "
+        "not drawn: what that gains is left out"
+        for name in unequal
+        if name == AdaptiveVerification.name
+    ]
     if not unequal or engine == "vllm":
-        return []
+        return lines
     return [
+        *lines,
         f"{', '.join(unequal)}: only vLLM verifies unequal numbers of drafts in one step (its metadata counts"
         " them by request, pull request 47808 shares them out); "
-        f"{test.scenario.runtime.name} runs as many for all"
+        f"{test.scenario.runtime.name} runs as many for all",
     ]
 
 

@@ -10,8 +10,10 @@ from load_tables import constant_table, limits, requests
 
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Lengths, closed_loop
+from medusa_sim.load.by_request import AdaptiveVerification, BudgetByRequest
+from medusa_sim.load.costs import Costs
 from medusa_sim.load.kinds import Hardness
-from medusa_sim.load.policies import Budget, BudgetByRequest, Fixed, Policy, State
+from medusa_sim.load.policies import Budget, Fixed, Policy, State
 from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable
 
@@ -61,6 +63,51 @@ def test_at_a_full_card_it_serves_no_fewer_than_any_fixed_number_and_more_where_
         assert own > gain * max(fixed)
 
 
+def test_a_deep_draft_of_easy_requests_is_not_drafted_for_all() -> None:
+    # taking what is worth most first would draft four for all, at the price of two rows of everything
+    table = growing_table(0.002, drafting=0.09)
+    own, alike = (
+        served_per_s(table, policy, 32, 1.0) for policy in (BudgetByRequest(table, 1.0), Budget.of(table))
+    )
+    assert own > 0.985 * alike
+
+
+def test_verification_takes_the_likeliest_drafts_by_costs_of_one_context() -> None:
+    # steps that grow with rows and context: a table of long contexts asks for fewer rows than a right one
+    b, drafts = np.arange(129)[None, :, None], np.arange(len(RATES) + 1)[:, None, None]
+    by_row = np.array([0.002, 0.02])  # at 1 and at 1,000,000 tokens
+    step_s = STEP_S * (1.0 + by_row * b * (drafts + 1))
+    table = constant_table(STEP_S, rates=RATES, requests_max=128, step_s=step_s)
+    state = State(now_s=0.0, requests=64, waiting=0, mean_length=100.0, kv_share=0.1, drafts=0, accepted=None,
+                  steps=0)  # fmt: skip
+    accepted, tried = np.tile([2, 20], 32), np.full(64, 40)
+    long, right = (
+        AdaptiveVerification(table, 2.0, Costs(table, context)).choose_each(state, accepted, tried)
+        for context in (1e6, None)
+    )
+    assert (long <= right).all()
+    assert long.sum() < right.sum()
+    assert (right[::2] < right[1::2]).all()  # of hard requests fewer
+    gains = Hardness(np.asarray(RATES), 2.0)
+    kept = np.concatenate([[1.0], gains.gains[gains.of(accepted[:1], tried[:1])][0]])
+    best = np.concatenate([[1.0], gains.gains[gains.of(accepted[1:2], tried[1:2])][0]])
+    # no draft that is left out is likelier than one that is taken
+    taken = min(kept[right[0]], best[right[1]])
+    left = max([*kept[right[0] + 1 : right[0] + 2], *best[right[1] + 1 : right[1] + 2]], default=0.0)
+    assert taken >= left
+
+
+def test_as_many_are_drafted_as_there_are_and_some_are_verified() -> None:
+    table = growing_table(0.05, drafting=0.05)
+    asked = closed_loop(64, Lengths(prompt_tokens=1, output_tokens=100), count=256)
+    found = run(asked, table, limits(max_requests=64), AdaptiveVerification(table, 1.0), spread=1.0)
+    assert found.emitted == asked.output_tokens.sum()
+    assert found.steps_s[:4, 1:].sum() == 0.0  # every step drafts four
+    whole = run(asked, table, limits(max_requests=64), Fixed(4), spread=1.0)
+    assert found.accepted / found.speculated < whole.accepted / whole.speculated
+    assert found.end_s < whole.end_s
+
+
 def test_hard_requests_get_fewer_drafts() -> None:
     table = growing_table(0.01, drafting=0.0)
     policy = BudgetByRequest(table, 2.0)
@@ -101,7 +148,9 @@ def test_a_step_costs_its_rows_and_the_longest_drafting(
     equal = [table.decoding_s(each, b, length) for each in (0, deepest)]
     assert equal[0] - 1e-12 <= found <= equal[1] + 1e-12
     if deepest:
-        seen = table.unequal_s(np.array([sum(drafts)]), np.array([deepest]), b, length)
+        seen = table.unequal_s(
+            np.array([sum(drafts)]), np.array([deepest]), b, table.step_s[:, b, table.nearest(length)]
+        )
         assert seen[0] == pytest.approx(found, rel=1e-9)
         whole = table.decoding_s(deepest, b, length) * table.drafting_share[deepest, b]
         rows = STEP_S * (1.0 + by_row * (b + sum(drafts)))

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 from load_tables import constant_table, limits
 
 from medusa_sim.load.arrivals import Lengths, closed_loop
+from medusa_sim.load.by_request import BudgetByRequest
 from medusa_sim.load.draws import Draws
 from medusa_sim.load.kinds import KINDS, rates_by_kind
-from medusa_sim.load.policies import Budget, BudgetByRequest, Fixed
+from medusa_sim.load.policies import Budget, Fixed
 from medusa_sim.load.record import Record
 from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable

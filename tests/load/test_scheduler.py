@@ -11,12 +11,13 @@ from load_tables import constant_table, limits, requests
 from medusa_sim.errors import UsageError
 from medusa_sim.load import scheduler
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
+from medusa_sim.load.by_request import AdaptiveVerification, BudgetByRequest
+from medusa_sim.load.costs import Costs
 from medusa_sim.load.kinds import rates_by_kind
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
-    BudgetByRequest,
     BySize,
     Fixed,
     Policy,
@@ -185,7 +186,9 @@ class Checked(scheduler._Run):
         if decoding.draws.size:
             drafts = (row - own) // decoding.draws.size
             assert decoding.asked == int(drafts.sum())
-            assert not decoding.count or decoding.drafts == int(drafts.max())
+            assert not decoding.count or decoding.drafts >= int(drafts.max())
+            whole = getattr(self.policy, "whole", False)
+            assert whole or not decoding.count or decoding.drafts == int(drafts.max())
             assert decoding.differ or (drafts == decoding.drafts).all()
         for total, each in ((prompts.reserved, "blocks"), (prompts.left, "left")):
             assert total == sum(getattr(prompt, each) for prompt in prompts._prompts)
@@ -200,6 +203,7 @@ POLICIES = {
     "adaptive": lambda table: Adaptive(tiers=(1, 2)),
     "budget": Budget.of,
     "by request": lambda table: BudgetByRequest(table, 1.0),
+    "verification": lambda table: AdaptiveVerification.profiled(table, 1.0),
     "unsure": lambda table: Unsure(),
 }
 
@@ -371,12 +375,13 @@ def test_adaptive_follows_acceptance() -> None:
 
 def test_throughput_aware_follows_acceptance_and_cost() -> None:
     """The tier with most tokens a second: long where drafts are taken and cheap, short where either ends."""
-    cheap = np.ones((8, 33)) * (1.0 + 0.05 * np.arange(8))[:, None]
-    dear = np.ones((8, 33)) * (1.0 + 0.9 * np.arange(8))[:, None]
+    cheap = np.ones((8, 33, 2)) * (1.0 + 0.05 * np.arange(8))[:, None, None]
+    dear = np.ones((8, 33, 2)) * (1.0 + 0.9 * np.arange(8))[:, None, None]
     asked = closed_loop(4, Lengths(prompt_tokens=4, output_tokens=400, prompt_cv=0, output_cv=0), count=8)
     for seconds, rate, expected in ((cheap, 0.95, 7), (cheap, 0.02, 1), (dear, 0.8, 1)):
-        table = constant_table(STEP_S, rates=tuple(rate**i for i in range(1, 8)))
-        found = run(asked, table, limits(), ThroughputAware(seconds=seconds))
+        rates = tuple(rate**i for i in range(1, 8))
+        table, believed = (constant_table(STEP_S, rates, **own) for own in ({}, {"step_s": seconds}))
+        found = run(asked, table, limits(), ThroughputAware(costs=Costs(believed, 1.0)))
         assert int(np.argmax(found.steps_s.sum(axis=1)[1:])) + 1 == expected
 
 

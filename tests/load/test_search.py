@@ -24,7 +24,13 @@ from medusa_sim.load.search import (
 )
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report import load_tables, load_text
-from medusa_sim.report.load_rows import carried_values, context_values, load_arrow, timeline_arrow
+from medusa_sim.report.load_rows import (
+    carried_values,
+    context_values,
+    load_arrow,
+    tables_values,
+    timeline_arrow,
+)
 
 SCENARIO = Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="eagle3", max_drafts=3)
 SMALL = {"requests": 300, "seeds": 2, "max_num_seqs": 64}
@@ -102,6 +108,30 @@ def test_a_rate_above_saturation_is_told_with_one_that_would_do() -> None:
 
 def adaptive() -> Adaptive:
     return Adaptive(tiers=(1, 2, 3))
+
+
+def test_whether_a_table_is_right_is_answered_for_policies_that_rest_on_one() -> None:
+    names = ("none", "3", "adaptive", "throughput_aware", "enable_adaptive_verification", "schedule=1:1")
+    test = load_test(SCENARIO, policies=names, prompt_tokens=900, acceptance_spread=1.0, **SMALL)  # type: ignore[arg-type]
+    answer = run_load(test, [12.0], search=False)
+    sglang, vllm, given = answer.tables
+    assert (sglang.policy, vllm.policy, given.policy) == names[3:4] + ("adaptive-verification", names[5])
+    assert (sglang.context, vllm.context, given.context) == (1.0, 8192.0, None)
+    # measured at the shortest contexts a table says too little, at 8,192 tokens too much
+    assert sglang.cost_error is not None
+    assert vllm.cost_error is not None
+    assert -0.5 < sglang.cost_error < -0.01
+    assert 0.05 < vllm.cost_error
+    assert given.cost_error is None
+    assert given.e2e_ratio < 0.95  # one draft for all is too few here
+    for each in answer.tables:
+        assert each.e2e_ratio_low <= each.e2e_ratio <= each.e2e_ratio_high
+    assert answer.tables is answer.tables  # served once
+    told = load_text.findings(answer)
+    assert any("made at 1 token of context, says" in line and "too little" in line for line in told)
+    assert any("made at 8192 tokens of context, says" in line and "too much" in line for line in told)
+    assert [row["policy"] for row in tables_values(answer)] == [each.policy for each in answer.tables]
+    assert any("logits" in line for line in load_text.warnings(answer))
 
 
 def test_where_drafting_loses_in_a_batch_is_where_the_table_says() -> None:
@@ -242,7 +272,6 @@ def test_an_overloaded_run_says_that_it_is_not_steady_whatever_its_length() -> N
         ({"policies": (3,)}, "policy 3: a name is needed"),
         ({"policies": (Adaptive,)}, "an object with `name`"),
         ({"policies": ("priority",)}, "not simulated"),
-        ({"policies": ("enable_adaptive_verification",)}, "not simulated"),
         ({"acceptance_spread": -1.0}, "acceptance spread"),
         ({"prefix": "mine"}, "prefix 'mine'"),
         ({"policies": ("adaptive=2",)}, "policy 'adaptive=2': give one of"),
