@@ -21,7 +21,7 @@ class Asking:
         self.sees_requests = hasattr(policy, "choose_each")
         self._known: dict[int, int] | None = {} if isinstance(policy, Fixed | BySize) else None
         self._steps = self._rows = self._accepted = 0
-        self._told = 0, 0
+        self._counted = 0, 0
         self._next: int | None = None
         self.again = 0
 
@@ -31,7 +31,7 @@ class Asking:
         state: what it sees, from (drafts accepted in the mean, steps since it was asked).
         """
         b = decoding.count
-        self._told = 0, 0
+        self._counted = 0, 0
         if not b:
             return
         if self._known is not None:
@@ -77,7 +77,7 @@ class Asking:
         for later, gained in zip(moments.tolist(), decoding.gained_at(moments).tolist(), strict=True):
             if drafts:
                 self.saw(gained, later, b)
-            self._told = gained, later
+            self._counted = gained, later
             seen = State(
                 now.now_s + later * step_s, b, now.waiting, now.mean_length + gained / b,
                 now.kv_share + gained * by_token, drafts, *self._seen(),
@@ -91,7 +91,7 @@ class Asking:
 
     def saw(self, emitted: int, steps: int, b: int) -> None:
         """What b requests have emitted with drafts, in so many steps since the last change of anything."""
-        tokens, told = self._told
-        self._accepted += emitted - tokens - (steps - told) * b
-        self._rows += (steps - told) * b
-        self._steps += steps - told
+        tokens, counted = self._counted
+        self._accepted += emitted - tokens - (steps - counted) * b
+        self._rows += (steps - counted) * b
+        self._steps += steps - counted
