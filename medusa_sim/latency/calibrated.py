@@ -26,8 +26,7 @@ from medusa_sim.latency.attention import (
     whole_attention_time,
 )
 from medusa_sim.latency.base import OperatorTime, Source, filled, less_certain
-from medusa_sim.latency.gemm import unfused_attention_time
-from medusa_sim.latency.serial import serial_attention_time
+from medusa_sim.latency.gemm import gemm_time, unfused_attention_time
 from medusa_sim.latency.stream import elementwise_time
 from medusa_sim.operators.experts import Collective
 from medusa_sim.operators.kinds import KIND_OF, Kind
@@ -46,7 +45,7 @@ from medusa_sim.specs.engine_facts import (
 )
 from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR
-from medusa_sim.specs.kernels import SECTIONS, Kernel, KernelSet
+from medusa_sim.specs.kernels import SECTIONS, GemmKernel, Kernel, KernelSet, SerialGemm
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 NAME_MARK = "@"
@@ -260,6 +259,17 @@ class CalibratedLatency:
         )
 
 
+def linear_time(
+    gpu: Gpu, kernel: GemmKernel | SerialGemm, operator: Gemm, *, cold: bool, form: str
+) -> OperatorTime:
+    """Time of one linear layer, on a device of either kind."""
+    if isinstance(kernel, GemmKernel):
+        return gemm_time(gpu, kernel, operator, cold=cold, form=form)
+    from medusa_sim.latency.serial import serial_gemm_time
+
+    return serial_gemm_time(gpu, kernel, operator)
+
+
 def unfused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     """QK^T or PV, of the one kernel that a set has for both."""
     unfused = model.held.unfused
@@ -272,6 +282,8 @@ def fused_time(model: CalibratedLatency, operator: Attention) -> OperatorTime:
     """Fused attention; verification that no rows tell of is put together from decoding and prefill."""
     serial, fused = model.held.serial_attention, model.held.attention
     if operator.kind in serial:
+        from medusa_sim.latency.serial import serial_attention_time
+
         return serial_attention_time(model.gpu, serial[operator.kind], operator)
     backend = model.backend(operator)
     if backend in (TRTLLM_CALL, TRTLLM_PREFILL_CALL):

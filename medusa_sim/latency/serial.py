@@ -25,21 +25,11 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.latency.base import OperatorTime, calibrated_time, roofline_time_us
-from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.gpu import Gpu
-from medusa_sim.specs.kernels import GemmKernel, SerialAttention, SerialGemm, SerialLine
+from medusa_sim.specs.kernels import SerialAttention, SerialGemm, SerialLine
 from medusa_sim.units import BYTES_PER_ELEMENT, US_PER_S
-
-
-def linear_time(
-    gpu: Gpu, kernel: GemmKernel | SerialGemm, operator: Gemm, *, cold: bool, form: str
-) -> OperatorTime:
-    """Time of one linear layer, on a device of either kind."""
-    if isinstance(kernel, SerialGemm):
-        return serial_gemm_time(gpu, kernel, operator)
-    return gemm_time(gpu, kernel, operator, cold=cold, form=form)
 
 
 def serial_gemm_time(gpu: Gpu, kernel: SerialGemm, operator: Gemm) -> OperatorTime:

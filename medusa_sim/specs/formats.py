@@ -15,6 +15,8 @@ from medusa_sim.units import BYTES_PER_ELEMENT
 
 HALVES = ("fp16", "bf16")
 """16-bit dtypes. Tensor cores run both at one rate (same datasheet row on every GPU here)."""
+SIXTEEN = "bf16"
+"""What is not quantised has the dtype of the activations."""
 
 
 class Format(NamedTuple):

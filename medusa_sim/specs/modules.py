@@ -11,11 +11,9 @@ from functools import cached_property
 import msgspec
 
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
+from medusa_sim.specs.formats import SIXTEEN
 from medusa_sim.specs.model import LayerGroup, Mixers, Model, grouped
 from medusa_sim.specs.recurrent import GatedDelta
-
-SIXTEEN = "bf16"
-"""What is not quantised has the dtype of the activations."""
 
 _PREFIXES = (
     "model.layers.",

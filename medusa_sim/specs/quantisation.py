@@ -14,8 +14,9 @@ from typing import Any
 
 from medusa_sim.errors import SpecError, shown
 from medusa_sim.reading import named
+from medusa_sim.specs.formats import SIXTEEN
 from medusa_sim.specs.model import UNCHECKED, Model, grouped
-from medusa_sim.specs.modules import SIXTEEN, Scheme, in_formats
+from medusa_sim.specs.modules import Scheme, in_formats
 from medusa_sim.specs.variants import with_dtypes
 
 METHODS = ("awq", "gptq", "compressed-tensors", "fp8", "fbgemm_fp8", "modelopt", "mxfp4")

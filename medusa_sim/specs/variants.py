@@ -9,10 +9,9 @@ import msgspec
 
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.specs.feed_forwards import MoE
-from medusa_sim.specs.formats import FORMATS, UNPACKED, Format
+from medusa_sim.specs.formats import FORMATS, SIXTEEN, UNPACKED, Format
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import LayerGroup, Model, grouped
-from medusa_sim.specs.modules import SIXTEEN
 from medusa_sim.specs.parallel import ONE, Parallel
 
 # dtype of the arithmetic -> dtypes in which its weights may be stored
