@@ -66,7 +66,7 @@ lint: $(VENV)/stamp-lint  ## ruff, formatting, mypy --strict
 	$(BIN)/mypy
 
 bench: $(VENV)/stamp-app  ## speed and memory in pairs with the last release (AGAINST=COMMIT); fails where a row slides
-	$(BIN)/python benchmarks/guards.py --alone rows
+	$(BIN)/python benchmarks/guards.py --alone rows joint "load, 200,000 drawn, none" "load, 200,000 drawn, 3"
 	$(BIN)/python benchmarks/guards.py $(if $(AGAINST),--against $(AGAINST))
 
 accuracy: $(VENV)/stamp-run  ## write the rows of docs/accuracy.md from what was measured (MEDUSA_SIM_DATA, else ../shared/data)
