@@ -12,10 +12,11 @@ from answers import data_version, published_model
 from chosen import SetUp
 
 from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_SEQ_LEN
+from medusa_sim.setups.choices import Choices
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import Measure, Question
 from medusa_sim.setups.search import compare, refined
-from medusa_sim.setups.setup import PLAIN, Choices
+from medusa_sim.setups.setup import PLAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

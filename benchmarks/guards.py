@@ -124,9 +124,9 @@ def _recorded(name: str) -> Path:
 
 def set_ups(model: str, formats: str, drafters: str) -> Act:
     """Every set-up of a model: twelve cards, eight counts, three precisions, four drafters."""
+    from medusa_sim.setups.choices import Choices
     from medusa_sim.setups.question import Question
     from medusa_sim.setups.search import compare
-    from medusa_sim.setups.setup import Choices
 
     cards = "a100-80gb-sxm h100-sxm h100-pcie h100-nvl h200-sxm b200 b300 gb200 gb300 l40s a40 l4"
     choices = Choices(

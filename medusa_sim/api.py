@@ -19,7 +19,17 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
 from medusa_sim.load.arguments import DEFAULT_POLICIES, LOAD
 from medusa_sim.plan import scenario as plan_scenario
-from medusa_sim.plan.arguments import ARGUMENTS, FLAG, NUMBER, RUNTIME, check, check_types, declared, words_of
+from medusa_sim.plan.arguments import (
+    ARGUMENTS,
+    FLAG,
+    NUMBER,
+    RUNTIME,
+    Argument,
+    check,
+    check_types,
+    declared,
+    words_of,
+)
 from medusa_sim.plan.defaults import (
     DEFAULT_BATCHES,
     DEFAULT_CANDIDATES,
@@ -306,28 +316,30 @@ def compare(
     unknown name, for a question that makes no sense, and where every set-up is refused.
     """
     from medusa_sim.report.compare_text import Compared
+    from medusa_sim.setups.choices import Choices
     from medusa_sim.setups.question import Question as Asked
     from medusa_sim.setups.search import compare as compared
-    from medusa_sim.setups.setup import Choices
 
     asked, choices = (
-        {name: given.pop(name) for name in kind.__dataclass_fields__ if name in given}
+        {name: _listed(each, given.pop(name)) for name, each in declared(kind).items() if name in given}
         for kind in (Asked, Choices)
     )
     for name in given:
         if name not in ARGUMENTS:
             raise UsageError(unknown_name("argument of a comparison", name, {*ARGUMENTS, *asked, *choices}))
-    for part in (choices, asked):
-        for name in part.keys() & _LISTS_OF_NAMES:
-            part[name] = None if part[name] is None else names(name, part[name])
-        for name in part.keys() & _LISTS_OF_SIZES:
-            part[name] = None if part[name] is None else tuple(whole_numbers(name, part[name]))
     found = compared(model, Asked(**asked), Choices(**choices), prices=price, advance=advance, **given)
     return Compared(comparison=found)
 
 
-_LISTS_OF_NAMES = {"gpus", "weight_dtypes", "kv_dtypes", "engines", "drafters"}
-_LISTS_OF_SIZES = {"counts", "eps", "batches", "drafts"}
+def _listed(argument: Argument, given: Any) -> Any:
+    """A list where the argument is one: of names, or of whole numbers."""
+    if given is None or argument.type.allowed != (tuple,):
+        return given
+    return (
+        names(argument.name, given)
+        if argument.type.wanted == "names"
+        else tuple(whole_numbers(argument.name, given))
+    )
 
 
 def time_rows(

@@ -28,8 +28,9 @@ from medusa_sim.report.compare_text import (
     warning_lines,
 )
 from medusa_sim.report.text import significant
+from medusa_sim.setups.choices import GPUS
 from medusa_sim.setups.question import COLUMN
-from medusa_sim.setups.setup import ENGINES, GPUS, PLAIN
+from medusa_sim.setups.setup import ENGINES, PLAIN
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.units import KILO
 

@@ -7,12 +7,13 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from medusa_sim.cli import examples, say
-from medusa_sim.cli.options import PositiveFloat, Sectioned, options, output_options, report_option
+from medusa_sim.cli.options import Sectioned, options, output_options, report_option
+from medusa_sim.cli.options import asked as takes
 from medusa_sim.cli.output import Output, ReportPlace, command_line
-from medusa_sim.cli.values import BATCH, GPUS, TP, Axis, GridType, NameType
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.load.arguments import LOAD
 from medusa_sim.plan.arguments import ARGUMENTS
+from medusa_sim.setups.choices import Choices
+from medusa_sim.setups.question import Question
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,35 +21,7 @@ if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
     from medusa_sim.setups.loaded import Loaded
 
-_DRAFTS = Axis("drafts", powers_of_two=False, largest=64)
-
-
-def _formats(data_dir: str | None) -> tuple[str, ...]:
-    del data_dir
-    from medusa_sim.specs.formats import FORMATS
-
-    return tuple(FORMATS)
-
-
-def _caches(data_dir: str | None) -> tuple[str, ...]:
-    from medusa_sim.setups.setup import AUTO
-
-    return (AUTO, *_formats(data_dir))
-
-
-def _engines(data_dir: str | None) -> tuple[str, ...]:
-    del data_dir
-    from medusa_sim.specs.runtime import runtime_aliases
-
-    return tuple(runtime_aliases())
-
-
-def _drafters(data_dir: str | None) -> tuple[str, ...]:
-    del data_dir
-    from medusa_sim.setups.setup import PLAIN
-    from medusa_sim.step.drafter import drafter_names
-
-    return (PLAIN, *drafter_names())
+_UNTOLD = {"show_default": False}
 
 
 @click.command(
@@ -60,66 +33,11 @@ def _drafters(data_dir: str | None) -> tuple[str, ...]:
         "medusa-sim compare --model llama-3.1-8b --rate 40 --tpot-ms 15 --price h100-sxm=2.5,b200=5",
     ),
 )
-@click.option("--gpu", "gpus", type=GPUS, default=None, help="Cards [all of data centres].")
-@click.option("--gpus", "counts", type=GridType(TP), default=None, help="GPUs of one copy [1,2,4,8].")
-@click.option(
-    "--drafter",
-    "drafters",
-    type=NameType("drafters", _drafters, many=True),
-    default=None,
-    help="What proposes drafts, `none` among them [none and those whose acceptance on this model is known].",
-)
-@click.option(
-    "--batch",
-    "batches",
-    type=GridType(BATCH),
-    default=None,
-    help="Requests of one copy that are tried [1 to 512].",
-)
-@click.option(
-    "--tokens-per-s-per-user", type=PositiveFloat(), default=None, help="Slowest stream [no limit]."
-)
-@options(LOAD, "prompt_tokens", "output_tokens", "ttft_ms", "tpot_ms", "e2e_ms")
-@click.option("--rate", type=PositiveFloat(), default=None, help="Requests a second, of all copies together.")
-@click.option("--users", type=click.IntRange(1), default=None, help="Requests at once, of all copies.")
-@click.option(
-    "--measure",
-    type=click.Choice(("cost", "throughput", "energy")),
-    default=None,
-    help="What the best set-up saves [cost; throughput a GPU where a named card has no price].",
-)
+@takes(Choices, into="choices")
+@takes(Question, into="question", batches=_UNTOLD, drafts=_UNTOLD)
 @click.option(
     "--price", "prices", default=None, help="Dollars per GPU-hour: 2.5, or by card h100-sxm=2.5,b200=5."
 )
-@click.option(
-    "--engine",
-    "engines",
-    type=NameType("engines", _engines, many=True),
-    default=None,
-    help="Engines [vllm, sglang and tensorrt-llm].",
-)
-@click.option("--ep", "eps", type=GridType(TP), default=None, help="Groups of experts [1 and all GPUs].")
-@click.option(
-    "--dp-attention/--no-dp-attention",
-    default=None,
-    help="Attention of other sequences on every GPU [both, where latent attention allows it].",
-)
-@click.option(
-    "--weight-dtype",
-    "weight_dtypes",
-    type=NameType("formats", _formats, many=True),
-    default=None,
-    help="Precision of the weights [as published, fp8 and nvfp4].",
-)
-@click.option(
-    "--kv-dtype",
-    "kv_dtypes",
-    type=NameType("formats", _caches, many=True),
-    default=None,
-    help="Precision of the KV cache, auto,fp8 for both at every batch [auto, as published; fp8 for batches "
-    "beyond what that holds].",
-)
-@click.option("--drafts", type=GridType(_DRAFTS), default=None, help="Draft lengths [1,2,3,5].")
 @click.option("--draft-path", default=None, help="Draft checkpoint to name in the launch command.")
 @click.option(
     "--under-load",
@@ -136,6 +54,8 @@ def compare(
     model: str,
     draft_path: str | None,
     *,
+    question: Question,
+    choices: Choices,
     under_load: bool,
     **names: Any,
 ) -> None:
@@ -145,8 +65,6 @@ def compare(
     runners-up within the interval, what was refused, and the command that starts the chosen one; --format
     csv and json carry every row.
     """
-    from dataclasses import fields
-
     from medusa_sim.cli.output import progress
     from medusa_sim.report.compare_text import (
         Compared,
@@ -154,19 +72,13 @@ def compare(
         told_of_prices,
         with_warnings,
     )
-    from medusa_sim.setups.question import Question
     from medusa_sim.setups.search import compare as compared
-    from medusa_sim.setups.setup import Choices
 
-    asked, choices = (
-        {entry.name: given for entry in fields(kind) if (given := names.pop(entry.name, None)) is not None}
-        for kind in (Question, Choices)
-    )
     with progress("set-ups") as advance:
         answer = compared(
             model,
-            Question(**asked),
-            Choices(**choices),
+            question,
+            choices,
             prices=_prices(prices),
             advance=lambda done, total: advance(done, total, None),
             **names,

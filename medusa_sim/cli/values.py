@@ -113,6 +113,7 @@ BATCH = Axis("batch", powers_of_two=True, largest=65_536)
 SEQ_LEN = Axis("seq_len", powers_of_two=True, largest=16_777_216, in_k=True)
 CANDIDATES = Axis("candidates", powers_of_two=False, largest=65_536)
 TP = Axis("tp", powers_of_two=True, largest=1024)
+DRAFTS = Axis("drafts", powers_of_two=False, largest=64)
 
 
 def _multiples(first: int, last: int, factor: int) -> list[int]:
@@ -193,6 +194,32 @@ def _drafters(data_dir: str | None) -> Iterable[str]:
     from medusa_sim.step.drafter import drafter_names
 
     return drafter_names()
+
+
+def _plain_too(data_dir: str | None) -> Iterable[str]:
+    from medusa_sim.setups.setup import PLAIN
+
+    return (PLAIN, *_drafters(data_dir))
+
+
+def _engines(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.specs.runtime import runtime_aliases
+
+    return runtime_aliases()
+
+
+def _formats(data_dir: str | None) -> Iterable[str]:
+    del data_dir
+    from medusa_sim.specs.formats import FORMATS
+
+    return FORMATS
+
+
+def _caches(data_dir: str | None) -> Iterable[str]:
+    from medusa_sim.setups.choices import AUTO
+
+    return (AUTO, *_formats(data_dir))
 
 
 def _profiles(data_dir: str | None) -> Iterable[str]:
@@ -303,6 +330,9 @@ NAMES: dict[str, click.ParamType[Any]] = {
     "gpu": GPU, "model": MODEL, "models": MODELS, "runtime": RUNTIME, "drafter": DRAFTER,
     "profile": ACCEPTANCE, "batch": GridType(BATCH), "seq_len": GridType(SEQ_LEN),
     "candidates": GridType(CANDIDATES), "length": OneOf(SEQ_LEN), "threads": Threads(),
-    "shares": Shares(),
+    "shares": Shares(), "cards": GPUS, "counts": GridType(TP), "drafts": GridType(DRAFTS),
+    "formats": NameType("formats", _formats, many=True), "caches": NameType("formats", _caches, many=True),
+    "engines": NameType("engines", _engines, many=True),
+    "drafters": NameType("drafters", _plain_too, many=True),
 }  # fmt: skip
 """Types by what their values are of (`plan.arguments.Argument.names`)."""

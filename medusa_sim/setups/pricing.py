@@ -22,8 +22,9 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
+from medusa_sim.setups.choices import FP8
 from medusa_sim.setups.question import Question
-from medusa_sim.setups.setup import FP8, PLAIN, SET_UP, SetUp, own_precision
+from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp, own_precision
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.formats import FORMATS
 from medusa_sim.specs.gpu import Gpu, load_gpu

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
-from numbers import Integral, Real
+from math import ceil, inf
 from typing import Literal, get_args
 
-import numpy as np
-
-from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
+from medusa_sim.errors import UsageError
+from medusa_sim.plan.arguments import NUMBER, WHOLE, WORD, Declared, Type, argument
 from medusa_sim.plan.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.units import KILO
 
@@ -28,51 +26,63 @@ BATCHES = (
 """Requests in one copy of the model that are tried."""
 DRAFTS = (1, 2, 3, 5)
 """Draft lengths that are tried: those that recipes of engines use."""
-_MOST = 1e9
+_MOST = 10**9
 """Of any number that is asked."""
+NAMES = Type("names", (tuple,))
+SIZES = Type("whole numbers", (tuple,))
+"""Lists, of which Python takes a single one too."""
+_REQUESTS, _ASKED = "Requests", "What is asked for"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
+@dataclass(frozen=True, kw_only=True)
+class Question(Declared):
     """What is asked.
 
-    prompt_tokens, output_tokens: means of a request. ttft_ms, tpot_ms, e2e_ms: longest time to the first
-    token, per further token and of a whole request; tokens_per_s_per_user: slowest stream; None: no limit.
-    rate: requests a second, or users: requests at once, of all copies together (neither: one full copy).
-    measure: what is to be saved; None: cost where every named card has a price, else throughput. batches:
-    requests of one copy; drafts: draft lengths. Raises UsageError for what makes no sense.
+    rate or users fix the traffic; without either a copy is full. measure: what is to be saved; None: cost
+    where every named card has a price, else throughput. Raises UsageError for what makes no sense.
     """
 
-    prompt_tokens: float = LOAD_PROMPT_TOKENS
-    output_tokens: float = LOAD_OUTPUT_TOKENS
-    ttft_ms: float | None = None
-    tpot_ms: float | None = None
-    e2e_ms: float | None = None
-    tokens_per_s_per_user: float | None = None
-    rate: float | None = None
-    users: int | None = None
-    measure: Measure | None = None
-    batches: tuple[int, ...] = BATCHES
-    drafts: tuple[int, ...] = DRAFTS
+    prompt_tokens: float = argument(
+        LOAD_PROMPT_TOKENS, NUMBER, "Mean prompt.", _REQUESTS, least=1, most=_MOST
+    )
+    output_tokens: float = argument(
+        LOAD_OUTPUT_TOKENS, NUMBER, "Mean output.", _REQUESTS, least=1, most=_MOST
+    )
+    ttft_ms: float | None = argument(
+        None, NUMBER, "Limit of the time to the first token.", _ASKED, above=0, most=_MOST
+    )
+    tpot_ms: float | None = argument(
+        None, NUMBER, "Limit of a request's mean time per token.", _ASKED, above=0, most=_MOST
+    )
+    e2e_ms: float | None = argument(
+        None, NUMBER, "Limit of a request's whole time.", _ASKED, above=0, most=_MOST
+    )
+    tokens_per_s_per_user: float | None = argument(
+        None, NUMBER, "Slowest stream [no limit].", _ASKED, above=0, most=_MOST
+    )
+    rate: float | None = argument(
+        None, NUMBER, "Requests a second, of all copies together.", _REQUESTS, above=0, most=_MOST
+    )
+    users: int | None = argument(
+        None, WHOLE, "Requests at once, of all copies.", _REQUESTS, least=1, most=_MOST
+    )
+    measure: Measure | None = argument(
+        None, WORD,
+        "What the best set-up saves [cost; throughput a GPU where a named card has no price].",
+        _ASKED, choices=MEASURES,
+    )  # fmt: skip
+    batches: tuple[int, ...] = argument(
+        BATCHES, SIZES, f"Requests of one copy that are tried [1 to {BATCHES[-1]}].", _ASKED,
+        option="--batch", names="batch",
+    )  # fmt: skip
+    drafts: tuple[int, ...] = argument(
+        DRAFTS, SIZES, f"Draft lengths [{','.join(map(str, DRAFTS))}].", _ASKED, names="drafts"
+    )
 
     def __post_init__(self) -> None:
-        for name in ("prompt_tokens", "output_tokens"):
-            check_kind(name, getattr(self, name), "a number", (Real,))
-            if not 1.0 <= getattr(self, name) <= _MOST:
-                raise UsageError(
-                    f"{name} {shown(getattr(self, name))}: a number from 1 to {_MOST:g} is needed"
-                )
-        for name in ("ttft_ms", "tpot_ms", "e2e_ms", "tokens_per_s_per_user", "rate", "users"):
-            if (given := getattr(self, name)) is None:
-                continue
-            kind = ("a whole number", (Integral,)) if name == "users" else ("a number", (Real,))
-            check_kind(name, given, *kind)
-            if not 0.0 < given <= _MOST:
-                raise UsageError(f"{name} {shown(given)}: a number above 0 and up to {_MOST:g} is needed")
+        super().__post_init__()
         if self.rate is not None and self.users is not None:
             raise UsageError("a rate and a number of users each fix the traffic: give one of them")
-        if self.measure is not None and self.measure not in MEASURES:
-            raise UsageError(unknown_name("measure", self.measure, MEASURES))
         for name in ("batches", "drafts"):
             given = getattr(self, name)
             if not given or min(given) < 1:
@@ -93,6 +103,6 @@ class Question:
     @property
     def slowest_tpot_us(self) -> float:
         """The stricter of the two limits on the time per token; infinite without one."""
-        by_time = np.inf if self.tpot_ms is None else self.tpot_ms * KILO
-        by_rate = np.inf if self.tokens_per_s_per_user is None else 1e6 / self.tokens_per_s_per_user
+        by_time = inf if self.tpot_ms is None else self.tpot_ms * KILO
+        by_rate = inf if self.tokens_per_s_per_user is None else 1e6 / self.tokens_per_s_per_user
         return float(min(by_time, by_rate))

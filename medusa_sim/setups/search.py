@@ -12,10 +12,11 @@ import numpy as np
 from medusa_sim.errors import CoverageError, UsageError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import all_priced
+from medusa_sim.setups.choices import Choices
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.pricing import Priced, Pricer, Refused, rows_of, surface_of
 from medusa_sim.setups.question import BATCHES, LOWER_IS_BETTER, Question
-from medusa_sim.setups.setup import PLAIN, SET_UP, Choices, model_of, setups
+from medusa_sim.setups.setup import PLAIN, SET_UP, model_of, setups
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import ModelName

@@ -9,6 +9,7 @@ from typing import Any
 
 from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
+from medusa_sim.setups.choices import AUTO, FP8, GPUS, Choices
 from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.formats import FORMATS, HALVES, format_of
 from medusa_sim.specs.gpu import gpu_names
@@ -18,14 +19,10 @@ from medusa_sim.specs.models import ModelName, load_model
 
 PLAIN = "none"
 """The drafter of a set-up that does not speculate."""
-GPUS = (1, 2, 4, 8)
-"""GPUs of one copy of the model that are tried."""
 ENGINES = ("vllm", "sglang", "tensorrt-llm")
 _OTHERS = ("cpu-", "rtx-")
 
 
-FP8, AUTO = "fp8", "auto"
-"""The cache that every engine here has beside the published one, and that one's name."""
 SET_UP = (
     "gpu", "tp", "ep", "dp_attention", "precision", "kv_precision", "engine", "drafter"
 )  # fmt: skip
@@ -90,25 +87,6 @@ def told_of(row: Mapping[Any, Any]) -> str:
     ways += ["data-parallel attention"] if row["dp_attention"] else []
     ways += [row["precision"], *(["KV in fp8"] if row["kv_precision"] == FP8 else []), row["engine"]]
     return ", ".join([f"{row['gpus']} x {row['gpu']}", *ways])
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Choices:
-    """What may be chosen; None: what the model, the cards and the engines allow.
-
-    gpus: cards; counts: GPUs of one copy; weight_dtypes, engines, drafters: names. kv_dtypes: `auto` (as
-    published) and names, each at every batch; None: as published, and fp8 for batches that it does not hold.
-    ep: of each copy, 1 or its GPUs; dp_attention: whether attention is data-parallel.
-    """
-
-    gpus: tuple[str, ...] | None = None
-    counts: tuple[int, ...] | None = None
-    weight_dtypes: tuple[str, ...] | None = None
-    kv_dtypes: tuple[str, ...] | None = None
-    engines: tuple[str, ...] | None = None
-    drafters: tuple[str, ...] | None = None
-    eps: tuple[int, ...] | None = None
-    dp_attention: bool | None = None
 
 
 def model_of(model: ModelName) -> Model:
