@@ -6,12 +6,14 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from medusa_sim.errors import UsageError
 from medusa_sim.report.caveats import price_lines
 from medusa_sim.report.formats import json_row, json_value
 from medusa_sim.report.text import NOTHING, TextTable, significant
+from medusa_sim.setups.columns import COLUMNS
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
 from medusa_sim.setups.measured import nearest
@@ -26,12 +28,6 @@ if TYPE_CHECKING:
 
 MOST_ROWS = 12
 """Rows of a table for people; the whole table is the CSV."""
-UNITS = {
-    "usd_per_million_tokens": "${} a million tokens",
-    "tokens_per_s_per_gpu": "{} tokens/s a GPU",
-    "joule_per_token": "{} J a token",
-}
-"""How the measures are told."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -47,7 +43,7 @@ class Compared:
 
     @property
     def table(self) -> pd.DataFrame:
-        """Every set-up at every batch, columns `medusa_sim.setups.comparison.COLUMNS`."""
+        """Every set-up at every batch, columns `medusa_sim.setups.columns.COLUMNS`."""
         return self.comparison.table
 
     @property
@@ -166,7 +162,7 @@ def drafting_text(answer: Comparison, row: Mapping[str, Any]) -> str:
 
 
 def _worth(answer: Comparison, row: Mapping[str, Any]) -> str:
-    return UNITS[answer.column].format(significant(float(row[answer.column]), 3))
+    return COLUMNS[answer.column].told.format(significant(float(row[answer.column]), 3))
 
 
 def frontier_table(answer: Comparison) -> TextTable:
@@ -177,25 +173,29 @@ def frontier_table(answer: Comparison) -> TextTable:
     return rows_table(rows[kept], "Nothing is both faster for the user and better:")
 
 
+_TOLD = (
+    "drafter", "drafts", "batch", "tokens_per_s_per_user", "tokens_per_s_per_gpu", "usd_per_million_tokens",
+    "joule_per_token",
+)  # fmt: skip
+"""Columns of tables for people."""
+
+
 def rows_table(rows: pd.DataFrame, title: str) -> TextTable:
     """Set-ups as rows of text."""
 
-    def number(column: str) -> Callable[[Mapping[Any, Any]], str]:
-        return lambda row: significant(float(row[column]), 3)
+    def told(row: Mapping[Any, Any], name: str) -> str:
+        value = row[name]
+        return significant(value, 3) if isinstance(value, float) else str(value or NOTHING)
 
     user = "tokens_per_s_per_user"
     columns: dict[str, Callable[[Mapping[Any, Any]], str]] = {
         "": lambda row: "*" if row["chosen"] else "",
         "set-up": told_of,
-        "drafter": lambda row: row["drafter"],
-        "drafts": lambda row: str(row["drafts"] or NOTHING),
-        "batch": lambda row: str(row["batch"]),
-        "tokens/s/user": number(user),
-        "80 %": lambda row: f"{number(f'{user}_low')(row)}-{number(f'{user}_high')(row)}",
-        "tokens/s/GPU": number("tokens_per_s_per_gpu"),
-        "$/M tokens": number("usd_per_million_tokens"),
-        "J/token": number("joule_per_token"),
     }
+    for name in _TOLD:
+        columns[COLUMNS[name].title] = partial(told, name=name)
+        if name == user:
+            columns["80 %"] = lambda row: f"{told(row, f'{user}_low')}-{told(row, f'{user}_high')}"
     records, words = rows.to_dict("records"), ("", "set-up", "drafter")
     return TextTable.by_row(records, columns, words=words, title=title, expendable=("J/token", "80 %"))
 

@@ -16,6 +16,7 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.setups.columns import COLUMNS
 from medusa_sim.setups.frontier import on_frontier
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, Measure, Question
@@ -26,15 +27,6 @@ from medusa_sim.units import US_PER_MS
 if TYPE_CHECKING:
     import pandas as pd
 
-COLUMNS = (
-    "gpu", "gpus", "tp", "ep", "dp_attention", "precision", "engine", "drafter", "drafts", "batch",
-    "tokens_per_s_per_gpu", "tokens_per_s_per_user", "usd_per_million_tokens", "on_frontier", "chosen",
-    "replicas", "kv_precision", "tokens_per_s_per_gpu_low", "tokens_per_s_per_gpu_high",
-    "tokens_per_s_per_user_low", "tokens_per_s_per_user_high", "usd_per_million_tokens_low",
-    "usd_per_million_tokens_high", "tpot_ms", "ttft_ms", "e2e_ms", "joule_per_token", "tokens_per_s_per_mw",
-    "meets_limits",
-)  # fmt: skip
-"""Columns of the table; rates are of output tokens, and of all copies where they count GPUs or dollars."""
 TIMES = ("tpot_ms", "ttft_ms", "e2e_ms")
 """Columns that limits are held against."""
 LIMITS = (*TIMES, "tokens_per_s_per_user")

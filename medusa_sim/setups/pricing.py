@@ -13,18 +13,17 @@ from typing import Any
 
 import numpy as np
 
-from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import CoverageError, MedusaSimError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import Answers, CachedLatency
 from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.plan.draft_options import DraftOption
-from medusa_sim.plan.quantities import joule_per_token, step_watts, usd_per_million_tokens
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, all_priced, at_counts, unpriced
 from medusa_sim.setups.choices import FP8
+from medusa_sim.setups.columns import COLUMNS, Rows
 from medusa_sim.setups.question import Question
-from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp, own_precision
+from medusa_sim.setups.setup import PLAIN, SetUp, own_precision
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.formats import FORMATS
 from medusa_sim.specs.gpu import Gpu, load_gpu
@@ -33,8 +32,7 @@ from medusa_sim.specs.parallel import Parallel
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import on_one_gpu, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
-from medusa_sim.step.server import first_token_us
-from medusa_sim.units import GIGA, US_PER_MS, US_PER_S
+from medusa_sim.units import GIGA
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,57 +249,8 @@ def _any_drafter(engine: str, given: dict[str, Any]) -> str:
 
 def rows_of(surface: Surface, key: tuple[Any, ...], asked: Question) -> Priced:
     """Rows of every batch that fits. key: as of `Priced`. Raises CoverageError where none does."""
-    scenario, found = surface.scenario, surface.in_flight
-    rates, fits = surface.tokens_per_s[:, 0], np.broadcast_to(found.fits, surface.served.tpot_us.shape)[:, 0]
-    first, last = (0, 1) if key[SET_UP.index("drafter")] == PLAIN else (1, rates.shape[-1])
-    allowed = np.where(fits, rates, -np.inf)[:, first:last]
-    places = first + np.argmax(allowed, axis=-1)
-    kept = np.flatnonzero(fits[np.arange(places.size), places])
-    if not kept.size:
+    rows = Rows(surface, key, asked)
+    if not rows.batch.size:
         raise CoverageError("the drafter and its drafts leave no room for a request")
-
-    def at(values: FloatArray) -> FloatArray:
-        whole = np.broadcast_to(values, surface.served.tpot_us.shape)
-        return np.asarray(whole[kept, 0, places[kept]])
-
-    batch = surface.batch[kept]
-    rate, tpot_us = at(surface.tokens_per_s), at(surface.served.tpot_us)
-    low_us, high_us = (at(end) for end in surface.tpot_band_us)
-    copies = _copies(asked, batch, rate)
-    carried = rate if asked.rate is None else np.full(rate.shape, asked.rate * asked.output_tokens) / copies
-    usd = usd_per_million_tokens(scenario.usd_per_gpu_hour, scenario.gpus, carried)
-    joules = joule_per_token(at(step_watts(surface)), rate)
-    ttft_us = at(first_token_us(surface.setting, found.step_us, surface.served))
-    e2e_us = ttft_us + (asked.output_tokens - 1.0) * tpot_us
-    per_gpu = rate / scenario.gpus
-    columns = {
-        **{name: np.full(batch.shape, value) for name, value in zip(SET_UP, key, strict=True)},
-        "gpus": copies * scenario.gpus,
-        "replicas": copies,
-        "drafts": at(np.broadcast_to(found.drafts, found.tokens_per_step.shape)).astype(np.int64),
-        "batch": batch,
-        "tokens_per_s_per_gpu": per_gpu,
-        "tokens_per_s_per_gpu_low": per_gpu * tpot_us / high_us,
-        "tokens_per_s_per_gpu_high": per_gpu * tpot_us / low_us,
-        "tokens_per_s_per_user": US_PER_S / tpot_us,
-        "tokens_per_s_per_user_low": US_PER_S / high_us,
-        "tokens_per_s_per_user_high": US_PER_S / low_us,
-        "tpot_ms": tpot_us / US_PER_MS,
-        "ttft_ms": ttft_us / US_PER_MS,
-        "e2e_ms": e2e_us / US_PER_MS,
-        "usd_per_million_tokens": usd,
-        "usd_per_million_tokens_low": usd * low_us / tpot_us,
-        "usd_per_million_tokens_high": usd * high_us / tpot_us,
-        "joule_per_token": joules,
-        "tokens_per_s_per_mw": 1e6 / joules,
-    }
-    return Priced(key, scenario, columns)
-
-
-def _copies(asked: Question, batch: IntArray, rate: FloatArray) -> IntArray:
-    """Copies of the model that carry the traffic, each at this batch."""
-    if asked.users is not None:
-        return np.ceil(asked.users / batch).astype(np.int64)
-    if asked.rate is not None:
-        return np.ceil(asked.rate * asked.output_tokens / rate).astype(np.int64)
-    return np.ones(batch.shape, dtype=np.int64)
+    columns = {name: column.of(rows) for name, column in COLUMNS.items() if column.of is not None}
+    return Priced(key, surface.scenario, columns)

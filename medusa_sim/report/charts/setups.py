@@ -16,6 +16,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
+from medusa_sim.setups.columns import COLUMNS
 from medusa_sim.setups.frontier import on_frontier
 from medusa_sim.setups.measured import nearest
 from medusa_sim.setups.setup import PLAIN, told_of
@@ -23,15 +24,10 @@ from medusa_sim.setups.setup import PLAIN, told_of
 if TYPE_CHECKING:
     from medusa_sim.setups.comparison import Comparison
 
-Y_TITLES = {
-    "tokens_per_s_per_gpu": "output tokens/s a GPU",
-    "usd_per_million_tokens": "dollars per million output tokens",
-    "joule_per_token": "joules per output token",
-    "tokens_per_s_per_mw": "output tokens/s per megawatt of GPUs",
-}
+Y_TITLES = {name: column.axis for name, column in COLUMNS.items() if column.axis}
 """What may stand on the vertical axis, by the column of the table."""
 _SPEED = "tokens_per_s_per_user"
-_FALLS_WITH_SPEED = ("usd_per_million_tokens", "joule_per_token")
+_FALLS_WITH_SPEED = tuple(name for name, column in COLUMNS.items() if column.falls_with_speed)
 CARDS = (
     "h100-sxm", "b200", "h200-sxm", "b300", "a100-80gb-sxm", "mi300x", "l40s", "gb200", "gb300", "l4", "a40",
     "a100-80gb-pcie", "rtx-4090", "rtx-5090", "rtx-pro-6000", "h100-pcie", "h100-nvl", "rtx-3090",
