@@ -26,6 +26,8 @@ from medusa_sim.plan.question import Question
 from medusa_sim.plan.recommend import recommend, scheduled_row_at, steps_at
 from medusa_sim.plan.recommendation import Recommendation
 from medusa_sim.plan.scenario import Scenario
+from medusa_sim.setups.measured import Beside, beside
+from medusa_sim.setups.question import BATCHES
 from medusa_sim.specs.gpu import load_gpu
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
@@ -116,6 +118,16 @@ def _recommendation(
         request=asked,
     )
     return recommend(scenario_at(set_up, version), question)
+
+
+def measured_beside(set_up: SetUp) -> Beside | None:
+    """The public measurement nearest to a set-up, with its predicted curve."""
+    return _measured_beside(set_up, data_version())
+
+
+@KEPT
+def _measured_beside(set_up: SetUp, version: float) -> Beside | None:
+    return beside(scenario_at(set_up, version), BATCHES[: BATCHES.index(256) + 1])
 
 
 def row_at(set_up: SetUp, batch_max: int, batch: int) -> ScheduleRow:

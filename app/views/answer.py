@@ -19,7 +19,9 @@ from medusa_sim.errors import UsageError
 from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.recommend import gains_by_batch, scheduled_counts, scheduled_row_at, steps_at
 from medusa_sim.report.charts.reproduced import roofline_chart
+from medusa_sim.report.charts.setups import measured_chart
 from medusa_sim.report.charts.sweep import count_word, heat_map, speedup_chart, step_rows, two_steps
+from medusa_sim.report.compare_text import beside_text
 from medusa_sim.report.recommend_reason import counted, reason
 from medusa_sim.report.recommend_text import findings, schedule_table
 from medusa_sim.report.sweep_views import view_of
@@ -124,6 +126,7 @@ def _at_a_batch(set_up: SetUp, asked: _Asked, told: list[str]) -> None:
         show.warn(*notes.warnings(answer)[1])
         if row.fits_memory:  # else nothing runs there: no curve, no step, no settings
             _gains(answer, row, told)
+            _measured(set_up)
             _breakdown(answer, row, set_up)
             _detail(answer, row, set_up, told)
             judged(set_up, batch)
@@ -217,6 +220,23 @@ def _gains(answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
         rows=lambda: notes.table_of(rows),
         alt="Speedup against the batch with its interval",
     )
+
+
+def _measured(set_up: SetUp) -> None:
+    """The public measurement nearest to the set-up: on its predicted curve where it is of this set-up."""
+    found = answers.measured_beside(set_up)
+    st.caption(show.in_words(beside_text(found)))
+    if found is not None and not found.differs:
+        show.chart(
+            lines_spec(measured_chart(found), 220),
+            name="measured",
+            caption="Predicted tokens/s a user of the set-up as it was measured, with its 80 % interval; "
+            "the cross is the measurement.",
+            rows=lambda: notes.table_of(
+                [dict(zip(found.curve, row, strict=True)) for row in zip(*found.curve.values(), strict=True)]
+            ),
+            alt="Predicted speed of a user against the requests, and the measurement",
+        )
 
 
 def _detail(answer: Recommendation, row: ScheduleRow, set_up: SetUp, told: list[str]) -> None:

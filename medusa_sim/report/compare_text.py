@@ -16,7 +16,7 @@ from medusa_sim.report.text import NOTHING, TextTable, significant
 from medusa_sim.setups.columns import COLUMNS
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.loaded import REQUESTS
-from medusa_sim.setups.measured import nearest
+from medusa_sim.setups.measured import Beside, nearest
 from medusa_sim.setups.search import refined
 from medusa_sim.setups.setup import PLAIN, SET_UP, told_of
 
@@ -217,6 +217,26 @@ def measured_text(answer: Comparison) -> str:
         f"{significant(float(row['tokens_per_s_per_user']), 3)} ({found.error:+.0%})"
         f"{'' if found.near else '; of other lengths or another version, so it is not drawn'}."
     )
+
+
+def beside_text(found: Beside | None) -> str:
+    """The public measurement nearest to a scenario, what is predicted there, and in what it differs."""
+    if found is None:
+        return "No public measurement is held in profiles/served.toml."
+    figure = found.figure
+    told = told_of({**figure.set_up, "gpus": figure.set_up["tp"], "kv_precision": None})
+    drafts = f"{figure.set_up['drafter']} with {figure.drafts} drafts" if figure.drafts else "no speculation"
+    line = (
+        f"{figure.model} on {told}, {drafts}, {figure.batch} requests, {figure.prompt_tokens:g} + "
+        f"{figure.output_tokens:g} tokens: {significant(figure.tokens_per_s_per_user, 3)} tokens/s a user "
+        f"({figure.source}), predicted {found.error:+.0%}"
+        f"{f' with {figure.runtime}' if figure.runtime else ''}"
+    )
+    if not found.differs:
+        return f"Public measurement of this set-up: {line}."
+    *most, last = found.differs
+    words = f"{', '.join(most)} and {last}" if most else last
+    return f"Nobody's public measurement of this set-up is held; the nearest has another {words}: {line}."
 
 
 def loaded_line(found: Loaded) -> str:

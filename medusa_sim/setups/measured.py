@@ -16,12 +16,14 @@ from msgspec import Meta
 
 from medusa_sim import data
 from medusa_sim.data import DataDir
+from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import all_priced
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.setups.comparison import Comparison
-from medusa_sim.setups.pricing import rows_of, surface_of
+from medusa_sim.setups.pricing import any_drafter, rows_of, surface_of
 from medusa_sim.setups.question import Question
-from medusa_sim.setups.setup import PLAIN, SET_UP
+from medusa_sim.setups.setup import PLAIN, SET_UP, SetUp, own_precision
+from medusa_sim.specs.models import load_model
 from medusa_sim.specs.strict import Schema, Text, convert
 
 SERVED = "served.toml"
@@ -124,12 +126,88 @@ def nearest(answer: Comparison) -> Measured | None:
 
 
 def _as_measured(answer: Comparison, figure: Figure, key: tuple[Any, ...]) -> dict[str, Any]:
+    version = {"runtime": figure.runtime, "latency": "calibrated"} if figure.runtime else {}
+    rows = _priced(figure, answer.scenarios[key].but(**version), (figure.batch,), key)
+    return {name: values[0] for name, values in rows.items()}
+
+
+def _priced(
+    figure: Figure, scenario: Scenario, batches: tuple[int, ...], key: tuple[Any, ...]
+) -> dict[str, Any]:
+    """Columns of rows at a measurement's lengths and drafts."""
     prompt, output = figure.prompt_tokens, figure.output_tokens
     asked = Question(
-        batches=(figure.batch,), drafts=(figure.drafts or 1,), prompt_tokens=prompt, output_tokens=output
+        batches=batches, drafts=(figure.drafts or 1,), prompt_tokens=prompt, output_tokens=output
     )
-    version = {"runtime": figure.runtime, "latency": "calibrated"} if figure.runtime else {}
-    scenario = answer.scenarios[key].but(prompt_tokens=prompt, output_tokens=output, **version)
+    served = scenario.but(prompt_tokens=prompt, output_tokens=output)
     plain = figure.set_up["drafter"] == PLAIN
-    rows = rows_of(all_priced(surface_of(scenario, asked, plain=plain)), key, asked).rows
-    return {name: values[0] for name, values in rows.items()}
+    return rows_of(all_priced(surface_of(served, asked, plain=plain)), key, asked).rows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Beside:
+    """The figure nearest to a scenario.
+
+    differs: what is another; curve: of the figure's set-up as it was measured, columns by batch, its own
+    among them.
+    """
+
+    figure: Figure
+    differs: tuple[str, ...]
+    curve: dict[str, Any]
+
+    @property
+    def error(self) -> float:
+        """Predicted over measured tokens/s a user, less 1."""
+        here = self.curve["batch"].tolist().index(self.figure.batch)
+        speed = float(self.curve["tokens_per_s_per_user"][here])
+        return speed / self.figure.tokens_per_s_per_user - 1.0
+
+
+def beside(scenario: Scenario, batches: tuple[int, ...] = ()) -> Beside | None:
+    """The figure that differs least from a scenario, and what is predicted for it at these batches too.
+
+    Plain decoding counts as no other drafter, since it stands beside every drafter. None where no figure is
+    held.
+    """
+    own = {
+        "model": scenario.model.name, "gpu": scenario.gpu.name, "tp": scenario.parallel.tp,
+        "ep": scenario.parallel.ep, "dp_attention": scenario.parallel.dp_attention,
+        "precision": own_precision(scenario.model), "engine": scenario.runtime.name.rpartition("-")[0],
+        "drafter": scenario.drafting.method,
+    }  # fmt: skip
+
+    def other(figure: Figure) -> tuple[str, ...]:
+        said = {"model": figure.model, **figure.set_up}
+        same = {**own, "drafter": said["drafter"]} if said["drafter"] == PLAIN else own
+        return tuple(_WORDS[name] for name in same if said[name] != same[name])
+
+    found = min(figures(), key=lambda figure: _weight(other(figure)), default=None)
+    if found is None:
+        return None
+    told, plain = found.set_up, found.set_up["drafter"] == PLAIN
+    model = load_model(found.model)
+    launched = SetUp(
+        **{name: told[name] for name in _NAMED if name != "drafter"}, kv_precision=None, drafters=()
+    )
+    drafter = any_drafter(told["engine"]) if plain else told["drafter"]
+    version = {"runtime": found.runtime} if found.runtime else {}
+    as_served = Scenario(
+        model=model, drafter=drafter, chain_only=True, **{**launched.arguments(model), **version}
+    )
+    key = launched.key(as_served.model, told["drafter"])
+    every = tuple(sorted({found.batch, *batches}))
+    return Beside(figure=found, differs=other(found), curve=_priced(found, as_served, every, key))
+
+
+_WORDS = {
+    "model": "model", "gpu": "card", "engine": "engine", "precision": "precision", "tp": "number of GPUs",
+    "ep": "split of experts", "dp_attention": "data-parallel attention", "drafter": "drafter",
+}  # fmt: skip
+"""What a set-up may differ in, what counts most first."""
+
+
+def _weight(differs: tuple[str, ...]) -> int:
+    """The less, the nearer: another model outweighs all that follows it, and so on."""
+    order = [*_WORDS.values()]
+    return sum(1 << (len(order) - order.index(word)) for word in differs)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from medusa_sim.data import DataDir
 from medusa_sim.errors import CoverageError, MedusaSimError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import Answers, CachedLatency
@@ -206,7 +207,7 @@ class Pricer:
         scenario = card.scenario(
             setup,
             model=self.model,
-            drafter=_any_drafter(setup.engine, given) if drafter == PLAIN else drafter,
+            drafter=any_drafter(setup.engine, given.get("data_dir")) if drafter == PLAIN else drafter,
             prompt_tokens=asked.prompt_tokens,
             output_tokens=asked.output_tokens,
             **{"chain_only": True, **setup.arguments(self.model), **given},
@@ -241,9 +242,9 @@ def _no_room(weight_bytes: float, gpu: Gpu) -> str:
     return f"{size:.0f} GB of weights a card leave no room for a request in {room:.0f} GB"
 
 
-def _any_drafter(engine: str, given: dict[str, Any]) -> str:
+def any_drafter(engine: str, data_dir: DataDir = None) -> str:
     """A drafter that an engine runs and that needs nothing, for a scenario that does not speculate."""
-    terms: Engine | None = load_runtime(engine, given.get("data_dir")).engine
+    terms: Engine | None = load_runtime(engine, data_dir).engine
     return "ngram" if terms is None or "ngram" in terms.drafters else terms.drafters[0]
 
 

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import itertools
 import json
+from typing import Any
 
 import numpy as np
 import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
-from medusa_sim.report.charts.setups import ANSWER, CARDS, MEASURED, Y_TITLES, look_of
+from medusa_sim.report.charts.setups import ANSWER, CARDS, MEASURED, Y_TITLES, look_of, measured_chart
 from medusa_sim.report.compare_report import compare_blocks
-from medusa_sim.report.compare_text import measured_text
+from medusa_sim.report.compare_text import beside_text, measured_text
 from medusa_sim.report.document import Picture, html_page
 from medusa_sim.report.figures.draw import lines_figure
-from medusa_sim.setups.measured import nearest
+from medusa_sim.setups.measured import Measured, beside, nearest
 
 
 @pytest.fixture(scope="module")
@@ -108,3 +109,35 @@ def test_the_nearest_measurement_is_drawn_where_it_was_measured() -> None:
     assert "is not drawn" in measured_text(far.comparison)
     priced = near.table[near.table.batch == 16].iloc[0]
     assert found.row["tokens_per_s_per_user"] == pytest.approx(priced.tokens_per_s_per_user, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    ("given", "differs"),
+    [
+        ({"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "vllm"}, ()),
+        ({"gpu": "h200-sxm", "tp": 8, "model": "deepseek-r1", "drafter": "mtp", "runtime": "sglang"}, ()),
+        ({"gpu": "h100-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "sglang"}, ("engine",)),
+        (
+            {"gpu": "a100-80gb-sxm", "model": "llama-3.1-8b", "drafter": "eagle3", "runtime": "vllm"},
+            ("card",),
+        ),
+        ({"gpu": "h100-sxm", "model": "qwen3-32b", "drafter": "eagle3", "runtime": "vllm"}, ("model",)),
+    ],
+)
+def test_a_measurement_lies_on_the_curve_of_its_own_set_up(
+    given: dict[str, Any], differs: tuple[str, ...]
+) -> None:
+    found = beside(ms.Scenario(**given), (1, 16, 64))
+    assert found is not None
+    assert found.differs == differs
+    curve, figure = found.curve, found.figure
+    assert sorted({1, 16, 64, figure.batch}) == curve["batch"].tolist()
+    at = curve["batch"].tolist().index(figure.batch)
+    own = Measured(figure=figure, row={name: values[at] for name, values in curve.items()}, near=True)
+    assert found.error == pytest.approx(own.error)
+    dot = measured_chart(found).series[-1]
+    assert (dot.x[0], dot.y[0]) == (figure.batch, figure.tokens_per_s_per_user)
+    text = beside_text(found)
+    assert figure.source in text
+    assert text.startswith("Nobody") == bool(differs)
+    assert all(word in text for word in differs)

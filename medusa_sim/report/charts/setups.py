@@ -18,7 +18,7 @@ from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, 
 from medusa_sim.report.formats import json_row
 from medusa_sim.setups.columns import COLUMNS
 from medusa_sim.setups.frontier import on_frontier
-from medusa_sim.setups.measured import nearest
+from medusa_sim.setups.measured import Beside, nearest
 from medusa_sim.setups.setup import PLAIN, told_of
 
 if TYPE_CHECKING:
@@ -162,3 +162,25 @@ def _named(rows: Sequence[Mapping[Any, Any]], column: str) -> list[Mapping[Any, 
         if (rows[i]["on_frontier"] or rows[i]["chosen"]) and apart.all():
             kept.append(i)
     return [rows[i] for i in kept]
+
+
+def measured_chart(found: Beside) -> LineChart:
+    """tokens/s a user by batch as predicted for a measured set-up, with its band, and the measurement."""
+    curve, figure = found.curve, found.figure
+    colour, _ = look_of(figure.set_up["gpu"])
+    speed = figure.tokens_per_s_per_user
+    return LineChart(
+        title="",
+        x=Axis(title="requests", base=2),
+        y=Axis(title="tokens/s a user"),
+        series=[
+            Series(
+                name="predicted", x=np.asarray(curve["batch"], dtype=np.float64), y=curve[_SPEED],
+                low=curve[f"{_SPEED}_low"], high=curve[f"{_SPEED}_high"], colour=colour, line="-",
+            ),
+            Series(
+                name=MEASURED, x=np.array([float(figure.batch)]), y=np.array([speed]), colour=colour,
+                marker="X", size=9.0, texts=[f"measured {speed:g}; predicted {found.error:+.0%}"],
+            ),
+        ],
+    )  # fmt: skip
