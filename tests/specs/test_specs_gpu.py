@@ -286,7 +286,7 @@ def test_a_key_given_twice_and_a_file_that_is_no_toml(tmp_path: Path) -> None:
         load_gpu("test-gpu", tmp_path)
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     where=st.sampled_from(["", "sms", "bandwidth_bytes_per_s", "peak_flops_per_s", "peak_flops_per_s.fp16"]),
     key=st.sampled_from(["value", "source", "note", "fp16", "kernels", "schema", "title", "x"]),
