@@ -18,6 +18,11 @@ class Room:
     modules: tuple[str, ...] = ()
 
 
+def in_order(modules: str) -> tuple[str, ...]:
+    """Modules of a room, as they stand."""
+    return tuple(modules.split())
+
+
 HOUSE = (
     Room(("errors",), "what a user can cause or mend, one line each"),
     Room(("units", "arrays"), "constants and array types"),
@@ -30,82 +35,27 @@ HOUSE = (
     Room(
         ("step",),
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
-        (
-            "workload",
-            "attention",
-            "sparse",
-            "mixers",
-            "network",
-            "engine",
-            "kernels",
-            "compose",
-            "drafter",
-            "step",
-            "server",
-            "power",
-            "memory",
-            "rows",
-            "roofline",
-            "breakdown",
+        in_order(
+            "workload attention sparse mixers network engine kernels compose drafter step server power "
+            "memory rows roofline breakdown"
         ),
     ),
     Room(
         ("plan",),
         "scenario -> surface (the only thing that prices a grid) -> sweep, recommend and what they say",
-        (
-            "defaults",
-            "curve",
-            "acceptance",
-            "arguments",
-            "question",
-            "draft_options",
-            "fits",
-            "resolved",
-            "scenario",
-            "best_by_count",
-            "priced_steps",
-            "surface",
-            "check",
-            "woken_experts",
-            "quantities",
-            "sweep",
-            "tree_speedup",
-            "break_even",
-            "capacity",
-            "insights",
-            "schedule",
-            "schedule_row",
-            "recommendation",
-            "recommend",
+        in_order(
+            "defaults curve acceptance arguments question draft_options fits resolved scenario "
+            "best_by_count priced_steps surface check woken_experts quantities sweep tree_speedup "
+            "break_even capacity insights schedule schedule_row recommendation recommend"
         ),
     ),
     Room(
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
-        (
-            "arguments",
-            "limits",
-            "requests",
-            "trace",
-            "arrivals",
-            "step_table",
-            "costs",
-            "kinds",
-            "policies",
-            "by_request",
-            "policy_names",
-            "record",
-            "draws",
-            "decoding",
-            "arriving",
-            "asking",
-            "scheduler",
-            "energy",
-            "metrics",
-            "simulate",
-            "table_check",
-            "search",
-            "question",
+        in_order(
+            "arguments limits requests trace arrivals step_table costs kinds policies by_request "
+            "policy_names record draws decoding arriving asking scheduler energy metrics simulate "
+            "table_check search question"
         ),
     ),
     Room(
