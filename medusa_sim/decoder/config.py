@@ -6,12 +6,15 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
+
+import msgspec
+from msgspec import Meta
 
 from medusa_sim.errors import SpecError
 from medusa_sim.reading import SPEC_BYTES, read_json
+from medusa_sim.specs.strict import convert
 
-MODEL_TYPES = ("llama", "mistral", "qwen2")
 ROPE_TYPES = ("default", "linear", "llama3", "yarn")
 
 
@@ -128,20 +131,38 @@ _ROPE_DEFAULTS = (
 """Keys that change what is computed, at the values at which they do not."""
 
 
-def _positive_integer(values: Mapping[str, Any], key: str, where: str, default: int | None = None) -> int:
-    value = values.get(key)
-    if value is None:
-        value = default
-    if not isinstance(value, int) or isinstance(value, bool) or value <= 0:
-        raise SpecError(f"{where}: {key} is {value!r}; it must be a positive integer")
-    return value
+_Size = Annotated[int, Meta(ge=1, le=1_000_000_000)]
 
 
-def _rope_scaling(values: Mapping[str, Any], max_positions: int, where: str) -> RopeScaling:
-    # transformers 4 writes rope_scaling, transformers 5 rope_parameters with rope_theta inside.
-    raw = values.get("rope_parameters") or values.get("rope_scaling") or {}
-    if not isinstance(raw, Mapping):
-        raise SpecError(f"{where}: rope_scaling is {raw!r}; it must be an object with rope_type")
+class _HfConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The keys of a `config.json` that change what is computed; others are not looked at."""
+
+    vocab_size: _Size
+    hidden_size: _Size
+    intermediate_size: _Size
+    num_hidden_layers: _Size
+    num_attention_heads: _Size
+    num_key_value_heads: _Size | None = None
+    head_dim: _Size | None = None
+    max_position_embeddings: _Size | None = None
+    rms_norm_eps: float = 1e-6
+    rope_theta: float | None = None
+    rope_scaling: dict[str, Any] | None = None
+    rope_parameters: dict[str, Any] | None = None
+    tie_word_embeddings: bool | None = None
+    attention_bias: bool | None = None
+    mlp_bias: bool | None = None
+    sliding_window: _Size | None = None
+    use_sliding_window: bool | None = None
+    hidden_act: Literal["silu", "swish"] = "silu"
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+    model_type: Literal["llama", "mistral", "qwen2"] = "llama"
+    dtype: str | None = None
+    torch_dtype: str | None = None
+
+
+def _rope_scaling(raw: Mapping[str, Any], max_positions: int, where: str) -> RopeScaling:
     rope_type = str(raw.get("rope_type", raw.get("type", "default")))
     if rope_type not in _SCALING_KEYS:
         raise SpecError(f"{where}: rope_type {rope_type!r} is not supported (known: {', '.join(ROPE_TYPES)})")
@@ -164,25 +185,8 @@ def _rope_scaling(values: Mapping[str, Any], max_positions: int, where: str) -> 
     return RopeScaling(rope_type=rope_type, **given)
 
 
-def _eos_token_ids(value: object, where: str) -> tuple[int, ...]:
-    if value is None:
-        return ()
-    ids = value if isinstance(value, list) else [value]
-    if not all(isinstance(token, int) for token in ids):
-        raise SpecError(f"{where}: eos_token_id is {value!r}; it must be an integer or a list of integers")
-    return tuple(ids)
-
-
-def _sliding_window(values: Mapping[str, Any], model_type: str, where: str) -> int | None:
-    if model_type == "qwen2":
-        if values.get("use_sliding_window"):
-            raise SpecError(
-                f"{where}: use_sliding_window=true (windows in some layers only) is not supported; set false"
-            )
-        return None
-    if model_type == "llama" or values.get("sliding_window") is None:
-        return None
-    return _positive_integer(values, "sliding_window", where)
+def _end_tokens(given: int | list[int] | None) -> tuple[int, ...]:
+    return tuple([given] if isinstance(given, int) else given or ())
 
 
 def config_from_hf(values: Mapping[str, Any], where: str) -> DecoderConfig:
@@ -190,50 +194,52 @@ def config_from_hf(values: Mapping[str, Any], where: str) -> DecoderConfig:
 
     Raises SpecError for another architecture, activation or rope type, and for sizes that do not fit.
     """
-    model_type = str(values.get("model_type", "llama"))
-    if model_type not in MODEL_TYPES:
-        raise SpecError(
-            f"{where}: model_type {model_type!r} is not supported (known: {', '.join(MODEL_TYPES)})"
-        )
-    activation = values.get("hidden_act", "silu")
-    if activation not in ("silu", "swish"):
-        raise SpecError(f"{where}: hidden_act {activation!r} is not supported (known: silu)")
-    hidden = _positive_integer(values, "hidden_size", where)
-    heads = _positive_integer(values, "num_attention_heads", where)
-    kv_heads = _positive_integer(values, "num_key_value_heads", where, default=heads)
-    max_positions = _positive_integer(values, "max_position_embeddings", where, default=2048)
+    given = convert(dict(values), _HfConfig, where)
+    heads, kind = given.num_attention_heads, given.model_type
+    kv_heads = given.num_key_value_heads or heads
+    max_positions = given.max_position_embeddings or 2048
     if heads % kv_heads:
         raise SpecError(
             f"{where}: num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
         )
-    head_dim = _positive_integer(values, "head_dim", where, default=hidden // heads)
-    if head_dim % 2:
-        raise SpecError(f"{where}: head_dim {head_dim} is odd; rotary embedding needs pairs")
-    rope = values.get("rope_parameters")
-    theta = rope.get("rope_theta") if isinstance(rope, Mapping) else None
-    bias = bool(values.get("attention_bias", False)) if model_type == "llama" else model_type == "qwen2"
+    head_dim = given.head_dim or given.hidden_size // heads
+    if head_dim < 2 or head_dim % 2:
+        raise SpecError(f"{where}: head_dim {head_dim} is odd or 0; rotary embedding needs pairs")
+    if kind == "qwen2" and given.use_sliding_window:
+        raise SpecError(
+            f"{where}: use_sliding_window=true (windows in some layers only) is not supported; set false"
+        )
+    # transformers 4 writes rope_scaling, transformers 5 rope_parameters with rope_theta inside
+    rope = given.rope_parameters or {}
+    bias = bool(given.attention_bias) if kind == "llama" else kind == "qwen2"
     return DecoderConfig(
-        vocab_size=_positive_integer(values, "vocab_size", where),
-        hidden_size=hidden,
-        intermediate_size=_positive_integer(values, "intermediate_size", where),
-        num_hidden_layers=_positive_integer(values, "num_hidden_layers", where),
+        vocab_size=given.vocab_size,
+        hidden_size=given.hidden_size,
+        intermediate_size=given.intermediate_size,
+        num_hidden_layers=given.num_hidden_layers,
         num_attention_heads=heads,
         num_key_value_heads=kv_heads,
         head_dim=head_dim,
         max_position_embeddings=max_positions,
-        rms_norm_eps=float(values.get("rms_norm_eps", 1e-6)),
-        rope_theta=float(theta or values.get("rope_theta") or 10000.0),
-        rope_scaling=_rope_scaling(values, max_positions, where),
-        tie_word_embeddings=bool(values.get("tie_word_embeddings", False)),
+        rms_norm_eps=given.rms_norm_eps,
+        rope_theta=float(rope.get("rope_theta") or given.rope_theta or 10000.0),
+        rope_scaling=_rope_scaling(rope or given.rope_scaling or {}, max_positions, where),
+        tie_word_embeddings=bool(given.tie_word_embeddings),
         attention_bias=bias,
-        output_bias=bias and model_type == "llama",
-        mlp_bias=bool(values.get("mlp_bias", False)) and model_type == "llama",
-        sliding_window=_sliding_window(values, model_type, where),
-        bos_token_id=values.get("bos_token_id"),
-        eos_token_ids=_eos_token_ids(values.get("eos_token_id"), where),
-        model_type=model_type,
-        torch_dtype=str(values.get("dtype") or values.get("torch_dtype") or "float32"),
+        output_bias=bias and kind == "llama",
+        mlp_bias=bool(given.mlp_bias) and kind == "llama",
+        sliding_window=given.sliding_window if kind == "mistral" else None,
+        bos_token_id=given.bos_token_id,
+        eos_token_ids=_end_tokens(given.eos_token_id),
+        model_type=kind,
+        torch_dtype=given.dtype or given.torch_dtype or "float32",
     )
+
+
+class _Generation(msgspec.Struct, frozen=True):
+    """What of a `generation_config.json` counts here."""
+
+    eos_token_id: int | list[int] | None = None
 
 
 def read_config(directory: Path) -> DecoderConfig:
@@ -251,10 +257,8 @@ def read_config(directory: Path) -> DecoderConfig:
         )
     config = config_from_hf(values, str(path))
     beside = directory / "generation_config.json"
-    generation = _json_object(beside)
-    if generation is None or generation.get("eos_token_id") is None:
-        return config
-    return replace(config, eos_token_ids=_eos_token_ids(generation["eos_token_id"], str(beside)))
+    end = convert(_json_object(beside) or {}, _Generation, beside).eos_token_id
+    return config if end is None else replace(config, eos_token_ids=_end_tokens(end))
 
 
 def _json_object(path: Path) -> dict[str, Any] | None:

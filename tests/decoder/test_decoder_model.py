@@ -123,10 +123,10 @@ def test_our_config_is_read_by_transformers_and_by_us(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "told"),
     [
-        ({"model_type": "gemma"}, "model_type 'gemma'"),
-        ({"hidden_act": "gelu"}, "hidden_act 'gelu'"),
+        ({"model_type": "gemma"}, "model_type: given 'gemma'"),
+        ({"hidden_act": "gelu"}, "hidden_act: given 'gelu'"),
         ({"num_key_value_heads": 3}, "num_key_value_heads 3"),
-        ({"vocab_size": -1}, "vocab_size is -1"),
+        ({"vocab_size": -1}, "vocab_size: given -1"),
         ({"rope_scaling": {"rope_type": "dynamic", "factor": 2.0}}, "rope_type 'dynamic'"),
         ({"rope_scaling": {"rope_type": "linear"}}, "needs a factor"),
         ({"model_type": "qwen2", "use_sliding_window": True}, "use_sliding_window"),
