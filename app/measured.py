@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import streamlit as st
 from answers import data_version
 
 from medusa_sim import data
-from medusa_sim.measure.cells import STEPS
+from medusa_sim.measure.cells import RUNS, STEPS
 from medusa_sim.operators.kinds import KINDS
 from medusa_sim.operators.table import read_rows
 from medusa_sim.reproduce import Reproduction, reproduction
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from medusa_sim.specs.fitted import Fit
-
-
-_Found = TypeVar("_Found")
 
 
 def fits_of(gpu: str, kernels: str) -> dict[str, Fit]:
@@ -84,19 +81,20 @@ def decoder_folder(gpu: str) -> Path | None:
 
 def decoder_validation(gpu: str, folder: str, latency: str) -> DecoderValidation:
     """The simulator against the steps of a folder, as `validate decoder` compares them."""
-    return _validated(validate_decoder, gpu, folder, latency, data_version())
+    found: DecoderValidation = _validated(STEPS, gpu, folder, latency, data_version())
+    return found
 
 
 def runs_validation(gpu: str, folder: str, latency: str) -> RunsValidation:
     """The simulator against whole generations of a trained decoder."""
-    return _validated(validate_runs, gpu, folder, latency, data_version())
+    found: RunsValidation = _validated(RUNS, gpu, folder, latency, data_version())
+    return found
 
 
 @st.cache_data(max_entries=32, show_spinner=False)
-def _validated(
-    validate: Callable[..., _Found], gpu: str, folder: str, latency: str, version: float
-) -> _Found:
+def _validated(what: str, gpu: str, folder: str, latency: str, version: float) -> Any:
     del version
+    validate: Callable[..., Any] = validate_decoder if what == STEPS else validate_runs
     return validate(Path(folder), load_gpu(gpu), latency=latency, fallback="calibrated")
 
 
