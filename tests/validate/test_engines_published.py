@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
 
 import numpy as np
 import pytest
+
+from medusa_sim.step.step import decode_step, work_time
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -91,3 +94,23 @@ def test_served_deepseek_plain_and_with_mtp(shared_data: Path) -> None:
     # three drafts of the shipped profile emit 2.82 tokens a round on long outputs
     long = rows[(rows.speculation == "mtp") & (rows.output_tokens == 8192) & ~rows.dp_attention]
     assert long.tokens.mean() == pytest.approx(2.82, rel=0.05)
+
+
+def test_forward_passes_that_no_fit_saw(fit: ModuleType, shared_data: Path) -> None:
+    """Qwen3-1.7B in vLLM 0.28, 1 to 64 requests of 1 to 32,000 tokens; the passes end before the LM head."""
+    import engine_rows
+    import pandas as pd
+
+    table = pd.read_csv(shared_data / "engines" / "vllm028_forward_steps.csv")
+    table = table[table.tokens_in_step == table.requests]
+    setting = engine_rows._plain_setting("h100-sxm", "qwen3-1.7b", "vllm-0.24", ("bf16", None, None), 1)
+    errors = []
+    for row in table.itertuples():
+        length = np.asarray(max(float(row.context_per_request), 1.0))  # type: ignore[arg-type]
+        work = decode_step(setting, np.asarray(float(row.requests)), length).works[0]  # type: ignore[arg-type]
+        before_head = (one for one in work.launches if one.operator.name not in ("lm_head", "next_token"))
+        found = work_time(setting.latency, replace(work, launches=tuple(before_head)))
+        errors.append(float(found.device_us) / (1e3 * row.value_ms) - 1.0)  # type: ignore[operator]
+    assert len(errors) == 40
+    assert np.abs(errors).mean() < 0.04
+    assert np.abs(errors).max() < 0.09
