@@ -93,9 +93,12 @@ def memory_parts(
     tokens = np.asarray(seq_len, dtype=np.float64) + counts + drafter_kv_slots
     rows = sequences * counts
     own = sequences * cache_bytes(model, 0.0, tokens, counts)
+    drafter = np.asarray(drafter_weights)
+    if np.any(drafter_kv_per_token):
+        drafter = drafter + sequences * cache_bytes(model, drafter_kv_per_token, tokens, counts) - own
     return MemoryParts(
         weights=np.asarray(float(model.weight_bytes)),
-        drafter=drafter_weights + sequences * cache_bytes(model, drafter_kv_per_token, tokens, counts) - own,
+        drafter=drafter,
         kv_cache=own,
         activations=activation_bytes(model, rows, rows),
     )
