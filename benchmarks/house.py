@@ -71,6 +71,7 @@ HOUSE = (
             "comparison",
             "search",
             "measured",
+            "router",
             "loaded",
         ),
     ),

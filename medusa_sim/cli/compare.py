@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.setups.comparison import Comparison
     from medusa_sim.setups.loaded import Loaded
+    from medusa_sim.setups.router import Router
 
 _UNTOLD = {"show_default": False}
 
@@ -44,6 +45,12 @@ _UNTOLD = {"show_default": False}
     is_flag=True,
     help="Also simulate the best set-ups, with and without speculation, under the rate or the users.",
 )
+@click.option(
+    "--router",
+    type=click.Choice(("least-load", "round-robin")),
+    default="least-load",
+    help="Of --under-load: how the requests of a rate are spread over copies.",
+)
 @options(ARGUMENTS, "model", "acceptance", "draft_model", "latency", "fallback", "kernels")
 @report_option
 @output_options
@@ -57,6 +64,7 @@ def compare(
     question: Question,
     choices: Choices,
     under_load: bool,
+    router: Router,
     **names: Any,
 ) -> None:
     """Which set-up: every one that the model, the cards and the engines allow, priced at steady batches.
@@ -87,7 +95,7 @@ def compare(
         from medusa_sim.report.compare_report import compare_blocks
 
         report.write(compare_blocks(answer, command_line()))
-    fleets = Compared(comparison=answer).under_load() if under_load else []
+    fleets = Compared(comparison=answer).under_load(router=router) if under_load else []
     if output.form == "table":
         output.text(page(output, answer, fleets, draft_path))
         return

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from medusa_sim.report.charts.chart import LineChart
     from medusa_sim.setups.loaded import Loaded
+    from medusa_sim.setups.router import Router
 
 MOST_ROWS = 12
 """Rows of a table for people; the whole table is the CSV."""
@@ -76,12 +77,15 @@ class Compared:
         """The same set-ups under other limits or by another measure; batches near them alone are priced."""
         return Compared(comparison=refined(self.comparison.for_target(**limits)))
 
-    def under_load(self, requests: int = REQUESTS, seeds: int = 1) -> list[Loaded]:
-        """The chosen set-up, the best without speculation and the frontier within the limits as fleets."""
+    def under_load(self, requests: int = REQUESTS, router: Router = "least-load") -> list[Loaded]:
+        """The chosen set-up, the best without speculation and the frontier within the limits as fleets.
+
+        requests: of each copy that is simulated. router: least-load or round-robin, with a rate.
+        """
         from medusa_sim.setups.loaded import second_level, under_load
 
         return [
-            under_load(self.comparison, row, requests=requests, seeds=seeds)
+            under_load(self.comparison, row, requests=requests, router=router)
             for row in second_level(self.comparison)
         ]
 

@@ -1,31 +1,35 @@
 """The second level: chosen set-ups as fleets under load, with arrivals, queues and prompts between the steps.
 
-A router sends each request to the copy with the least load, as if alike copies took turns: of Poisson
-arrivals each of R copies sees every R-th, gaps of R exponential ones (a gamma of shape R). Its number of
-requests then spreads as with a count of who is where, a variance of 1/R of that of lots. Copies are added
-until the share of the requests that must keep the limits does.
+One stream of Poisson arrivals goes through a router to all copies (`setups.router`), up to MOST_ROUTED of
+them; MOST_SIMULATED of these are simulated, each with the requests that it was sent, and stand for all.
+Copies are added until the share of the requests that must keep the limits does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 from typing import Any
 
+from medusa_sim.errors import UsageError, unknown_name
+from medusa_sim.load.arrivals import Drawn
 from medusa_sim.load.question import load_test
-from medusa_sim.load.simulate import LoadPoint
+from medusa_sim.load.simulate import LoadPoint, LoadTest
 from medusa_sim.plan.defaults import LOAD_SHARE
 from medusa_sim.plan.quantities import usd_per_million_tokens
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import LOWER_IS_BETTER
+from medusa_sim.setups.router import ROUTERS, Routed, Router
 from medusa_sim.setups.setup import PLAIN
-from medusa_sim.units import US_PER_MS
+from medusa_sim.units import KILO, US_PER_MS
 
 REQUESTS = 500
 """Requests of a run of one copy."""
 MOST_FLEETS = 6
 """Set-ups that are simulated at most."""
+MOST_ROUTED, MOST_SIMULATED = 16, 4
+"""Copies that share a stream, and those of them that are simulated."""
 _TRIES = (1.0, 1.1, 1.25, 1.5, 2.0, 3.0)
 """Copies tried, over those of the steady server."""
 
@@ -66,12 +70,15 @@ def second_level(answer: Comparison) -> list[Mapping[str, Any]]:
 
 
 def under_load(
-    answer: Comparison, row: Mapping[str, Any], *, requests: int = REQUESTS, seeds: int = 1
+    answer: Comparison, row: Mapping[str, Any], *, requests: int = REQUESTS, router: Router = "least-load"
 ) -> Loaded:
     """A row of a comparison simulated: the fewest copies tried that keep the limits, else the most tried.
 
-    Without a rate or a number of users one copy is held at the row's batch by a closed loop.
+    requests: of each copy that is simulated. Users hold their copies by closed loops; without a rate or a
+    number of users one copy is held so at the row's batch. Raises UsageError for an unknown router.
     """
+    if router not in ROUTERS:
+        raise UsageError(unknown_name("router", router, ROUTERS))
     asked, scenario = answer.question, answer.scenario(row)
     drafts = PLAIN if row["drafter"] == PLAIN else str(row["drafts"])
     limit_us = asked.slowest_tpot_us
@@ -83,15 +90,16 @@ def under_load(
             policies=[drafts],
             users=users,
             requests=requests,
-            seeds=seeds,
+            seeds=1,
             prompt_tokens=asked.prompt_tokens,
             output_tokens=asked.output_tokens,
             ttft_ms=asked.ttft_ms,
             tpot_ms=limit_us / US_PER_MS if limit_us < float("inf") else None,
             e2e_ms=asked.e2e_ms,
             max_num_seqs=int(row["batch"]),
-            burstiness=float(copies),
         )
+        if asked.rate is not None:
+            test = routed(test, copies, router, row)
         point = test.points([None if asked.rate is None else asked.rate / copies])[0]
         gpus = copies * int(row["tp"])
         rate = copies * point.mean["tokens_per_s"]
@@ -103,3 +111,17 @@ def under_load(
             break
     assert found is not None  # noqa: S101  # there is always one number of copies to try
     return found
+
+
+def routed(test: LoadTest, copies: int, router: Router, row: Mapping[str, Any]) -> LoadTest:
+    """The test of one copy with what a router sends to each of several."""
+    drawn, shared = test.source, min(copies, MOST_ROUTED)
+    assert isinstance(drawn, Drawn)  # noqa: S101  # no trace was given
+    source = Routed(
+        stream=replace(drawn, count=drawn.count * shared),
+        copies=shared,
+        router=router,
+        first_s=float(row["ttft_ms"]) / KILO,
+        token_s=float(row["tpot_ms"]) / KILO,
+    )
+    return replace(test, source=source, seeds=min(shared, MOST_SIMULATED))

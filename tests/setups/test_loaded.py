@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import heapq
-
 import numpy as np
 import pytest
 
 import medusa_sim as ms
+from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Drawn, Lengths
 from medusa_sim.setups.loaded import MOST_FLEETS, second_level, under_load
+from medusa_sim.setups.router import ROUTERS, Routed, Router
 
 SMALL = {
     "model": "llama-3.1-8b", "gpus": "h100-sxm", "counts": 1, "engines": "vllm",
@@ -44,34 +44,38 @@ def _held(arrive: np.ndarray, leave: np.ndarray) -> np.ndarray:
     return np.searchsorted(arrive, times, side="right") - np.searchsorted(np.sort(leave), times, side="right")
 
 
-def _least_load(copies: int, stay: float, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """When requests reach and leave one copy behind a router that counts who is where; unit rate."""
-    random = np.random.default_rng(5)
-    there: list[list[float]] = [[] for _ in range(copies)]
-    seen = []
-    for now in np.cumsum(random.exponential(1.0, count)):
-        for copy in there:
-            while copy and copy[0] <= now:
-                heapq.heappop(copy)
-        place = min(range(copies), key=lambda i: (len(there[i]), random.random()))
-        leave = now + stay * random.uniform(0.9, 1.1)
-        heapq.heappush(there[place], leave)
-        if place == 0:
-            seen.append((now, leave))
-    arrive, left = np.array(seen).T
-    return arrive, left
-
-
+@pytest.mark.parametrize("router", ROUTERS)
 @pytest.mark.parametrize("copies", [2, 4, 8])
-def test_turns_fill_a_copy_as_evenly_as_the_least_load_does(copies: int) -> None:
-    stay = 12.0 * copies  # a dozen requests a copy
-    counted = _held(*_least_load(copies, stay, 20_000))
-    drawn = Drawn(lengths=Lengths(), count=20_000 // copies, burstiness=float(copies))
-    arrive = drawn.requests(1.0 / copies, 0, 10**6).arrival_s
-    turns = _held(arrive, arrive + stay)
-    for held in (counted, turns):
+def test_a_router_sends_each_request_once_and_fills_copies_evenly(copies: int, router: Router) -> None:
+    stay = 12.0 * copies  # a dozen requests a copy, arriving at one a second in all
+    stream = Drawn(lengths=Lengths(output_cv=0.0), count=20_000)
+    routed = Routed(stream=stream, copies=copies, router=router, first_s=stay, token_s=0.0)
+    shares = [routed.requests(1.0 / copies, copy, 10**6) for copy in range(copies)]
+    whole = stream.requests(1.0, 0, 10**6)
+    sent = np.sort(np.concatenate([each.arrival_s for each in shares]))
+    assert np.array_equal(sent, whole.arrival_s)
+    assert sum(each.warm for each in shares) == whole.warm
+    for each in shares:
+        held = _held(each.arrival_s, each.arrival_s + stay)
         assert held.mean() == pytest.approx(12.0, rel=0.05)
-        assert held.var() / held.mean() == pytest.approx(1.0 / copies, rel=0.35)  # 1 where lots are drawn
+        assert held.var() / held.mean() == pytest.approx(1.0 / copies, rel=0.4)  # 1 where lots are drawn
+
+
+def test_the_least_load_evens_out_unequal_lengths_where_turns_do_not() -> None:
+    def spread(router: Router) -> float:
+        stream = Drawn(lengths=Lengths(output_cv=1.5), count=20_000)
+        routed = Routed(stream=stream, copies=4, router=router, first_s=0.0, token_s=0.2)
+        share = routed.requests(0.25, 0, 10**6)
+        held = _held(share.arrival_s, share.arrival_s + 0.2 * share.output_tokens)
+        return float(held.var() / held.mean())
+
+    assert spread("least-load") < 0.7 * spread("round-robin")
+
+
+def test_another_router_is_one_error() -> None:
+    answer = ms.compare(**SMALL, rate=30.0).comparison
+    with pytest.raises(UsageError, match="least-load"):
+        under_load(answer, answer.chosen, router="lots")  # type: ignore[arg-type]
 
 
 def test_the_second_level_is_the_frontier_within_the_limits() -> None:
