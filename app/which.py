@@ -31,6 +31,7 @@ class CompareQuestion:
     counts: tuple[int, ...]
     engines: tuple[str, ...]
     weight_dtypes: tuple[str, ...]
+    kv_dtypes: tuple[str, ...] = ()
 
     def options(self, set_up: SetUp) -> list[str]:
         """The same as options of `medusa-sim compare`."""
@@ -39,6 +40,7 @@ class CompareQuestion:
             "--weight-dtype": self.weight_dtypes, "--drafter": (PLAIN, set_up.drafter),
         }  # fmt: skip
         given = ["--model", set_up.model_given]
+        lists |= {"--kv-dtype": self.kv_dtypes} if self.kv_dtypes else {}
         given += [word for name, values in lists.items() for word in (name, ",".join(map(str, values)))]
         numbers = {
             "--prompt-tokens": self.prompt_tokens, "--output-tokens": self.output_tokens,
@@ -69,6 +71,7 @@ def set_ups_for(
                     counts=asked.counts,
                     engines=asked.engines,
                     weight_dtypes=asked.weight_dtypes,
+                    kv_dtypes=asked.kv_dtypes or None,
                     drafters=(PLAIN, set_up.drafter),
                 ),
                 advance=advance,

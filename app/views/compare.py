@@ -28,7 +28,7 @@ from medusa_sim.report.compare_text import (
     warning_lines,
 )
 from medusa_sim.report.text import significant
-from medusa_sim.setups.choices import GPUS
+from medusa_sim.setups.choices import AUTO, FP8, GPUS
 from medusa_sim.setups.question import COLUMN
 from medusa_sim.setups.setup import ENGINES, PLAIN
 from medusa_sim.specs.runtime import load_runtime
@@ -95,7 +95,7 @@ def _asked(set_up: SetUp) -> which.CompareQuestion:
         gpus = inputs.several(
             st, "cards", "Cards", sidebar.cards(), _CARDS, "Of every kind; more take longer."
         )
-        left, middle, right = st.columns(3)
+        left, middle, right, last = st.columns(4)
         near = [str(count) for count in GPUS if set_up.tp <= 2 * count <= 4 * set_up.tp] or ["8"]
         counts = inputs.several(
             left, "copies", "GPUs of a copy", tuple(map(str, GPUS)), near, "Of one copy of the model."
@@ -106,12 +106,15 @@ def _asked(set_up: SetUp) -> which.CompareQuestion:
         weights = inputs.several(
             right, "weights", "Weights", dtypes, dtypes[:2], "Other weights may answer worse."
         )
+        told = "auto: as published, and fp8 for batches beyond what that holds; both: at every batch."
+        caches = inputs.several(last, "caches", "KV cache", (AUTO, FP8), (AUTO,), told)
         st.caption(
             "Memory and bandwidth: " + "; ".join(f"{gpu} {sidebar.told_of(gpu)}" for gpu in gpus) + "."
         )
     return which.CompareQuestion(
         target=target, prompt_tokens=prompt, output_tokens=output, measure=measure, gpus=gpus,
         counts=tuple(map(int, counts)), engines=engines, weight_dtypes=weights,
+        kv_dtypes=() if caches == (AUTO,) else caches,
     )  # fmt: skip
 
 

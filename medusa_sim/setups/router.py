@@ -21,8 +21,8 @@ class Routed:
     """The share of one copy of the requests of all, a `load.arrivals.Source`: the seed says which copy.
 
     stream: requests of all copies together. router: least-load sends a request to the copy with the fewest
-    outstanding ones, round-robin to each in turn. A request is taken to be outstanding for first_s and token_s
-    a token of its output, as in the steady server.
+    outstanding ones, round-robin to each in turn. A request is taken to be outstanding for first_s and
+    token_s a token of its output, as in the steady server.
     """
 
     stream: Drawn

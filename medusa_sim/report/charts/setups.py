@@ -176,11 +176,11 @@ def measured_chart(found: Beside) -> LineChart:
         series=[
             Series(
                 name="predicted", x=np.asarray(curve["batch"], dtype=np.float64), y=curve[_SPEED],
-                low=curve[f"{_SPEED}_low"], high=curve[f"{_SPEED}_high"], colour=colour, line="-",
+                low=curve[f"{_SPEED}_low"], high=curve[f"{_SPEED}_high"], colour=colour, line="-", told=False,
             ),
             Series(
                 name=MEASURED, x=np.array([float(figure.batch)]), y=np.array([speed]), colour=colour,
-                marker="X", size=9.0, texts=[f"measured {speed:g}; predicted {found.error:+.0%}"],
+                marker="X", size=9.0, told=False, texts=[f"measured {speed:g}; predicted {found.error:+.0%}"],
             ),
         ],
     )  # fmt: skip
