@@ -35,8 +35,9 @@ class AcceptanceCounts:
     the engine does not say. engine, model: what counted; empty where the file does not say. tpot_us, running:
     time per token of the requests that ended meanwhile and requests running at the end, None where not said.
     prompt, output: mean tokens of these requests, 0 where not said.
-    is_request: whether one request was counted. spread: standard deviation among requests on the logit of
-    their acceptance, None where too few were counted apart.
+    is_request: whether one request was counted. followed: steps with drafts that a step of the same request
+    follows, and those of which that drafted too; (0, 0) where steps are not listed. spread: standard
+    deviation among requests on the logit of their acceptance, None where too few were counted apart.
     """
 
     engine: str
@@ -52,6 +53,7 @@ class AcceptanceCounts:
     prompt: float = 0.0
     output: float = 0.0
     is_request: bool = False
+    followed: tuple[int, int] = (0, 0)
     spread: float | None = None
 
     @property
@@ -150,6 +152,7 @@ def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> Acc
         running=kept[0].running if len(kept) == 1 else None,
         prompt=kept[0].prompt if len(kept) == 1 else 0.0,
         output=kept[0].output if len(kept) == 1 else 0.0,
+        followed=(sum(part.followed[0] for part in kept), sum(part.followed[1] for part in kept)),
         spread=request_spread(kept),
     )
     return _with_undrafted_note(total)
@@ -235,10 +238,24 @@ def over_every_step(counts: AcceptanceCounts) -> tuple[AcceptanceCounts, float]:
     return replace(counts, tried=tried), counts.steps / every
 
 
+def runs_found(counts: AcceptanceCounts, match_rate: float) -> float | None:
+    """How many times as long as of independent steps runs of steps with drafts are, at least once.
+
+    P(found after found) = 1 - (1 - z) / r with z the match rate. None where no step without drafts is listed
+    behind one with them.
+    """
+    steps, again = counts.followed
+    if again == steps:
+        return None
+    return max((1.0 - match_rate) / (1.0 - again / steps), 1.0)
+
+
 def position_profile(
     counts: AcceptanceCounts, *, title: str, source: str, match_rate: float | None = None
 ) -> PositionFile:
     """The profile file: a conditional rate and its trials for every position that was tried.
+
+    match_rate: of drafts that are looked up in the text.
 
     Raises DataError where the first position was never tried.
     """
@@ -249,6 +266,7 @@ def position_profile(
         PositionRow(rate=round(float(a) / float(n), 6), trials=int(n))
         for a, n in zip(counts.accepted[: reached[-1] + 1], counts.tried[: reached[-1] + 1], strict=True)
     ]
+    runs = None if match_rate is None else runs_found(counts, match_rate)
     return PositionFile(
         schema=SCHEMA,
         title=title,
@@ -258,5 +276,6 @@ def position_profile(
         positions=rows,
         model_error=round(counts.undrafted_share, 4) if counts.undrafted_share > FEW_UNDRAFTED else 0.0,
         match_rate=None if match_rate is None else round(match_rate, 6),
+        match_runs=None if runs is None else round(min(runs, 100.0), 3),
         request_spread=None if counts.spread is None else round(counts.spread, 3),
     )

@@ -21,6 +21,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -334,7 +335,9 @@ def _of_histogram(table: Mapping[str, Any], model: str, path: Path) -> Acceptanc
         lengths = {}
         for (drafts, taken), count in pairs.items():
             lengths.setdefault(drafts, {})[taken] = count
-        return counts_of_steps(lengths, engine=engine, model=model)
+        after = [later > 0 for now, later in pairwise(map(int, drafted)) if now]
+        found = counts_of_steps(lengths, engine=engine, model=model)
+        return replace(found, followed=(len(after), sum(after)))
     tokens = int(table.get("num_draft_tokens", table.get("total_draft_tokens", 0)))
     positions = table.get("num_spec_tokens") or max(0, *histogram, -(-tokens // steps))
     return _of_fixed(histogram, int(positions), tokens, engine, model)

@@ -61,7 +61,8 @@ class AcceptanceProfile:
 
     `ratio`: accepted draft tokens (tokens per step - 1) over those of the profile as measured, for
     another acceptance scheme or workload (`medusa_sim.acceptance.profile`). `match_rate`: as measured, of
-    drafts that are looked up in the text; None where nobody said. `request_spread`: standard deviation among
+    drafts that are looked up in the text, in runs `match_runs` times as long as of independent steps; None
+    where nobody said. `request_spread`: standard deviation among
     requests on the logit of their acceptance; None where nobody said. `by_output`: what the length of an
     output changes; `output_share`: what it has changed, in outputs of `output_tokens` (`of_outputs`).
     """
@@ -74,6 +75,7 @@ class AcceptanceProfile:
     agreement: str = "target"
     ratio: float = 1.0
     match_rate: float | None = None
+    match_runs: float | None = None
     request_spread: float | None = None
     by_output: tuple[OutputRow, ...] = ()
     output_share: float = 1.0
@@ -298,6 +300,7 @@ def load_acceptance(
         model_of_file,
         agreement,
         match_rate=match_rate,
+        match_runs=getattr(file, "match_runs", None),
         request_spread=file.request_spread,
         by_output=by_output,
     )

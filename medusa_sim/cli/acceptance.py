@@ -278,7 +278,9 @@ def from_engine(
         say(f"note: {note}")
     rates = " ".join(f"{row.rate:.3f}" for row in profile.positions)
     if match_rate is not None:
-        say(f"drafts were found in {match_rate:.1%} of the steps")
+        factor = profile.match_runs
+        runs = "" if factor is None else f", in runs {factor:.2f} times as long as by chance"
+        say(f"drafts were found in {match_rate:.1%} of the steps{runs}")
     if counts.spread is not None:
         say(f"requests differ by {counts.spread:.2f} on the logit of their acceptance")
     say(

@@ -285,7 +285,7 @@ def step_table(scenario: Scenario, options: Sequence[DraftOption], limits: Limit
         drafter_prompt_s=_drafter_prompt_s(setting, options, tokens, every),
         rates=acceptance_rates(options),
         match_rate=setting.match_rate if options else 1.0,
-        match_runs=MATCHES_RUN if options else 1.0,
+        match_runs=(scenario.profile.match_runs or MATCHES_RUN) if options else 1.0,
         drafting_share=_with_none(drafting, 0.0),
         idle_share=_with_none(idle, 0.0)[0],
         steps_ahead=0 if is_synchronous else ahead,

@@ -30,7 +30,7 @@ def headline(test: LoadTest) -> str:
     return (
         f"{scenario_line(test.scenario)}; {runs_text(test)}; {lengths} in the mean, at most "
         f"{limits.max_requests} in a step of at most {limits.token_budget} tokens{_whose(test)}"
-        f"{only_chains(test)}"
+        f"{spread_text(test)}{only_chains(test)}"
     )
 
 
@@ -39,6 +39,13 @@ def runs_text(test: LoadTest) -> str:
     requests, searched = test.requests(test.any_rate, 0)[0].count, search_requests(test)
     runs = f"{test.seeds} run{'s' if test.seeds > 1 else ''} of {requests} requests"
     return runs if searched == requests else f"{runs}, searches with the first {searched} of each"
+
+
+def spread_text(test: LoadTest) -> str:
+    """How far requests differ; empty where they do not, or nothing is drafted."""
+    if not test.spread or not test.drafts_max:
+        return ""
+    return f"; requests differ by {significant(test.spread, 3)} on the logit of their acceptance"
 
 
 def only_chains(test: LoadTest) -> str:

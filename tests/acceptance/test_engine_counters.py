@@ -29,6 +29,8 @@ from medusa_sim.acceptance.engine_records import fetched, read_counts, samples, 
 from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.cli import cli
 from medusa_sim.errors import DataError
+from medusa_sim.load.question import load_test
+from medusa_sim.plan.scenario import Scenario
 
 FILES = Path(__file__).resolve().parents[1] / "data" / "engine"
 RATES = (0.7, 0.6, 0.5)
@@ -289,3 +291,40 @@ def test_requests_spread_is_found_again(spread: float) -> None:
     assert profile.request_spread == round(found, 3)
     assert request_spread(records[:5]) is None
     assert request_spread([replace(each, is_request=False) for each in records]) is None
+
+
+@pytest.mark.parametrize("runs", [1.0, 1.4, 3.0])
+def test_runs_of_found_drafts_are_found_again_where_steps_are_listed(runs: float, tmp_path: Path) -> None:
+    draw, rate, records = np.random.default_rng(1), 0.4, []
+    for _ in range(60):
+        found = [bool(draw.random() < rate)]
+        while len(found) < 200:
+            again = 1.0 - (1.0 - rate) / runs if found[-1] else rate / runs
+            found.append(bool(draw.random() < again))
+        taken = [int(each and draw.random() < 0.5) for each in found]
+        histogram = Counter(taken)
+        records.append(
+            {
+                "acceptance_histogram": {str(key): count for key, count in histogram.items()},
+                "num_spec_steps": len(found),
+                "per_step_accepted": taken,
+                "per_step_drafted": [int(each) for each in found],
+                "completion_tokens": 1 + len(found) + sum(taken),
+            }
+        )
+    path, written = tmp_path / "records.jsonl", tmp_path / "own.toml"
+    path.write_text("\n".join(map(json.dumps, records)))
+    result = CliRunner().invoke(cli, ["acceptance", "from-engine", str(path), "-o", str(written), "--lookup"])
+    assert result.exit_code == 0, result.output
+    profile = load_acceptance(written)
+    assert profile.match_rate == pytest.approx(rate, abs=0.02)
+    assert profile.match_runs == pytest.approx(runs, rel=0.06)
+    assert f"in runs {profile.match_runs:.2f} times as long" in result.output
+    # what a load draws from follows the profile
+    test = load_test(Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance=str(written)))
+    assert test.table.match_runs == profile.match_runs
+
+
+def test_records_without_steps_that_found_nothing_say_nothing_of_runs() -> None:
+    counts = combined(read_counts(FILES / "aiperf_records.jsonl"))
+    assert position_profile(counts, title="t", source="s", match_rate=0.5).match_runs is None
