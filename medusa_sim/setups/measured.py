@@ -102,6 +102,7 @@ def nearest(answer: Comparison) -> Measured | None:
     keys = {tuple(key[place] for place in places): key for key in reversed(answer.scenarios)}
     best = answer.chosen or {}
     near = math.log(NEAR)
+    data_dir = next((scenario.arguments.data_dir for scenario in answer.scenarios.values()), None)
 
     def away(figure: Figure) -> tuple[bool, bool, bool, float]:
         """What counts first: lengths and version that can be drawn, the chosen card, its drafter."""
@@ -115,7 +116,7 @@ def nearest(answer: Comparison) -> Measured | None:
 
     known = [
         (figure, key)
-        for figure in figures()
+        for figure in figures(data_dir)
         if figure.model == answer.model.name
         and (key := keys.get(tuple(figure.set_up.get(name) for name in _NAMED)))
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -87,7 +88,7 @@ def test_a_page_has_the_answer_first(answer: ms.Compared) -> None:
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
-def test_the_nearest_measurement_is_drawn_where_it_was_measured() -> None:
+def test_the_nearest_measurement_is_drawn_where_it_was_measured(tmp_path: Path) -> None:
     asked = {
         "gpus": "h200-sxm", "counts": 8, "engines": "sglang", "drafters": "none",
         "weight_dtypes": "fp8_block", "eps": 1, "batches": (8, 16, 32),
@@ -107,6 +108,10 @@ def test_the_nearest_measurement_is_drawn_where_it_was_measured() -> None:
     far = ms.compare("deepseek-r1", **asked, prompt_tokens=8000, output_tokens=900)
     assert not any(series.name == MEASURED for series in far.chart().series)
     assert "is not drawn" in measured_text(far.comparison)
+    own = tmp_path / "profiles" / "served.toml"
+    own.parent.mkdir()
+    own.write_text("schema = 1\nfigure = []\n")
+    assert nearest(ms.compare("deepseek-r1", **asked, data_dir=tmp_path).comparison) is None
     priced = near.table[near.table.batch == 16].iloc[0]
     assert found.row["tokens_per_s_per_user"] == pytest.approx(priced.tokens_per_s_per_user, rel=0.03)
 
