@@ -23,7 +23,7 @@ class BudgetByRequest:
     known, as last chosen; whole: whether as many are drafted for all, of which some are verified.
     """
 
-    hold_steps, waits, whole = CONTEXT_STEPS, True, False
+    hold_steps, waits, whole = 2 * CONTEXT_STEPS, True, False
     name = "budget-by-request"
 
     @classmethod
