@@ -18,7 +18,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.calibrate.attention import fit_unfused
-from medusa_sim.calibrate.fit import Rows
+from medusa_sim.calibrate.fit import LEAST_ROWS, Rows
 from medusa_sim.calibrate.transfer import fit_linear
 from medusa_sim.data import shipped_dir
 from medusa_sim.errors import DataError, OutputError, SpecError, UsageError
@@ -233,7 +233,8 @@ def _groups(frame: pd.DataFrame, gpu: Gpu) -> Iterator[_Group]:
     """Rows by operator, format and, where a library names its kernels, by kernel.
 
     Of several kernels for one format the library's own is the fastest, of the least median of time over
-    roofline, among those with at least half as many rows as any.
+    roofline, among those with at least half as many rows as any. Where none of what streams has rows enough
+    for a fit, they are one kernel without a name, whose parts the library takes by the number of tokens.
     """
     times = frame["time_us"].to_numpy(dtype=np.float64)
     for index, operator in operators_of(frame):
@@ -241,6 +242,9 @@ def _groups(frame: pd.DataFrame, gpu: Gpu) -> Iterator[_Group]:
             yield _Group(operator=operator, time_us=times[index])
             continue
         rows = frame.iloc[index].reset_index(drop=True)
+        if isinstance(operator, Stream) and rows["kernel"].value_counts().max() < LEAST_ROWS:
+            yield _Group(operator=operator, time_us=times[index])
+            continue
         parts = []
         for part, of_kernel in operators_of(rows, by=("kernel",)):
             time_us = times[index][part]

@@ -47,7 +47,7 @@ from medusa_sim.latency.waves import byte_us, norm_max, waves_us
 from medusa_sim.operators.operator import Elementwise
 from medusa_sim.operators.recurrent import GENERATION, Recurrent
 from medusa_sim.operators.sparse import Sparse
-from medusa_sim.operators.stream import Stream
+from medusa_sim.operators.stream import HOST_STEP, Stream
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.inheritance import GRACE, TRANSFER_ERROR, TRANSFER_ERROR_HOST
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
@@ -70,8 +70,8 @@ class Terms:
     loads: dict[str, FloatArray]
     work: dict[str, FloatArray]
     steps: dict[str, FloatArray]
-    footprint: FloatArray
-    """Over the size of L2."""
+    footprint: dict[str, FloatArray]
+    """By class, over the size of L2."""
     tokens: FloatArray
     """New ones, the operator's size."""
 
@@ -83,7 +83,7 @@ def terms_of(gpu: Gpu, operator: Stream) -> Terms:
         {name: moved * byte_us for name, moved in operator.loads.items()},
         {name: done * flop_us for name, done in operator.work.items()},
         dict(operator.steps(gpu.sms)),
-        operator.footprint_bytes / gpu.l2_bytes,
+        {name: kept / gpu.l2_bytes for name, kept in operator.footprint.items()},
         operator.size,
     )
 
@@ -92,7 +92,8 @@ def parts_us(kernel: StreamKernel, terms: Terms, *, cold: bool) -> tuple[FloatAr
     """Memory, work and turns (F1 to F3), us."""
     memory = _weighed(kernel.loads, terms.loads)
     if not cold:
-        footprint = np.minimum(terms.footprint / kernel.l2_fill, _FAR_BEYOND)
+        moved = {name: min(kernel.loads.get(name, 1.0), 1.0) for name in terms.footprint}
+        footprint = np.minimum(_weighed(moved, terms.footprint) / kernel.l2_fill, _FAR_BEYOND)
         hit = 1.0 / (1.0 + footprint**kernel.l2_sharpness)
         memory = memory * (1.0 - hit + hit / kernel.l2_ratio)
     return memory, _weighed(kernel.work, terms.work), _weighed(kernel.steps, terms.steps)
@@ -133,7 +134,8 @@ def stream_time(
     terms = terms_of(gpu, operator.as_run(gpu.architecture))
     if cold and kernel.host_us > _EAGER_US:  # a step's host is priced by its runtime
         ramp_us = min(kernel.ramp_us, _START_US * operator.LAUNCHES)
-        kernel = msgspec.structs.replace(kernel, host_us=0.0, ramp_us=ramp_us)
+        steps = kernel.steps | {HOST_STEP: 0.0}
+        kernel = msgspec.structs.replace(kernel, host_us=0.0, ramp_us=ramp_us, steps=steps)
     parts = parts_us(kernel, terms, cold=cold)
     time_us = joined_us(kernel, parts, terms.tokens)
     shape = time_us.shape

@@ -39,6 +39,10 @@ STATE, CONVOLUTION = "state", "conv"
 GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 _FLOPS_PER_ENTRY = {"gdn": 7.0, "kda": 7.0, "mamba2": 5.0}
 _CHANNELS_PER_SM = 512.0
+_ROWS = 8.0
+"""Tokens of a request that a block of a convolution takes, one after another; a library's wide loads are as
+long.
+"""
 _EACH = 1024.0
 """Tokens of a step that each token adds to."""
 
@@ -158,12 +162,20 @@ class Recurrent(Stream):
             values = as_float(self.heads) * as_float(self.value_dim)
             blocks = batch * np.ceil(as_float(self.q_len) / _CHANNELS_PER_SM) / (_CHANNELS_PER_SM * sms)
             waves = batch * self.width / (_CHANNELS_PER_SM * sms)
-            return {
+            found = {
                 "tokens": as_float(self.q_len) * np.ceil(waves),
                 "keys": blocks * (self.width - values),
                 "values": blocks * values,
                 **({"requests": batch, "each": self.size / _EACH} if self._copies else {}),
             }
+            if self.phase == CONTEXT:
+                q_len = as_float(self.q_len) + np.zeros_like(waves)
+                found |= {
+                    "within": np.minimum(q_len, _ROWS),
+                    "behind": np.asarray(q_len > _ROWS, dtype=np.float64),
+                    "ragged": waves * (q_len % _ROWS > 0.0),
+                }
+            return found
         if self.phase == CONTEXT:
             spread = batch * heads / sms
             within = np.minimum(as_float(self.q_len), CHUNK)

@@ -287,10 +287,10 @@ class Sparse(Stream):
         return found
 
     @property
-    def footprint_bytes(self) -> FloatArray:
+    def footprint(self) -> Mapping[str, FloatArray]:
         """What a benchmark that repeats itself leaves behind: the cache that is read, and the weights."""
         loads = self.loads
-        return loads["weights"] + loads["keys"] + loads.get("index", np.zeros(()))
+        return {"": loads["weights"] + loads["keys"] + loads.get("index", np.zeros(()))}
 
     @property
     def _indexes(self) -> bool:

@@ -27,6 +27,9 @@ from medusa_sim.operators.operator import Numbers, Operator, Size, Words
 from medusa_sim.specs.formats import Format
 from medusa_sim.units import BYTES_PER_ELEMENT
 
+HOST_STEP = "launches"
+"""A class of steps that only a host takes, in rows that no graph holds."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stream(Operator):
@@ -60,9 +63,9 @@ class Stream(Operator):
         return self
 
     @property
-    def footprint_bytes(self) -> FloatArray:
-        """What a repetition finds in L2 if it fits."""
-        return self.bytes
+    def footprint(self) -> Mapping[str, FloatArray]:
+        """Bytes that a repetition finds in L2 if they fit, by class, which count as far as they are moved."""
+        return {name: moved for name, moved in self.loads.items() if name not in self.NEEDLESS}
 
     @property
     def bytes(self) -> FloatArray:
@@ -85,6 +88,7 @@ def total_of(parts: Iterable[FloatArray]) -> FloatArray:
 
 BEFORE, AFTER = "pre", "post"
 _TILE = 64.0
+"""Tokens of a block that multiplies with Tensor Cores, which libraries take for more tokens than that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -145,5 +149,8 @@ class HyperConnection(Stream):
         return {"mix": 2.0 * self.size * as_float(self.sites) * streams * as_float(self.hidden) * columns}
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
-        """Waves of tokens over the multiprocessors."""
-        return {"waves": np.ceil(self.size / sms), "tiles": np.ceil(self.size / (_TILE * sms))}
+        """Waves of tokens over the multiprocessors; before the blocks those that read the matrix at once."""
+        found = {"waves": np.ceil(self.size / sms), "tiles": np.ceil(self.size / (_TILE * sms))}
+        if self.part == BEFORE:  # each of them all of it, from L2
+            found |= {"few": np.minimum(self.size, _TILE), "busy": np.minimum(self.size, float(sms))}
+        return found
