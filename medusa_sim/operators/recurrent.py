@@ -175,7 +175,7 @@ class Recurrent(Stream):
                     "behind": np.asarray(q_len > _ROWS, dtype=np.float64),
                     "ragged": waves * (q_len % _ROWS > 0.0),
                 }
-            return found
+            return found | self._several
         if self.phase == CONTEXT:
             spread = batch * heads / sms
             within = np.minimum(as_float(self.q_len), CHUNK)
@@ -185,7 +185,15 @@ class Recurrent(Stream):
                 "rows": within * np.ones_like(spread),
                 "row_waves": within * spread,
             }
-        return {"tokens": as_float(self.q_len) * np.ones_like(batch * heads)}
+        return {"tokens": as_float(self.q_len) * np.ones_like(batch * heads)} | self._several
+
+    @property
+    def _several(self) -> Mapping[str, FloatArray]:
+        """A lone request finds what it needs sooner (KDA's rows of few tokens)."""
+        if self.kind != "kda" or self.phase == CONTEXT:
+            return {}
+        batch = as_float(self.batch) + np.zeros_like(self.size * as_float(self.heads))
+        return {"several": np.asarray(batch > 1.0, dtype=np.float64)}
 
     @property
     def _copies(self) -> bool:
@@ -203,6 +211,8 @@ _SMALL = 16.0
 """Rows of a sequence and K/V head that a kernel's smallest block holds."""
 _WIDEST = 32.0
 """Query heads of a K/V head that one block takes; more are computed one by one."""
+_THREADS = 512.0
+"""Of a block that stores a token's keys and values (vLLM's `reshape_and_cache`), at most."""
 _HEAD_DIMS = (64, 128, 192, 256)
 """Widths of a head for which libraries have a kernel each."""
 
@@ -298,6 +308,11 @@ class WindowAttention(Stream):
         return {"kv": self.kv_bytes, "rows": 2.0 * BYTES_PER_ELEMENT[self.dtype] * rows}
 
     @property
+    def footprint(self) -> Mapping[str, FloatArray]:
+        """K and V, queries and outputs, whatever a kernel moves of them."""
+        return {"": self.bytes}
+
+    @property
     def work(self) -> Mapping[str, FloatArray]:
         """Both products, and what is computed for each head with whole tiles of keys."""
         per_pair = 4.0 * as_float(self.batch) * as_float(self.heads) * as_float(self.head_dim)
@@ -314,7 +329,9 @@ class WindowAttention(Stream):
         groups, heads = tiles * as_float(self.kv_heads) / sms, tiles * as_float(self.heads) / sms
         shared = as_float(self.heads) / as_float(self.kv_heads)
         sequences = as_float(self.batch) * as_float(self.kv_heads) / sms
+        threads = np.minimum(as_float(self.kv_heads) * as_float(self.head_dim), _THREADS) / _THREADS
         return {
+            **({"stored": self.size / sms * threads} if self.phase == CONTEXT else {}),
             "groups": groups,
             "group_tiles": groups * seen,
             "shared_tiles": groups * seen * (shared > 1.0),
