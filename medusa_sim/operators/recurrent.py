@@ -188,7 +188,7 @@ class Recurrent(Stream):
         return {"tokens": as_float(self.q_len) * np.ones_like(batch * heads)} | self._several
 
     @property
-    def _several(self) -> Mapping[str, FloatArray]:
+    def _several(self) -> dict[str, FloatArray]:
         """A lone request finds what it needs sooner (KDA's rows of few tokens)."""
         if self.kind != "kda" or self.phase == CONTEXT:
             return {}

@@ -22,7 +22,7 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import Numbers, Size, TextArray, Words
 from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY
-from medusa_sim.operators.stream import Stream, total_of
+from medusa_sim.operators.stream import HOST_STEP, Stream, total_of
 from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
@@ -84,8 +84,14 @@ _GROUP_ROWS = 16.0
 _TOGETHER = {"hopper": 2.0, "blackwell": 4.0}
 _TILE_HEADS = 64.0
 """Heads of a tile of the others' kernels, computed even where a GPU holds fewer."""
+_LEAST_HEADS = 8.0
+"""Heads that a kernel which attends to all keys computes at least."""
+_FEW_HEADS = 32.0
+"""Heads from which fp8 caches are unpacked for a prompt (vLLM, `MIN_HEADS_FOR_BF16_PREFILL`)."""
 _SHORT = 16384.0
 """Keys up to which one kernel chooses; another one takes more."""
+_HARDEST = 3.0
+"""Keys over those kept at which the choice takes longest."""
 _LONG = 131072.0
 """Keys of a request from which rows of scores cost what they move."""
 _CROWD = 1e6
@@ -120,7 +126,7 @@ class Sparse(Stream):
     }
     SPLITS = ("phase", "kv_cache_dtype", "gemm_type", "verifies")
     BLANK_DTYPE = "bf16"
-    NEEDLESS = frozenset({"scores", "long_scores", "narrow"})
+    NEEDLESS = frozenset({"scores", "long_scores", "narrow", "every_key"})
     LAUNCHES = 60
 
     kind: SparseKind
@@ -249,6 +255,12 @@ class Sparse(Stream):
             "projections": 2.0 * self.size * self.weights,
             "attention": 2.0 * rows * width * self.size * self._mean_keys,
         }
+        if self.kind == "msa" and self.phase != GENERATION:  # without a kernel of its own, all keys
+            keys = as_float(self.prefix) + (as_float(self.q_len) + 1.0) / 2.0
+            found["every_key"] = 2.0 * np.maximum(heads, _LEAST_HEADS) * width * self.size * keys
+        if self._family == "dsa" and self.phase == CONTEXT and self.stored_dtype == "fp8":
+            few = heads < _FEW_HEADS  # these go on with the kernel of a plain step
+            found |= {"attention": found["attention"] * ~few, "few_heads": found["attention"] * few}
         if self._indexes:
             index_heads = self._groups if self.kind == "msa" else as_float(self.index_heads)
             mean = (as_float(self.prefix) + as_float(self.q_len) / 2.0) / self.choice.ratio
@@ -262,8 +274,9 @@ class Sparse(Stream):
     @property
     def flops(self) -> FloatArray:
         """Floating-point operations, without those of heads that fill a tile."""
-        work = self.work
-        return total_of(work.values()) - work["attention"] * (1.0 - as_float(self.heads) / self._rows)
+        work = {name: done for name, done in self.work.items() if name not in self.NEEDLESS}
+        attention = work["attention"] + work.get("few_heads", 0.0)
+        return total_of(work.values()) - attention * (1.0 - as_float(self.heads) / self._rows)
 
     def steps(self, sms: int) -> Mapping[str, FloatArray]:
         """The choice once there are keys to leave out, keys of a request in turn, waves of tokens."""
@@ -278,6 +291,13 @@ class Sparse(Stream):
             "waves": np.ceil(self.size / sms) * ones,
             "chosen": self.size / sms * chooses,
         }
+        if self.phase == CONTEXT:
+            found["chosen"] = self._choosing / sms * float(self._indexes)
+            found["peak"] = found["chosen"] * self._crowding
+        if self.phase == CONTEXT:  # one token is taken as a plain step
+            found["prompt"] = (as_float(self.q_len) > 1.0) * ones
+        if self._family == "dsa" and self.phase != GENERATION:  # a head that is not copied as it is
+            found[HOST_STEP] = (as_float(self.nope_dim) != as_float(self.v_dim)) * ones
         if self._family == "dsa":  # batched products of few rows
             found["doublings"] = np.log2(np.minimum(self.size, sms)) * ones
         elif self.kind == "msa":  # without a kernel of its own, scores of all requests in one table
@@ -306,6 +326,24 @@ class Sparse(Stream):
         total = as_float(self.prefix) + as_float(self.q_len)
         reach = self.choice.topk * self.choice.ratio
         return np.asarray((total > reach) * float(reach > 0))
+
+    @property
+    def _choosing(self) -> FloatArray:
+        """New tokens that have keys to leave out."""
+        total = as_float(self.prefix) + as_float(self.q_len)
+        reach = float(self.choice.topk * self.choice.ratio)
+        past = total - np.maximum(as_float(self.prefix), reach)
+        found: FloatArray = as_float(self.batch) * np.clip(past, 0.0, as_float(self.q_len)) * (reach > 0.0)
+        return found
+
+    @property
+    def _crowding(self) -> FloatArray:
+        """How hard their choice is, at most 1: where a third of the keys is kept; later passes leave few."""
+        total = as_float(self.prefix) + as_float(self.q_len)
+        reach = float(max(self.choice.topk * self.choice.ratio, 1))
+        ratio = np.maximum(0.5 * (np.maximum(as_float(self.prefix), reach) + total) / reach, 1.0)
+        found: FloatArray = np.minimum(0.5 * (ratio - 1.0), 1.0) * np.minimum(_HARDEST / ratio, 1.0) ** 2
+        return found
 
     @property
     def _groups(self) -> FloatArray:
