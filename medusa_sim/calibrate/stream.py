@@ -30,6 +30,7 @@ from medusa_sim.calibrate.fit import (
 )
 from medusa_sim.latency.stream import elementwise_time, joined_us, parts_us, stream_time, terms_of
 from medusa_sim.operators.operator import Elementwise
+from medusa_sim.operators.recurrent import CONTEXT, CONVOLUTION, Recurrent
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel
@@ -58,6 +59,13 @@ of the shortest row (0: as above); norm; l2_fill. The best fit is kept.
 """
 _NORM, _NEAR_SUM = 3, 1.1
 """Place of the norm; what begins near a sum stays near one, as eager rows ask for, else it may get lost."""
+_HIDDEN = (0.2, 1e-3, 0.4)
+"""Coefficients of bytes and FLOPs of a prompt's convolution where memory is faster than multiprocessors ask,
+no matter whose, so that another card with as many has it as long."""
+_HIDDEN_COST = 2.5
+"""Times the objective up to which that is believed: kernels that move other bytes fit far worse."""
+_ASKED_BYTES_PER_S = 20e9
+"""Of one multiprocessor: 17 to 19 GB/s on Hopper and Blackwell."""
 _GRAPH_TOKENS = (256, 512)
 """Where an engine's graphs may end."""
 _FIT_ROWS = 600
@@ -88,10 +96,22 @@ def fitted_stream(
     rows: Rows[Any], gpu: Gpu, *, name: str = "", start: StreamKernel | None = None
 ) -> StreamKernel:
     """Kernel parameters of rows, whose `fit` is left empty. start: where to begin, instead of the search."""
+    if not _may_hide(rows.operator, gpu):
+        return _searched(rows, gpu, name, start, hidden=False)[1]
+    if start:
+        return _searched(rows, gpu, name, start, hidden=max(start.loads.values()) <= _HIDDEN[2])[1]
+    hidden, shown = (_searched(rows, gpu, name, None, hidden=each) for each in (True, False))
+    return hidden[1] if hidden[0] < _HIDDEN_COST * shown[0] else shown[1]
+
+
+def _searched(
+    rows: Rows[Any], gpu: Gpu, name: str, start: StreamKernel | None, *, hidden: bool
+) -> tuple[float, StreamKernel]:
+    """The objective and the kernel. hidden: bytes and FLOPs as far as multiprocessors leave them."""
     part = rows.thin(_FIT_ROWS, *rows.operator.COLUMNS[::-1])
     terms, log_time = terms_of(gpu, part.operator), np.log(part.time_us)
     classes = [
-        (table, each, bounds)
+        (table, each, _HIDDEN if hidden and table != "steps" else bounds)
         for table, bounds in (("loads", _LOAD), ("work", _WORK), ("steps", _STEP))
         for each, values in getattr(terms, table).items()
         if np.any(values > 0.0)
@@ -123,7 +143,14 @@ def fitted_stream(
             begin, within, partial(log_errors, graph_tokens=graph), max_nfev=_EVALUATIONS
         )
         found.append((soft_cost(log_errors(values, graph)), values, graph))
-    return kernel(*min(found, key=lambda each: each[0])[1:])
+    cost, values, graph = min(found, key=lambda each: each[0])
+    return cost, kernel(values, graph)
+
+
+def _may_hide(operator: Stream, gpu: Gpu) -> bool:
+    """Whether multiprocessors and not memory may bound it: a prompt's convolution beside fast memory."""
+    is_prompt = isinstance(operator, Recurrent) and (operator.part, operator.phase) == (CONVOLUTION, CONTEXT)
+    return is_prompt and gpu.bandwidth_bytes_per_s > _ASKED_BYTES_PER_S * gpu.sms
 
 
 def _is_stepped(rows: Rows[Any], tokens: int) -> bool:

@@ -174,6 +174,7 @@ class Recurrent(Stream):
                     "within": np.minimum(q_len, _ROWS),
                     "behind": np.asarray(q_len > _ROWS, dtype=np.float64),
                     "ragged": waves * (q_len % _ROWS > 0.0),
+                    "channels": self.size * self.width / (_CHANNELS_PER_SM**2 * sms),
                 }
             return found | self._several
         if self.phase == CONTEXT:

@@ -291,11 +291,9 @@ class Sparse(Stream):
             "waves": np.ceil(self.size / sms) * ones,
             "chosen": self.size / sms * chooses,
         }
-        if self.phase == CONTEXT:
-            found["chosen"] = self._choosing / sms * float(self._indexes)
-            found["peak"] = found["chosen"] * self._crowding
         if self.phase == CONTEXT:  # one token is taken as a plain step
             found["prompt"] = (as_float(self.q_len) > 1.0) * ones
+            found["chosen"], found["peak"] = self._prompt_choices(sms)
         if self._family == "dsa" and self.phase != GENERATION:  # a head that is not copied as it is
             found[HOST_STEP] = (as_float(self.nope_dim) != as_float(self.v_dim)) * ones
         if self._family == "dsa":  # batched products of few rows
@@ -327,23 +325,14 @@ class Sparse(Stream):
         reach = self.choice.topk * self.choice.ratio
         return np.asarray((total > reach) * float(reach > 0))
 
-    @property
-    def _choosing(self) -> FloatArray:
-        """New tokens that have keys to leave out."""
-        total = as_float(self.prefix) + as_float(self.q_len)
-        reach = float(self.choice.topk * self.choice.ratio)
-        past = total - np.maximum(as_float(self.prefix), reach)
-        found: FloatArray = as_float(self.batch) * np.clip(past, 0.0, as_float(self.q_len)) * (reach > 0.0)
-        return found
-
-    @property
-    def _crowding(self) -> FloatArray:
-        """How hard their choice is, at most 1: where a third of the keys is kept; later passes leave few."""
-        total = as_float(self.prefix) + as_float(self.q_len)
+    def _prompt_choices(self, sms: int) -> tuple[FloatArray, FloatArray]:
+        """Tokens with keys to leave out, and these by how hard that is, at most 1; later passes leave few."""
+        before, total = as_float(self.prefix), as_float(self.prefix) + as_float(self.q_len)
         reach = float(max(self.choice.topk * self.choice.ratio, 1))
-        ratio = np.maximum(0.5 * (np.maximum(as_float(self.prefix), reach) + total) / reach, 1.0)
-        found: FloatArray = np.minimum(0.5 * (ratio - 1.0), 1.0) * np.minimum(_HARDEST / ratio, 1.0) ** 2
-        return found
+        behind = np.clip(total - np.maximum(before, reach), 0.0, as_float(self.q_len))
+        chosen: FloatArray = as_float(self.batch) * behind / sms * float(self._indexes)
+        ratio = np.maximum(0.5 * (np.maximum(before, reach) + total) / reach, 1.0)
+        return chosen, chosen * np.minimum(0.5 * (ratio - 1.0), 1.0) * np.minimum(_HARDEST / ratio, 1.0) ** 2
 
     @property
     def _groups(self) -> FloatArray:
