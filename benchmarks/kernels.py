@@ -253,13 +253,10 @@ def left_out_heads(gpus: list[str]) -> None:
                 continue
             errors = []
             for count in counts[1:-1]:
-                kernel, own = (
-                    fit_latent(rows.where(heads != count), card, source="held out"),
-                    rows.where(heads == count),
-                )
-                errors.append(
-                    percent(mape(latent_time(card, kernel, own.operator, cold=False).time_us, own.time_us))
-                )
+                kernel = fit_latent(rows.where(heads != count), card, source="held out")
+                own = rows.where(heads == count)
+                found = latent_time(card, kernel, own.operator, cold=False).time_us
+                errors.append(percent(mape(found, own.time_us)))
             lines.append((gpu, each.engine, each.form, *errors))  # fmt: skip
     print(table("GPU | engine | kernel | 4 heads | 8 heads | 32 heads", 3, lines))
 
@@ -374,17 +371,8 @@ def transfer_spread(gpus: list[str]) -> None:
         each = Beside(rows.time_us / predicted, *residual_band(kernel.fit.residuals, rows.operator.size))
         found.append(each)
         shares = (percent(each.coverage(more), 0) for more in (0.0, SPREAD_ERROR))
-        lines.append(
-            (
-                gpu.name,
-                place,
-                kernel.name,
-                str(predicted.size),
-                percent(each.error),
-                percent(each.bias),
-                *shares,
-            )
-        )
+        sizes = str(predicted.size), percent(each.error), percent(each.bias)
+        lines.append((gpu.name, place, kernel.name, *sizes, *shares))
     headers = "GPU | kernels | kernel | rows | error | too long by | in its own band"
     print(table(f"{headers} | in the band of spread experts", 3, lines))
     print(f"\nFor 80 % of the rows of a kernel, in the mean over kernels, add {width_to_add(found):.2f}")
