@@ -139,7 +139,11 @@ def test_a_server_gains_less_than_its_steps_and_both_are_named() -> None:
     rate = rows.groupby("batch").tokens_per_s.transform("first")
     np.testing.assert_allclose(rows.server_speedup, rows.tokens_per_s / rate)
     drafted = rows[rows.candidates > 1]
-    assert (drafted.server_speedup < drafted.speedup).all()
+    # at 256 requests a round loses since drafting costs 0.14's 23.9 us a request: prompts dilute that too
+    gains = drafted.speedup > 1.0
+    assert set(drafted.batch[gains]) >= {1, 32}
+    assert (drafted.server_speedup < drafted.speedup)[gains].all()
+    assert (drafted.server_speedup < 1.0)[~gains].all()
     assert (drafted.server_speedup_low < drafted.server_speedup).all()
     assert (drafted.server_speedup < drafted.server_speedup_high).all()
 
