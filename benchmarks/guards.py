@@ -122,7 +122,7 @@ def _recorded(name: str) -> Path:
     return present(data_folder() / name)
 
 
-def set_ups(model: str, formats: str, drafters: str) -> Act:
+def set_ups(model: str, formats: str, drafters: str, engines: str = "vllm") -> Act:
     """Every set-up of a model: twelve cards, eight counts, three precisions, four drafters."""
     from medusa_sim.setups.choices import Choices
     from medusa_sim.setups.question import Question
@@ -130,7 +130,7 @@ def set_ups(model: str, formats: str, drafters: str) -> Act:
 
     cards = "a100-80gb-sxm h100-sxm h100-pcie h100-nvl h200-sxm b200 b300 gb200 gb300 l40s a40 l4"
     choices = Choices(
-        gpus=tuple(cards.split()), counts=tuple(range(1, 9)), engines=("vllm",),
+        gpus=tuple(cards.split()), counts=tuple(range(1, 9)), engines=tuple(engines.split()),
         drafters=tuple(drafters.split()), weight_dtypes=tuple(formats.split()),
     )  # fmt: skip
     question = Question(prompt_tokens=1000, output_tokens=500, tokens_per_s_per_user=50)
@@ -213,6 +213,9 @@ ALONE: dict[str, Callable[[], Act]] = {
     **{f"load, Azure's hour, {name}": partial(requests, policy=name, trace=_HOUR) for name in POLICIES},
     **{f"load, 200,000 drawn, {name}": partial(requests, 200_000, name) for name in POLICIES},
     "set-ups, llama-3.1-8b": partial(set_ups, "llama-3.1-8b", "bf16 fp8 nvfp4", "none eagle3 ngram suffix"),
+    "set-ups, three engines": partial(
+        set_ups, "llama-3.1-8b", "bf16 fp8 nvfp4", "none eagle3 ngram suffix", "vllm sglang tensorrt-llm"
+    ),
     "set-ups, qwen3-235b-a22b": partial(
         set_ups, "qwen3-235b-a22b", "bf16 fp8 nvfp4", "none eagle3 ngram suffix"
     ),
