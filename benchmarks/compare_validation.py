@@ -22,7 +22,7 @@ from recorded import data_folder, named_rows
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
-from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.columns import on_frontier
 from medusa_sim.setups.question import DRAFTS
 from medusa_sim.specs.runtime import load_runtime
 

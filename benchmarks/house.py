@@ -66,7 +66,6 @@ HOUSE = (
             "choices",
             "setup",
             "columns",
-            "frontier",
             "pricing",
             "comparison",
             "search",

@@ -382,8 +382,7 @@ def scheme_ratio(
 ) -> float:
     """Accepted draft tokens under a scheme over those under the scheme a profile was `measured_with`.
 
-    Raises:
-        UsageError, CoverageError: see `scheme_tokens_per_step`.
+    Raises what `scheme_tokens_per_step` raises.
     """
     return (scheme_tokens_per_step(scheme, epsilon) - 1.0) / (scheme_tokens_per_step(*measured_with) - 1.0)
 

@@ -395,7 +395,6 @@ class Sectioned(click.Command):
         known = {name for names in sections().values() for name in names}
         own = [name for name in listed if name not in (*first, *known)]
         for title, names in {"First": first, "Of this command": own, **sections()}.items():
-            here = [name for name in names if name in listed and (name not in first or title == "First")]
-            if here:
+            if here := [name for name in names if name in listed and (name not in first or title == "First")]:
                 with formatter.section(title):
                     formatter.write_dl([listed[name] for name in here])

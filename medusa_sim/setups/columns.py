@@ -195,3 +195,16 @@ _COLUMNS = (
 )
 COLUMNS = {column.name: column for column in _COLUMNS}
 """In the order of the table; rates are of output tokens, of all copies where they count GPUs or dollars."""
+
+
+def on_frontier(speed: FloatArray, worth: FloatArray) -> BoolArray:
+    """(n,) whether no other row has at least this speed and this worth, and more of one of them.
+
+    speed, worth: larger is better; nan is never on the frontier. Of equal rows the first is.
+    """
+    order = np.lexsort((-worth, -speed))
+    order = order[np.isfinite(speed[order]) & np.isfinite(worth[order])]
+    best_before = np.maximum.accumulate(np.concatenate([[-np.inf], worth[order]]))[:-1]
+    found = np.zeros(speed.size, dtype=np.bool_)
+    found[order] = worth[order] > best_before
+    return found

@@ -16,8 +16,7 @@ import numpy as np
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.setups.columns import COLUMNS
-from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.columns import COLUMNS, on_frontier
 from medusa_sim.setups.pricing import Refused
 from medusa_sim.setups.question import COLUMN, LOWER_IS_BETTER, Measure, Question
 from medusa_sim.setups.setup import PLAIN, SET_UP

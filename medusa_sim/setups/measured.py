@@ -183,7 +183,7 @@ def beside(scenario: Scenario, batches: tuple[int, ...] = ()) -> Beside | None:
         same = {**own, "drafter": said["drafter"]} if said["drafter"] == PLAIN else own
         return tuple(_WORDS[name] for name in same if said[name] != same[name])
 
-    found = min(figures(), key=lambda figure: _weight(other(figure)), default=None)
+    found = min(figures(scenario.arguments.data_dir), key=lambda figure: _weight(other(figure)), default=None)
     if found is None:
         return None
     told, plain = found.set_up, found.set_up["drafter"] == PLAIN

@@ -8,8 +8,7 @@ import pytest
 import medusa_sim as ms
 from medusa_sim.errors import SpecError, UsageError
 from medusa_sim.report.compare_text import warning_lines, with_warnings
-from medusa_sim.setups.columns import COLUMNS
-from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.columns import COLUMNS, on_frontier
 from medusa_sim.setups.question import BATCHES
 from medusa_sim.setups.setup import SET_UP
 

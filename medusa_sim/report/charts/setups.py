@@ -16,8 +16,7 @@ from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.errors import UsageError, unknown_name
 from medusa_sim.report.charts.chart import Axis, Limit, LineChart, Series, Tip, colour_of, marker_of
 from medusa_sim.report.formats import json_row
-from medusa_sim.setups.columns import COLUMNS
-from medusa_sim.setups.frontier import on_frontier
+from medusa_sim.setups.columns import COLUMNS, on_frontier
 from medusa_sim.setups.measured import Beside, nearest
 from medusa_sim.setups.setup import PLAIN, told_of
 
