@@ -78,9 +78,9 @@ def reproduce(
         names = found.frame.get("gpu", [DEFAULT_GPU])
         charts = reproduction_charts(found, load_gpu(str(next(iter(names))), data_dir))
         columns = min(len(charts), 3)
-        size = {"width": 2.5 + 5.0 * columns, "height": 3.6 * -(-len(charts) // columns) + 1.0}
+        width, height = 2.5 + 5.0 * columns, 3.6 * -(-len(charts) // columns) + 1.0
         title = "" if len(charts) == 1 else found.title
-        save(lines_figure(*charts, columns=columns, title=title, **size), plot)
+        save(lines_figure(*charts, columns=columns, title=title, width=width, height=height), plot)
         say(f"wrote {plot}")
 
 

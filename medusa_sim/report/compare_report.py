@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -112,4 +113,4 @@ def _picture(answer: Comparison, column: str) -> Picture:
         f"{Y_TITLES[column]} against tokens/s a user: what nothing beats of each card, solid with "
         "speculation, dotted without; 80 % bands, points named by requests / drafts, the chosen one ringed."
     )
-    return Picture(lines_figure(setups_chart(answer, column), height=5.0), column, caption)
+    return Picture(partial(lines_figure, setups_chart(answer, column), height=5.0), column, caption)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -45,13 +46,21 @@ class Cards:
     items: tuple[tuple[str, str, str], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Picture:
-    """A figure with the name of its file and a caption that says what it shows."""
+    """A figure with the name of its file and a caption that says what it shows.
 
-    figure: Figure
+    draw: makes it, with `slim=True` as a telephone shows it.
+    """
+
+    draw: Callable[..., Figure]
     name: str
     caption: str
+
+    @cached_property
+    def figure(self) -> Figure:
+        """As a page of full width shows it."""
+        return self.draw()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +82,7 @@ def html_page(title: str, blocks: Sequence[Block]) -> str:
 
     loader = jinja2.FileSystemLoader(Path(__file__).parent)
     environment = jinja2.Environment(loader=loader, autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.filters |= {"code": _inline, "svg": _svg}
+    environment.filters |= {"code": _inline, "svg": _svg, "slim": _slim}
     fitting = (block.within(_PAGE_WIDTH) if isinstance(block, TextTable) else block for block in blocks)
     named = [(type(block).__name__, block) for block in fitting]
     return environment.get_template("page.html.j2").render(title=title, blocks=named)
@@ -122,6 +131,16 @@ def _svg(picture: Picture) -> Markup:
     drawn = render(picture.figure, ".svg").decode("utf-8")
     named = f'<svg role="img" aria-label="{escape(picture.caption)}"'
     return Markup(drawn[drawn.index("<svg") :].replace("<svg", named, 1))  # noqa: S704  # drawn here
+
+
+def _slim(picture: Picture) -> str:
+    """The address of what a telephone shows: an image of its own, as names inside an SVG hold for a page."""
+    from base64 import b64encode
+
+    from medusa_sim.report.figures import render
+
+    drawn = render(picture.draw(slim=True), ".svg")
+    return f"data:image/svg+xml;base64,{b64encode(drawn).decode('ascii')}"
 
 
 def _markdown(block: Block) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from pathlib import Path
 
 from medusa_sim.load.question import LoadAnswer
@@ -81,7 +82,8 @@ def _plots(answer: LoadAnswer) -> list[Block]:
         blocks += [
             Heading("Latency against rate"),
             Picture(
-                lines_figure(
+                partial(
+                    lines_figure,
                     rate_chart(answer, "ttft_at_share_s", title),
                     rate_chart(answer, "tpot_at_share_s"),
                     columns=2,
@@ -97,7 +99,7 @@ def _plots(answer: LoadAnswer) -> list[Block]:
             blocks += [
                 Heading("Goodput against rate"),
                 Picture(
-                    lines_figure(rate_chart(answer, "goodput_per_s", title)),
+                    partial(lines_figure, rate_chart(answer, "goodput_per_s", title)),
                     "goodput",
                     "Requests a second that keep every limit; bands: 95 % intervals over the seeds.",
                 ),
@@ -108,7 +110,8 @@ def _plots(answer: LoadAnswer) -> list[Block]:
     blocks += [
         Heading(f"Over time{at}"),
         Picture(
-            lines_figure(
+            partial(
+                lines_figure,
                 *(time_chart(last, field, "" if i else f"{title}{at}") for i, field in enumerate(OVER_TIME)),
                 width=9.2,
                 height=7.4,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -169,21 +170,21 @@ def view_pictures(view: LengthView, item: Scenario, *, level: int, several: bool
     return [
         Heading(f"Speedup against candidates, {at}", level),
         Picture(
-            lines_figure(speedup_chart(view, title)),
+            partial(lines_figure, speedup_chart(view, title)),
             f"speedup-{stem}{tail}",
             f"Rings: {view.marked}. Upright bars: cliffs, after which one more token costs at "
             "least 5 % more. Bands: 80 %.",
         ),
         Heading(f"Where the time of a step goes, {at}", level),
         Picture(
-            bars_figure(step_bars(view, title)),
+            partial(bars_figure, step_bars(view, title)),
             f"breakdown-{stem}{tail}",
-            f"Each pair: plain decoding, and {view.marked}. The height is the overhead; the time stands on "
-            "top.",
+            f"Each pair: plain decoding, and {view.marked}. The length is the overhead; the time stands at "
+            "its end.",
         ),
         Heading(f"Batch and candidates, {at}", level),
         Picture(
-            map_figure(heat_map(view, title)),
+            partial(map_figure, heat_map(view, title)),
             f"heat-{stem}{tail}",
             f"Framed: {view.marked}. Red line: beyond it speculation loses. A dash: no room in memory.",
         ),

@@ -6,6 +6,7 @@ import io
 import json
 import math
 import re
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from medusa_sim.errors import OutputError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.charts.sweep import step_bars
 from medusa_sim.report.document import Folded, html_page
+from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import bars_figure
 from medusa_sim.report.figures.style import PARTS
 from medusa_sim.report.formats import csv_parts, json_parts, markdown_parts, write_parquet
@@ -192,7 +194,11 @@ def test_every_part_of_a_step_is_drawn_and_they_add_up(runtime: str) -> None:
     np.testing.assert_allclose(total, view.verify_us, rtol=1e-6)
     chart = step_bars(view, "title")
     assert [bar.total for bar in chart.bars if bar.name == "1"] == pytest.approx([1.0, 1.0])
-    assert bars_figure(chart).axes
+    for slim in (False, True):
+        figure = bars_figure(chart, slim=slim)
+        render(figure, ".svg")
+        labels = [each.get_window_extent() for each in figure.axes[0].get_yticklabels()]
+        assert all(one.y0 > other.y1 for one, other in pairwise(labels))
 
 
 def test_a_page_holds_the_tables_that_are_drawn_on_it() -> None:

@@ -16,6 +16,7 @@ from medusa_sim.report.charts.setups import ANSWER, CARDS, MEASURED, Y_TITLES, l
 from medusa_sim.report.compare_report import compare_blocks
 from medusa_sim.report.compare_text import beside_text, measured_text
 from medusa_sim.report.document import Picture, html_page
+from medusa_sim.report.figures import render
 from medusa_sim.report.figures.draw import lines_figure
 from medusa_sim.setups.measured import Measured, beside, nearest
 
@@ -66,6 +67,23 @@ def test_matplotlib_draws_the_description(answer: ms.Compared) -> None:
     assert len(bands) == sum(bool(curve.outline) for curve in chart.series) == 4
 
 
+@pytest.mark.parametrize("slim", [False, True])
+def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(
+    answer: ms.Compared, slim: bool
+) -> None:
+    for column in Y_TITLES:
+        figure = lines_figure(answer.chart(column), slim=slim)
+        render(figure, ".svg")
+        axis = figure.axes[0]
+        ticks = [each.get_text() for each in (*axis.get_xticklabels("both"), *axis.get_yticklabels("both"))]
+        assert not [text for text in ticks if "e" in text or "$" in text]
+        assert [text for text in ticks if text]
+        box, across = figure.get_tightbbox(), figure.get_size_inches()[0]
+        assert box.x0 > -0.1
+        assert box.x1 < across + 0.1
+        assert (across < 5) == slim
+
+
 def test_a_card_keeps_its_colour_and_neighbours_differ() -> None:
     looks = [look_of(gpu) for gpu in CARDS]
     assert len(set(looks)) == len(looks)
@@ -82,6 +100,7 @@ def test_a_page_has_the_answer_first(answer: ms.Compared) -> None:
     blocks = compare_blocks(answer.comparison, "medusa-sim compare")
     html = html_page("t", blocks)
     assert html.index("without speculation") < html.index("<svg")
+    assert html.count("<img") == html.count("<svg")  # as a telephone shows it
     assert sum(isinstance(block, Picture) for block in blocks) == len(Y_TITLES)
     assert answer.sentence.split(",")[0] in html
     assert "<svg" in answer._repr_html_()

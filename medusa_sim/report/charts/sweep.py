@@ -139,7 +139,7 @@ def step_bars(view: LengthView, title: str) -> BarChart:
             )
             for name, parts_us in steps
         ]
-    return bars(title, "step / plain step of that batch (on top: ms)",
+    return bars(title, "step / plain step of that batch (at the ends: ms)",
                 f"candidates: plain decoding, and {view.marked}", found)  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textwrap import fill
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,26 +21,43 @@ from medusa_sim.report.figures.style import HATCHES, INK, PARTS, drawing
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.axis import Axis as Ruler
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
 
-_PAIR = 2.75
 _MOST_CELL_TEXTS = 400
+_SMALLEST_TEXT = 5.5
 _CROSSING = "#c2185b"
 Look = dict[str, Any]
 _OUTSIDE: Look = {"loc": "center left", "bbox_to_anchor": (1.0, 0.5), "fontsize": 8}
 """Where a legend covers nothing."""
+_BELOW: Look = {"loc": "outside lower left", "fontsize": 8}
+_SLIM = 4.3
+"""Inches across of a figure for a telephone, whose text is read at the width of its page."""
+_SLIM_LETTERS = 42
+"""Of a title and of an axis on it."""
 
 
 def lines_figure(
-    *charts: LineChart, columns: int = 1, width: float = 8.2, height: float = 4.6, title: str = ""
+    *charts: LineChart,
+    columns: int = 1,
+    width: float = 8.2,
+    height: float = 4.6,
+    title: str = "",
+    slim: bool = False,
 ) -> Figure:
-    """Charts beside and below each other, with one legend where all have the same names."""
+    """Charts beside and below each other, with one legend where all have the same names.
+
+    slim: for a telephone, below each other with the legend under them.
+    """
+    if slim:
+        entries = max(len(chart.told) for chart in charts)
+        columns, width, height = 1, _SLIM, 3.2 * len(charts) + 0.17 * entries + 0.3
     rows = -(-len(charts) // columns)
     with drawing(width, height, columns=columns, rows=rows) as (figure, axes):
         for axis, chart in zip(axes, charts, strict=False):
-            _lines(axis, chart)
+            _lines(axis, chart, slim=slim)
         for axis in axes[len(charts) :]:
             axis.set_visible(False)
         same = all(chart.told == charts[0].told for chart in charts)
@@ -47,24 +65,21 @@ def lines_figure(
         for place, chart in enumerate(charts):
             if chart.told and (not same or place == last):
                 handles = [_handle(chart, name) for name in chart.told]
-                where: Look = {"fontsize": 7} if not same else _OUTSIDE
-                axes[place].legend(handles, chart.told, title=chart.legend or None, **where)
+                where: Look = {"fontsize": 7} if not same else _BELOW if slim else _OUTSIDE
+                on = figure if same and slim else axes[place]
+                on.legend(handles, chart.told, title=chart.legend or None, **where)
         if title:
             figure.suptitle(title, x=0.01, ha="left", fontweight="bold", fontsize=10)
     return figure
 
 
-def _lines(axis: Axes, chart: LineChart) -> None:
-    from matplotlib.ticker import LogFormatter
-
+def _lines(axis: Axes, chart: LineChart, *, slim: bool) -> None:
     for side, own in (("x", chart.x), ("y", chart.y)):
         if own.base:
             axis.set(**{f"{side}scale": "log"})
             ruler = axis.xaxis if side == "x" else axis.yaxis
-            ruler.set_major_formatter("{x:g}")
-            if own.base == 10:  # 20 and 50, not powers
-                ruler.set_minor_formatter(LogFormatter(minor_thresholds=(2, 0.5)))
-        axis.set(**{f"{side}label": own.title})
+            _plain_ticks(ruler, between=own.base == 10, few=slim and side == "x")
+        axis.set(**{f"{side}label": _folded(own.title, slim)})
     for each in chart.series:
         if each.low is not None and each.high is not None:
             axis.fill_between(each.x, each.low, each.high, color=each.colour, alpha=0.10, linewidth=0)
@@ -75,7 +90,8 @@ def _lines(axis: Axes, chart: LineChart) -> None:
         drawn: Look = {"color": limit.colour, "linewidth": 0.9, "linestyle": limit.line, "zorder": 1}
         if limit.x is not None:
             axis.axvline(limit.x, **drawn)
-            axis.text(limit.x, 0.015, f" {limit.text}", transform=axis.get_xaxis_transform(), fontsize=8)
+            axis.annotate(limit.text, (limit.x, 0.015), xycoords=axis.get_xaxis_transform(), xytext=(3, 0),
+                          textcoords="offset points", fontsize=8)  # fmt: skip
         elif limit.y is not None:
             axis.axhline(limit.y, **drawn)
             axis.text(1.0, limit.y, limit.text, transform=axis.get_yaxis_transform(), fontsize=8,
@@ -85,7 +101,30 @@ def _lines(axis: Axes, chart: LineChart) -> None:
         axis.minorticks_off()
     if chart.y.zero:
         axis.set_ylim(bottom=0.0)
-    axis.set_title(chart.title)
+    axis.set_title(_folded(chart.title, slim))
+
+
+def _plain_ticks(ruler: Ruler, *, between: bool, few: bool) -> None:
+    """Logarithmic ticks as they are spoken: 20, 0.6, 5M; between: the powers too; few: at 2 and 5 alone."""
+    from matplotlib.ticker import LogFormatter, LogLocator
+
+    class Plain(LogFormatter):
+        def __call__(self, x: float, pos: int | None = None) -> str:
+            return _told(x) if super().__call__(x, pos) else ""
+
+    ruler.set_major_formatter(lambda x, _: _told(x))
+    if between:
+        ruler.set_minor_formatter((lambda x, _: _told(x)) if few else Plain(minor_thresholds=(2, 0.5)))
+        if few:
+            ruler.set_minor_locator(LogLocator(subs=(2, 5)))
+
+
+def _told(tick: float) -> str:
+    return f"{tick / 1e6:g}M" if tick >= 1e5 else f"{tick:g}"
+
+
+def _folded(text: str, slim: bool) -> str:
+    return fill(text, _SLIM_LETTERS) if slim else text
 
 
 def _series(axis: Axes, each: Series) -> None:
@@ -107,40 +146,46 @@ def _handle(chart: LineChart, name: str) -> Line2D:
     return Line2D([], [], **drawn)
 
 
-def bars_figure(chart: BarChart) -> Figure:
-    """Stacked bars, those of a group beside each other."""
-    with drawing(8.2, 4.6) as (figure, axes):
+def bars_figure(chart: BarChart, *, slim: bool = False) -> Figure:
+    """Stacked bars below each other, those of a group together; slim: for a telephone."""
+    width, height = (_SLIM, 2.2) if slim else (8.2, 1.3)
+    with drawing(width, height + 0.2 * len(chart.bars)) as (figure, axes):
         axis = axes[0]
-        places = list[float]()
-        groups: dict[str, list[float]] = {}
-        for bar in chart.bars:
-            x = len(groups) * _PAIR if bar.group not in groups else places[-1] + 1.0
-            places.append(x)
-            groups.setdefault(bar.group, []).append(x)
-        tops = [0.0] * len(places)
+        places, names = list[float](), list[str]()
+        for bar, before in zip(chart.bars, (None, *chart.bars), strict=False):
+            begins = before is None or bar.group != before.group
+            places.append(places[-1] + (1.5 if begins else 1.0) if places else 0.0)
+            names.append(f"{bar.group}:  {bar.name}" if begins and bar.group else bar.name)
+        ends = [0.0] * len(places)
         for number, name in enumerate(chart.drawn):
             parts = [bar.parts.get(name, 0.0) for bar in chart.bars]
-            axis.bar(
-                places, parts, 0.9, bottom=tops, hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
+            axis.barh(
+                places, parts, 0.9, left=ends, hatch=HATCHES[number % len(HATCHES)], linewidth=0.5,
                 color=PARTS[name].colour, edgecolor="white", label=PARTS[name].title,
             )  # fmt: skip
-            tops = [top + part for top, part in zip(tops, parts, strict=True)]
-        for bar, x, top in zip(chart.bars, places, tops, strict=True):
-            axis.text(x, top, bar.text, ha="center", va="bottom", fontsize=7)
-        axis.set_xticks(places, [bar.name for bar in chart.bars])
-        # A minor tick on top of a major one would be dropped.
-        middles = [sum(found) / len(found) + 0.01 for found in groups.values()]
-        axis.set_xticks(middles, [f"\n{group}" for group in groups], minor=True, fontweight="bold")
-        axis.tick_params(axis="x", which="both", length=0)
-        axis.grid(visible=False, axis="x")
-        axis.set(xlabel=chart.names, ylabel=chart.value, title=chart.title)
-        handles, texts = axis.get_legend_handles_labels()
-        axis.legend(handles[::-1], texts[::-1], **_OUTSIDE)
+            ends = [end + part for end, part in zip(ends, parts, strict=True)]
+        for bar, y, end in zip(chart.bars, places, ends, strict=True):
+            axis.annotate(bar.text, (end, y), xytext=(3, 0), textcoords="offset points", va="center",
+                          fontsize=7)  # fmt: skip
+        axis.set_yticks(places, names)
+        axis.invert_yaxis()
+        axis.margins(x=0.08, y=0.02)
+        axis.tick_params(axis="y", length=0)
+        axis.grid(visible=False, axis="y")
+        axis.set(xlabel=chart.value, ylabel=_folded(chart.names, slim))
+        axis.set_title(_folded(chart.title, slim))
+        if slim:
+            figure.legend(ncols=2, **_BELOW)
+        else:
+            axis.legend(**_OUTSIDE)
     return figure
 
 
-def map_figure(chart: HeatMap) -> Figure:
-    """Cells with their speedup; the marked ones are framed, a line where speculation begins to lose."""
+def map_figure(chart: HeatMap, *, slim: bool = False) -> Figure:
+    """Cells with their speedup; the marked ones are framed, a line where speculation begins to lose.
+
+    slim: for a telephone, the scale below.
+    """
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import LinearSegmentedColormap, LogNorm, to_rgb
     from matplotlib.patches import Rectangle
@@ -148,6 +193,9 @@ def map_figure(chart: HeatMap) -> Figure:
     across = {batch: place for place, batch in enumerate(chart.batches)}
     down = {count: place for place, count in enumerate(chart.counts)}
     size = max(4.5, min(0.6 * len(across) + 2.2, 11.0)), max(2.6, min(0.3 * len(down) + 1.5, 11.0))
+    size = (_SLIM, size[1] + 0.7) if slim else size
+    letters = min(7.5, 200.0 / len(across)) if slim else 7.5  # points: four of them in a cell
+    told = len(chart.cells) <= _MOST_CELL_TEXTS and letters >= _SMALLEST_TEXT
     with drawing(*size) as (figure, axes):
         axis = axes[0]
         colours = np.ones((len(down), len(across), 3))
@@ -155,9 +203,9 @@ def map_figure(chart: HeatMap) -> Figure:
             x, y = across[cell.batch], down[cell.count]
             if cell.fits:
                 colours[y, x] = to_rgb(map_colour(cell.speedup))
-            if len(chart.cells) <= _MOST_CELL_TEXTS:
+            if told:
                 ink = cell.ink if cell.fits else INK
-                axis.text(x, y, cell.text, ha="center", va="center", fontsize=7.5, color=ink)
+                axis.text(x, y, cell.text, ha="center", va="center", fontsize=letters, color=ink)
             if cell.is_best:
                 corner = x - 0.47, y - 0.47
                 axis.add_patch(Rectangle(corner, 0.94, 0.94, fill=False, edgecolor=cell.ink, linewidth=1.4))
@@ -175,11 +223,11 @@ def map_figure(chart: HeatMap) -> Figure:
         scale = LinearSegmentedColormap.from_list("map", list(zip(stops, MAP_COLOURS, strict=True)))
         bar = figure.colorbar(
             ScalarMappable(LogNorm(MAP_STOPS[0], MAP_STOPS[-1]), scale), ax=axis, label=chart.value,
-            fraction=0.04, pad=0.02,
+            fraction=0.04, pad=0.02, location="bottom" if slim else "right",
         )  # fmt: skip
         bar.set_ticks(list(MAP_TICKS), labels=[f"{tick:.1f}" for tick in MAP_TICKS])
         bar.ax.minorticks_off()
-        axis.set_title(chart.title, pad=32)
+        axis.set_title(_folded(chart.title, slim), pad=32)
     return figure
 
 
