@@ -28,9 +28,10 @@ from medusa_sim.calibrate.fit import (
     warm,
     with_fit,
 )
-from medusa_sim.latency.stream import elementwise_time, joined_us, parts_us, stream_time, terms_of
-from medusa_sim.operators.operator import Elementwise
-from medusa_sim.operators.recurrent import CONTEXT, CONVOLUTION, Recurrent
+from medusa_sim.latency.elementwise import elementwise_time
+from medusa_sim.latency.stream import joined_us, parts_us, stream_time, terms_of
+from medusa_sim.operators.operator import CONTEXT, Elementwise
+from medusa_sim.operators.recurrent import CONVOLUTION, Recurrent
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.kernels import ElementwiseKernel, StreamKernel

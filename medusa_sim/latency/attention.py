@@ -74,6 +74,7 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -81,11 +82,13 @@ import numpy as np
 from medusa_sim.arrays import FloatArray, as_float, in_quadrature
 from medusa_sim.latency.base import OperatorTime, Source, calibrated_time, less_certain, roofline_time_us
 from medusa_sim.latency.waves import byte_us, waves_us
-from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Gemm, Operator
 from medusa_sim.specs.fitted import AttentionKernel, AttentionPath, Fit, LatentKernel, Projections
 from medusa_sim.specs.gpu import Gpu
 from medusa_sim.units import US_PER_S
+
+if TYPE_CHECKING:
+    from medusa_sim.operators.latent import LatentAttention
 
 _WHOLE_ROWS = 64
 _WHOLE_SERIAL_CLOCKS = 0.273

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
@@ -26,13 +26,10 @@ from medusa_sim.latency.attention import (
     whole_attention_time,
 )
 from medusa_sim.latency.base import OperatorTime, Source, filled, less_certain
+from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.gemm import gemm_time, unfused_attention_time
-from medusa_sim.latency.stream import elementwise_time
-from medusa_sim.operators.experts import Collective
-from medusa_sim.operators.kinds import KIND_OF, Kind
-from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
-from medusa_sim.operators.recurrent import GENERATION, VERIFY, WindowAttention
-from medusa_sim.operators.sparse import Sparse
+from medusa_sim.operators.kinds import KIND_OF, Kind, is_in_window, is_sparse
+from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Elementwise, Gemm, Operator
 from medusa_sim.specs.engine_facts import (
     FA2,
     FA2_SPLIT,
@@ -47,6 +44,9 @@ from medusa_sim.specs.gpu import WIDE, Gpu
 from medusa_sim.specs.inheritance import TRANSFER_ERROR
 from medusa_sim.specs.kernels import SECTIONS, GemmKernel, Kernel, KernelSet, SerialGemm
 from medusa_sim.units import BYTES_PER_ELEMENT
+
+if TYPE_CHECKING:
+    from medusa_sim.operators.recurrent import WindowAttention
 
 NAME_MARK = "@"
 
@@ -201,12 +201,12 @@ class CalibratedLatency:
         if not kind.is_chosen:
             found: OperatorTime = kind.timer(self, operator)
             return found
-        if isinstance(operator, WindowAttention) and operator.phase == VERIFY:
+        if is_in_window(operator) and operator.phase == VERIFY:
             return verify_in_window(self, operator)
         choice = self._choice(kind, operator)
         found = kind.timer(self.gpu, choice.kernel, operator, cold=self.cold, form=choice.form)
         found = with_place(choice, found)
-        if self.cold and isinstance(operator, Sparse) and operator.phase == VERIFY:
+        if self.cold and is_sparse(operator) and operator.phase == VERIFY:
             apart = self.time(operator.one_by_one())  # which an engine may choose where it is shorter
             found = filled(found, apart, apart.time_us < found.time_us)
             plain = self.time(replace(operator, phase=GENERATION, q_len=1))
@@ -222,7 +222,7 @@ class CalibratedLatency:
             # tables of kernels are the GPU's own objects, which live as long as it does
             tables = id(held.attention), id(held.serial_attention), id(held.elementwise), id(held.unfused)
             return self.kernels, self.cold, *tables, told
-        if isinstance(operator, Sparse | WindowAttention):  # of several kernels
+        if is_sparse(operator) or is_in_window(operator):  # of several kernels
             return id(self)
         choice = self._choice(kind, operator)
         return choice.place, choice.form, choice.is_asked, self.cold
@@ -243,9 +243,9 @@ class CalibratedLatency:
         is_unpacked = isinstance(operator, Gemm) and operator.unpacks and not self.asked.engine
         if is_unpacked and own is not None and operator.form in own.linear:
             return replace(self.asked, kernels=self.asked.library)
-        if not isinstance(operator, Collective) or WIDE not in self.gpu.kernels:
+        if operator.FAMILY != "collective" or WIDE not in self.gpu.kernels:
             return self.asked
-        is_wide = self.gpu.exceeds_link(as_float(operator.ranks)).all()
+        is_wide = self.gpu.exceeds_link(as_float(operator.peers)).all()
         return replace(self.asked, kernels=WIDE, library="") if is_wide else self.asked
 
     def kernel(self, section: str, kernels: Mapping[str, KernelT], key: str) -> KernelT:

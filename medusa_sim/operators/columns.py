@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray
-from medusa_sim.operators.kinds import OPERATORS
+from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import (
     ELEMENTWISE_KINDS,
     Attention,
@@ -190,6 +190,8 @@ def with_names(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+OPERATORS: dict[str, type[Operator]] = {name: kind.operator for name, kind in KIND_OF.items()}
+"""Every operator by kind."""
 FAMILIES: dict[str, type[Operator]] = {made.FAMILY: made for made in OPERATORS.values()}
 SIZE_COLUMNS = tuple(dict.fromkeys(name for made in (Gemm, Attention, Elementwise) for name in made.COLUMNS))
 """Sizes that every table has; those of further families are read where they are."""

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
@@ -193,8 +193,6 @@ def _known(given: FloatArray, otherwise: FloatArray) -> FloatArray:
 
 CollectiveKind = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all"]
 DispatchKind = Literal["dispatch", "combine"]
-COLLECTIVE_KINDS: tuple[str, ...] = get_args(CollectiveKind)
-DISPATCH_KINDS: tuple[str, ...] = get_args(DispatchKind)
 PASSES: dict[str, float] = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0}
 """How often the share (n - 1) / n of a message crosses a rank's link."""
 ONE_NODE = 1

@@ -3,7 +3,8 @@
 Tables of operators, latency models, fits, sections of hardware files, sources, validation and the app are
 loops over KINDS. A new kind is an operator (`operators/`), the table of its fitted parameters (`specs/`, a
 field of `KernelSet`), its time (`latency/`), its fit (`calibrate/`), and a record here. What lies further
-down the house is named as `module:function` and imported where it is called.
+down the house, and operators that a dense model on one GPU has not, are named as `module:name` and imported
+where they are asked for.
 """
 
 from __future__ import annotations
@@ -12,24 +13,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeGuard, cast
 
-from medusa_sim.operators.experts import COLLECTIVE_KINDS, DISPATCH_KINDS, Collective, Dispatch, Experts
-from medusa_sim.operators.latent import LATENT_KINDS, LatentAttention
-from medusa_sim.operators.operator import (
-    ATTENTION_KINDS,
-    ELEMENTWISE_KINDS,
-    UNFUSED_KINDS,
-    Attention,
-    Elementwise,
-    Gemm,
-    Operator,
-    Size,
-)
-from medusa_sim.operators.recurrent import RECURRENT_KINDS, Recurrent, WindowAttention
-from medusa_sim.operators.sparse import SPARSE_KINDS, Sparse
-from medusa_sim.operators.stream import HyperConnection
-from medusa_sim.specs.kernels import Kernel, KernelSet
+from medusa_sim.operators.operator import ATTENTION_KINDS, ELEMENTWISE_KINDS, UNFUSED_KINDS, Operator, Size
+
+if TYPE_CHECKING:
+    from medusa_sim.operators.experts import Experts
+    from medusa_sim.operators.recurrent import Recurrent, WindowAttention
+    from medusa_sim.operators.sparse import Sparse
+    from medusa_sim.specs.kernels import Kernel, KernelSet
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,7 +30,8 @@ class Kind:
 
     title: str
     """What people call it."""
-    operator: type[Operator]
+    made: str
+    """`module:class` of its operator, in this folder."""
     names: tuple[str, ...]
     """Values of `Operator.kind`, which are names in the column `op` of tables."""
     section: str
@@ -62,6 +55,11 @@ class Kind:
     """Whether sets that were asked for serve in any of the operator's forms before other sets do."""
     is_exact: bool = False
     """Whether a kernel of another form is not what was asked for."""
+
+    @cached_property
+    def operator(self) -> type[Operator]:
+        """The class of `made`."""
+        return cast("type[Operator]", _resolved(f"operators.{self.made}"))
 
     @cached_property
     def timer(self) -> Callable[..., Any]:
@@ -101,7 +99,7 @@ _STREAM: dict[str, Any] = {
 KINDS: tuple[Kind, ...] = (
     Kind(
         title="linear layers",
-        operator=Gemm,
+        made="operator:Gemm",
         names=("gemm",),
         section="gemm",
         serial="serial_gemm",
@@ -113,7 +111,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="fused attention",
-        operator=Attention,
+        made="operator:Attention",
         names=tuple(kind for kind in ATTENTION_KINDS if kind not in UNFUSED_KINDS),
         section="attention",
         serial="serial_attention",
@@ -126,7 +124,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="unfused attention products",
-        operator=Attention,
+        made="operator:Attention",
         names=UNFUSED_KINDS,
         section="unfused",
         time="latency.calibrated:unfused_time",
@@ -137,7 +135,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="elementwise kernels",
-        operator=Elementwise,
+        made="operator:Elementwise",
         names=ELEMENTWISE_KINDS,
         section="elementwise",
         time="latency.calibrated:pass_time",
@@ -148,7 +146,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="layers of experts",
-        operator=Experts,
+        made="experts:Experts",
         names=("moe",),
         section="moe",
         time="latency.moe:experts_time",
@@ -158,8 +156,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="latent attention",
-        operator=LatentAttention,
-        names=LATENT_KINDS,
+        made="latent:LatentAttention",
+        names=("mla_decode", "mla_prefill"),
         section="mla",
         time="latency.attention:latent_time",
         fit="calibrate.latent:fit_latent",
@@ -170,8 +168,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="collectives",
-        operator=Collective,
-        names=COLLECTIVE_KINDS,
+        made="experts:Collective",
+        names=("all_reduce", "all_gather", "reduce_scatter", "all_to_all"),
         section="collective",
         time="latency.collective:collective_time",
         fit="calibrate.collective:fit_collective",
@@ -181,8 +179,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="dispatch of tokens to experts",
-        operator=Dispatch,
-        names=DISPATCH_KINDS,
+        made="experts:Dispatch",
+        names=("dispatch", "combine"),
         section="dispatch",
         time="latency.collective:dispatch_time",
         fit="calibrate.collective:fit_dispatch",
@@ -193,8 +191,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="linear attention",
-        operator=Recurrent,
-        names=RECURRENT_KINDS,
+        made="recurrent:Recurrent",
+        names=("gdn", "kda", "mamba2"),
         section="recurrent",
         **_STREAM,
         groups=(("heads", "key_heads"), ("batch",)),
@@ -202,7 +200,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="attention in a window",
-        operator=WindowAttention,
+        made="recurrent:WindowAttention",
         names=("window_attention",),
         section="window",
         **_STREAM,
@@ -211,8 +209,8 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="sparse attention",
-        operator=Sparse,
-        names=SPARSE_KINDS,
+        made="sparse:Sparse",
+        names=("dsa", "msa", "csa", "hca", "dsa_no_indexer"),
         section="sparse",
         **_STREAM,
         groups=(("heads", "hidden"), ("batch",)),
@@ -220,7 +218,7 @@ KINDS: tuple[Kind, ...] = (
     ),
     Kind(
         title="hyper-connections",
-        operator=HyperConnection,
+        made="stream:HyperConnection",
         names=("hyper_connections",),
         section="hyper",
         **_STREAM,
@@ -231,8 +229,6 @@ KINDS: tuple[Kind, ...] = (
 
 KIND_OF: dict[str, Kind] = {name: kind for kind in KINDS for name in kind.names}
 """The record of each `Operator.kind`."""
-OPERATORS: dict[str, type[Operator]] = {name: kind.operator for name, kind in KIND_OF.items()}
-"""Every operator by kind."""
 
 SECTION_TITLES: dict[str, str] = {
     section: kind.title for kind in KINDS for section in (kind.section, kind.serial) if section
@@ -242,5 +238,26 @@ SECTION_TITLES: dict[str, str] = {
 
 def operator_of(kind: str, dtype: str, sizes: Mapping[str, Size], name: str | None = None) -> Operator:
     """The operator of a kind with the sizes of its COLUMNS. name None: the kind's."""
-    made: Callable[..., Operator] = OPERATORS[kind]
+    made: Callable[..., Operator] = KIND_OF[kind].operator
     return made(name=name or kind, kind=kind, dtype=dtype, **sizes)
+
+
+# What an operator is, told by its family: an isinstance would import classes that few steps need.
+def is_experts(operator: Operator) -> TypeGuard[Experts]:
+    """Whether it is a layer of experts."""
+    return operator.FAMILY == "moe"
+
+
+def is_in_window(operator: Operator) -> TypeGuard[WindowAttention]:
+    """Whether it is attention in a window, of its own kernel."""
+    return operator.FAMILY == "window"
+
+
+def is_sparse(operator: Operator) -> TypeGuard[Sparse]:
+    """Whether it is a module of sparse attention."""
+    return operator.FAMILY == "sparse"
+
+
+def has_phase(operator: Operator) -> TypeGuard[Recurrent | Sparse]:
+    """Whether it verifies with a kernel other than a plain step's."""
+    return operator.FAMILY in ("recurrent", "sparse")

@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 from medusa_sim.arrays import FloatArray, as_float
 from medusa_sim.operators.operator import (
@@ -29,7 +29,6 @@ from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 LatentKind = Literal["mla_decode", "mla_prefill"]
-LATENT_KINDS: tuple[str, ...] = get_args(LatentKind)
 KERNEL_SCOPE = "kernel"
 """The scope of rows that time the attention kernel alone; of others the projections around it are part."""
 

@@ -44,6 +44,7 @@ ElementwiseKind = Literal["rms_norm", "rope", "activation", "residual", "embeddi
 ATTENTION_KINDS: tuple[str, ...] = get_args(AttentionKind)
 UNFUSED_KINDS: tuple[str, ...] = ("qk", "pv")
 ELEMENTWISE_KINDS: tuple[str, ...] = get_args(ElementwiseKind)
+GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

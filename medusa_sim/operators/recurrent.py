@@ -21,22 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.operators.operator import Numbers, Size, Words
+from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, Words
 from medusa_sim.operators.stream import Stream
 from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 RecurrentKind = Literal["gdn", "kda", "mamba2"]
-RECURRENT_KINDS: tuple[str, ...] = get_args(RecurrentKind)
 CHUNK = 64
 """Tokens that a kernel of prefill computes together."""
 STATE, CONVOLUTION = "state", "conv"
-GENERATION, CONTEXT, VERIFY = "generation", "context", "verify"
 _FLOPS_PER_ENTRY = {"gdn": 7.0, "kda": 7.0, "mamba2": 5.0}
 _CHANNELS_PER_SM = 512.0
 _ROWS = 8.0

@@ -15,19 +15,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal, NamedTuple, Self, get_args
+from typing import ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, as_float
-from medusa_sim.operators.operator import Numbers, Size, TextArray, Words
-from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY
+from medusa_sim.operators.operator import CONTEXT, GENERATION, VERIFY, Numbers, Size, TextArray, Words
 from medusa_sim.operators.stream import HOST_STEP, Stream, total_of
 from medusa_sim.specs.formats import Format, format_of
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 SparseKind = Literal["dsa", "msa", "csa", "hca", "dsa_no_indexer"]
-SPARSE_KINDS: tuple[str, ...] = get_args(SparseKind)
 NO_INDEXER = "_no_indexer"
 
 

@@ -87,6 +87,8 @@ def total_of(parts: Iterable[FloatArray]) -> FloatArray:
 
 
 BEFORE, AFTER = "pre", "post"
+CONNECTION_WIDTHS = {BEFORE: (0.5, 0.5), AFTER: (1.0, 0.5)}
+"""Hidden widths a token, for each stream and beside, that a kernel both reads and writes: half of (J1)."""
 _TILE = 64.0
 """Tokens of a block that multiplies with Tensor Cores, which libraries take for more tokens than that."""
 

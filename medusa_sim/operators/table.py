@@ -24,6 +24,7 @@ from medusa_sim.operators.columns import (
     LARGEST_SIZE,
     MORE_COLUMNS,
     NAME_COLUMNS,
+    OPERATORS,
     OPTIONAL_COLUMNS,
     REQUIRED_COLUMNS,
     SIZE_COLUMNS,
@@ -35,7 +36,6 @@ from medusa_sim.operators.columns import (
     texts,
     with_names,
 )
-from medusa_sim.operators.kinds import OPERATORS
 from medusa_sim.operators.operator import Fault, Gemm, Operator, TextArray
 from medusa_sim.reading import check_regular, csv_chunks, named
 from medusa_sim.specs.formats import FORMATS, format_of

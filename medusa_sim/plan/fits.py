@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from medusa_sim.latency.base import LatencyModel, known_time
 from medusa_sim.latency.calibrated import NAME_MARK
 from medusa_sim.operators.kinds import KIND_OF, KINDS
-from medusa_sim.operators.operator import UNFUSED_KINDS, Attention, Elementwise, Gemm
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.fitted import Fit
 from medusa_sim.specs.formats import HALVES, Format
@@ -21,8 +20,8 @@ from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.workload import Launch, decode, verify
 
-_DENSE = (Gemm, Attention, Elementwise)
-"""Operators of a dense model on one GPU."""
+_DENSE = ("gemm", "attention", "elementwise")
+"""Sections of the kernels of a dense model on one GPU."""
 
 
 def dense_fits(held: KernelSet, model: Model) -> dict[str, Fit]:
@@ -32,9 +31,9 @@ def dense_fits(held: KernelSet, model: Model) -> dict[str, Fit]:
     return {
         f"{kind.section}.{key}": kernel.fit
         for kind in KINDS
-        if kind.operator in _DENSE and kind.names != UNFUSED_KINDS
+        if kind.section in _DENSE
         for key, kernel in kind.table(held).items()
-        if kind.operator is not Gemm or key in forms
+        if kind.section != "gemm" or key in forms
     }
 
 
@@ -53,7 +52,7 @@ def fits_beside(latency: LatencyModel, shard: Model, runtime: Runtime) -> dict[s
     found: dict[str, Fit] = {}
     for launch in priced(latency, _launches(shard, runtime)):
         kind = KIND_OF[launch.operator.kind]
-        if kind.is_chosen and kind.operator is not Gemm:
+        if kind.is_chosen and kind.section != "gemm":
             place = latency.time(launch.operator).kernels
             set_name, _, key = place.partition(":")
             found[f"{kind.section}.{place}"] = kind.table(latency.gpu.kernels[set_name])[key].fit

@@ -1,7 +1,7 @@
 """How a layer mixes tokens: what each kind holds, caches and keeps, and how GPUs share it.
 
 A mixer says its weights, its cache bytes per token, its state bytes per request and its share on one GPU of
-several. The kernels that it launches are its entry in `medusa_sim.step.mixers`. A new kind is a class, its
+several. The kernels that it launches are its entry in `medusa_sim.step.network`. A new kind is a class, its
 name in `specs.model.Mixers` and that entry.
 """
 

@@ -1,14 +1,20 @@
-"""Attention -> kernels: projections, rotation, the products; grouped and windowed, latent."""
+"""Grouped and windowed attention -> kernels: projections, rotation, the products."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from medusa_sim.operators.latent import LatentAttention, LatentKind
-from medusa_sim.operators.operator import Attention, AttentionKind, Elementwise, Size
-from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY, WindowAttention
-from medusa_sim.specs.mixers import Grouped, Latent
-from medusa_sim.step.workload import Launch, Mixing, Phase, elementwise_launch, head_launch, linear_launch
+from medusa_sim.operators.operator import (
+    CONTEXT,
+    GENERATION,
+    VERIFY,
+    Attention,
+    AttentionKind,
+    Elementwise,
+    Size,
+)
+from medusa_sim.specs.mixers import Grouped
+from medusa_sim.step.workload import Launch, Mixing, Phase, elementwise_launch, linear_launch
 
 FUSED_KIND: dict[Phase, AttentionKind] = {
     "prefill": "prefill_attention",
@@ -20,7 +26,7 @@ _NARROW = 512
 """Tokens of a window up to which its own kernels are asked. In a wide one the plain kernels are nearer to
 engines: Gemma-3-27B's plain steps (window 1024) err 1.6 % with them and 2.4 % with those of windows.
 """
-_WINDOW_PHASES: dict[Phase, str] = {"prefill": CONTEXT, "decode": GENERATION, "verify": VERIFY}
+KERNEL_PHASE: dict[Phase, str] = {"prefill": CONTEXT, "decode": GENERATION, "verify": VERIFY}
 
 
 def grouped_launches(mixer: Grouped, at: Mixing[Grouped]) -> list[Launch]:
@@ -86,6 +92,8 @@ def _product(mixer: Grouped, kind: AttentionKind, at: Mixing[Grouped], count: in
     plain = Launch(operator=_windowed(mixer, kind, at), part="attention", count=count)
     if mixer.size is None or mixer.size > _NARROW or mixer.chunked or at.runtime.engine is None:
         return plain
+    from medusa_sim.operators.recurrent import WindowAttention  # few models have such windows
+
     queries = np.asarray(at.workload.query_tokens, dtype=np.float64)
     kernel = WindowAttention(
         name=kind,
@@ -98,7 +106,7 @@ def _product(mixer: Grouped, kind: AttentionKind, at: Mixing[Grouped], count: in
         window=mixer.size,
         dtype=at.model.activation_dtype,
         kv_dtype=at.model.kv_dtype,
-        phase=_WINDOW_PHASES[at.workload.phase],
+        phase=KERNEL_PHASE[at.workload.phase],
     )
     return Launch(operator=kernel, part="attention", count=count, composed=(plain,))
 
@@ -141,60 +149,4 @@ def _windowed(mixer: Grouped, kind: AttentionKind, at: Mixing[Grouped]) -> Atten
         kv_len=np.where(blocks > 1.0, 1.5 * mixer.size, keys),
         batch=np.asarray(workload.batch) * blocks,
         q_len=queries / blocks,
-    )
-
-
-def latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
-    """Compression (held whole by every GPU), queries, the up-projections of K and V, attention and output.
-
-    A decode or verification step multiplies queries and results with the up-projections instead of the cache
-    ("absorption", arXiv 2405.04434, section 2.1.2); those products stay in the activations' dtype.
-    """
-    model, m, count, heads = at.model, at.rows, at.count, mixer.heads
-    query_inputs = mixer.q_rank or model.hidden
-    launches = [
-        linear_launch(model, "qkv_a_proj", "qkv", m, mixer.down_width, model.hidden, count),
-        linear_launch(model, "q_b_proj", "qkv", m, heads * mixer.qk_dim, query_inputs, count),
-    ]
-    if at.workload.phase == "prefill":
-        width = heads * (mixer.nope_dim + mixer.v_dim)
-        launches.append(linear_launch(model, "kv_b_proj", "qkv", m, width, mixer.kv_rank, count))
-    else:
-        launches += [
-            head_launch(model, "k_absorb", "qkv", m, heads * mixer.kv_rank, mixer.nope_dim, count),
-            head_launch(model, "v_absorb", "qkv", m, heads * mixer.v_dim, mixer.kv_rank, count),
-        ]
-    launches += [
-        Launch(operator=_latent_attention(mixer, at), part="attention", count=count),
-        linear_launch(at.output_model, "o_proj", "o_proj", m, model.hidden, heads * mixer.v_dim, count),
-    ]
-    if mixer.gate:
-        width = heads * mixer.v_dim
-        launches += [
-            linear_launch(model, "gate_proj", "qkv", m, width, model.hidden, count),
-            elementwise_launch(model, "gate", "activation", "norm_rope", m, width, count),
-        ]
-    if model.rope and mixer.rotates:
-        rotated = (heads + 1) * mixer.rope_dim
-        launches.append(elementwise_launch(model, "rope", "rope", "norm_rope", m, rotated, count))
-    norms = elementwise_launch(model, "latent_norm", "rms_norm", "norm_rope", m, mixer.norm_count, count)
-    return [*launches, norms]
-
-
-def _latent_attention(mixer: Latent, at: Mixing[Latent]) -> LatentAttention:
-    workload = at.workload
-    kind: LatentKind = "mla_prefill" if workload.phase == "prefill" else "mla_decode"
-    return LatentAttention(
-        name=kind,
-        kind=kind,
-        batch=workload.batch,
-        q_len=workload.query_tokens,
-        kv_len=workload.kv_len,
-        heads=mixer.heads,
-        latent_dim=mixer.kv_rank,
-        rope_dim=mixer.rope_dim,
-        nope_dim=mixer.nope_dim,
-        v_dim=mixer.v_dim,
-        dtype=at.model.activation_dtype,
-        kv_dtype=at.model.kv_dtype,
     )

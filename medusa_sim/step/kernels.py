@@ -10,10 +10,8 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.latency.base import Bound, CodeArray, LatencyModel, OperatorTime, Source, filled, known_time
-from medusa_sim.operators.experts import Experts
-from medusa_sim.operators.operator import Elementwise
-from medusa_sim.operators.recurrent import GENERATION, VERIFY, Recurrent
-from medusa_sim.operators.sparse import Sparse
+from medusa_sim.operators.kinds import has_phase, is_experts
+from medusa_sim.operators.operator import GENERATION, VERIFY, Elementwise
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.engine import choice_us
 from medusa_sim.step.workload import Launch, Part
@@ -131,7 +129,7 @@ def kernel_time(latency: LatencyModel, runtime: Runtime, launch: Launch) -> Oper
         )
     time = launch_time(latency, launch)
     share, beside = launch.share, 0.0
-    if isinstance(operator, Experts):
+    if is_experts(operator):
         share *= engine.experts_share.value
         is_spread = np.any(np.asarray(operator.local_experts) < np.asarray(operator.experts))
         by_format = _NVFP4_SPREAD if operator.dtype == "nvfp4" else 1.0
@@ -159,7 +157,7 @@ def launch_time(latency: LatencyModel, launch: Launch) -> OperatorTime:
     """One launch; verification of one token is the kernel of a plain step."""
     operator = launch.operator
     found = _widened(latency, launch, latency.time(operator))
-    if not isinstance(operator, Recurrent | Sparse) or operator.phase != VERIFY:
+    if not has_phase(operator) or operator.phase != VERIFY:
         return found
     is_one = np.equal(operator.q_len, 1)
     if not is_one.any():

@@ -16,23 +16,25 @@ step (docs/method-engines.md, Z1 to Z4)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import cache
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from medusa_sim.operators.experts import Collective, CollectiveKind, Dispatch, DispatchKind, Experts
 from medusa_sim.operators.operator import Elementwise, Size
-from medusa_sim.operators.stream import AFTER, BEFORE, HyperConnection
 from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.feed_forwards import Mlp, MoE
 from medusa_sim.specs.mixers import Mixer
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.specs.runtime import Runtime
-from medusa_sim.step.mixers import mixer_launches
 from medusa_sim.step.workload import (
+    PARTS,
     Launch,
+    Mixing,
     Scope,
     Workload,
     elementwise_launch,
@@ -42,6 +44,54 @@ from medusa_sim.step.workload import (
     union_band,
 )
 from medusa_sim.units import BYTES_PER_ELEMENT
+
+if TYPE_CHECKING:
+    from medusa_sim.operators.experts import CollectiveKind, DispatchKind
+
+
+_MIXERS: dict[str, str] = {
+    "attention": "attention:grouped_launches",
+    "block_sparse": "sparse:block_sparse_launches",
+    "compressed": "sparse:compressed_launches",
+    "gated_delta": "recurrent:recurrent_launches",
+    "kimi_delta": "recurrent:recurrent_launches",
+    "latent": "sparse:sparse_latent_launches",
+    "mamba2": "recurrent:recurrent_launches",
+}
+"""Kind of mixer -> module here and function of its kernels, imported where a model has such layers."""
+
+
+@cache
+def _launcher(kind: str) -> Callable[[Any, Mixing[Any]], list[Launch]]:
+    """What builds the kernels of layers with that mixer; it is handed the mixer without its window."""
+    module, _, name = _MIXERS[kind].partition(":")
+    found: Callable[[Any, Mixing[Any]], list[Launch]] = getattr(
+        import_module(f"medusa_sim.step.{module}"), name
+    )
+    return found
+
+
+def mixer_launches(
+    model: Model, workload: Workload, runtime: Runtime, unfused_keys: Size | None = None
+) -> list[Launch]:
+    """The kernels of all mixers of a model, in the order of PARTS, elementwise ones last.
+
+    unfused_keys: keys of unfused products, those of the workload unless given.
+    """
+    alike: dict[Mixer, list[tuple[int, Mixer]]] = {}
+    for count, mixer in model.blocks(Mixer):
+        alike.setdefault(mixer.whole(), []).append((count, mixer))
+    launches = []
+    for whole, variants in alike.items():
+        at = Mixing(
+            model=model.in_form(whole.form),
+            variants=tuple(variants),
+            workload=workload,
+            runtime=runtime,
+            unfused_keys=workload.kv_len if unfused_keys is None else unfused_keys,
+        )
+        launches += _launcher(str(whole.__struct_config__.tag))(whole, at)
+    return sorted(launches, key=lambda each: (isinstance(each.operator, Elementwise), PARTS.index(each.part)))
 
 
 def block_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[Launch, ...]:
@@ -87,8 +137,6 @@ def model_launches(model: Model, workload: Workload, runtime: Runtime) -> tuple[
     return tuple(launches) if runtime.engine is None else _compiled(launches, runtime.engine)
 
 
-_CONNECTION_WIDTHS = {BEFORE: (0.5, 0.5), AFTER: (1.0, 0.5)}
-"""Hidden widths a token, for each stream and beside, that a kernel both reads and writes: half of (J1)."""
 _CONNECTION_ENDS = (0.5, 2.0)
 """Ends where no kernel is fitted."""
 
@@ -98,8 +146,10 @@ def _residual_launches(model: Model, m: Size) -> list[Launch]:
     hidden, sites = model.hidden, model.block_count
     if model.streams == 1:
         return [elementwise_launch(model, "residuals", "residual", "norm_rope", m, hidden, sites)]
+    from medusa_sim.operators.stream import CONNECTION_WIDTHS, HyperConnection  # few models have several
+
     launches = []
-    for part, (each, beside) in _CONNECTION_WIDTHS.items():
+    for part, (each, beside) in CONNECTION_WIDTHS.items():
         width = (each * model.streams + beside) * hidden
         mid, low, high = (
             elementwise_launch(
@@ -205,6 +255,8 @@ def logit_exchange(model: Model, rows: Size) -> list[Launch]:
 def _collective(
     model: Model, kind: CollectiveKind, rows: Size, width: int, count: int, name: str | None = None
 ) -> Launch:
+    from medusa_sim.operators.experts import Collective  # one GPU needs none
+
     element = BYTES_PER_ELEMENT[model.activation_dtype]
     operator = Collective(
         name=name or kind,
@@ -217,6 +269,8 @@ def _collective(
 
 
 def _dispatch(model: Model, kind: DispatchKind, rows: Size, count: int, experts: MoE) -> Launch:
+    from medusa_sim.operators.experts import Dispatch  # one GPU needs none
+
     operator = Dispatch(
         name=kind,
         kind=kind,
@@ -269,6 +323,8 @@ def _mlp(model: Model, mlp: Mlp, runtime: Runtime, m: Size, count: int) -> list[
 
 def _experts(model: Model, experts: MoE, count: int, workload: Workload, runtime: Runtime) -> list[Launch]:
     """Router and routed experts of layers that have them; the latter hold their activation."""
+    from medusa_sim.operators.experts import Experts  # dense models need none
+
     own = workload.on_one_gpu(model.parallel).rows
     share = experts.held / experts.experts
     woken = (experts.experts, experts.topk, workload.batch, workload.query_tokens, workload.overlap)

@@ -1,4 +1,4 @@
-"""Attention to chosen or compressed keys -> kernels: what chooses, what is attended to.
+"""Latent attention, and that to chosen or compressed keys -> kernels: what chooses, what is attended to.
 
     (K5)  indexer    keys of all tokens once a request, 2 n_I d_I FLOPs a pair, a choice over s scores
     (K6)  attention  min(s, k) keys a query; beyond k each query reads its own choice
@@ -15,13 +15,20 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.operators.latent import LatentAttention, LatentKind
-from medusa_sim.operators.operator import Attention, AttentionKind, Elementwise, Operator, Size
-from medusa_sim.operators.recurrent import CONTEXT, GENERATION, VERIFY
+from medusa_sim.operators.operator import (
+    GENERATION,
+    VERIFY,
+    Attention,
+    AttentionKind,
+    Elementwise,
+    Operator,
+    Size,
+)
 from medusa_sim.operators.sparse import CHOICES, DSA_SIZES, HEADS, OUT_RANK, Sparse, SparseKind
 from medusa_sim.specs.formats import Format
 from medusa_sim.specs.mixers import Latent, Mixer
 from medusa_sim.specs.sparse import BlockSparse, Compressed
-from medusa_sim.step.attention import FUSED_KIND, grouped_launches, latent_launches
+from medusa_sim.step.attention import FUSED_KIND, KERNEL_PHASE, grouped_launches
 from medusa_sim.step.workload import Launch, Mixing, elementwise_launch, head_launch, linear_launch
 
 
@@ -54,7 +61,9 @@ def _module(
     Kernels of DeepSeek-V3.2 and MiniMax-M3 verify as they decode; V4's have rows of their own.
     """
     workload, model = at.workload, at.model
-    several = VERIFY if kind in ("csa", "hca") else GENERATION
+    phase = KERNEL_PHASE[workload.phase]
+    if phase == VERIFY and kind not in ("csa", "hca"):
+        phase = GENERATION
     queries = np.asarray(workload.query_tokens, dtype=np.float64)
     kernel = Sparse(
         name=f"{kind}_module",
@@ -66,7 +75,7 @@ def _module(
         dtype=model.activation_dtype,
         kv_dtype=model.kv_dtype,
         gemm_dtype=Format(model.dtype, model.weight_dtype).key,
-        phase={"prefill": CONTEXT, "decode": GENERATION, "verify": several}[workload.phase],
+        phase=phase,
         **sizes,
     )
     return [Launch(operator=kernel, part="attention", count=count, composed=tuple(composed))]
@@ -93,6 +102,62 @@ def indexer_launches(
     rows = np.asarray(workload.batch) * np.asarray(workload.query_tokens)
     choice = Elementwise(name="choice", kind="rms_norm", m=rows, n=keys, dtype=model.activation_dtype)
     return [Launch(operator=each, part="attention", count=count) for each in (scores, choice)]
+
+
+def latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:
+    """Compression (held whole by every GPU), queries, the up-projections of K and V, attention and output.
+
+    A decode or verification step multiplies queries and results with the up-projections instead of the cache
+    ("absorption", arXiv 2405.04434, section 2.1.2); those products stay in the activations' dtype.
+    """
+    model, m, count, heads = at.model, at.rows, at.count, mixer.heads
+    query_inputs = mixer.q_rank or model.hidden
+    launches = [
+        linear_launch(model, "qkv_a_proj", "qkv", m, mixer.down_width, model.hidden, count),
+        linear_launch(model, "q_b_proj", "qkv", m, heads * mixer.qk_dim, query_inputs, count),
+    ]
+    if at.workload.phase == "prefill":
+        width = heads * (mixer.nope_dim + mixer.v_dim)
+        launches.append(linear_launch(model, "kv_b_proj", "qkv", m, width, mixer.kv_rank, count))
+    else:
+        launches += [
+            head_launch(model, "k_absorb", "qkv", m, heads * mixer.kv_rank, mixer.nope_dim, count),
+            head_launch(model, "v_absorb", "qkv", m, heads * mixer.v_dim, mixer.kv_rank, count),
+        ]
+    launches += [
+        Launch(operator=_latent_attention(mixer, at), part="attention", count=count),
+        linear_launch(at.output_model, "o_proj", "o_proj", m, model.hidden, heads * mixer.v_dim, count),
+    ]
+    if mixer.gate:
+        width = heads * mixer.v_dim
+        launches += [
+            linear_launch(model, "gate_proj", "qkv", m, width, model.hidden, count),
+            elementwise_launch(model, "gate", "activation", "norm_rope", m, width, count),
+        ]
+    if model.rope and mixer.rotates:
+        rotated = (heads + 1) * mixer.rope_dim
+        launches.append(elementwise_launch(model, "rope", "rope", "norm_rope", m, rotated, count))
+    norms = elementwise_launch(model, "latent_norm", "rms_norm", "norm_rope", m, mixer.norm_count, count)
+    return [*launches, norms]
+
+
+def _latent_attention(mixer: Latent, at: Mixing[Latent]) -> LatentAttention:
+    workload = at.workload
+    kind: LatentKind = "mla_prefill" if workload.phase == "prefill" else "mla_decode"
+    return LatentAttention(
+        name=kind,
+        kind=kind,
+        batch=workload.batch,
+        q_len=workload.query_tokens,
+        kv_len=workload.kv_len,
+        heads=mixer.heads,
+        latent_dim=mixer.kv_rank,
+        rope_dim=mixer.rope_dim,
+        nope_dim=mixer.nope_dim,
+        v_dim=mixer.v_dim,
+        dtype=at.model.activation_dtype,
+        kv_dtype=at.model.kv_dtype,
+    )
 
 
 def sparse_latent_launches(mixer: Latent, at: Mixing[Latent]) -> list[Launch]:

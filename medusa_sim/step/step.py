@@ -15,7 +15,6 @@ from medusa_sim.latency.base import (
     CodeArray,
     LatencyModel,
 )
-from medusa_sim.operators.latent import LatentAttention
 from medusa_sim.operators.operator import Attention, Size
 from medusa_sim.specs.engine_facts import backend_of
 from medusa_sim.specs.gpu import Gpu
@@ -216,7 +215,7 @@ def has_whole_graph(latency: LatencyModel, work: PassWork) -> bool:
         return True
     reads_accepted = work.of == "draft" and bool(np.any(np.asarray(work.workload.query_tokens) > 1))
     for operator in (launch.operator for launch in work.launches):
-        is_latent = isinstance(operator, LatentAttention)
+        is_latent = operator.FAMILY == "latent"
         if not is_latent and not (isinstance(operator, Attention) and operator.is_fused):
             continue
         backend = backend_of(

@@ -11,7 +11,8 @@ from medusa_sim.errors import SpecError
 from medusa_sim.latency.base import OperatorTime
 from medusa_sim.latency.by_name import Answers, CachedLatency, cached
 from medusa_sim.latency.calibrated import CalibratedLatency
-from medusa_sim.operators.kinds import OPERATORS, operator_of
+from medusa_sim.operators.columns import OPERATORS
+from medusa_sim.operators.kinds import operator_of
 from medusa_sim.operators.operator import Attention, Elementwise, Gemm, Operator
 from medusa_sim.specs.gpu import load_gpu
 

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from medusa_sim.arrays import FloatArray
 from medusa_sim.cli import cli
 from medusa_sim.latency.by_name import latency_model
-from medusa_sim.operators.operator import Operator
-from medusa_sim.operators.recurrent import CONTEXT, VERIFY, WindowAttention
+from medusa_sim.operators.operator import CONTEXT, VERIFY, Operator
+from medusa_sim.operators.recurrent import WindowAttention
 from medusa_sim.operators.sparse import Sparse
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.specs.gpu import load_gpu

@@ -1,6 +1,4 @@
-"""Every kind of mixer -> its kernels.
-
-Mixers with a state have projections, a convolution, the recurrence and its gated norm.
+"""Mixers with a state -> kernels: projections, a convolution, the recurrence and its gated norm.
 
     (K3)  b S (1 + q) bytes: a state is read once, and one kept for each of q tokens, one after the other
     (K4)  prompts in chunks of C tokens: FLOPs by the token, states once a sequence
@@ -13,42 +11,19 @@ where states stay in L2, up to three times slower by library.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypedDict
+from typing import TypedDict
 
 import numpy as np
 
-from medusa_sim.operators.operator import Elementwise, Gemm, Size
-from medusa_sim.operators.recurrent import (
-    CONTEXT,
-    CONVOLUTION,
-    GENERATION,
-    STATE,
-    VERIFY,
-    RecurrentKind,
-)
+from medusa_sim.operators.operator import Elementwise, Gemm
+from medusa_sim.operators.recurrent import CONVOLUTION, STATE, RecurrentKind
 from medusa_sim.operators.recurrent import Recurrent as Kernel
-from medusa_sim.specs.mixers import Grouped, Latent, Mixer
-from medusa_sim.specs.model import Model
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.recurrent import Recurrent as RecurrentMixer
-from medusa_sim.specs.runtime import Runtime
-from medusa_sim.specs.sparse import BlockSparse, Compressed
-from medusa_sim.step.attention import grouped_launches
-from medusa_sim.step.workload import (
-    PARTS,
-    Launch,
-    Mixing,
-    Phase,
-    Workload,
-    elementwise_launch,
-    head_launch,
-    linear_launch,
-)
+from medusa_sim.step.attention import KERNEL_PHASE
+from medusa_sim.step.workload import Launch, Mixing, elementwise_launch, head_launch, linear_launch
 from medusa_sim.units import BYTES_PER_ELEMENT
-
-_PHASES: dict[Phase, str] = {"prefill": CONTEXT, "decode": GENERATION, "verify": VERIFY}
 
 
 class _Heads(TypedDict):
@@ -91,7 +66,7 @@ def _own(mixer: RecurrentMixer, at: Mixing[RecurrentMixer], name: str, part: str
         q_len=at.workload.query_tokens,
         conv_width=mixer.conv,
         part=part,
-        phase=_PHASES[at.workload.phase],
+        phase=KERNEL_PHASE[at.workload.phase],
         dtype=at.model.activation_dtype,
         state_dtype=mixer.state_dtype,
         **_heads(mixer),
@@ -140,49 +115,3 @@ def _recurrence(mixer: RecurrentMixer, at: Mixing[RecurrentMixer]) -> Launch:
     kernel = Elementwise(name="recurrence", kind="rope", m=states, n=width, dtype=dtype)
     few, many = (replace(kernel, m=each * states) for each in _TRAFFIC_BAND)
     return Launch(operator=kernel, part="attention", count=at.count, ends=(few, many))
-
-
-_Launcher = Callable[[Any, Mixing[Any]], list[Launch]]
-_LAUNCHES: dict[type[Mixer], _Launcher] = {
-    Grouped: grouped_launches,
-    GatedDelta: recurrent_launches,
-    KimiDelta: recurrent_launches,
-    Mamba2: recurrent_launches,
-}
-
-
-def _launcher(kind: type[Mixer]) -> _Launcher:
-    """What builds the kernels of layers with that mixer; it is handed the mixer without its window."""
-    if kind in _LAUNCHES:
-        return _LAUNCHES[kind]
-    from medusa_sim.step import sparse  # few models need it
-
-    found: dict[type[Mixer], _Launcher] = {
-        Latent: sparse.sparse_latent_launches,
-        BlockSparse: sparse.block_sparse_launches,
-        Compressed: sparse.compressed_launches,
-    }
-    return found[kind]
-
-
-def mixer_launches(
-    model: Model, workload: Workload, runtime: Runtime, unfused_keys: Size | None = None
-) -> list[Launch]:
-    """The kernels of all mixers of a model, in the order of PARTS, elementwise ones last.
-
-    unfused_keys: keys of unfused products, those of the workload unless given.
-    """
-    alike: dict[Mixer, list[tuple[int, Mixer]]] = {}
-    for count, mixer in model.blocks(Mixer):
-        alike.setdefault(mixer.whole(), []).append((count, mixer))
-    launches = []
-    for whole, variants in alike.items():
-        at = Mixing(
-            model=model.in_form(whole.form),
-            variants=tuple(variants),
-            workload=workload,
-            runtime=runtime,
-            unfused_keys=workload.kv_len if unfused_keys is None else unfused_keys,
-        )
-        launches += _launcher(type(whole))(whole, at)
-    return sorted(launches, key=lambda each: (isinstance(each.operator, Elementwise), PARTS.index(each.part)))
