@@ -2,11 +2,12 @@
 
     python benchmarks/kernels.py fit experts|serving|mixers [GPU ...]     writes hardware/*.toml
     python benchmarks/kernels.py stored serving|mixers [GPU ...]          errors that stand in hardware/*.toml
-    python benchmarks/kernels.py left-out experts|linear|heads|ranks [GPU ...]     refits without a group
+    python benchmarks/kernels.py left-out experts|linear|heads|ranks|mixers [GPU ...]   refits without a group
     python benchmarks/kernels.py transfer linear|mixers|spread [GPU ...]  rows that no fit has seen
 
 Held out are models (experts), weight shapes (linear: quantised layers, five minutes), numbers of heads
-(latent attention) and ranks (collectives of a GB200 by fits to a B200, the same chip and link). transfer
+(latent attention; mixers, by bands that never saw them) and ranks (collectives of a GB200 by fits to a B200,
+the same chip and link). transfer
 gives parameters of one GPU to another's rows, with its datasheet (linear: fused attention too, and formats
 with scales of blocks, which get kernels of other libraries; mixers: linear attention, windows, sparse
 attention, hyper-connections), and kernels of experts to rows of expert parallelism, which did not record how
@@ -31,6 +32,7 @@ import numpy as np
 import pandas as pd
 from accuracy import GPU_OF_FILE
 from kernel_rows import SOURCE, experts, linear, measured, mixers, serving_kernels
+from mixer_rows import left_out_mixers, transfer_mixers
 from recorded import GPU_OF_ROWS, data_folder, present
 from scores import Beside, left_out_us, table, width_to_add
 
@@ -47,10 +49,7 @@ from medusa_sim.latency.calibrated import CalibratedLatency
 from medusa_sim.latency.collective import collective_time
 from medusa_sim.latency.gemm import gemm_time
 from medusa_sim.latency.moe import SPREAD_ERROR, experts_time
-from medusa_sim.latency.stream import is_host_bound, stream_time
-from medusa_sim.operators.columns import texts
 from medusa_sim.operators.operator import Operator
-from medusa_sim.operators.stream import Stream
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.report.text import NOTHING, percent
 from medusa_sim.specs.fitted import ExpertKernel
@@ -77,8 +76,6 @@ LARGEST_ERROR = 0.6
 """Held-out error beyond which rows are no kernel's: TensorRT-LLM's prompts of MiniMax-M3 on a B200 take 3 to
 300 ms whatever their size.
 """
-PAIRS = (("b200", "gb200"), ("gb200", "b200"), ("h100-sxm", "b200"), ("l40s", "rtx-pro-6000"))
-"""Lender and borrower of mixers: cards of one architecture first."""
 
 
 def _write(card: str, engine: str, kernels: list[FittedKernel]) -> None:
@@ -333,36 +330,6 @@ def _lent(lender: Gpu, taker: Gpu, kernel_set: str, operator: Operator, time_us:
     return Beside(time_us / found.time_us, found.low_us / found.time_us, found.high_us / found.time_us)
 
 
-def transfer_mixers(_: list[str]) -> None:
-    """One GPU's parameters on another's rows, by file; those that an eager path's host bounds stand apart."""
-    for frame in mixers():
-        for lender, borrower in PAIRS:
-            rows = frame[frame["gpu"] == borrower].reset_index(drop=True)
-            found = []
-            for index, operator in operators_of(rows, by=("engine", "kernel")) if len(rows) else ():
-                engine, name = (str(texts(rows, column, index[:1])[0]) for column in ("engine", "kernel"))
-                held = load_gpu(lender).kernels.get(engine)
-                if held is None or not isinstance(operator, Stream):
-                    continue
-                kernels: list[Any] = [
-                    kernel for section in SECTIONS["mixers"] for key, kernel in held.table(section).items()
-                    if key.partition("@")[0] == operator.form and getattr(kernel, "name", "") == name
-                ]  # fmt: skip
-                for kernel in kernels[:1]:
-                    card = load_gpu(borrower)
-                    time = stream_time(card, kernel, operator, cold=False)
-                    ends = (rows["time_us"].to_numpy()[index], time.low_us, time.high_us)
-                    waits = is_host_bound(card, kernel, operator) + np.zeros(index.size)
-                    found.append([*(each / time.time_us for each in ends), waits])
-            every_row = np.concatenate(found, axis=1) if found else np.zeros((4, 0))
-            for share, bound in ((0.0, "device"), (1.0, "host")):
-                every = Beside(*every_row[:3, every_row[3] == share])
-                if every.ratio.size:
-                    what = f"{rows['op'].iloc[0]:20} {lender:10} -> {borrower:14} {bound:6}"
-                    more = f"beyond the own band +-{width_to_add([every]):.2f}"
-                    print(f"{what} {every.ratio.size:6} rows: {every.error:.1%}, {more}")
-
-
 def transfer_spread(gpus: list[str]) -> None:
     """Rows of expert parallelism by kernel, and what their bands lack."""
     lines, found = [], []
@@ -382,7 +349,7 @@ ACTIONS: dict[str, dict[str, Callable[[list[str]], None]]] = {
     "fit": {"experts": fit_experts, "serving": fit_serving, "mixers": fit_mixers, "int4": fit_int4},
     "stored": {study: partial(stored, study) for study in SECTIONS},
     "left-out": {"experts": left_out_experts, "linear": left_out_linear, "heads": left_out_heads,
-                 "ranks": left_out_ranks},
+                 "ranks": left_out_ranks, "mixers": left_out_mixers},
     "transfer": {"linear": transfer_linear, "mixers": transfer_mixers, "spread": transfer_spread},
 }  # fmt: skip
 

@@ -25,6 +25,7 @@ from medusa_sim.operators.kinds import KIND_OF
 from medusa_sim.operators.operator import Operator
 from medusa_sim.specs.fitted import Fit, Residual
 from medusa_sim.specs.gpu import Gpu
+from medusa_sim.specs.inheritance import widen_band
 from medusa_sim.specs.kernels import Kernel
 
 
@@ -251,11 +252,13 @@ def with_fit(
     groups: IntArray | None = None,
     folds: int = FOLDS,
     least_rows: int = 1,
+    unseen: float = 0.0,
 ) -> KernelT:
     """The kernel with its `fit`: errors on the rows, and of refits without each fold of the groups.
 
     groups: a label a row, counted from 0, `heldout_groups` where None; those with the same remainder by
-    `folds` are left out together. least_rows: of the bands' ranges of size (`residual_bands`).
+    `folds` are left out together. least_rows: of the bands' ranges of size (`residual_bands`). unseen: by
+    how much one group would widen them; more do so as much less.
     """
     groups = heldout_groups(rows) if groups is None else groups
     ends = KIND_OF[rows.operator.kind].ranges
@@ -263,13 +266,13 @@ def with_fit(
     for fold in range(min(folds, int(groups.max()) + 1)):
         held: npt.NDArray[np.bool_] = groups % folds == fold
         heldout_us[held] = time_us(refit(rows.where(~held)), rows.where(held))
-    size = as_float(rows.operator.size)
+    size, widen = as_float(rows.operator.size), 1.0 + unseen / (int(groups.max()) + 1)
     fit = Fit(
         source=source,
         rows=len(rows.time_us),
         fit_error=mape(time_us(kernel, rows), rows.time_us),
         heldout_error=mape(heldout_us, rows.time_us),
-        residuals=residual_bands(rows.time_us, heldout_us, size, ends, least_rows=least_rows),
+        residuals=residual_bands(rows.time_us, heldout_us, size, ends, least_rows=least_rows, widen=widen),
     )
     return msgspec.structs.replace(kernel, fit=fit)
 
@@ -317,17 +320,18 @@ def warm(time: Callable[..., OperatorTime]) -> Callable[[Gpu, Any, Any], Operato
 
 def residual_bands(
     measured_us: FloatArray,
-    predicted_us: FloatArray,
+    predicted_us: FloatArray | float,
     size: FloatArray,
     upper_ends: Sequence[int],
     least_rows: int = 1,
+    widen: float = 1.0,
 ) -> tuple[Residual, ...]:
     """10 % and 90 % quantiles of measured / predicted in each range of size that has rows enough.
 
     upper_ends: ascending; a row belongs to the first range whose end is not below its size. Rows beyond
     the last end are in no band. A range with fewer than `least_rows` joins the next; where no range has
     as many, the last holds all. A band always holds the prediction itself: where few rows err to one side,
-    its other end is 1.
+    its other end is 1. widen: about its own centre, so many times as wide.
     """
     ratio = measured_us / predicted_us
     bands: list[Residual] = []
@@ -337,8 +341,7 @@ def residual_bands(
         alone = not bands and upper == upper_ends[-1]
         if inside.size >= (1 if alone else least_rows):
             low, high = np.quantile(inside, (0.1, 0.9))
-            bands.append(
-                Residual(size_max=float(upper), low=min(1.0, float(low)), high=max(1.0, float(high)))
-            )
+            band = Residual(size_max=float(upper), low=min(1.0, float(low)), high=max(1.0, float(high)))
+            bands.append(widen_band(band, widen, 0.0))
             lower = upper
     return tuple(bands)

@@ -1,0 +1,118 @@
+"""Kernels of mixers on rows that no fit has seen: of numbers of heads left out, and of other cards.
+
+`python benchmarks/kernels.py left-out mixers [GPU ...]` (a second a kernel) and `transfer mixers` run these.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import partial
+from typing import Any
+
+import numpy as np
+from kernel_rows import mixers
+from scores import Beside, left_out_us, table, width_to_add
+
+from medusa_sim.calibrate.fit import FOLDS, LEAST_ROWS, Rows, heldout_groups, residual_bands
+from medusa_sim.calibrate.stream import UNSEEN, fitted_stream
+from medusa_sim.latency.base import residual_band
+from medusa_sim.latency.stream import is_host_bound, stream_time
+from medusa_sim.operators.columns import IndexArray, texts
+from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.operators.stream import Stream
+from medusa_sim.operators.table import operators_of
+from medusa_sim.report.text import percent
+from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.kernels import StreamKernel
+
+PAIRS = (("b200", "gb200"), ("gb200", "b200"), ("h100-sxm", "b200"), ("l40s", "rtx-pro-6000"))
+"""Lender and borrower: cards of one architecture first."""
+
+
+def _rows_of_kernels(rows: Any, lender: Gpu) -> Iterator[tuple[str, IndexArray, Stream, StreamKernel]]:
+    """Section, places, operator and the lender's kernel of what rows of one card ran."""
+    for index, operator in operators_of(rows, by=("engine", "kernel")) if len(rows) else ():
+        engine, name = (str(texts(rows, column, index[:1])[0]) for column in ("engine", "kernel"))
+        held = lender.kernels.get(engine)
+        if held is None or not isinstance(operator, Stream):
+            continue
+        section = KIND_OF[operator.kind].section
+        kernels: list[Any] = [
+            kernel for key, kernel in held.table(section).items()
+            if key.partition("@")[0] == operator.form and getattr(kernel, "name", "") == name
+        ]  # fmt: skip
+        for kernel in kernels[:1]:
+            yield section, index, operator, kernel
+
+
+def left_out_mixers(gpus: list[str]) -> None:
+    """Shares of rows in bands: the stored ones; of refits without a fifth of the groups, made without it.
+
+    The last is what a number of heads finds that nobody measured.
+    """
+    found: dict[str, list[tuple[Any, ...]]] = defaultdict(list)
+    for frame in mixers():
+        for gpu in gpus or sorted(set(frame["gpu"])):
+            rows, card = frame[frame["gpu"] == gpu].reset_index(drop=True), load_gpu(gpu)
+            for section, index, operator, kernel in _rows_of_kernels(rows, card):
+                own = Rows(operator, rows["time_us"].to_numpy(dtype=np.float64)[index])
+                groups = heldout_groups(own) if index.size >= LEAST_ROWS else np.zeros(0, dtype=np.int64)
+                if kernel.fit.inherited_from or len(set(groups)) < 3:  # else bands are of a single group
+                    continue
+                time = stream_time(card, kernel, operator, cold=False)
+                stored = (own.time_us >= time.low_us) & (own.time_us <= time.high_us)
+                refit = partial(fitted_stream, gpu=card, name=kernel.name, start=kernel)
+                held_us = left_out_us(own, groups % FOLDS, refit, partial(stream_time, card, cold=False))
+                ratio = own.time_us / held_us
+                ends, size = KIND_OF[operator.kind].ranges, operator.size
+                inside = np.zeros(index.size, dtype=np.bool_)
+                for fold in set(groups % FOLDS):
+                    held = groups % FOLDS == fold
+                    widen = 1.0 + UNSEEN / len(set(groups[~held]))
+                    bands = residual_bands(
+                        ratio[~held], 1.0, size[~held], ends, least_rows=LEAST_ROWS, widen=widen
+                    )
+                    low, high = residual_band(bands, size[held]) if bands else (0.0, 0.0)
+                    inside[held] = (ratio[held] >= low) & (ratio[held] <= high)
+                scores = index.size, stored.mean(), inside.mean(), np.mean(np.abs(1.0 / ratio - 1.0))
+                found[f"{section} {operator.kind}"].append(scores)
+    lines = []
+    for what, every in sorted(found.items()):
+        sizes, *means = np.array(every, dtype=np.float64).T
+        shares = (percent(float(np.average(each, weights=sizes)), 0) for each in means[:2])
+        error = percent(float(np.average(means[2], weights=sizes)))
+        lines.append((what, str(len(every)), f"{sizes.sum():.0f}", *shares, error))
+    print(table("operator | kernels | rows | in stored bands | held out, in bands | held out", 1, lines))
+
+
+def transfer_mixers(_: list[str]) -> None:
+    """One GPU's parameters on another's rows, by operator; what an eager path's host bounds stands apart.
+
+    Then what bands of each section lack on other cards, in the mean over these, and rows inside with it.
+    """
+    device: dict[tuple[str, bool], list[Beside]] = defaultdict(list)
+    for frame in mixers():
+        for lender, borrower in PAIRS:
+            rows = frame[frame["gpu"] == borrower].reset_index(drop=True)
+            card, found = load_gpu(borrower), defaultdict(list)
+            for section, index, operator, kernel in _rows_of_kernels(rows, load_gpu(lender)):
+                time = stream_time(card, kernel, operator, cold=False)
+                ends = (rows["time_us"].to_numpy()[index], time.low_us, time.high_us)
+                waits = is_host_bound(card, kernel, operator) + np.zeros(index.size)
+                found[section, operator.kind].append([*(each / time.time_us for each in ends), waits])
+            for (section, kind), parts in found.items():
+                every_row = np.concatenate(parts, axis=1)
+                for share, bound in ((0.0, "device"), (1.0, "host")):
+                    every = Beside(*every_row[:3, every_row[3] == share])
+                    if every.ratio.size:
+                        what = f"{kind:20} {lender:10} -> {borrower:14} {bound:6}"
+                        more = f"beyond the own band +-{width_to_add([every]):.2f}"
+                        print(f"{what} {every.ratio.size:6} rows: {every.error:.1%}, {more}")
+                        if bound == "device":
+                            device[section, load_gpu(lender).architecture == card.architecture].append(every)
+    for (section, alike), group in sorted(device.items()):
+        width = width_to_add(group)
+        inside = ", ".join(f"{each.coverage(width):.0%}" for each in group)
+        kin = "the same" if alike else "another"
+        print(f"{section}, {kin} architecture: for 80% add {width:.2f}, with which {inside} are inside")
