@@ -97,7 +97,9 @@ def lines_spec(chart: LineChart, height: int = 320) -> Spec:
         layer(_values(each for each in named if each.line and each.rows),
               {"type": "point", "opacity": 0, "size": 80}, {**at, "tooltip": tips})  # fmt: skip
     texts = [value for value in _values(named) if value.get("text")]
-    layer(texts, {"type": "text", "align": "left", "dx": 7, "dy": 8}, {**at, "text": {"field": "text"}})
+    falls = any(each.y[0] > each.y[-1] for each in named if each.line)  # texts stand where no line goes on
+    beside_point = {"align": "left", "dx": 7, "dy": -8 if falls else 8}
+    layer(texts, {"type": "text", **beside_point}, {**at, "text": {"field": "text"}})
     for limit in chart.limits:
         axis, place = ("x", limit.x) if limit.x is not None else ("y", limit.y)
         shown = NEUTRAL if limit.colour == FAINT else limit.colour

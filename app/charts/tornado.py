@@ -30,14 +30,15 @@ def tornado_chart(changes: Sequence[Mapping[str, Any]], speedup: float) -> Spec:
     room = 0.12 * (max(ends) - min(ends) + 0.05)
     scale = {"domain": [min(ends) - room, max(ends) + room], "nice": False}
     y = category("name", None, sort=None, axis={"labelLimit": 200, "labelOverlap": False})
-    x = quantity("speedup", title, scale=scale)
+    axis = {"tickCount": {"expr": "ceil(width / 70)"}}
+    x = quantity("speedup", title, scale=scale, axis=axis)
     data = {"values": values}
     bar = {
         "data": data,
         "mark": {"type": "bar", "height": {"band": 0.62}, "cornerRadius": 2},
         "encoding": {
             "y": y,
-            "x": quantity("now", title, scale=scale),
+            "x": {**x, "field": "now"},
             "x2": {"field": "speedup"},
             "color": {"condition": {"test": "datum.above", "value": SHADES[0]}, "value": SHADES[1]},
             "tooltip": [
@@ -59,6 +60,6 @@ def tornado_chart(changes: Sequence[Mapping[str, Any]], speedup: float) -> Spec:
     rule = {
         "data": {"values": [{"now": speedup}]},
         "mark": {"type": "rule", "color": NEUTRAL, "strokeWidth": 1.5},
-        "encoding": {"x": quantity("now", title, scale=scale)},
+        "encoding": {"x": {**x, "field": "now"}},
     }
     return base(24 * len(values), layer=[bar, *texts, rule])

@@ -213,8 +213,8 @@ def _gains(answer: Recommendation, row: ScheduleRow, told: list[str]) -> None:
     show.chart(
         batch_chart(rows, row.batch_max, chains=answer.chains),
         name="batches",
-        caption=f"Speedup of the schedule over plain decoding, with its 80 % interval; "
-        f"{count_word(answer.chains)} named where they change. "
+        caption=f"Speedup of the schedule over plain decoding, with its 80 % interval: "
+        f"a dot a batch, {count_word(answer.chains)} named where they change, ringed the batch looked at. "
         + notes.accuracy(answer.gpu, answer.scenario.kernels, answer.scenario.model),
         told=show.command([*told, "--by-count", "--format", "csv"]),
         rows=lambda: notes.table_of(rows),
@@ -230,8 +230,9 @@ def _measured(set_up: SetUp) -> None:
         show.chart(
             lines_spec(measured_chart(found), 220),
             name="measured",
-            caption="Predicted tokens/s a user of the set-up as it was measured, with its 80 % interval; "
-            "the cross is the measurement.",
+            caption="Line: predicted tokens/s a user of the set-up as measured, with its 80 % interval; "
+            f"cross: measured, {significant(found.figure.tokens_per_s_per_user, 3)} "
+            f"(predicted {found.error:+.0%}).",
             rows=lambda: notes.table_of(
                 [dict(zip(found.curve, row, strict=True)) for row in zip(*found.curve.values(), strict=True)]
             ),

@@ -16,7 +16,7 @@ from chosen import SetUp
 
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
-from medusa_sim.report.charts.setups import setups_chart
+from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare_text import (
     MOST_ROWS,
     compare_values,
@@ -161,8 +161,8 @@ def _chart(answer: Comparison, told: str) -> None:
         lines_spec(setups_chart(answer, _AXES[what]), 380),
         name="setups",
         caption="What nothing beats of each card: solid with speculation, dotted without; bands: 80 %. "
-        "Points are batches, named requests/drafts; dashed: the target; ringed: the answer. "
-        + measured_text(answer),
+        "Points are batches, named requests/drafts; dashed: the target; ringed: the answer."
+        f"{left_out(answer, _AXES[what])} {measured_text(answer)}",
         told=told,
         rows=lambda: pa.Table.from_pandas(answer.table, preserve_index=False),
         values=lambda: compare_values(answer),

@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from medusa_sim.report.charts.setups import Y_TITLES, setups_chart
+from medusa_sim.report.charts.setups import Y_TITLES, left_out, setups_chart
 from medusa_sim.report.compare_text import (
     MOST_ROWS,
     frontier_table,
@@ -112,5 +112,6 @@ def _picture(answer: Comparison, column: str) -> Picture:
     caption = (
         f"{Y_TITLES[column]} against tokens/s a user: what nothing beats of each card, solid with "
         "speculation, dotted without; 80 % bands, points named by requests / drafts, the chosen one ringed."
+        f"{left_out(answer, column)}"
     )
     return Picture(partial(lines_figure, setups_chart(answer, column), height=5.0), column, caption)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,15 @@ import pytest
 
 import medusa_sim as ms
 from medusa_sim.errors import UsageError
-from medusa_sim.report.charts.setups import ANSWER, CARDS, MEASURED, Y_TITLES, look_of, measured_chart
+from medusa_sim.report.charts.setups import (
+    ANSWER,
+    CARDS,
+    MEASURED,
+    Y_TITLES,
+    left_out,
+    look_of,
+    measured_chart,
+)
 from medusa_sim.report.compare_report import compare_blocks
 from medusa_sim.report.compare_text import beside_text, measured_text
 from medusa_sim.report.document import Picture, html_page
@@ -82,6 +91,15 @@ def test_ticks_are_spoken_numbers_and_a_telephone_shows_the_whole_picture(
         assert box.x0 > -0.1
         assert box.x1 < across + 0.1
         assert (across < 5) == slim
+
+
+def test_a_card_without_a_value_is_named_and_not_drawn(answer: ms.Compared) -> None:
+    unpriced = answer.comparison.table.copy()
+    unpriced.loc[unpriced.gpu == "l40s", "usd_per_million_tokens"] = np.nan
+    partly = replace(answer.comparison, table=unpriced)
+    assert left_out(answer.comparison, "usd_per_million_tokens") == ""
+    assert left_out(partly, "usd_per_million_tokens") == " Not drawn, as no price is known: l40s."
+    assert left_out(partly, "joule_per_token") == ""
 
 
 def test_a_card_keeps_its_colour_and_neighbours_differ() -> None:

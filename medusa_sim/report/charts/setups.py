@@ -104,6 +104,14 @@ def setups_chart(answer: Comparison, column: str | None = None) -> LineChart:
     )
 
 
+def left_out(answer: Comparison, column: str) -> str:
+    """A sentence that names the cards that have no curve of a column, with a space before it; or nothing."""
+    known = answer.table[column].notna().groupby(answer.table.gpu, sort=False).any()
+    missing = [str(gpu) for gpu in known.index[~known]]
+    lacks = "price" if column == "usd_per_million_tokens" else "power limit"
+    return f" Not drawn, as no {lacks} is known: {', '.join(missing)}." if missing else ""
+
+
 def _kept(speed: FloatArray, worth: FloatArray, column: str) -> FloatArray:
     """Places of the points that nothing beats, the slowest stream first."""
     places = np.flatnonzero(on_frontier(speed, -worth if column in _FALLS_WITH_SPEED else worth))
@@ -179,7 +187,7 @@ def measured_chart(found: Beside) -> LineChart:
             ),
             Series(
                 name=MEASURED, x=np.array([float(figure.batch)]), y=np.array([speed]), colour=colour,
-                marker="X", size=9.0, told=False, texts=[f"measured {speed:g}; predicted {found.error:+.0%}"],
+                marker="X", size=9.0, told=False, texts=[MEASURED],
             ),
         ],
     )  # fmt: skip
