@@ -10,7 +10,7 @@ from chosen import SetUp
 
 from medusa_sim import __version__
 from medusa_sim.export.engines import METHODS as ENGINE_METHODS
-from medusa_sim.plan.fits import dense_fits, linear_fit
+from medusa_sim.plan.resolved import dense_fits, linear_fit
 from medusa_sim.report.recommend_reason import warnings as recommend_warnings
 from medusa_sim.report.text import percent
 

@@ -11,7 +11,7 @@ import streamlit as st
 from answers import data_version, published_model
 from chosen import SetUp
 
-from medusa_sim.plan.defaults import DEFAULT_GPU, DEFAULT_SEQ_LEN
+from medusa_sim.plan import DEFAULT_GPU, DEFAULT_SEQ_LEN
 from medusa_sim.setups.choices import Choices
 from medusa_sim.setups.comparison import Comparison
 from medusa_sim.setups.question import Measure, Question

@@ -36,7 +36,7 @@ HOUSE = (
         ("step",),
         "model and workload -> kernels -> one step; its time is composed in one place (compose)",
         in_order(
-            "workload attention sparse recurrent network engine kernels compose drafter step server power "
+            "workload attention sparse recurrent network engine kernels compose drafter step server "
             "memory rows roofline breakdown"
         ),
     ),
@@ -44,7 +44,7 @@ HOUSE = (
         ("plan",),
         "scenario -> surface (the only thing that prices a grid) -> sweep, recommend and what they say",
         in_order(
-            "defaults curve acceptance arguments question draft_options fits resolved scenario "
+            "curve acceptance arguments question draft_options resolved scenario "
             "best_by_count priced_steps surface check woken_experts quantities sweep tree_speedup "
             "break_even capacity insights schedule schedule_row recommendation recommend"
         ),

@@ -32,7 +32,7 @@ HEAVY = {
 }
 TORCH = {"torch", "transformers", "safetensors", "peft", "tokenizers"}
 TORCH_LAYERS = {"decoder", "measure"}
-MOST_LOADED = 91
+MOST_LOADED = 75
 """Modules of the project that the default sweep loads; each costs a millisecond or more of its start."""
 
 

@@ -15,7 +15,7 @@ from charts.draw import lines_spec
 from chosen import SetUp
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
+from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.report.charts.setups import left_out, setups_chart
 from medusa_sim.report.compare_text import (
     MOST_ROWS,

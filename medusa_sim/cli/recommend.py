@@ -13,7 +13,7 @@ from medusa_sim.cli.options import Sectioned, is_given, options, output_options,
 from medusa_sim.cli.output import Output, command_line
 from medusa_sim.cli.values import BATCH, ENGINE, SEQ_LEN, Axis, GridType
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import DEFAULT_BATCHES, DEFAULT_SEQ_LEN
+from medusa_sim.plan import DEFAULT_BATCHES, DEFAULT_SEQ_LEN
 from medusa_sim.plan.question import EVERY_BATCH_TO, QUESTION, Question
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from medusa_sim.cli import examples, say
 from medusa_sim.cli.options import output_options
 from medusa_sim.cli.output import Output
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import DEFAULT_GPU
+from medusa_sim.plan import DEFAULT_GPU
 
 
 class _TargetType(click.ParamType[str]):

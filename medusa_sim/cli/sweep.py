@@ -20,7 +20,7 @@ from medusa_sim.cli.options import (
 from medusa_sim.cli.output import Output, PartsPlace, ReportPlace, parts_options, write_parts
 from medusa_sim.cli.values import BATCH, CANDIDATES, GPUS, MODELS, SEQ_LEN, TP, GridType, echo_grid
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import DEFAULT_CANDIDATES, DEFAULT_SEQ_LEN
+from medusa_sim.plan import DEFAULT_CANDIDATES, DEFAULT_SEQ_LEN
 
 if TYPE_CHECKING:
     from medusa_sim.plan.scenario import Scenario

@@ -26,8 +26,8 @@ from medusa_sim.latency.attention import (
     whole_attention_time,
 )
 from medusa_sim.latency.base import OperatorTime, Source, filled, less_certain
-from medusa_sim.latency.elementwise import elementwise_time
 from medusa_sim.latency.gemm import gemm_time, unfused_attention_time
+from medusa_sim.latency.waves import elementwise_time
 from medusa_sim.operators.kinds import KIND_OF, Kind, is_in_window, is_sparse
 from medusa_sim.operators.operator import GENERATION, VERIFY, Attention, Elementwise, Gemm, Operator
 from medusa_sim.specs.engine_facts import (

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from medusa_sim.plan.arguments import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
-from medusa_sim.plan.defaults import (
+from medusa_sim.plan import (
     LOAD_LENGTH_CV,
     LOAD_OUTPUT_TOKENS,
     LOAD_PREFIXES,
@@ -17,6 +16,7 @@ from medusa_sim.plan.defaults import (
     LOAD_SEEDS,
     LOAD_SHARE,
 )
+from medusa_sim.plan.arguments import ANY, FLAG, NUMBER, PATH, WHOLE, WORD, Declared, argument, declared
 
 PLAIN = "none"
 DEFAULT_POLICIES = (PLAIN, "schedule")

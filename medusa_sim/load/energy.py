@@ -18,8 +18,7 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.specs.costs import Power
-from medusa_sim.step.power import prompt_joules, sampling_joules, watts
-from medusa_sim.step.server import served
+from medusa_sim.step.server import prompt_joules, sampling_joules, served, watts
 from medusa_sim.step.step import processed_tokens
 from medusa_sim.units import US_PER_S
 

@@ -19,7 +19,7 @@ from medusa_sim.arrays import IntArray
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.costs import Costs
 from medusa_sim.load.step_table import StepTable
-from medusa_sim.plan.defaults import SWITCHING_GAIN
+from medusa_sim.plan import SWITCHING_GAIN
 from medusa_sim.plan.schedule import merge_batches
 
 UNTIL_CHANGE = 1 << 30

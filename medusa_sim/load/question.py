@@ -28,9 +28,9 @@ from medusa_sim.load.simulate import LoadPoint, LoadTest, Server
 from medusa_sim.load.step_table import chains
 from medusa_sim.load.table_check import TableCheck, table_check
 from medusa_sim.load.trace import read_trace
+from medusa_sim.plan import LOAD_SEEDS
 from medusa_sim.plan.arguments import check, takes
 from medusa_sim.plan.break_even import BreakEven, break_even_context, longest_asked
-from medusa_sim.plan.defaults import LOAD_SEEDS
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.units import KILO
 

@@ -1,1 +1,47 @@
-"""A scenario -> what to run: the grid of costs and tokens per step, and every answer read off it."""
+"""A scenario -> what to run: the grid of costs and tokens per step, and every answer read off it.
+
+Here stands what is asked where nothing is said: the same for every command, the app and Python.
+"""
+
+from __future__ import annotations
+
+DEFAULT_GPU = "a100-80gb-pcie"
+DEFAULT_MODEL = "vicuna-7b"
+DEFAULT_DRAFTER = "medusa"
+DEFAULT_SEQ_LEN = 1024
+DEFAULT_CANDIDATES = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+DEFAULT_BATCHES = (1, 64)
+"""Smallest and largest batch that `recommend` searches."""
+TYPICAL = "typical-"
+"""Profiles that stand for a drafter where nobody measured its model: an assumption, and called one."""
+MAX_DRAFTS = 16
+"""Longest draft that is searched."""
+LONGEST_DRAFT = 64
+"""Drafts, or heads, in a row at most."""
+CANDIDATES_MAX = 256
+"""Largest tree searched; verification has long been compute-bound there."""
+FREE_WITHIN = 1.10
+"""Overhead up to which candidates count as free."""
+SWITCHING_GAIN = 0.03
+"""A gain below this is not worth another row (docs/method.md, schedule)."""
+RUNS_TREES = "cuda-graph"
+"""Kernels in a graph, without an engine: no current engine runs the trees of Medusa's heads."""
+RUNS_CHAINS = "vllm"
+"""The engine of everything that drafts chains: its newest version."""
+
+
+def default_runtime(drafter: str) -> str:
+    """What runs a drafter where no runtime is named: trees of heads as kernels in a graph, chains in vLLM."""
+    return RUNS_TREES if drafter == DEFAULT_DRAFTER else RUNS_CHAINS
+
+
+LOAD_REQUESTS = 1000
+"""Drawn requests of one run under load; `load`, Python and the app simulate as many, with as many seeds."""
+LOAD_SEEDS = 3
+LOAD_PROMPT_TOKENS = 512.0
+LOAD_OUTPUT_TOKENS = 256.0
+LOAD_LENGTH_CV = 0.8
+LOAD_SHARE = 0.9
+"""Of the requests that must keep the limits for a rate to count as carried."""
+LOAD_PREFIXES = ("system", "session")
+"""Whose the found part of a prompt is: one text of all requests, or what a session said before."""

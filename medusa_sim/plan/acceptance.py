@@ -21,7 +21,7 @@ from medusa_sim.acceptance.profile import (
 )
 from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError, UsageError, check_kind
-from medusa_sim.plan.defaults import MAX_DRAFTS
+from medusa_sim.plan import MAX_DRAFTS
 from medusa_sim.step.drafter.base import Drafter
 
 Given: TypeAlias = str | os.PathLike[str] | float | Sequence[float] | AcceptanceProfile | None

@@ -17,7 +17,7 @@ from numbers import Integral, Real
 from typing import TYPE_CHECKING, Any, ClassVar, Concatenate, ParamSpec, TypeVar
 
 from medusa_sim.errors import UsageError, check_kind, shown, unknown_name
-from medusa_sim.plan.defaults import (
+from medusa_sim.plan import (
     DEFAULT_DRAFTER,
     DEFAULT_GPU,
     DEFAULT_MODEL,

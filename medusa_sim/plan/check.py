@@ -20,7 +20,7 @@ import numpy as np
 
 from medusa_sim.arrays import FloatArray
 from medusa_sim.errors import CoverageError, UsageError
-from medusa_sim.plan.defaults import DEFAULT_SEQ_LEN, MAX_DRAFTS
+from medusa_sim.plan import DEFAULT_SEQ_LEN, MAX_DRAFTS
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.question import Measured
 from medusa_sim.plan.scenario import Scenario

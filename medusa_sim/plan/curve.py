@@ -8,7 +8,7 @@ import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray, IntArray, in_quadrature
 from medusa_sim.operators.operator import Size
-from medusa_sim.plan.defaults import FREE_WITHIN
+from medusa_sim.plan import FREE_WITHIN
 from medusa_sim.units import US_PER_S
 
 CLIFF = 0.05

@@ -25,7 +25,7 @@ from medusa_sim.acceptance.profile import AcceptanceProfile
 from medusa_sim.acceptance.tree import CandidateTree, Path
 from medusa_sim.arrays import FloatArray, IntArray, among
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
+from medusa_sim.plan import CANDIDATES_MAX, LONGEST_DRAFT, MAX_DRAFTS
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafter.base import Drafter, Parts
 

@@ -17,9 +17,9 @@ import numpy as np
 import numpy.typing as npt
 
 from medusa_sim.arrays import FloatArray, IntArray, among, distinct
+from medusa_sim.plan import CANDIDATES_MAX, RUNS_CHAINS, RUNS_TREES
 from medusa_sim.plan.break_even import BreakEven, break_even_batches
 from medusa_sim.plan.curve import cheaper_pairs, free_budget, near_best
-from medusa_sim.plan.defaults import CANDIDATES_MAX, RUNS_CHAINS, RUNS_TREES
 from medusa_sim.plan.quantities import values
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface, price

@@ -20,8 +20,7 @@ from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.kernels import Kernels, priced, timed
-from medusa_sim.step.power import launch_joules
-from medusa_sim.step.server import served_length
+from medusa_sim.step.server import launch_joules, served_length
 from medusa_sim.step.step import (
     Setting,
     StepTime,

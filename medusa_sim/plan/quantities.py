@@ -7,7 +7,7 @@ What tokens cost, in money and in energy (docs/method.md, cost):
     (W1)  $ per million tokens = 1e6 GPUs price / (3600 tokens/s)
     (W4)  joule per token      = GPUs watts / (tokens/s)
 
-price: dollars per GPU-hour. watts: of one GPU (`step/power.py`). tokens/s: of all GPUs together, emitted
+price: dollars per GPU-hour. watts: of one GPU (`step/server.py`). tokens/s: of all GPUs together, emitted
 tokens alone.
 """
 
@@ -27,7 +27,7 @@ from medusa_sim.plan.curve import FIXED_BASELINE_BATCH, FIXED_BASELINE_SEQ_LEN
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import Surface
 from medusa_sim.step.memory import drafter_bytes, memory_bytes
-from medusa_sim.step.power import served_joules, watts
+from medusa_sim.step.server import served_joules, watts
 from medusa_sim.step.step import decode_step, processed_tokens
 
 if TYPE_CHECKING:

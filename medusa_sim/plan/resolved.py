@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 
 import numpy as np
@@ -11,35 +12,36 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import UsageError
 from medusa_sim.latency.base import LatencyModel
 from medusa_sim.latency.by_name import latency_model
+from medusa_sim.operators.kinds import KIND_OF, KINDS
+from medusa_sim.plan import default_runtime
 from medusa_sim.plan.acceptance import acceptance_of
 from medusa_sim.plan.arguments import Arguments
 from medusa_sim.plan.curve import Baseline
-from medusa_sim.plan.defaults import default_runtime
 from medusa_sim.plan.draft_options import Drafting
-from medusa_sim.plan.fits import dense_fits, fits_beside, linear_fit, unpacked
 from medusa_sim.specs.costs import Price, given_price, price_of
 from medusa_sim.specs.engine_facts import Backend, backend_of
-from medusa_sim.specs.feed_forwards import MoE
 from medusa_sim.specs.fitted import Fit
+from medusa_sim.specs.formats import Format
 from medusa_sim.specs.gpu import Gpu, load_gpu
+from medusa_sim.specs.kernels import KernelSet
 from medusa_sim.specs.mixers import Latent
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.specs.recurrent import Recurrent
 from medusa_sim.specs.runtime import Runtime, load_runtime
-from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.specs.variants import on_one_gpu, unpacked_where, with_dtypes
 from medusa_sim.step.drafter import drafter_kind
 from medusa_sim.step.drafter.base import Drafter, Parts
+from medusa_sim.step.kernels import priced
 from medusa_sim.step.memory import usable_memory_bytes
+from medusa_sim.step.network import model_launches
 from medusa_sim.step.server import Traffic
 from medusa_sim.step.step import step_kernels
-from medusa_sim.step.workload import CHAIN, TREE, Overlap, Scope, overlap_of
+from medusa_sim.step.workload import CHAIN, TREE, Launch, Overlap, Scope, decode, overlap_of, verify
 from medusa_sim.units import BYTES_PER_ELEMENT
 
-_BESIDE = (MoE, Latent, Recurrent, BlockSparse, Compressed)
-"""Layers with kernels beside those of a dense model."""
+_DENSE = ("gemm", "attention", "elementwise")
+"""Sections of the kernels of a dense model on one GPU."""
 
 
 class Resolved:
@@ -208,7 +210,7 @@ class Resolved:
         if self.latency.name != "calibrated":
             return {}
         found = dense_fits(self.gpu.kernel_set(self.kernels), self.model)
-        others = any(self.model.blocks(kind) for kind in _BESIDE) or self.model.streams > 1
+        others = self.model.has_more_kinds
         if self.scope == "block" or (self.parallel == ONE and not others):
             return found
         return {**found, **fits_beside(self.latency, self.shard, self.runtime)}
@@ -323,3 +325,58 @@ def traffic_of(prompt_tokens: float | None, output_tokens: float | None) -> Traf
         if not 1.0 <= value < np.inf:
             raise UsageError(f"{name} tokens {value:g}: a finite number from 1 is needed")
     return Traffic(prompt_tokens=float(prompt_tokens), output_tokens=float(output_tokens))
+
+
+def dense_fits(held: KernelSet, model: Model) -> dict[str, Fit]:
+    """`gemm.fp16`, `attention.decode_attention`, ... -> fit, of a kernel set in the model's format."""
+    form = Format(model.dtype, model.weight_dtype).key
+    forms = {form if form in held.linear else model.dtype, model.activation_dtype}
+    return {
+        f"{kind.section}.{key}": kernel.fit
+        for kind in KINDS
+        if kind.section in _DENSE
+        for key, kernel in kind.table(held).items()
+        if kind.section != "gemm" or key in forms
+    }
+
+
+def linear_fit(fits: Mapping[str, Fit], model: Model) -> Fit | None:
+    """How well the linear layers of the model's format were fitted; None where nobody fitted them."""
+    form = Format(model.dtype, model.weight_dtype).key
+    return fits.get(f"gemm.{form}", fits.get(f"gemm.{model.dtype}"))
+
+
+def fits_beside(latency: LatencyModel, shard: Model, runtime: Runtime) -> dict[str, Fit]:
+    """`moe.sglang:bf16` -> fit, of the experts, latent attention and exchange of a step.
+
+    Any set of the GPU may serve these: the one that the latency model takes. Raises SpecError where there is
+    none.
+    """
+    found: dict[str, Fit] = {}
+    for launch in priced(latency, plain_launches(shard, runtime)):
+        kind = KIND_OF[launch.operator.kind]
+        if kind.is_chosen and kind.section != "gemm":
+            place = latency.time(launch.operator).kernels
+            set_name, _, key = place.partition(":")
+            found[f"{kind.section}.{place}"] = kind.table(latency.gpu.kernels[set_name])[key].fit
+    return found
+
+
+def unpacked(model: Model, held: KernelSet) -> tuple[str, ...]:
+    """What is stored narrower than its kernel was measured with: `int4 weights`, `a KV cache in fp8`."""
+    form = Format(model.dtype, model.weight_dtype).key
+    weights = form != model.dtype and form not in held.linear
+    cache = not model.blocks(Latent) and model.kv_dtype != model.activation_dtype
+    return (
+        *([f"{model.weight_dtype} weights"] if weights else []),
+        *([f"a KV cache in {model.kv_dtype}"] if cache else []),
+    )
+
+
+def plain_launches(shard: Model, runtime: Runtime) -> tuple[Launch, ...]:
+    """Kernels of a plain step, and those of several tokens a request that such a step has not."""
+    verified = model_launches(shard, verify(1, 1, 2), runtime)
+    return (
+        *model_launches(shard, decode(1, 1), runtime),
+        *(launch for launch in verified if launch.composed),
+    )

@@ -8,7 +8,7 @@ What it rests on that was not measured for it is said in a sentence each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any
@@ -17,19 +17,25 @@ import numpy as np
 
 from medusa_sim.arrays import IntArray, among
 from medusa_sim.errors import CoverageError, check_kind
+from medusa_sim.latency.base import LatencyModel, known_time
 from medusa_sim.latency.by_name import cached
+from medusa_sim.latency.calibrated import NAME_MARK
+from medusa_sim.operators.kinds import KIND_OF
+from medusa_sim.plan import CANDIDATES_MAX, TYPICAL
 from medusa_sim.plan.arguments import ARGUMENTS, WHOLE, Arguments, check, takes
-from medusa_sim.plan.defaults import CANDIDATES_MAX, TYPICAL
 from medusa_sim.plan.draft_options import DraftOption, draft_options
-from medusa_sim.plan.fits import other_form, too_large, unfitted_kinds
-from medusa_sim.plan.resolved import Resolved
+from medusa_sim.plan.resolved import Resolved, plain_launches
+from medusa_sim.specs.engine import Engine
 from medusa_sim.specs.engine_facts import told_of_states
-from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel
+from medusa_sim.specs.fitted import FEWEST_RANKS, CollectiveKernel, Fit
+from medusa_sim.specs.formats import HALVES, Format
+from medusa_sim.specs.gpu import Gpu
 from medusa_sim.specs.mixers import Latent
-from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED
+from medusa_sim.specs.model import RUN_IN_FP16, UNCHECKED, Model
 from medusa_sim.specs.parallel import ONE
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.drafter.base import FreeDrafter
+from medusa_sim.step.memory import fewest_gpus, step_memory_bytes, usable_memory_bytes
 from medusa_sim.step.step import Setting
 
 _ONE_NODE = 8
@@ -257,3 +263,33 @@ class Scenario(Resolved):
 
     def _largest(self) -> int:
         return max(int(option.candidates[-1]) for option in self.options())
+
+
+def other_form(model: Model, fits: Mapping[str, Fit]) -> tuple[str, str] | None:
+    """Format of the model's experts and that of the kernel which serves them, where they are not one."""
+    served = next((key.partition(":")[2] for key in fits if key.startswith("moe.")), None)
+    if served is None or model.experts is None:
+        return None
+    stored = model.in_form(model.experts.form)
+    form = Format(stored.dtype, stored.weight_dtype).key
+    held = served.partition(NAME_MARK)[0]
+    return None if form == held or {form, held} <= set(HALVES) else (form, held)
+
+
+def unfitted_kinds(latency: LatencyModel, shard: Model, runtime: Runtime) -> tuple[str, ...]:
+    """What of a model is priced without a fitted kernel: `linear attention`, `sparse attention`, ..."""
+    found = [
+        KIND_OF[launch.operator.kind].title
+        for launch in plain_launches(shard, runtime)
+        if launch.composed and known_time(latency, launch.operator) is None
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+def too_large(model: Model, shard: Model, gpu: Gpu, engine: Engine | None) -> str:
+    """What to do where not even one sequence fits on the GPUs of `shard`; empty where one does."""
+    if float(step_memory_bytes(shard, None, 1, 1, 1)) <= usable_memory_bytes(gpu, engine, shard):
+        return ""
+    enough = fewest_gpus(model, gpu, shard.parallel, engine)
+    hint = f"--tp {enough} would" if enough else "no number of GPUs up to 128 would"
+    return f"{model.name} ({model.weight_dtype}) does not fit on {shard.parallel} of {gpu.name}: {hint}"

@@ -29,7 +29,7 @@ from medusa_sim.plan.quantities import joule_per_token, usd_per_million_tokens, 
 from medusa_sim.plan.question import Question
 from medusa_sim.plan.schedule import BatchRange
 from medusa_sim.plan.surface import PLAIN, Surface
-from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.memory import step_memory_bytes
 from medusa_sim.step.server import Served, served
 from medusa_sim.units import US_PER_S

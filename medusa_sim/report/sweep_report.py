@@ -10,8 +10,8 @@ import numpy as np
 
 from medusa_sim import __version__
 from medusa_sim.arrays import among
+from medusa_sim.plan import DEFAULT_CANDIDATES
 from medusa_sim.plan.break_even import BATCHES_SEARCHED, BreakEven
-from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
 from medusa_sim.plan.insights import Answer, answer
 from medusa_sim.plan.recommend import scheduled_counts
 from medusa_sim.plan.recommendation import Recommendation

@@ -19,7 +19,7 @@ from medusa_sim.data import DataDir
 from medusa_sim.errors import SpecError
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.reproduce.published import PAPER_GPU, Reproduction, cited, read_published
-from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.step import (
     Setting,
     decode_step,

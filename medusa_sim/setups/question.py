@@ -7,8 +7,8 @@ from math import ceil, inf
 from typing import Literal, get_args
 
 from medusa_sim.errors import UsageError
+from medusa_sim.plan import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.plan.arguments import NUMBER, WHOLE, WORD, Declared, Type, argument
-from medusa_sim.plan.defaults import LOAD_OUTPUT_TOKENS, LOAD_PROMPT_TOKENS
 from medusa_sim.units import KILO
 
 Measure = Literal["cost", "throughput", "energy"]

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from medusa_sim.specs.model import Model
-from medusa_sim.specs.recurrent import GatedDelta
 
 
 class Backend(NamedTuple):
@@ -222,6 +221,8 @@ def told_of_states(library: str, model: Model, drafter: str) -> tuple[str, ...]:
     rules = RULES.get(library)
     if rules is None or not model.keeps_states:
         return ()
+    from medusa_sim.specs.recurrent import GatedDelta  # no other model needs it
+
     lines = [f"{rules.engine} with states: {rules.drafts}; {rules.states}; {rules.prefixes} ({rules.source})"]
     if library == "vllm" and drafter == "ngram" and model.blocks(GatedDelta):
         lines.append(

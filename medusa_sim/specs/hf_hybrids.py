@@ -24,7 +24,8 @@ from medusa_sim.specs.hf_layers import (
     layered,
     one_each,
 )
-from medusa_sim.specs.model import UNCHECKED, LayerGroup, Mixers, Width
+from medusa_sim.specs.mixers import Mixer
+from medusa_sim.specs.model import UNCHECKED, LayerGroup, Width
 
 
 class _Gemma4(msgspec.Struct, frozen=True, kw_only=True):
@@ -186,7 +187,7 @@ def deci(given: Given) -> Own:
         for name, part in (("attention", block.attention), ("ffn", block.ffn)):
             if part.replace_with_linear:
                 given.refuse(f"{at}.{name}.replace_with_linear", "given true; allowed: false")
-        mixer: Mixers | None = None
+        mixer: Mixer | None = None
         if not block.attention.no_op:
             shared = block.attention.n_heads_in_group
             if shared is None or given.heads % shared:

@@ -17,8 +17,8 @@ from medusa_sim.errors import SpecError
 from medusa_sim.reading import named
 from medusa_sim.specs.architectures import Architecture
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
-from medusa_sim.specs.mixers import Grouped, Latent
-from medusa_sim.specs.model import LayerGroup, Layers, Mixers, Width
+from medusa_sim.specs.mixers import Grouped, Latent, Mixer
+from medusa_sim.specs.model import LayerGroup, Layers, Width
 from medusa_sim.specs.strict import convert
 
 Count = Annotated[int, Meta(ge=0, le=1_000_000)]
@@ -103,7 +103,7 @@ class Own:
     notes: tuple[str, ...] = ()
 
 
-def layered(mixers: Iterable[Mixers | None], parts: Iterable[FeedForward | None]) -> tuple[LayerGroup, ...]:
+def layered(mixers: Iterable[Mixer | None], parts: Iterable[FeedForward | None]) -> tuple[LayerGroup, ...]:
     """Layers of these mixers and feed-forward parts, one by one."""
     return tuple(LayerGroup(1, mixer, part) for mixer, part in zip(mixers, parts, strict=True))
 

@@ -28,8 +28,8 @@ from medusa_sim.specs.hf_layers import (
     qwen_experts,
     routed,
 )
-from medusa_sim.specs.mixers import Indexer
-from medusa_sim.specs.model import LayerGroup, Layers, Mixers, Width
+from medusa_sim.specs.mixers import Indexer, Mixer
+from medusa_sim.specs.model import LayerGroup, Layers, Width
 from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
 from medusa_sim.specs.sparse import BlockSparse, Compressed
 
@@ -170,7 +170,7 @@ def nemotron_h(given: Given) -> Own:
     kinds = [_PATTERN.get(letter, letter) for letter in pattern or ""] or config.layers_block_type
     key = "layers_block_type" if pattern is None else "hybrid_override_pattern"
     gated = config.mlp_hidden_act not in ("relu2", "relu")
-    mixers: dict[str, Mixers] = {
+    mixers: dict[str, Mixer] = {
         "mamba": Mamba2(
             heads=config.mamba_num_heads,
             head_dim=config.mamba_head_dim,

@@ -19,10 +19,8 @@ from medusa_sim.arrays import FloatArray
 from medusa_sim.specs.architectures import Norm, Positions
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.formats import FORMATS, HALVES, Format
-from medusa_sim.specs.mixers import Grouped, Latent, Mixer
+from medusa_sim.specs.mixers import Grouped, Mixer
 from medusa_sim.specs.parallel import ONE, Parallel
-from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
-from medusa_sim.specs.sparse import BlockSparse, Compressed
 from medusa_sim.units import BYTES_PER_ELEMENT
 
 Layers = Annotated[int, Meta(ge=1, le=1_000)]
@@ -37,16 +35,12 @@ INT4_SCALE_BYTES = 2.5 / 128
 """Bytes beside each int4 weight: 128 of them share a 16-bit scale and a 4-bit zero point (AWQ's default)."""
 
 
-Mixers = Grouped | BlockSparse | Latent | Compressed | GatedDelta | KimiDelta | Mamba2
-"""Every kind of mixer, told apart by `kind` in a file."""
-
-
 @dataclass(frozen=True, slots=True)
 class LayerGroup:
     """`count` layers that are alike: how they mix tokens, and their feed-forward part."""
 
     count: int
-    mixer: Mixers | None
+    mixer: Mixer | None
     """None: the layer has a feed-forward part alone."""
     feed_forward: FeedForward | None
     """None: the layer mixes tokens alone."""
@@ -59,7 +53,7 @@ class LayerGroup:
 
 def grouped(layers: Iterable[LayerGroup]) -> tuple[LayerGroup, ...]:
     """Groups of equal layers, in the order of their first."""
-    counts: dict[tuple[Mixers | None, FeedForward | None], int] = {}
+    counts: dict[tuple[Mixer | None, FeedForward | None], int] = {}
     for layer in layers:
         key = (layer.mixer, layer.feed_forward)
         counts[key] = counts.get(key, 0) + layer.count
@@ -134,6 +128,12 @@ class Model:
                 if isinstance(block, kind):
                     counts[block] = counts.get(block, 0) + group.count
         return tuple((count, block) for block, count in counts.items())
+
+    @property
+    def has_more_kinds(self) -> bool:
+        """Whether it has layers with kernels beside those of a dense model."""
+        plain = all(type(mixer) is Grouped for _, mixer in self.blocks(Mixer))
+        return not plain or self.streams > 1 or self.experts is not None
 
     @property
     def block_count(self) -> int:

@@ -13,7 +13,7 @@ import re
 from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 from msgspec import Meta
@@ -21,8 +21,7 @@ from msgspec import Meta
 from medusa_sim.errors import SpecError, check_kind, shown, unknown_name
 from medusa_sim.reading import FileState, file_state, read_toml
 from medusa_sim.specs.architectures import ARCHITECTURES
-from medusa_sim.specs.feed_forwards import FeedForward
-from medusa_sim.specs.model import LayerGroup, Layers, Length, Mixers, Model, Vocab, Width
+from medusa_sim.specs.model import LayerGroup, Layers, Length, Model, Vocab, Width
 from medusa_sim.specs.strict import Text, convert
 from medusa_sim.specs.variants import with_dtypes
 
@@ -30,19 +29,6 @@ ModelName: TypeAlias = str | os.PathLike[str] | Model
 
 MODELS_FILE = Path(__file__).with_name("models.toml")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*/[A-Za-z0-9][A-Za-z0-9._-]*")
-
-
-class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Layers that are alike."""
-
-    count: Layers
-    mixer: Mixers | None = None
-    feed_forward: FeedForward | None = None
-
-    @property
-    def layers(self) -> LayerGroup:
-        """As a model has them."""
-        return LayerGroup(self.count, self.mixer, self.feed_forward)
 
 
 class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -58,7 +44,8 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     heads: Width | None = None
     kv_heads: Width | None = None
     head_dim: Width | None = None
-    groups: list[_Group] = []
+    groups: list[dict[str, Any]] = []
+    """Tables of `specs.layers`, read where the model is asked for."""
     mlp_width: Annotated[int, Meta(ge=0, le=1_000_000)] = 0
     vocab: Vocab
     max_seq_len: Length
@@ -68,7 +55,7 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     tied_embeddings: bool | None = None
     mtp_layers: Annotated[int, Meta(ge=0, le=1000)] = 0
     samples_top_p: bool = True
-    mtp: _Group | None = None
+    mtp: dict[str, Any] | None = None
     streams: Annotated[int, Meta(ge=1, le=64)] = 1
     weights: Literal["fp8_block", "int4", "mxfp4"] | None = None
     hf: list[Text] = []
@@ -85,15 +72,6 @@ class _Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
             raise ValueError(f"{names[alike.index(None)]}: missing; a whole number from 1 is needed")
         if self.heads and self.kv_heads and self.heads % self.kv_heads:
             raise ValueError(f"kv_heads: given {self.kv_heads}; it must divide heads = {self.heads}")
-
-    @property
-    def layer_groups(self) -> tuple[LayerGroup, ...]:
-        """Its layers."""
-        if self.groups:
-            return tuple(group.layers for group in self.groups)
-        family = ARCHITECTURES[self.architecture]
-        mixer = family.attention(self.heads or 0, self.kv_heads or 0, self.head_dim or 0)
-        return (LayerGroup(self.layers or 0, mixer, family.mlp(self.intermediate or 0)),)
 
 
 def model_names() -> tuple[str, ...]:
@@ -162,13 +140,32 @@ def _by_id(state: FileState) -> dict[str, str]:
     return {hf.rpartition("/")[2]: name for hf, name in ids.items()} | ids
 
 
+def _layers(name: str, entry: _Entry) -> tuple[tuple[LayerGroup, ...], LayerGroup | None]:
+    """Its layers, and that of its module for multi-token prediction."""
+    groups: tuple[LayerGroup, ...] = ()
+    if not entry.groups:
+        family = ARCHITECTURES[entry.architecture]
+        mixer = family.attention(entry.heads or 0, entry.kv_heads or 0, entry.head_dim or 0)
+        groups = (LayerGroup(entry.layers or 0, mixer, family.mlp(entry.intermediate or 0)),)
+        if entry.mtp is None:
+            return groups, None
+    from medusa_sim.specs.layers import layers_of  # layers that are all alike need no other kind of mixer
+
+    where = MODELS_FILE.name
+    groups = groups or tuple(
+        layers_of(each, where, f"{name}.groups[{index}]") for index, each in enumerate(entry.groups)
+    )
+    return groups, None if entry.mtp is None else layers_of(entry.mtp, where, f"{name}.mtp")
+
+
 def _model(name: str, entry: _Entry) -> Model:
+    groups, mtp = _layers(name, entry)
     tied = entry.tied_embeddings
     model = Model(
         name=name,
         architecture=entry.architecture,
         hidden=entry.hidden,
-        groups=entry.layer_groups,
+        groups=groups,
         mlp_width=entry.mlp_width,
         vocab=entry.vocab,
         max_seq_len=entry.max_seq_len,
@@ -178,7 +175,7 @@ def _model(name: str, entry: _Entry) -> Model:
         kv_dtype=entry.dtype,
         activation_dtype=entry.dtype,
         mtp_layers=entry.mtp_layers,
-        mtp=None if entry.mtp is None else entry.mtp.layers,
+        mtp=mtp,
         streams=entry.streams,
         source=entry.source,
         notes=(entry.note,) if entry.note else (),

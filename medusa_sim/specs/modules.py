@@ -12,7 +12,8 @@ import msgspec
 
 from medusa_sim.specs.feed_forwards import FeedForward, Mlp, MoE
 from medusa_sim.specs.formats import SIXTEEN
-from medusa_sim.specs.model import LayerGroup, Mixers, Model, grouped
+from medusa_sim.specs.mixers import Mixer
+from medusa_sim.specs.model import LayerGroup, Model, grouped
 from medusa_sim.specs.recurrent import GatedDelta
 
 _PREFIXES = (
@@ -150,7 +151,7 @@ def _in_formats(index: int, layer: LayerGroup, scheme: Scheme, *, beside: bool) 
     def named(middles: Iterable[str], last: Iterable[str]) -> list[str]:
         return [f"{path}.{middle}.{each}" for path in paths for middle in middles for each in last]
 
-    mixer: Mixers | None = layer.mixer
+    mixer: Mixer | None = layer.mixer
     if mixer is not None:
         ins = named(_ATTENTION, _INPUTS)
         outs = named(_ATTENTION, _OUTPUTS)

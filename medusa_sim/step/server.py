@@ -15,21 +15,33 @@ P and N are the mean tokens of a prompt and of an output: in a server that stays
 brings a prompt, which a decode step carries. (N9) is the median gap: it sees carried prompts where most steps
 carry one. r rows of logits, m tokens of the step, z = 1 where top-k is asked beside top-p. Without P and N
 nothing is carried.
+
+Watts of a step and what they cost a token (docs/method-engines.md, watts).
+
+    (W2)  load  = idle + (J_byte bytes + J_flop flops + sampling t_filter) / t
+    (W3)  watts = load (1 + (load / limit)^4)^(-1/4)
+
+of one GPU: bytes and flops of its kernels in a step of t seconds. (W3) is a smooth minimum: cards lower their
+clocks before they reach the limit. The parameters are a card's (`specs/costs.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
 
 from medusa_sim.arrays import BoolArray, FloatArray
 from medusa_sim.operators.operator import Size
+from medusa_sim.specs.costs import Power
+from medusa_sim.specs.gpu import Gpu
 from medusa_sim.step.drafter.base import PassWork
 from medusa_sim.step.engine import LOOKUPS, filter_us, prompt_pass_us
 from medusa_sim.step.network import model_launches
 from medusa_sim.step.step import Setting, device_us, processed_tokens
-from medusa_sim.step.workload import Workload, decode, prefill
+from medusa_sim.step.workload import Launch, Workload, decode, prefill
+from medusa_sim.units import US_PER_S
 
 _ONCE_A_PROMPT = ("lm_head", "next_token")
 """Operators that a carried prompt adds only once for all its tokens."""
@@ -199,3 +211,72 @@ def linear_work(setting: Setting, tokens: FloatArray) -> PassWork:
         if launch.part != "attention" and launch.operator.name not in _ONCE_A_PROMPT
     )
     return PassWork(launches=launches, runtime=setting.runtime, workload=workload, of="continued")
+
+
+def launch_joules(
+    gpu: Gpu, power: Power, launches: Iterable[Launch], *, with_bytes: bool = True
+) -> FloatArray:
+    """Joules above idle of some kernels on one GPU; with_bytes: what they move counts too."""
+    by_shape: dict[tuple[int, ...], FloatArray] = {}
+    for launch in launches:
+        operator, times = launch.operator, launch.count * launch.share
+        per_flop = times * joule_per_flop(gpu, power, operator.dtype)
+        joules = per_flop * operator.flops
+        if with_bytes:
+            joules = joules + times * power.fit.joule_per_byte * operator.bytes
+        held = by_shape.get(joules.shape)
+        by_shape[joules.shape] = joules if held is None else held + joules
+    total = np.zeros(())
+    for joules in sorted(by_shape.values(), key=lambda array: array.size):
+        total = total + joules
+    return total
+
+
+def joule_per_flop(gpu: Gpu, power: Power, dtype: str) -> float:
+    """Of arithmetic in a dtype: the same watts at the same share of its peak; as fitted where it has none."""
+    peaks = gpu.peak_flops_per_s
+    return power.fit.joule_per_flop * peaks[power.fit.dtype] / peaks.get(dtype, peaks[power.fit.dtype])
+
+
+def served_joules(
+    gpu: Gpu, power: Power, setting: Setting, batch: Size, rows: Size, tokens_per_step: Size, traffic: Traffic
+) -> FloatArray:
+    """Joules above idle that a server adds to a step: filtered logits, and prompts that ride on it.
+
+    rows: of logits.
+    """
+    finished = np.asarray(batch, dtype=np.float64) * np.asarray(tokens_per_step) / traffic.output_tokens
+    prompt = prompt_joules(gpu, power, setting, traffic.prompt_tokens)
+    return np.asarray(finished * prompt + sampling_joules(gpu, power, setting, rows))
+
+
+def prompt_joules(gpu: Gpu, power: Power, setting: Setting, prompt_tokens: float) -> FloatArray:
+    """Joules above idle of a prompt on one GPU: its FLOPs alone, since it shares the weights of a step."""
+    launches = model_launches(setting.shard, prefill(1, prompt_tokens), setting.runtime)
+    return launch_joules(gpu, power, launches, with_bytes=False)
+
+
+def sampling_joules(gpu: Gpu, power: Power, setting: Setting, rows: Size) -> FloatArray:
+    """Joules above idle of filtering so many rows of logits (N6), of which one of the GPUs has them all."""
+    engine, model = setting.runtime.engine, setting.model
+    if engine is None:
+        return np.zeros(())
+    filtered_us = filter_us(engine, gpu, rows, model.filtered_vocab, top_k=model.samples_top_k)
+    return np.asarray(power.fit.sampling_watts * filtered_us / US_PER_S / setting.parallel.tp)
+
+
+def watts(power: Power, joules: FloatArray, time_us: FloatArray) -> FloatArray:
+    """Mean watts of one GPU over steps that take so long and so many joules above idle."""
+    load = load_watts(power.fit.idle_watts, joules / time_us * US_PER_S)
+    return under_limit(load, power.limit_watts)
+
+
+def load_watts(idle_watts: float, above_watts: FloatArray) -> FloatArray:
+    """(W2): what the work would draw without a limit."""
+    return np.asarray(idle_watts + above_watts)
+
+
+def under_limit(load: FloatArray, limit_watts: float) -> FloatArray:
+    """(W3): never above the limit, and below it the lower the closer the load comes."""
+    square = (load / limit_watts) ** 2
+    return np.asarray(load / np.sqrt(np.sqrt(1.0 + square * square)))

@@ -71,7 +71,7 @@ class StepTime:
 
     @property
     def works(self) -> tuple[PassWork, ...]:
-        """The passes without their times (`step/power.py`)."""
+        """The passes without their times (`step/server.py`)."""
         return tuple(work for work, _ in self.passes)
 
     @property

@@ -21,7 +21,7 @@ from click.testing import Result
 
 from medusa_sim.errors import UsageError
 from medusa_sim.operators.kinds import KIND_OF
-from medusa_sim.plan.defaults import DEFAULT_CANDIDATES
+from medusa_sim.plan import DEFAULT_CANDIDATES
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.report.document import html_page, markdown_page
 from medusa_sim.report.sweep_report import closing

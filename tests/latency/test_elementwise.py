@@ -12,7 +12,7 @@ from medusa_sim.calibrate.fit import Rows
 from medusa_sim.calibrate.stream import fit_elementwise
 from medusa_sim.errors import DataError
 from medusa_sim.latency.base import Bound, roofline_time_us
-from medusa_sim.latency.elementwise import elementwise_time
+from medusa_sim.latency.waves import elementwise_time
 from medusa_sim.operators.operator import ELEMENTWISE_KINDS, Elementwise, ElementwiseKind, Size
 from medusa_sim.operators.table import operators_of, read_rows
 from medusa_sim.specs.gpu import Gpu, load_gpu

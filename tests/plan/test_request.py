@@ -7,7 +7,7 @@ import pytest
 from medusa_sim.errors import UsageError
 from medusa_sim.plan.recommendation import request_latency
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.step.drafter.medusa import Medusa
+from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.step import decode_step, prefill_step
 
 SCENARIO = Scenario(latency="roofline")

@@ -16,8 +16,8 @@ from medusa_sim.errors import CoverageError, DataError, MedusaSimError, SpecErro
 from medusa_sim.latency.base import Source
 from medusa_sim.latency.by_name import latency_model
 from medusa_sim.operators.operator import Gemm
+from medusa_sim.plan import default_runtime
 from medusa_sim.plan.acceptance import constant_rate, mean_length, rates_by_position
-from medusa_sim.plan.defaults import default_runtime
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.sweep import sweep
 from medusa_sim.specs.gpu import gpu_names, load_gpu

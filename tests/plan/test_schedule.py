@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from medusa_sim.errors import UsageError
-from medusa_sim.plan.defaults import SWITCHING_GAIN
+from medusa_sim.plan import SWITCHING_GAIN
 from medusa_sim.plan.schedule import BatchRange, merge_batches
 
 

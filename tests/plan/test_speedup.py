@@ -14,9 +14,9 @@ from medusa_sim.plan.quantities import count_table
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.plan.tree_speedup import accuracies_of, best_tree, tree_answer, tree_curve, tree_drafter
+from medusa_sim.step.drafter.base import Medusa
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
-from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.step import decode_step, verify_step
 
 MEDUSA = Scenario(runtime="cuda-graph", latency="roofline")

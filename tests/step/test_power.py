@@ -17,7 +17,7 @@ from medusa_sim.errors import SpecError
 from medusa_sim.plan.surface import price
 from medusa_sim.specs.costs import Power
 from medusa_sim.specs.gpu import Gpu, gpu_names, load_gpu
-from medusa_sim.step.power import joule_per_flop, launch_joules, under_limit, watts
+from medusa_sim.step.server import joule_per_flop, launch_joules, under_limit, watts
 from medusa_sim.step.step import decode_step
 
 H100 = load_gpu("h100-sxm")

@@ -15,10 +15,9 @@ from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.specs.variants import with_dtypes
 from medusa_sim.step.compose import HOST_OVERLAP, Cost, step_us
-from medusa_sim.step.drafter.base import FreeDrafter
+from medusa_sim.step.drafter.base import FreeDrafter, Medusa
 from medusa_sim.step.drafter.draft_model import DraftModel
 from medusa_sim.step.drafter.layer import Eagle
-from medusa_sim.step.drafter.medusa import Medusa
 from medusa_sim.step.network import model_launches, step_launches
 from medusa_sim.step.step import (
     Setting,

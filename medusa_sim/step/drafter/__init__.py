@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _CLASSES = {
-    "medusa": ("medusa", "Medusa"),
+    "medusa": ("base", "Medusa"),
     "draft-model": ("draft_model", "DraftModel"),
     "eagle": ("layer", "Eagle"),
     "eagle3": ("layer", "Eagle3"),

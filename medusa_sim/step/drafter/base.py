@@ -3,6 +3,7 @@
 Every drafting method is one class of this kind, registered by its name (`step.drafter`). Acceptance is
 another matter (`medusa_sim.acceptance`); the two do not know each other.
 
+`Medusa`: K small networks on the target's last hidden state (arXiv 2401.10774, 2.1.1).
 `FreeDrafter` and `Suffix` cost the GPU nothing: drafts are looked up in the text, or there are none.
 """
 
@@ -16,10 +17,12 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from medusa_sim.errors import UsageError
+from medusa_sim.operators.operator import Size
 from medusa_sim.specs.model import Model
 from medusa_sim.specs.runtime import Runtime
 from medusa_sim.step.compose import Pass
-from medusa_sim.step.workload import Launch, Workload
+from medusa_sim.step.workload import Launch, Workload, elementwise_launch, head_launch
+from medusa_sim.units import BYTES_PER_ELEMENT
 
 Knowledge = Literal["ranks", "rates"]
 """What of acceptance a drafter can use: accuracies by head and rank (trees), or rates by position alone."""
@@ -225,3 +228,67 @@ class Suffix(FreeDrafter):
     title: ClassVar[str] = "suffix drafts"
     profiles: ClassVar[tuple[str, ...]] = ("suffix-",)
     lender: ClassVar[str] = "typical-suffix"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Medusa(Drafter):
+    """K Medusa heads: each a residual layer x + SiLU(Wx + b) and an output layer (Medusa 2.1.1).
+
+    own_output_layers: each head keeps a vocab x hidden matrix of its own (the public checkpoints);
+    otherwise the base LM head is shared and only read again.
+    """
+
+    heads: int = 5
+    own_output_layers: bool = True
+
+    name: ClassVar[str] = "medusa"
+    title: ClassVar[str] = "Medusa heads"
+    unit: ClassVar[str] = "head"
+    needs: ClassVar[Knowledge] = "ranks"
+    pays_per_draft: ClassVar[bool] = False
+    profiles: ClassVar[tuple[str, ...]] = ("medusa1-",)
+    lender: ClassVar[str] = "medusa1-vicuna-7b"
+
+    @classmethod
+    def of(cls, parts: Parts, depth: int, width: int = 1) -> Medusa:
+        """As many heads as the tree is deep: the others need not run."""
+        del parts, width
+        return cls(heads=depth)
+
+    def work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """Heads run on every candidate, as public code does, or on the accepted row alone.
+
+        With all rows the drafts of the next step are ready whichever candidate is accepted.
+        """
+        rows: Size = workload.tokens if runtime.head_rows == "all" else workload.batch
+        return self._heads_on(model, workload, rows, runtime)
+
+    def prompt_work(self, model: Model, workload: Workload, runtime: Runtime) -> tuple[PassWork, ...]:
+        """The heads on the prompt's last row, so that the first step has drafts."""
+        return self._heads_on(model, workload, workload.batch, runtime)
+
+    def _heads_on(
+        self, model: Model, workload: Workload, rows: Size, runtime: Runtime
+    ) -> tuple[PassWork, ...]:
+        hidden, vocab = model.hidden, model.vocab
+        launches = (
+            head_launch(model, "medusa_residual", "drafter", rows, hidden, hidden, self.heads),
+            elementwise_launch(model, "medusa_silu", "residual", "drafter", rows, hidden, self.heads),
+            head_launch(model, "medusa_output", "drafter", rows, vocab, hidden, self.heads),
+            elementwise_launch(
+                model, "medusa_topk", "next_token", "drafter", workload.batch, vocab, self.heads
+            ),
+        )
+        return (PassWork(launches=launches, runtime=runtime, workload=workload, of="continued"),)
+
+    def weight_bytes(self, model: Model) -> float:
+        """K (h^2 + h), and K h vocab where the output layers are the heads' own."""
+        element = BYTES_PER_ELEMENT[model.activation_dtype]
+        residual = self.heads * model.hidden * (model.hidden + 1)
+        output = self.heads * model.hidden * model.vocab if self.own_output_layers else 0
+        return element * (residual + output)
+
+    def kv_bytes_per_token(self, model: Model) -> float:
+        """Heads read the last hidden state only."""
+        del model
+        return 0.0

@@ -1,0 +1,29 @@
+"""Layers as `models.toml` writes them, of every kind of mixer: read for models with several kinds of them."""
+
+from __future__ import annotations
+
+import msgspec
+
+from medusa_sim.specs.feed_forwards import FeedForward
+from medusa_sim.specs.mixers import Grouped, Latent
+from medusa_sim.specs.model import LayerGroup, Layers
+from medusa_sim.specs.recurrent import GatedDelta, KimiDelta, Mamba2
+from medusa_sim.specs.sparse import BlockSparse, Compressed
+from medusa_sim.specs.strict import convert
+
+Mixers = Grouped | BlockSparse | Latent | Compressed | GatedDelta | KimiDelta | Mamba2
+"""Every kind of mixer, told apart by `kind` in a file."""
+
+
+class _Group(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """Layers that are alike."""
+
+    count: Layers
+    mixer: Mixers | None = None
+    feed_forward: FeedForward | None = None
+
+
+def layers_of(given: object, where: str, key: str) -> LayerGroup:
+    """A group of layers from its table. Raises SpecError naming file, key and what is allowed."""
+    group = convert(given, _Group, where, key=key)
+    return LayerGroup(group.count, group.mixer, group.feed_forward)
