@@ -7,7 +7,16 @@ from collections.abc import Callable
 import numpy as np
 
 from medusa_sim.load.decoding import Decoding
-from medusa_sim.load.policies import BySize, Fixed, Policy, State, chosen, chosen_each
+from medusa_sim.load.policies import (
+    LOOKED_AT,
+    BySize,
+    Fixed,
+    Policy,
+    State,
+    checked,
+    chosen,
+    chosen_each,
+)
 
 
 class Asking:
@@ -17,9 +26,12 @@ class Asking:
         self.policy, self.drafts_max, self.token_budget = policy, drafts_max, token_budget
         self.hold = int(getattr(policy, "hold_steps", 1))
         self.waits = bool(getattr(policy, "waits", False))
-        self.whole = bool(getattr(policy, "whole", False))
-        self.sees_requests = hasattr(policy, "choose_each")
+        self._made = drafts_max if getattr(policy, "whole", False) else 0
+        self.sees_requests, is_alike = hasattr(policy, "choose_each"), bool(getattr(policy, "alike", False))
         self._known: dict[int, int] | None = {} if isinstance(policy, Fixed | BySize) else None
+        self._at: Callable[..., int] | None = None
+        if is_alike or type(policy) in LOOKED_AT:
+            self._at = policy.at  # type: ignore[attr-defined]  # each of them has it
         self._steps = self._rows = self._accepted = 0
         self._counted = 0, 0
         self._next: int | None = None
@@ -47,10 +59,13 @@ class Asking:
         if self._next is not None:
             decoding.draft(self._next)
             self._next = None
+        elif self._at is not None:
+            found = self._at(b, decoding.length_sum / b, decoding.drafts, *self._seen())
+            decoding.draft(min(checked(self.policy, found, b, self.drafts_max), most), min(self._made, most))
         elif self.sees_requests:
             each = chosen_each(self.policy, state(*self._seen()), self.drafts_max, decoding.seen())
-            fresh, made = getattr(self.policy, "fresh", 0), self.drafts_max if self.whole else 0
-            decoding.draft_each(np.minimum(each, most), min(fresh, most), min(made, most))
+            fresh = getattr(self.policy, "fresh", 0)
+            decoding.draft_each(np.minimum(each, most), min(fresh, most), min(self._made, most))
         else:
             decoding.draft(self._chosen(state(*self._seen()), most))
 
@@ -63,31 +78,49 @@ class Asking:
         self._steps = self._rows = self._accepted = 0
         return found
 
-    def unchanged(self, steps: int, step_s: float, decoding: Decoding, state: Callable[..., State]) -> int:
+    def unchanged(
+        self, steps: int, step_s: float, decoding: Decoding, state: Callable[..., State]
+    ) -> tuple[int, int | None]:
         """How many of so many steps run before the policy, asked as often as it wants, changes its mind.
 
-        step_s: seconds of one; state: as of `choose`.
+        With the tokens that they give, where they were counted; step_s: seconds of one; state: as of
+        `choose`.
         """
         first = self.again - decoding.step
         if self.sees_requests:
-            return min(steps, first)
-        b, drafts, most = decoding.count, decoding.drafts, self.token_budget // decoding.count - 1
-        moments, now = np.arange(first, steps, self.hold), state(None, 0)
-        by_token = now.kv_share / max(decoding.length_sum, 1)
-        for later, gained in zip(moments.tolist(), decoding.gained_at(moments).tolist(), strict=True):
+            return min(steps, first), None
+        b, drafts, at = decoding.count, decoding.drafts, self._at
+        most, length = self.token_budget // b - 1, decoding.length_sum / b
+        now = state(None, 0) if at is None else None
+        moments = [*range(first, steps, self.hold), steps]
+        gains = decoding.gained_at(moments)
+        # as `saw` and `_seen`, without their calls: this is asked most
+        accepted, rows, past = self._accepted, self._rows, self._steps
+        tokens = counted = 0
+        self._steps = self._rows = self._accepted = 0
+        for later, gained in zip(moments[:-1], gains, strict=False):
+            since = later - counted
             if drafts:
-                self.saw(gained, later, b)
-            self._counted = gained, later
-            seen = State(
-                now.now_s + later * step_s, b, now.waiting, now.mean_length + gained / b,
-                now.kv_share + gained * by_token, drafts, *self._seen(),
-            )  # fmt: skip
+                accepted, rows, past = accepted + gained - tokens - since * b, rows + since * b, past + since
+            mean = accepted / rows if rows else None
             self.again += self.hold
-            found = self._chosen(seen, most)
+            if now is None:
+                assert at is not None  # noqa: S101  # it is asked without a state
+                found = checked(
+                    self.policy, at(b, length + gained / b, drafts, mean, past), b, self.drafts_max
+                )
+                found = min(found, most)
+            else:
+                share = now.kv_share + gained * (now.kv_share / max(decoding.length_sum, 1))
+                at_s = now.now_s + later * step_s
+                seen = State(at_s, b, now.waiting, length + gained / b, share, drafts, mean, past)
+                found = self._chosen(seen, most)
+            accepted = rows = past = 0
+            tokens, counted = self._counted = gained, later
             if found != drafts:
                 self._next, self.again = found, decoding.step + later
-                return int(later)
-        return steps
+                return later, gained
+        return steps, gains[-1]
 
     def saw(self, emitted: int, steps: int, b: int) -> None:
         """What b requests have emitted with drafts, in so many steps since the last change of anything."""

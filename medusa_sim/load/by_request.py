@@ -20,7 +20,8 @@ class BudgetByRequest:
     costs; what tells requests apart are the drafts that each accepted before. A draft is worth what it adds
     to what its request emits anyway, which requests a second follow. The drafter runs for the longest of
     them. costs: of steps, as they are where none are given. fresh: drafts of a request of which nothing is
-    known, as last chosen; whole: whether as many are drafted for all, of which some are verified.
+    known, as last chosen; whole: whether as many are drafted for all, of which some are verified; alike:
+    whether no request is told from another.
     """
 
     hold_steps, waits, whole = 2 * CONTEXT_STEPS, True, False
@@ -42,6 +43,8 @@ class BudgetByRequest:
         own, depth = np.unravel_index(order, gains.shape)
         # one class more, of which no request is: nothing is taken
         self._classes = len(gains)
+        self.alike = self._classes == 1 and type(self).choose_each is BudgetByRequest.choose_each
+        self._known: dict[tuple[int, int], int] = {}
         self._class = np.concatenate([[self._classes], own])
         self._gain = np.concatenate([[0.0], gains.ravel()[order]])
         # what is taken where no request drafts more than so many: a deep draft is drafted for all
@@ -63,12 +66,24 @@ class BudgetByRequest:
         nothing = np.zeros(state.requests, dtype=np.int64)
         return int(self.choose_each(state, nothing, nothing).max())
 
+    def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
+        """Drafts of every request where they are alike: looked up from the second time on."""
+        del drafts, accepted, steps
+        key = requests, self.costs.place(length)
+        if key not in self._known:
+            nothing = np.zeros(requests, dtype=np.int64)
+            self._known[key] = int(self._each(requests, length, self.hardness.of(nothing, nothing)).max())
+        return self._known[key]
+
     def choose_each(self, state: State, accepted: IntArray, tried: IntArray) -> IntArray:
         """(requests,) drafts of each, by how many that were tried before were accepted."""
-        b, own = state.requests, self.hardness.of(accepted, tried)
+        return self._each(state.requests, state.mean_length, self.hardness.of(accepted, tried))
+
+    def _each(self, b: int, length: float, own: IntArray) -> IntArray:
+        """`choose_each` by the classes (requests,) of the requests."""
         each = np.bincount(own, minlength=self._classes + 1)[self._class] * self._within
         gained, asked = np.add.accumulate(each * self._gain, axis=1), np.add.accumulate(each, axis=1)
-        seconds = self.table.unequal_s(asked, self._made, b, self.costs.of(b, state.mean_length))
+        seconds = self.table.unequal_s(asked, self._made, b, self.costs.of(b, length))
         deepest, taken = divmod(int(self._value(gained, b, seconds).argmax()), self._class.size)
         slots = self._class[1 : taken + 1][self._within[deepest, 1 : taken + 1]]
         drafts = np.bincount(slots, minlength=self._classes)

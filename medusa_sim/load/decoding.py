@@ -17,7 +17,8 @@ class Decoding:
 
     step: how many steps all have made. first_end: the least of `ends`; length_sum: tokens in the KV cache, of
     all, shared_sum: of `shared`. drafts: of every request, or where they differ (`differ`) of the one that
-    has the most; asked: of all together; fresh: of one that joins.
+    has the most; asked: of all together; fresh: of one that joins; _apart: whether
+    some have more than others.
 
     Arrays: at: which request; own: its cell of `Draws` before step 0; row: the same with its drafts; goal:
     the sum of cells at which it has emitted everything, ends: the step; final: tokens in the KV cache when
@@ -35,7 +36,7 @@ class Decoding:
         self._stopped: dict[int, tuple[int, int]] = {}
         self.count = self.step = 0
         self.drafts = self.asked = self.fresh = self._made = 0
-        self.differ = False
+        self.differ = self._apart = False
         self.length_sum = self.shared_sum = self._passed = 0
         self.first_end = _NEVER
 
@@ -60,12 +61,12 @@ class Decoding:
         self.drafts = max(self.drafts, self.fresh)
         self.count = place + 1
 
-    def draft(self, drafts: int) -> None:
-        """So many drafts of every request from now on."""
-        if drafts == self.drafts and not self.differ:
+    def draft(self, drafts: int, made: int = 0) -> None:
+        """So many drafts of every request from now on; made: drafted for each, where that is more."""
+        if drafts == self.fresh and made == self._made and not self._apart:
             return
-        self.drafts = self.fresh = drafts
-        self.asked, self.differ = drafts * self.count, False
+        self.drafts, self.fresh, self._made = max(drafts, made), drafts, made
+        self.asked, self.differ, self._apart = drafts * self.count, made > drafts, False
         self._read_on(drafts)
 
     def draft_each(self, each: IntArray, fresh: int, made: int = 0) -> None:
@@ -74,7 +75,7 @@ class Decoding:
         made: drafted for every request, where that is more than its own.
         """
         self.drafts, self.asked = int(np.maximum.reduce(each, initial=made)), int(np.add.reduce(each))
-        self.fresh, self.differ, self._made = fresh, True, made
+        self.fresh, self.differ, self._made, self._apart = fresh, True, made, True
         self._read_on(each)
 
     def _read_on(self, drafts: int | IntArray) -> None:
@@ -103,25 +104,27 @@ class Decoding:
         places: IntArray = self.row[: self.count] + self.step
         return places if self.draws.sums is None else self.draws.sums.take(places)
 
-    def advance(self, steps: int) -> int:
-        """Tokens that so many steps give, at most up to `first_end`; those that end may give too many."""
+    def advance(self, steps: int, gained: int | None = None) -> int:
+        """Tokens that so many steps give, at most up to `first_end`; those that end may give too many.
+
+        gained: how many, where `gained_at` has said it.
+        """
         self.step += steps
-        if self.drafts:
-            passed = int(np.add.reduce(self._cells()))
-            gained, self._passed = passed - self._passed, passed
-        else:
-            gained = steps * self.count
-            self._passed += gained
+        if gained is None:
+            gained = int(np.add.reduce(self._cells())) - self._passed if self.drafts else steps * self.count
+        self._passed += gained
         self.length_sum += gained
         return gained
 
-    def gained_at(self, steps: IntArray) -> IntArray:
+    def gained_at(self, steps: list[int]) -> list[int]:
         """Tokens that each of so many steps would give, as `advance`; the requests stay where they are."""
         sums = self.draws.sums
         if sums is None or not self.drafts:
-            return steps * self.count
-        places = self.row[: self.count] + (self.step + steps)[:, None]
-        return np.asarray(np.add.reduce(sums.take(places), axis=1) - self._passed)
+            return [each * self.count for each in steps]
+        begin, row, passed = self.step, self.row[: self.count], self._passed
+        places = row + (begin + np.array(steps))[:, None]
+        found: list[int] = (np.add.reduce(sums.take(places), axis=1) - passed).tolist()
+        return found
 
     def leave(self) -> tuple[list[int], int]:
         """(requests that have emitted everything and leave, tokens that they gave beyond it)."""
@@ -152,14 +155,15 @@ class Decoding:
         self._passed -= passed
         if row > own:
             self.asked -= (row - own) // self.draws.size
-            if self.differ:
+            if self._apart:
                 rows = self.row[:last] - self.own[:last]
                 self.drafts = (
                     int(np.maximum.reduce(rows, initial=self._made * self.draws.size)) // self.draws.size
                 )
         self.length_sum -= final - left
         self.shared_sum -= shared
-        self.first_end = int(np.minimum.reduce(self.ends[:last])) if last else _NEVER
+        ends = self.ends[:last]
+        self.first_end = ends.item(ends.argmin()) if last else _NEVER
         return request, left
 
     def seen(self) -> IntArray:

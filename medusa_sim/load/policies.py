@@ -61,12 +61,16 @@ class Policy(Protocol):
 
 def chosen(policy: Policy, state: State, drafts_max: int) -> int:
     """The policy's choice. Raises UsageError for what is no number of drafts."""
-    drafts = policy.choose(state)
+    return checked(policy, policy.choose(state), state.requests, drafts_max)
+
+
+def checked(policy: Policy, drafts: int, requests: int, drafts_max: int) -> int:
+    """What a policy chose at so many requests. Raises UsageError for what is no number of drafts."""
     if type(drafts) is int and 0 <= drafts <= drafts_max:
         return drafts
     if isinstance(drafts, bool) or not isinstance(drafts, int | np.integer) or not 0 <= drafts <= drafts_max:
         raise UsageError(
-            f"policy {policy.name} chose {shown(drafts)} drafts at {state.requests} requests; whole numbers "
+            f"policy {policy.name} chose {shown(drafts)} drafts at {requests} requests; whole numbers "
             f"from 0 to {drafts_max} are allowed"
         )
     return int(drafts)
@@ -166,12 +170,17 @@ class Adaptive:
 
     def choose(self, state: State) -> int:
         """The tier for the next steps."""
-        if state.accepted is not None:
-            kept = (1.0 - self.alpha) ** state.steps
-            before = state.accepted if self._average is None else self._average
-            self._average = kept * before + (1.0 - kept) * state.accepted
-            self._steps += state.steps
-            self._since += state.steps
+        return self.at(state.requests, state.mean_length, state.drafts, state.accepted, state.steps)
+
+    def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
+        """`choose` by what it looks at."""
+        del requests, length, drafts
+        if accepted is not None:
+            kept = (1.0 - self.alpha) ** steps
+            before = accepted if self._average is None else self._average
+            self._average = kept * before + (1.0 - kept) * accepted
+            self._steps += steps
+            self._since += steps
         if self._average is not None and self._steps > self.warmup and self._since >= self.interval:
             self._since = 0
             while self._tier + 1 < len(self.tiers) and self._average > self.tiers[self._tier] - 0.5 + self.up:
@@ -200,14 +209,18 @@ class ThroughputAware:
 
     def choose(self, state: State) -> int:
         """The tier for the next steps; the middle one before anything was measured."""
-        if state.accepted is not None and state.drafts:
-            kept = (1.0 - self.alpha) ** state.steps
-            now = _one_rate(state.accepted, state.drafts)
+        return self.at(state.requests, state.mean_length, state.drafts, state.accepted, state.steps)
+
+    def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
+        """`choose` by what it looks at."""
+        if accepted is not None and drafts:
+            kept = (1.0 - self.alpha) ** steps
+            now = _one_rate(accepted, drafts)
             self._rate = now if self._rate is None else kept * self._rate + (1.0 - kept) * now
         if self._rate is None:
             return self.tiers[len(self.tiers) // 2]
-        rate, seconds = self._rate, self.costs.of(state.requests, state.mean_length)
-        gain = [(1.0 + _accepted(rate, drafts)) / seconds.item(drafts) for drafts in self.tiers]
+        seconds, emitted = self.costs.listed(requests, length), _emitted(self._rate, max(self.tiers))
+        gain = [emitted[tier] / seconds[tier] for tier in self.tiers]
         return self.tiers[gain.index(max(gain))]
 
     def righted(self) -> ThroughputAware:
@@ -218,12 +231,13 @@ class ThroughputAware:
 def _one_rate(accepted: float, drafts: int) -> float:
     """The acceptance of every position with which a chain of so many drafts gives so many in the mean.
 
-    Newton's steps from 1 down: the mean rises ever faster with the rate.
+    Newton's steps down from where all positions give as little as the last: the mean rises ever faster with
+    the rate.
     """
-    rate = 1.0
+    rate = min((accepted / drafts) ** (1.0 / drafts), 1.0)
     for _ in range(_STEPS):
-        found = slope = 0.0
-        for _ in range(drafts):
+        found, slope = rate, 1.0
+        for _ in range(drafts - 1):
             found, slope = (found + 1.0) * rate, slope * rate + found + 1.0
         step = (found - accepted) / slope
         rate -= step
@@ -232,11 +246,11 @@ def _one_rate(accepted: float, drafts: int) -> float:
     return max(rate, 0.0)
 
 
-def _accepted(rate: float, drafts: int) -> float:
-    """Mean drafts of a chain that are accepted with one rate at every position."""
-    found = 0.0
+def _emitted(rate: float, drafts: int) -> list[float]:
+    """Mean tokens of a step with chains of 0, 1, ... drafts and one rate at every position."""
+    found = [1.0]
     for _ in range(drafts):
-        found = (found + 1.0) * rate
+        found.append(1.0 + found[-1] * rate)
     return found
 
 
@@ -261,7 +275,17 @@ class Budget:
 
     def choose(self, state: State) -> int:
         """At the number of requests and the nearest length."""
-        return int(self.best[state.requests, self.table.nearest(state.mean_length)])
+        return self.at(state.requests, state.mean_length, state.drafts, state.accepted, state.steps)
+
+    def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
+        """`choose` by what it looks at."""
+        del drafts, accepted, steps
+        found: int = self.best.item(requests, self.table.nearest(length))
+        return found
+
+
+LOOKED_AT: tuple[type[Policy], ...] = (Adaptive, ThroughputAware, Budget)
+"""Policies that tell by `at` what of a `State` they look at: asked often, they need no other."""
 
 
 def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:

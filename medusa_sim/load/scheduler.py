@@ -315,9 +315,9 @@ class _Run:
         self.blocked = False
         return over
 
-    def _emit(self, drafts: int, steps: int) -> int:
-        """Tokens that all requests give in so many steps, before any leaves."""
-        emitted = self.decoding.advance(steps)
+    def _emit(self, drafts: int, steps: int, gained: int | None = None) -> int:
+        """Tokens that all requests give in so many steps, before any leaves; gained: those, where known."""
+        emitted = self.decoding.advance(steps, gained)
         if drafts:
             self.asking.saw(emitted, steps, self.decoding.count)
             if self.looks_up:
@@ -335,14 +335,15 @@ class _Run:
             decoding.first_end - decoding.step,
             self._until_arrival(step_s),
         )
+        gained = None
         if decoding.step + steps > self.asking.again:
-            steps = self.asking.unchanged(steps, step_s, decoding, self._state)
+            steps, gained = self.asking.unchanged(steps, step_s, decoding, self._state)
         start, waiting = self.now, len(self.waiting) + self.prompts.count
         held = decoding.blocks_bound(drafts, steps) + reserved
         if held > self.kv_most:
             self.kv_most = min(held, self.kv_blocks)
         kv = decoding.cache_tokens
-        emitted = self._emit(drafts, steps)
+        emitted = self._emit(drafts, steps, gained)
         accepted = emitted - steps * b
         if steps > 1 or self.looks_up:
             middle = (before + emitted * (steps - 1) / (2 * steps)) / b

@@ -127,6 +127,11 @@ class StepTable:
         found: list[float] = self.linear_s.tolist()
         return found
 
+    @cached_property
+    def _drafting_share(self) -> list[list[float]]:
+        found: list[list[float]] = self.drafting_share.tolist()
+        return found
+
     def place(self, length: float) -> int:
         """The interval of `lengths` that holds a length, or the nearest one."""
         lengths = self._lengths
@@ -153,7 +158,8 @@ class StepTable:
             return self.decoding_s(deepest, requests, length)
         low = int(mean)
         own_s = [self.decoding_s(drafts, requests, length) for drafts in (low, low + 1, deepest)]
-        shares = [float(self.drafting_share[drafts, requests]) for drafts in (low, low + 1, deepest)]
+        by_drafts = self._drafting_share
+        shares = [by_drafts[drafts][requests] for drafts in (low, low + 1, deepest)]
         below, above = (time_s * (1.0 - share) for time_s, share in zip(own_s[:2], shares[:2], strict=True))
         return below + (above - below) * (mean - low) + own_s[2] * shares[2]
 
