@@ -24,7 +24,8 @@ from medusa_sim.plan.schedule import merge_batches
 
 UNTIL_CHANGE = 1 << 30
 """`hold_steps` of a policy that depends on the number of requests alone."""
-_STEPS, _EDGE = 60, 1e-12
+_STEPS, _EDGE = 60, 1e-7
+"""Of Newton's method: the most steps, and one so short that the next would be below rounding."""
 CONTEXT_STEPS = 16
 """Steps after which lengths in flight have grown enough to look again."""
 
@@ -234,7 +235,7 @@ def _one_rate(accepted: float, drafts: int) -> float:
     Newton's steps down from where all positions give as little as the last: the mean rises ever faster with
     the rate.
     """
-    rate = min((accepted / drafts) ** (1.0 / drafts), 1.0)
+    rate: float = min((accepted / drafts) ** (1.0 / drafts), 1.0)
     for _ in range(_STEPS):
         found, slope = rate, 1.0
         for _ in range(drafts - 1):
