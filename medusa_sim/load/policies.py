@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -229,6 +230,7 @@ class ThroughputAware:
         return replace(self, costs=Costs(self.costs.table))
 
 
+@lru_cache(maxsize=1 << 15)  # a mean of few rows, which come again and again
 def _one_rate(accepted: float, drafts: int) -> float:
     """The acceptance of every position with which a chain of so many drafts gives so many in the mean.
 
