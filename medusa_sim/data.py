@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -82,12 +83,19 @@ def stems(
 ) -> tuple[str, ...]:
     """Sorted names (without suffix) of the files in folder `kind` of every root."""
     wanted = tuple(suffixes)
+    folders = [root / kind for root in data_roots(data_dir)]
     found = {
-        entry.name.removesuffix(suffix)
-        for root in data_roots(data_dir)
-        if (root / kind).is_dir()
-        for entry in (root / kind).iterdir()
+        name.removesuffix(suffix)
+        for folder in folders
+        if folder.is_dir()
+        for name in _listed(folder, folder.stat().st_mtime_ns)
         for suffix in wanted
-        if entry.name.endswith(suffix) and not entry.name.startswith(".")
+        if name.endswith(suffix) and not name.startswith(".")
     }
     return tuple(sorted(found))
+
+
+@lru_cache(maxsize=32)
+def _listed(folder: Path, _mtime_ns: int) -> tuple[str, ...]:
+    """Names in a folder, read again once it has changed: a comparison asks for them a thousand times."""
+    return tuple(entry.name for entry in folder.iterdir())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import json
 from dataclasses import replace
@@ -183,3 +184,10 @@ def test_a_measurement_lies_on_the_curve_of_its_own_set_up(
     assert figure.source in text
     assert text.startswith("Nobody") == bool(differs)
     assert all(word in text for word in differs)
+
+
+def test_a_comparison_leaves_the_collector_as_it_was() -> None:
+    before = gc.get_threshold()
+    with pytest.raises(UsageError):
+        ms.compare("llama-3.1-8b", gpus="h100-sxm", engines="vllm", drafters=("no such drafter",))
+    assert gc.get_threshold() == before
