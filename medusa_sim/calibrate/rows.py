@@ -170,7 +170,7 @@ def fitted_kernels(
     Raises:
         DataError: too few rows or shapes for a fit.
     """
-    frame = _usable(frame, kernel_set, leave_out)
+    frame = _usable(frame, gpu.name, kernel_set, leave_out)
     groups = list(_groups(frame, gpu))
     unfused = [(each.operator, each.time_us) for each in groups if each.operator.kind in UNFUSED_KINDS]
     ramp_us = None
@@ -209,8 +209,10 @@ class _Group:
     is_own: bool = True
 
 
-def _usable(frame: pd.DataFrame, kernel_set: str, leave_out: Callable[[str], object] | None) -> pd.DataFrame:
-    """Rows without a word in `suspect`; of the engine that the set is named after, where there are some.
+def _usable(
+    frame: pd.DataFrame, gpu: str, kernel_set: str, leave_out: Callable[[str], object] | None
+) -> pd.DataFrame:
+    """Rows without a word in `suspect`; of this GPU and of the engine that the set is named after, if any.
 
     What is left out is told. Raises DataError where nothing is left.
     """
@@ -220,10 +222,11 @@ def _usable(frame: pd.DataFrame, kernel_set: str, leave_out: Callable[[str], obj
         if suspect.any() and leave_out is not None:
             leave_out(f"{int(suspect.sum())} rows with a word in the column {SUSPECT_COLUMN}")
         kept &= ~suspect
-    if "engine" in frame and (of_set := texts(frame, "engine") == kernel_set).any():
-        if not of_set.all() and leave_out is not None:
-            leave_out(f"{int((~of_set).sum())} rows of other engines than {kernel_set}")
-        kept &= of_set
+    for column, name in (("gpu", gpu), ("engine", kernel_set)):
+        if column in frame and (named_so := texts(frame, column) == name).any():
+            if not named_so.all() and leave_out is not None:
+                leave_out(f"{int((~named_so).sum())} rows of other {column}s than {name}")
+            kept &= named_so
     if not kept.any():
         raise DataError(f"no rows left of {len(frame)} for kernel set {kernel_set!r}; give rows to fit")
     return frame if kept.all() else frame[kept].reset_index(drop=True)

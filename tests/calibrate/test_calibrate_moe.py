@@ -79,12 +79,14 @@ def load_gpu_from(folder: Path) -> Gpu:
     return load_gpu("h100-sxm", folder / "data")
 
 
-def test_suspect_rows_and_other_engines_are_left_out_and_said(frame: pd.DataFrame) -> None:
+def test_suspect_rows_other_gpus_and_other_engines_are_left_out_and_said(frame: pd.DataFrame) -> None:
     wrong = frame.assign(suspect=["odd"] * 30 + [""] * (len(frame) - 30))
     wrong.loc[len(frame) - 10 :, "engine"] = "vllm"
+    wrong["gpu"] = ["h100-sxm"] * (len(frame) - 15) + ["b200"] * 5 + ["h100-sxm"] * 10
     told: list[str] = []
     (found,) = fitted_kernels(wrong, GPU, "made up", kernel_set="sglang", leave_out=told.append)
-    assert found.kernel.fit.rows == len(frame) - 40
+    assert found.kernel.fit.rows == len(frame) - 45
+    assert "5 rows of other gpus than h100-sxm" in told
     assert any("30 rows with a word in the column suspect" in line for line in told)
     assert any("rows of other engines than sglang" in line for line in told)
     with pytest.raises(DataError, match="no rows left"):
