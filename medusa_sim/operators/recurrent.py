@@ -212,6 +212,8 @@ _WIDEST = 32.0
 """Query heads of a K/V head that one block takes; more are computed one by one."""
 _THREADS = 512.0
 """Of a block that stores a token's keys and values (vLLM's `reshape_and_cache`), at most."""
+_SPLIT_KEYS, _SPLIT_BLOCKS = 128.0, 8.0
+"""Keys of a split, and blocks of a multiprocessor to which a plain step's are split (TensorRT-LLM's rows)."""
 _HEAD_DIMS = (64, 128, 192, 256)
 """Widths of a head for which libraries have a kernel each."""
 
@@ -329,8 +331,12 @@ class WindowAttention(Stream):
         shared = as_float(self.heads) / as_float(self.kv_heads)
         sequences = as_float(self.batch) * as_float(self.kv_heads) / sms
         threads = np.minimum(as_float(self.kv_heads) * as_float(self.head_dim), _THREADS) / _THREADS
+        found = {"stored": self.size / sms * threads}
+        if self.phase != CONTEXT:  # keys beyond the window are split too
+            split = np.minimum(sequences * total / _SPLIT_KEYS, _SPLIT_BLOCKS)
+            found = {"split_blocks": np.maximum(sequences, split)}
         return {
-            **({"stored": self.size / sms * threads} if self.phase == CONTEXT else {}),
+            **found,
             "groups": groups,
             "group_tiles": groups * seen,
             "shared_tiles": groups * seen * (shared > 1.0),
