@@ -25,7 +25,7 @@ from medusa_sim.operators.operator import Gemm
 from medusa_sim.specs.models import load_model
 from medusa_sim.specs.runtime import load_runtime
 from medusa_sim.step import network, workload
-from medusa_sim.step.drafter import medusa as drafters
+from medusa_sim.step.drafter.base import Medusa
 
 ROPE = {"rope_theta": 10000.0}
 FAMILIES = {
@@ -334,7 +334,7 @@ def test_operators_are_those_of_the_simulator(tmp_path: Path, monkeypatch: pytes
     runtime = load_runtime("hf-eager")
     work = workload.verify(batch, 3, candidates)
     launches = [*network.step_launches(described, work, runtime, "model")]
-    for part in drafters.Medusa(heads=3).work(described, workload.verify(batch, 3, 1), runtime):
+    for part in Medusa(heads=3).work(described, workload.verify(batch, 3, 1), runtime):
         launches += part.launches
     told: Counter[tuple[int, int, int]] = Counter()
     for launch in launches:
