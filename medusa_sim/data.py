@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
-from functools import lru_cache
 from pathlib import Path
 from typing import TypeAlias
 
@@ -83,19 +82,12 @@ def stems(
 ) -> tuple[str, ...]:
     """Sorted names (without suffix) of the files in folder `kind` of every root."""
     wanted = tuple(suffixes)
-    folders = [root / kind for root in data_roots(data_dir)]
     found = {
-        name.removesuffix(suffix)
-        for folder in folders
-        if folder.is_dir()
-        for name in _listed(folder, folder.stat().st_mtime_ns)
+        entry.name.removesuffix(suffix)
+        for root in data_roots(data_dir)
+        if (root / kind).is_dir()
+        for entry in (root / kind).iterdir()
         for suffix in wanted
-        if name.endswith(suffix) and not name.startswith(".")
+        if entry.name.endswith(suffix) and not entry.name.startswith(".")
     }
     return tuple(sorted(found))
-
-
-@lru_cache(maxsize=32)
-def _listed(folder: Path, _mtime_ns: int) -> tuple[str, ...]:
-    """Names in a folder, read again once it has changed: a comparison asks for them a thousand times."""
-    return tuple(entry.name for entry in folder.iterdir())
