@@ -53,7 +53,7 @@ HOUSE = (
         ("load",),
         "requests over time: arrivals, an engine's scheduler, policies of speculation, goodput",
         in_order(
-            "arguments limits requests trace arrivals step_table costs kinds policies by_request "
+            "arguments limits requests trace arrivals step_table kinds policies by_request "
             "policy_names record draws decoding arriving asking scheduler energy metrics simulate "
             "table_check search question"
         ),

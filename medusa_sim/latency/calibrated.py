@@ -218,10 +218,12 @@ class CalibratedLatency:
         kind = KIND_OF[operator.kind]
         if not kind.is_chosen:
             held = self.held
-            told = self.backend(operator) if isinstance(operator, Attention) and operator.is_fused else None
+            backend = (
+                self.backend(operator) if isinstance(operator, Attention) and operator.is_fused else None
+            )
             # tables of kernels are the GPU's own objects, which live as long as it does
             tables = id(held.attention), id(held.serial_attention), id(held.elementwise), id(held.unfused)
-            return self.kernels, self.cold, *tables, told
+            return self.kernels, self.cold, *tables, backend
         if is_sparse(operator) or is_in_window(operator):  # of several kernels
             return id(self)
         choice = self._choice(kind, operator)

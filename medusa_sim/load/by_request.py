@@ -7,9 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 from medusa_sim.arrays import FloatArray, IntArray
-from medusa_sim.load.costs import VLLM_CONTEXT, Costs
 from medusa_sim.load.kinds import Hardness
-from medusa_sim.load.policies import CONTEXT_STEPS, Budget, State
+from medusa_sim.load.policies import CONTEXT_STEPS, VLLM_CONTEXT, Budget, Costs, State
 from medusa_sim.load.step_table import StepTable
 
 

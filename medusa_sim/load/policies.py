@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from medusa_sim.arrays import IntArray
+from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import UsageError, shown
-from medusa_sim.load.costs import Costs
 from medusa_sim.load.step_table import StepTable
 from medusa_sim.plan import SWITCHING_GAIN
 from medusa_sim.plan.schedule import merge_batches
@@ -29,6 +28,44 @@ _STEPS, _EDGE = 60, 1e-7
 """Of Newton's method: the most steps, and one so short that the next would be below rounding."""
 CONTEXT_STEPS = 16
 """Steps after which lengths in flight have grown enough to look again."""
+VLLM_CONTEXT = 8192.0
+"""Tokens of context at which vLLM profiles the steps of its adaptive verification
+(`VLLM_ADAPTIVE_VERIFICATION_PROFILE_CONTEXT_LEN`; its page adaptive_verification.md)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Costs:
+    """Seconds of steps as a policy believes them: its engine's table of one context, or the right one.
+
+    context: committed tokens of a request when they were measured; None: as they are.
+    """
+
+    table: StepTable
+    context: float | None = None
+    _listed: dict[tuple[int, int], list[float]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def measured(self) -> FloatArray:
+        """(K, b) seconds at that context."""
+        return self.table.at(0.0 if self.context is None else self.context)
+
+    def place(self, length: float) -> int:
+        """What of a length in the mean it depends on: the nearest of the table's, or nothing."""
+        return self.table.nearest(length) if self.context is None else 0
+
+    def of(self, requests: int, length: float) -> FloatArray:
+        """(K,) seconds for so many requests, of so many committed tokens in the mean."""
+        if self.context is None:
+            return self.table.step_s[:, requests, self.place(length)]
+        return self.measured[:, requests]
+
+    def listed(self, requests: int, length: float) -> list[float]:
+        """`of`, looked up from the second time on."""
+        key = requests, self.place(length)
+        found = self._listed.get(key)
+        if found is None:
+            found = self._listed[key] = self.of(requests, length).tolist()
+        return found
 
 
 class State(NamedTuple):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 
 from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.by_request import AdaptiveVerification, BudgetByRequest
-from medusa_sim.load.costs import Costs
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
     BySize,
+    Costs,
     Fixed,
     Policy,
     ThroughputAware,

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from medusa_sim.load.costs import Costs
-from medusa_sim.load.policies import Policy
+from medusa_sim.load.policies import Costs, Policy
 from medusa_sim.load.policy_names import righted
 from medusa_sim.load.simulate import LoadPoint, LoadTest, Served
 

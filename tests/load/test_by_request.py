@@ -11,9 +11,8 @@ from load_tables import constant_table, limits, requests
 from medusa_sim.errors import UsageError
 from medusa_sim.load.arrivals import Lengths, closed_loop
 from medusa_sim.load.by_request import AdaptiveVerification, BudgetByRequest
-from medusa_sim.load.costs import Costs
 from medusa_sim.load.kinds import Hardness
-from medusa_sim.load.policies import Budget, Fixed, Policy, State
+from medusa_sim.load.policies import Budget, Costs, Fixed, Policy, State
 from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable
 

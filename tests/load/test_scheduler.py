@@ -12,13 +12,13 @@ from medusa_sim.errors import UsageError
 from medusa_sim.load import scheduler
 from medusa_sim.load.arrivals import Lengths, closed_loop, open_loop
 from medusa_sim.load.by_request import AdaptiveVerification, BudgetByRequest
-from medusa_sim.load.costs import Costs
 from medusa_sim.load.kinds import rates_by_kind
 from medusa_sim.load.limits import Limits
 from medusa_sim.load.policies import (
     Adaptive,
     Budget,
     BySize,
+    Costs,
     Fixed,
     Policy,
     State,
