@@ -21,9 +21,9 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "engine"))
 from agreement import walked_draft
-from validate_engine import CHECKPOINT, DRAFT, NGRAM, ROOT, run_engine, shipped_prompts
+from validate_engine import CHECKPOINT, DRAFT, NGRAM, ROOT, run_engine, shipped_prompts, write_model
 
-from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
+from medusa_sim.decoder.checkpoint import load_checkpoint
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.load.arrivals import Lengths, open_loop
 from medusa_sim.load.limits import Limits
@@ -160,8 +160,7 @@ def main() -> None:
     target = load_checkpoint(ROOT / "profiles" / "checkpoints" / CHECKPOINT)
     draft = load_checkpoint(ROOT / "profiles" / "checkpoints" / DRAFT)
     for name, model in (("target", target.model), ("draft", draft.model)):
-        if not (work / name).exists():  # of an earlier run, the same
-            save_checkpoint(work / name, model, dtype=torch.float32)
+        write_model(work / name, model, torch.float32)
     first_half, second_half = shipped_prompts(64)
     (work / "prompts.json").write_text(json.dumps(second_half), encoding="utf-8")
     settings = GenerationSettings(max_new_tokens=OUTPUT_TOKENS, stop_at_end_of_text=False)

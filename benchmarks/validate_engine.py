@@ -25,7 +25,7 @@ from medusa_sim.decoder.checkpoint import load_checkpoint, save_checkpoint
 from medusa_sim.decoder.config import read_config
 from medusa_sim.decoder.draft import NgramDrafter, TreeDrafter
 from medusa_sim.decoder.generate import Drafter, GenerationSettings, generate
-from medusa_sim.decoder.model import random_llama
+from medusa_sim.decoder.model import Llama, random_llama
 from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus
 from medusa_sim.errors import MedusaSimError
@@ -75,11 +75,17 @@ def _arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def write_model(folder: Path, model: Llama, dtype: torch.dtype) -> None:
+    """A checkpoint for the engine, unless an earlier run wrote it: a name has the same weights each time."""
+    if not folder.exists():
+        save_checkpoint(folder, model, dtype=dtype)
+
+
 def random_models(folder: Path, names: list[str]) -> None:
     """Folders with normal weights, bf16; the same for a name on every machine."""
     for seed, name in enumerate(names):
         config = read_config(ROOT / "benchmarks" / "models" / name)
-        save_checkpoint(folder / name, random_llama(config, seed=seed), dtype=torch.bfloat16)
+        write_model(folder / name, random_llama(config, seed=seed), torch.bfloat16)
 
 
 def run_engine(python: Path, folder: Path, name: str, plan: dict[str, Any]) -> list[dict[str, Any]]:
@@ -165,8 +171,8 @@ def decode_shipped(
     """The shipped pair in the engine and in the decoder: acceptance by position, and texts compared."""
     target = load_checkpoint(ROOT / "profiles" / "checkpoints" / CHECKPOINT)
     draft = load_checkpoint(ROOT / "profiles" / "checkpoints" / DRAFT)
-    save_checkpoint(work / "target", target.model, dtype=torch.float32)  # vLLM takes no Medusa heads with it
-    save_checkpoint(work / "draft", draft.model, dtype=torch.float32)
+    write_model(work / "target", target.model, torch.float32)  # vLLM takes no Medusa heads with it
+    write_model(work / "draft", draft.model, torch.float32)
     first, second = shipped_prompts(given.prompts)
     (work / "prompts.json").write_text(json.dumps(second), encoding="utf-8")
     plan = {
