@@ -21,11 +21,13 @@ from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.acceptance.profile import AcceptanceProfile, load_acceptance
 from medusa_sim.acceptance.profile_file import HeadRow, HeadTopkFile, encoded_profile
+from medusa_sim.acceptance.tree import CandidateTree
 from medusa_sim.decoder.arguments import Acceptance
 from medusa_sim.decoder.checkpoint import Checkpoint, load_checkpoint
 from medusa_sim.decoder.draft import MedusaDrafter
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.heads import MedusaHeads
+from medusa_sim.decoder.model import Llama
 from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training import corpus
 from medusa_sim.decoder.training.evaluate import (
@@ -33,6 +35,7 @@ from medusa_sim.decoder.training.evaluate import (
     next_token_loss,
     total_counts,
 )
+from medusa_sim.decoder.trials import acceptance_counts
 from medusa_sim.writing import write_text
 
 PROMPT_TOKENS, NEW_TOKENS = 48, 128
@@ -62,7 +65,9 @@ def _table(rows: list[dict[str, object]]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _profile(accuracy: HeadAccuracy, name: str, effect: float, model_error: float) -> str:
+def _profile(
+    accuracy: HeadAccuracy, name: str, effect: float, model_error: float, spread: float | None
+) -> str:
     assert accuracy.labels is not None
     rows = [
         HeadRow(accuracy=[round(float(a), 6) for a in row], labels=int(count))
@@ -76,6 +81,7 @@ def _profile(accuracy: HeadAccuracy, name: str, effect: float, model_error: floa
         heads=rows,
         design_effect=round(effect, 2),
         model_error=round(model_error, 3),
+        request_spread=None if spread is None else round(spread, 3),
     )
     return encoded_profile(file)
 
@@ -117,6 +123,13 @@ def fresh_sets(
                 }
             )
     return rows
+
+
+def text_spread(model: Llama, heads: MedusaHeads, prompts: list[list[int]]) -> float | None:
+    """How far texts differ on the logit of what a chain of all heads accepts, greedy."""
+    settings = GenerationSettings(max_new_tokens=NEW_TOKENS, stop_at_end_of_text=False)
+    drafter = MedusaDrafter(model, heads, CandidateTree.chain(heads.count))
+    return acceptance_counts(model, prompts, settings, drafter, heads.count).spread
 
 
 def _accuracy_rows(tables: dict[str, HeadAccuracy]) -> list[dict[str, object]]:
@@ -201,7 +214,8 @@ def main() -> None:
     print(_table(_accuracy_rows(tables)))
     if given.profile:
         name = given.checkpoint.resolve().name
-        write_text(given.profile, _profile(tables["greedy"], name, effect, given.model_error))
+        spread = text_spread(target.model, target.heads, first)
+        write_text(given.profile, _profile(tables["greedy"], name, effect, given.model_error, spread))
     rows = []
     rules: tuple[tuple[Acceptance, float, str], ...] = (
         ("greedy", 0.0, "greedy"),

@@ -8,12 +8,14 @@ never drafted.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
 import numpy as np
 
-from medusa_sim.acceptance.profile_file import SCHEMA, PositionFile, PositionRow
+from medusa_sim.acceptance.profile_file import SCHEMA, PositionFile, PositionRow, ProfileFile
 from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.errors import DataError
 
@@ -95,6 +97,24 @@ def counts_of_steps(
     return AcceptanceCounts(engine, model, steps, tried, accepted, notes=notes)
 
 
+def counts_of_listed(
+    drafted: Sequence[int], accepted: Sequence[int], *, engine: str, model: str = ""
+) -> AcceptanceCounts:
+    """Counts of one request, by what each of its steps drafted and accepted.
+
+    Raises DataError as `counts_of_steps`, ValueError for lists of different lengths.
+    """
+    nothing = np.zeros(0, dtype=np.int64)
+    found = AcceptanceCounts(engine, model, 0, nothing, nothing)
+    if any(drafted):
+        lengths: dict[int, dict[int, int]] = {}
+        for (drafts, taken), count in Counter(zip(drafted, accepted, strict=True)).items():
+            lengths.setdefault(drafts, {})[taken] = count
+        found = counts_of_steps(lengths, engine=engine, model=model)
+    after = [later > 0 for now, later in pairwise(drafted) if now]
+    return replace(found, all_steps=float(len(drafted)), is_request=True, followed=(len(after), sum(after)))
+
+
 def counts_of_positions(
     accepted: Iterable[float], *, steps: float, draft_tokens: float, engine: str, model: str = ""
 ) -> AcceptanceCounts:
@@ -138,6 +158,8 @@ def combined(parts: Iterable[AcceptanceCounts], model: str | None = None) -> Acc
     if len(engines) > 1:
         raise DataError(f"counts of several engines are mixed ({', '.join(engines)}); give those of one")
     size = max(part.tried.size for part in kept)
+    if not any(part.steps for part in kept):
+        raise DataError(f"{engines[0]}: no step drafted anything; serve some requests with speculation first")
     whole = [part.all_steps for part in kept]
     total = AcceptanceCounts(
         engines[0],
@@ -279,3 +301,15 @@ def position_profile(
         match_runs=None if runs is None else round(min(runs, 100.0), 3),
         request_spread=None if counts.spread is None else round(counts.spread, 3),
     )
+
+
+def told_of(profile: ProfileFile) -> str:
+    """In words, how far requests differ and how a look-up finds its drafts; empty where neither is known."""
+    found = []
+    rate, runs = getattr(profile, "match_rate", None), getattr(profile, "match_runs", None)
+    if rate is not None:
+        factor = "" if runs is None else f", in runs {runs:.2f} times as long as by chance"
+        found.append(f"drafts were found in {rate:.1%} of the steps{factor}")
+    if profile.request_spread is not None:
+        found.append(f"requests differ by {profile.request_spread:.2f} on the logit of their acceptance")
+    return "; ".join(found)

@@ -18,15 +18,18 @@ from __future__ import annotations
 import http.client
 import re
 import time
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from medusa_sim.acceptance.engine_counters import AcceptanceCounts, counts_of_positions, counts_of_steps
+from medusa_sim.acceptance.engine_counters import (
+    AcceptanceCounts,
+    counts_of_listed,
+    counts_of_positions,
+    counts_of_steps,
+)
 from medusa_sim.errors import DataError, shown
 from medusa_sim.reading import TABLE_BYTES, json_documents, named, read_text
 from medusa_sim.units import US_PER_S
@@ -331,13 +334,8 @@ def _of_histogram(table: Mapping[str, Any], model: str, path: Path) -> Acceptanc
         return counts_of_steps(lengths, engine=engine, model=model)
     accepted, drafted = table.get("per_step_accepted"), table.get("per_step_drafted")
     if accepted and drafted:
-        pairs = Counter(zip(map(int, drafted), map(int, accepted), strict=True))
-        lengths = {}
-        for (drafts, taken), count in pairs.items():
-            lengths.setdefault(drafts, {})[taken] = count
-        after = [later > 0 for now, later in pairwise(map(int, drafted)) if now]
-        found = counts_of_steps(lengths, engine=engine, model=model)
-        return replace(found, followed=(len(after), sum(after)))
+        listed = counts_of_listed([*map(int, drafted)], [*map(int, accepted)], engine=engine, model=model)
+        return replace(listed, all_steps=None)  # lists may leave out steps without drafts
     tokens = int(table.get("num_draft_tokens", table.get("total_draft_tokens", 0)))
     positions = table.get("num_spec_tokens") or max(0, *histogram, -(-tokens // steps))
     return _of_fixed(histogram, int(positions), tokens, engine, model)

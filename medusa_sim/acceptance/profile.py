@@ -258,7 +258,8 @@ def acceptance_names(data_dir: str | os.PathLike[str] | None = None) -> tuple[st
     return stems(FOLDER, (".toml",), data_dir)
 
 
-def _found(name_or_path: str, data_dir: str | os.PathLike[str] | None) -> Path:
+def acceptance_path(name_or_path: str, data_dir: str | os.PathLike[str] | None = None) -> Path:
+    """The file of a profile (the user's data first, then what ships). Raises SpecError."""
     if name_or_path.endswith((".toml", ".csv")) or os.sep in name_or_path:
         return Path(name_or_path).expanduser()
     path = find(FOLDER, f"{name_or_path}.toml", data_dir)
@@ -277,7 +278,7 @@ def load_acceptance(
         DataError: a malformed CSV file.
     """
     check_kind("acceptance", name_or_path, "a profile's name or a path", (str, os.PathLike))
-    path = _found(str(name_or_path), data_dir)
+    path = acceptance_path(str(name_or_path), data_dir)
     name = path.stem
     if path.suffix == ".csv":
         from medusa_sim.acceptance.head_table import read_accuracies  # a profile of the project is no table

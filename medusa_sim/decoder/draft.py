@@ -108,6 +108,8 @@ class NgramDrafter:
             continuation(self._text(b, sequence), self.length, self.ngram_max, self.match)
             for b, sequence in enumerate(sequences)
         ]
+        for sequence, drafts in zip(sequences, found, strict=True):
+            sequence.found_lengths.append(len(drafts))
         device = roots.device
         drafted = torch.tensor([f + [0] * (self.length - len(f)) for f in found], device=device)
         lengths = torch.tensor([len(f) for f in found], device=device)

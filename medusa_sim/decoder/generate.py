@@ -79,6 +79,8 @@ class Generation:
     """New tokens."""
     accepted_lengths: list[int] = field(default_factory=list)
     """Draft tokens that each step kept."""
+    found_lengths: list[int] = field(default_factory=list)
+    """Draft tokens that a look-up found for each step, and for those of the batch after its end."""
 
     @property
     def steps(self) -> int:

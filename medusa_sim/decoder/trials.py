@@ -1,4 +1,4 @@
-"""Trials on this device: which tree pays, and what a method gains beside plain decoding.
+"""Trials on this device: which tree pays, what a method gains beside plain decoding, how texts differ.
 
 A tree is sized by real steps: the expected tokens per step over the time of a step of that size. A method
 and plain decoding take turns on the same prompts.
@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from torch import Tensor
 
+from medusa_sim.acceptance.engine_counters import AcceptanceCounts, combined, counts_of_listed
 from medusa_sim.acceptance.heads import HeadAccuracy, expected_tokens_per_step
 from medusa_sim.acceptance.optimise import optimal_order
 from medusa_sim.decoder.cache import KVCache
@@ -162,3 +163,28 @@ def compare(
         if time.perf_counter() - began > ENOUGH_S:
             break
     return BesidePlain(fastest["method"], fastest.get("plain"))
+
+
+BATCH = 16
+"""Texts that are counted together."""
+
+
+def acceptance_counts(
+    model: Llama,
+    prompts: Sequence[Sequence[int]],
+    settings: GenerationSettings,
+    drafter: Drafter,
+    depth: int,
+) -> AcceptanceCounts:
+    """What a method accepts at each position of its drafts, and how far texts differ in it (`spread`).
+
+    depth: drafts of a step, of which a look-up may find fewer, or none. The last step of a text, which its
+    end cuts off, is left out. Raises DataError where nothing was drafted.
+    """
+    parts = []
+    for i in range(0, len(prompts), BATCH):
+        for text in generate(model, prompts[i : i + BATCH], settings, drafter).sequences:
+            accepted = text.accepted_lengths[:-1]
+            drafted = (text.found_lengths or [depth] * len(accepted))[: len(accepted)]
+            parts.append(counts_of_listed(drafted, accepted, engine="medusa-sim decode"))
+    return combined(parts)

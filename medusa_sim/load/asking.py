@@ -8,11 +8,12 @@ import numpy as np
 
 from medusa_sim.load.decoding import Decoding
 from medusa_sim.load.policies import (
-    LOOKED_AT,
+    ByRequest,
     BySize,
     Fixed,
     Policy,
     State,
+    at_of,
     checked,
     chosen,
     chosen_each,
@@ -27,11 +28,9 @@ class Asking:
         self.hold = int(getattr(policy, "hold_steps", 1))
         self.waits = bool(getattr(policy, "waits", False))
         self._made = drafts_max if getattr(policy, "whole", False) else 0
-        self.sees_requests, is_alike = hasattr(policy, "choose_each"), bool(getattr(policy, "alike", False))
         self._known: dict[int, int] | None = {} if isinstance(policy, Fixed | BySize) else None
-        self._at: Callable[..., int] | None = None
-        if is_alike or type(policy) in LOOKED_AT:
-            self._at = policy.at  # type: ignore[attr-defined]  # each of them has it
+        self._at = at_of(policy)
+        self._by_request = policy if isinstance(policy, ByRequest) and self._at is None else None
         self._steps = self._rows = self._accepted = 0
         self._counted = 0, 0
         self._next: int | None = None
@@ -62,8 +61,8 @@ class Asking:
         elif self._at is not None:
             found = self._at(b, decoding.length_sum / b, decoding.drafts, *self._seen())
             decoding.draft(min(checked(self.policy, found, b, self.drafts_max), most), min(self._made, most))
-        elif self.sees_requests:
-            each = chosen_each(self.policy, state(*self._seen()), self.drafts_max, decoding.seen())
+        elif self._by_request is not None:
+            each = chosen_each(self._by_request, state(*self._seen()), self.drafts_max, decoding.seen())
             fresh = getattr(self.policy, "fresh", 0)
             decoding.draft_each(np.minimum(each, most), min(fresh, most), min(self._made, most))
         else:
@@ -87,34 +86,33 @@ class Asking:
         `choose`.
         """
         first = self.again - decoding.step
-        if self.sees_requests:
+        if self._by_request is not None:
             return min(steps, first), None
         b, drafts, at = decoding.count, decoding.drafts, self._at
         most, length = self.token_budget // b - 1, decoding.length_sum / b
-        now = state(None, 0) if at is None else None
         moments = [*range(first, steps, self.hold), steps]
         gains = decoding.gained_at(moments)
         # as `saw` and `_seen`, without their calls: this is asked most
         accepted, rows, past = self._accepted, self._rows, self._steps
         tokens = counted = 0
         self._steps = self._rows = self._accepted = 0
+        if at is None:
+            now = state(None, 0)
+            share_a_token = now.kv_share / max(decoding.length_sum, 1)
         for later, gained in zip(moments[:-1], gains, strict=False):
             since = later - counted
             if drafts:
                 accepted, rows, past = accepted + gained - tokens - since * b, rows + since * b, past + since
             mean = accepted / rows if rows else None
             self.again += self.hold
-            if now is None:
-                assert at is not None  # noqa: S101  # it is asked without a state
-                found = checked(
-                    self.policy, at(b, length + gained / b, drafts, mean, past), b, self.drafts_max
-                )
-                found = min(found, most)
-            else:
-                share = now.kv_share + gained * (now.kv_share / max(decoding.length_sum, 1))
+            if at is None:
+                share = now.kv_share + gained * share_a_token
                 at_s = now.now_s + later * step_s
                 seen = State(at_s, b, now.waiting, length + gained / b, share, drafts, mean, past)
                 found = self._chosen(seen, most)
+            else:
+                found = at(b, length + gained / b, drafts, mean, past)
+                found = min(checked(self.policy, found, b, self.drafts_max), most)
             accepted = rows = past = 0
             tokens, counted = self._counted = gained, later
             if found != drafts:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -10,6 +11,9 @@ from medusa_sim.arrays import FloatArray, IntArray
 from medusa_sim.load.kinds import Hardness
 from medusa_sim.load.policies import CONTEXT_STEPS, VLLM_CONTEXT, Budget, Costs, State
 from medusa_sim.load.step_table import StepTable
+
+_MOST_PRICED = 1024
+"""Numbers of requests and lengths whose steps are kept."""
 
 
 class BudgetByRequest:
@@ -38,27 +42,37 @@ class BudgetByRequest:
         nothing = np.zeros(1, dtype=np.int64)
         self._unknown = int(self.hardness.of(nothing, nothing)[0])
         gains = self._worth(self.hardness.gains)
-        order = np.argsort(-gains, axis=None, kind="stable")
-        own, depth = np.unravel_index(order, gains.shape)
-        # one class more, of which no request is: nothing is taken
-        self._classes = len(gains)
-        self.alike = self._classes == 1 and type(self).choose_each is BudgetByRequest.choose_each
+        kinds, most = gains.shape
+        self.alike = kinds == 1 and type(self).choose_each is BudgetByRequest.choose_each
         self._known: dict[tuple[int, int], int] = {}
-        self._class = np.concatenate([[self._classes], own])
-        self._gain = np.concatenate([[0.0], gains.ravel()[order]])
-        # what is taken where no request drafts more than so many: a deep draft is drafted for all
-        made = [table.drafts_max] if self.whole else range(table.drafts_max + 1)
-        self._made = np.array(made)[:, None]
-        self._within = np.concatenate([[0], depth + 1]) <= self._made
+        self._priced = lru_cache(maxsize=_MOST_PRICED)(self._price)
+        # the drafts that are worth most, until each number of them, where no request drafts more than so many
+        self._made = np.array([most] if self.whole else range(most + 1))
+        own, depth = np.unravel_index(np.argsort(-gains, axis=None, kind="stable"), gains.shape)
+        taken = (depth < self._made[:, None])[..., None] & (own[:, None] == np.arange(kinds))
+        sums = [np.cumsum(each, axis=1) for each in (taken, taken * gains[own, depth][:, None])]
+        drafts, gained = (np.pad(each, ((0, 0), (1, 0), (0, 0))).reshape(-1, kinds) for each in sums)
+        self._drafts, self._sums = drafts.astype(np.int64), np.stack([drafts.astype(np.float64), gained])
+        self._place = np.repeat(np.arange(self._made.size), own.size + 1)
 
     def _worth(self, gains: FloatArray) -> FloatArray:
         """(classes, K) of every draft, from the probability that so many are accepted."""
         emitted = 1.0 + np.cumsum(np.pad(gains, ((0, 0), (1, 0))), axis=1)
         return np.diff(np.log(emitted), axis=1)
 
-    def _value(self, gained: FloatArray, requests: int, seconds: FloatArray) -> FloatArray:
+    def _cost(self, seconds: FloatArray) -> FloatArray:
+        """What of the time of a step `_value` weighs."""
+        return np.log(seconds)
+
+    def _value(self, gained: FloatArray, requests: int, cost: FloatArray) -> FloatArray:
         """What is largest where the right number of drafts is taken."""
-        return gained / requests - np.log(seconds)
+        return gained / requests - cost
+
+    def _price(self, requests: int, place: int) -> FloatArray:
+        """`_cost` of steps by longest draft and drafts in all, in a row."""
+        asked = np.arange(requests * self.table.drafts_max + 1)
+        each_s = self.costs.at(requests, place)
+        return self._cost(self.table.unequal_s(asked, self._made[:, None], requests, each_s)).ravel()
 
     def choose(self, state: State) -> int:
         """The longest draft of requests of which nothing is known yet."""
@@ -80,12 +94,10 @@ class BudgetByRequest:
 
     def _each(self, b: int, length: float, own: IntArray) -> IntArray:
         """`choose_each` by the classes (requests,) of the requests."""
-        each = np.bincount(own, minlength=self._classes + 1)[self._class] * self._within
-        gained, asked = np.add.accumulate(each * self._gain, axis=1), np.add.accumulate(each, axis=1)
-        seconds = self.table.unequal_s(asked, self._made, b, self.costs.of(b, length))
-        deepest, taken = divmod(int(self._value(gained, b, seconds).argmax()), self._class.size)
-        slots = self._class[1 : taken + 1][self._within[deepest, 1 : taken + 1]]
-        drafts = np.bincount(slots, minlength=self._classes)
+        asked, gained = self._sums @ np.bincount(own, minlength=self._drafts.shape[1])
+        places = self._place * (b * self.table.drafts_max + 1) + asked.astype(np.int64)
+        cost = self._priced(b, self.costs.place(length)).take(places)
+        drafts = self._drafts[int(self._value(gained, b, cost).argmax())]
         self.fresh = int(drafts[self._unknown])
         return np.asarray(drafts[own])
 
@@ -105,8 +117,11 @@ class AdaptiveVerification(BudgetByRequest):
     def _worth(self, gains: FloatArray) -> FloatArray:
         return gains
 
-    def _value(self, gained: FloatArray, requests: int, seconds: FloatArray) -> FloatArray:
-        return (requests + gained) / seconds
+    def _cost(self, seconds: FloatArray) -> FloatArray:
+        return 1.0 / seconds
+
+    def _value(self, gained: FloatArray, requests: int, cost: FloatArray) -> FloatArray:
+        return (requests + gained) * cost
 
     @classmethod
     def profiled(cls, table: StepTable, spread: float) -> AdaptiveVerification:

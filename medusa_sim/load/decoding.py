@@ -29,10 +29,11 @@ class Decoding:
     def __init__(self, limits: Limits, draws: Draws) -> None:
         self.block_tokens, self.held = limits.block_tokens, limits.held
         self.slots = 1 + limits.lookahead
-        self.draws = draws
+        self.draws, self._is_plain = draws, draws.is_plain
         self._state = np.zeros((10, limits.max_requests), dtype=np.int64)
         self.at, self.own, self.row, self.goal, self.ends, self.final, self.shared = self._state[:7]
         self.since, self.accepted, self.tried = self._state[7:]
+        self._places = np.zeros((2, limits.max_requests), dtype=np.int64)
         self._stopped: dict[int, tuple[int, int]] = {}
         self.count = self.step = 0
         self.drafts = self.asked = self.fresh = self._made = 0
@@ -45,7 +46,7 @@ class Decoding:
         place, step, sums = self.count, self.step, self.draws.sums
         cell = self.draws.begins[request]
         first = cell + self.fresh * self.draws.size
-        if sums is None:
+        if self._is_plain:
             now, ends = first, step + remaining
         else:
             now = sums.item(first)
@@ -74,15 +75,19 @@ class Decoding:
 
         made: drafted for every request, where that is more than its own.
         """
+        if self._apart and (fresh, made) == (self.fresh, self._made):
+            rows = self.row[: self.count] - self.own[: self.count]
+            if np.logical_and.reduce(rows == each * self.draws.size):
+                return
         self.drafts, self.asked = int(np.maximum.reduce(each, initial=made)), int(np.add.reduce(each))
         self.fresh, self.differ, self._made, self._apart = fresh, True, made, True
         self._read_on(each)
 
     def _read_on(self, drafts: int | IntArray) -> None:
         """Find where the requests end with other drafts."""
-        sums = self.draws.sums
-        if sums is None or not self.count:
+        if self._is_plain or not self.count:
             return
+        sums = self.draws.sums
         goal, row, ends = (array[: self.count] for array in (self.goal, self.row, self.ends))
         left = self.remaining
         row[:] = self.own[: self.count]
@@ -102,7 +107,7 @@ class Decoding:
     def _cells(self) -> IntArray:
         """Sums of cells before the ones that are next."""
         places: IntArray = self.row[: self.count] + self.step
-        return places if self.draws.sums is None else self.draws.sums.take(places)
+        return places if self._is_plain else self.draws.sums.take(places)
 
     def advance(self, steps: int, gained: int | None = None) -> int:
         """Tokens that so many steps give, at most up to `first_end`; those that end may give too many.
@@ -118,12 +123,11 @@ class Decoding:
 
     def gained_at(self, steps: list[int]) -> list[int]:
         """Tokens that each of so many steps would give, as `advance`; the requests stay where they are."""
-        sums = self.draws.sums
-        if sums is None or not self.drafts:
+        if self._is_plain or not self.drafts:
             return [each * self.count for each in steps]
         begin, row, passed = self.step, self.row[: self.count], self._passed
         places = row + (begin + np.array(steps))[:, None]
-        found: list[int] = (np.add.reduce(sums.take(places), axis=1) - passed).tolist()
+        found: list[int] = (np.add.reduce(self.draws.sums.take(places), axis=1) - passed).tolist()
         return found
 
     def leave(self) -> tuple[list[int], int]:
@@ -146,16 +150,16 @@ class Decoding:
     def _drop(self, place: int) -> tuple[int, int]:
         """The request in a place leaves; it, and the tokens that remain of it."""
         request, own, row, goal, _, final, shared = self._state[:7, place].tolist()
-        sums = self.draws.sums
-        passed = row + self.step if sums is None else sums.item(row + self.step)
+        passed = row + self.step if self._is_plain else self.draws.sums.item(row + self.step)
         left = goal - passed
         last = self.count = self.count - 1
         if place < last:
             self._state[:, place:last] = self._state[:, place + 1 : last + 1]
         self._passed -= passed
         if row > own:
-            self.asked -= (row - own) // self.draws.size
-            if self._apart:
+            drafts = (row - own) // self.draws.size
+            self.asked -= drafts
+            if self._apart and drafts == self.drafts > self._made:
                 rows = self.row[:last] - self.own[:last]
                 self.drafts = (
                     int(np.maximum.reduce(rows, initial=self._made * self.draws.size)) // self.draws.size
@@ -171,13 +175,17 @@ class Decoding:
 
         Of K drafts those are tried that would be emitted with K - 1: all that were accepted, and the next.
         """
-        b, sums, size = self.count, self.draws.sums, self.draws.size
-        assert sums is not None  # noqa: S101  # a policy of drafts has a drafter
+        b, sums = self.count, self.draws.sums
         row, since, own = self.row[:b], self.since[:b], self.own[:b]
-        places = np.stack([row, np.maximum(row - size, own)])
-        gained = sums.take(places + self.step) - sums.take(places + since)
+        places = self._places[:, :b]
+        places[0] = row
+        np.subtract(row, self.draws.size, out=places[1])
+        np.maximum(places[1], own, out=places[1])
+        gained = sums.take(places + self.step)
+        places += since
+        gained -= sums.take(places)
         gained[0] -= self.step - since
-        gained[1, row == own] = 0
+        gained[1] *= row > own
         past = self._state[8:, :b]
         past += gained
         since[:] = self.step
@@ -186,7 +194,6 @@ class Decoding:
     def found_share(self, steps: int) -> float:
         """Of the last so many steps and all requests, in how many drafts were found."""
         found = self.draws.found
-        assert found is not None  # noqa: S101  # of a look-up
         now = self.own[: self.count] + self.step
         passed = np.add.reduce(found.take(now)) - np.add.reduce(found.take(now - steps))
         return float(passed) / (steps * self.count)

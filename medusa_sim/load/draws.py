@@ -32,20 +32,20 @@ Bytes: TypeAlias = NDArray[np.int8]
 class Draws:
     """Cells of every request. begins: of each, the first cell; size: cells of one number of drafts.
 
-    Cell i of K drafts is `K * size + i`. sums: (cells + 1,) tokens of all cells before each, None where
-    nothing is drafted and a cell is a token; found: (size + 1,) cells before each in which drafts were found,
-    None where they always are.
+    Cell i of K drafts is `K * size + i`. sums: (cells + 1,) tokens of all cells before each; empty where
+    nothing is drafted (`is_plain`) and a cell is a token. found: (size + 1,) cells before each in which
+    drafts were found; empty where they always are (not `looks_up`).
 
     output_tokens: (requests,) tokens to emit; spread: of the requests' acceptance (L4). A request whose first
     draft is accepted more often than others' are found finds more.
     """
 
     def __init__(self, table: StepTable, output_tokens: IntArray, seed: int, spread: float) -> None:
-        self.sums: IntArray | None = None
-        self.found: IntArray | None = None
+        self.sums = self.found = np.zeros(0, dtype=np.int32)
+        self.is_plain, self.looks_up = not table.drafts_max, table.match_rate < 1.0
         self.size = 0
         self.begins: list[int] = [0] * output_tokens.size
-        if not table.drafts_max:
+        if self.is_plain:
             return
         random = np.random.default_rng([seed, 5])
         rates = rates_by_kind(table.rates, spread)
@@ -57,7 +57,7 @@ class Draws:
             begins += kinds_of(output_tokens.size, seed) * (cells + longest)
         self.begins, self.size = begins.tolist(), kinds * (cells + longest)
         found = None
-        if table.match_rate < 1.0:
+        if self.looks_up:
             rate = np.maximum(rates[:, :1], table.match_rate)
             rates, found = rates / rate, _in_runs(rate, table.match_runs, cells, random)
         tokens = random.permuted(_even(rates, cells), axis=1)

@@ -12,7 +12,7 @@ from medusa_sim.errors import UsageError, shown
 from medusa_sim.load.arguments import BLOCK_TOKENS
 from medusa_sim.plan.draft_options import DraftOption
 from medusa_sim.plan.scenario import Scenario
-from medusa_sim.step.memory import activation_bytes, cache_bytes, drafter_bytes
+from medusa_sim.step.memory import cache_bytes, drafter_bytes, profiled_bytes
 
 MAX_REQUESTS = 256
 TOKEN_BUDGET = 8192
@@ -121,7 +121,7 @@ def limits_of(
     weights, per_token, slots = drafter_bytes(scenario.shard, drafter)
     rows = requests * (1 if option is None else option.depth + 1)
     fixed = scenario.shard.weight_bytes + weights
-    fixed += float(activation_bytes(scenario.shard, max(tokens, rows), rows))
+    fixed += profiled_bytes(scenario.shard, scenario.runtime.engine, max(tokens, rows), requests, rows)
     room = scenario.usable_memory_bytes - fixed
     positions = scenario.model.max_seq_len
     steps = np.arange(-(-positions // block_tokens) + 2 + -(-MOST_SLOTS // block_tokens))

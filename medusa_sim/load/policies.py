@@ -2,17 +2,19 @@
 
 A policy is any object with `name` and `choose(state) -> drafts`. It is asked at least whenever a request
 comes or goes, and after `hold_steps` steps (1 where it has no such attribute), so that one that only looks at
-the number of requests can be asked seldom; one whose `waits` is true after `hold_steps` alone. One that sees
-requests has `choose_each(state, accepted, tried)` too: drafts of each, by how many drafts of it were accepted
-and tried before; where it waits also `fresh`, drafts of a request that joins.
+the number of requests can be asked seldom; one whose `waits` is true after `hold_steps` alone. It is asked by
+`at` where it has that beside its `choose`. One that sees requests has `choose_each(state, accepted, tried)`
+too: drafts of each, by how many drafts of it were accepted and tried before; where it waits also `fresh`,
+drafts of a request that joins.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 
@@ -53,18 +55,16 @@ class Costs:
         """What of a length in the mean it depends on: the nearest of the table's, or nothing."""
         return self.table.nearest(length) if self.context is None else 0
 
-    def of(self, requests: int, length: float) -> FloatArray:
-        """(K,) seconds for so many requests, of so many committed tokens in the mean."""
-        if self.context is None:
-            return self.table.step_s[:, requests, self.place(length)]
-        return self.measured[:, requests]
+    def at(self, requests: int, place: int) -> FloatArray:
+        """(K,) seconds for so many requests of a length in that place."""
+        return self.table.step_s[:, requests, place] if self.context is None else self.measured[:, requests]
 
     def listed(self, requests: int, length: float) -> list[float]:
-        """`of`, looked up from the second time on."""
+        """`at` of a length in the mean, looked up from the second time on."""
         key = requests, self.place(length)
         found = self._listed.get(key)
         if found is None:
-            found = self._listed[key] = self.of(requests, length).tolist()
+            found = self._listed[key] = self.at(*key).tolist()
         return found
 
 
@@ -98,6 +98,34 @@ class Policy(Protocol):
         """Drafts of the next step: from 0 to the longest draft that the scenario describes."""
 
 
+At: TypeAlias = Callable[[int, float, int, float | None, int], int]
+"""Drafts by what a policy looks at: requests, mean_length, drafts, accepted and steps of a `State`."""
+
+
+@runtime_checkable
+class ByNumbers(Policy, Protocol):
+    """One that looks at no more of a `State`, and is asked by that alone."""
+
+    def at(self, requests: int, length: float, drafts: int, accepted: float | None, steps: int) -> int:
+        """`choose` by what it looks at."""
+
+
+@runtime_checkable
+class ByRequest(Policy, Protocol):
+    """One that sees requests."""
+
+    def choose_each(self, state: State, accepted: IntArray, tried: IntArray) -> IntArray:
+        """(requests,) drafts of each, by how many that were tried before were accepted."""
+
+
+def at_of(policy: Policy) -> At | None:
+    """`at` of a policy; None where only a whole state will do: it has none, or a `choose` of its own."""
+    if not isinstance(policy, ByNumbers) or not getattr(policy, "alike", True):
+        return None
+    owners = [next(kind for kind in type(policy).__mro__ if name in vars(kind)) for name in ("at", "choose")]
+    return policy.at if owners[0] is owners[1] else None
+
+
 def chosen(policy: Policy, state: State, drafts_max: int) -> int:
     """The policy's choice. Raises UsageError for what is no number of drafts."""
     return checked(policy, policy.choose(state), state.requests, drafts_max)
@@ -115,7 +143,7 @@ def checked(policy: Policy, drafts: int, requests: int, drafts_max: int) -> int:
     return int(drafts)
 
 
-def chosen_each(policy: Any, state: State, drafts_max: int, past: IntArray) -> IntArray:
+def chosen_each(policy: ByRequest, state: State, drafts_max: int, past: IntArray) -> IntArray:
     """(requests,) the choice of a policy that sees requests. past: (2, requests) drafts accepted, and tried.
 
     Raises UsageError for what are no numbers of drafts.
@@ -322,10 +350,6 @@ class Budget:
         del drafts, accepted, steps
         found: int = self.best.item(requests, self.table.nearest(length))
         return found
-
-
-LOOKED_AT: tuple[type[Policy], ...] = (Adaptive, ThroughputAware, Budget)
-"""Policies that tell by `at` what of a `State` they look at: asked often, they need no other."""
 
 
 def schedule_of(table: StepTable, length: float, gain: float = SWITCHING_GAIN) -> BySize:

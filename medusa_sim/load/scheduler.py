@@ -85,7 +85,7 @@ class _Run:
         self.stopped: dict[int, float] = {}
         draws = Draws(table, requests.output_tokens, seed, spread)
         self.decoding = Decoding(limits, draws)
-        self.looks_up = draws.found is not None
+        self.looks_up = draws.looks_up
         self.now = self.seen_s = 0.0
         self.finished = self.preempted = 0
         self.blocked = False

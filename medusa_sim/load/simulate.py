@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -258,22 +259,16 @@ class LoadTest:
         return tuple(self._served(policy) for policy in self.policies)
 
     def _served(self, policy: str | Policy) -> Served:
-        known = self.table
-        made = policy_of(policy, known, self.mean_length, self.spread) if isinstance(policy, str) else policy
-        drafts = made.drafts if isinstance(made, Fixed) else known.drafts_max
-        table = known.upto(drafts)
-        if isinstance(policy, str):
-            return Served(
-                policy=lambda: policy_of(policy, table, self.mean_length, self.spread),
-                name=made.name,
-                table=table,
-                limits=self.limits(drafts),
-                spread=self.spread,
-            )
-        from copy import deepcopy
+        def fresh(table: StepTable) -> Policy:
+            if isinstance(policy, str):
+                return policy_of(policy, table, self.mean_length, self.spread)
+            return deepcopy(policy)
 
+        made = fresh(self.table)
+        drafts = made.drafts if isinstance(made, Fixed) else self.table.drafts_max
+        table = self.table.upto(drafts)
         return Served(
-            policy=lambda: deepcopy(made),
+            policy=lambda: fresh(table),
             name=made.name,
             table=table,
             limits=self.limits(drafts),
@@ -283,9 +278,6 @@ class LoadTest:
     def point(self, served: Served, rate_per_s: float | None, *, advance: Advance | None = None) -> LoadPoint:
         """One policy at one rate, over the seeds."""
         values: list[Metrics] = []
-        first: Record | None = None
-        dropped = 0
-        offered = np.nan
         for seed in range(self.seeds):
             requests, dropped = self.requests(rate_per_s, seed)
             record = served.run(requests, seed, advance)
@@ -299,10 +291,9 @@ class LoadTest:
             found["watts"] = np.nan if energy is None else energy.watts(record)
             found["joule_per_token"] = np.nan if energy is None else energy.joule_per_token(record)
             values.append(found)
-            if first is None:
+            if seed == 0:
                 first = record
                 offered = requests.rate_per_s if np.isfinite(requests.rate_per_s) else np.nan
-        assert first is not None  # noqa: S101  # at least one seed
         return LoadPoint(
             policy=served.name,
             rate_per_s=rate_per_s,

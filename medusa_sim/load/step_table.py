@@ -156,12 +156,13 @@ class StepTable:
         mean = asked / requests
         if mean == deepest:
             return self.decoding_s(deepest, requests, length)
-        low = int(mean)
-        own_s = [self.decoding_s(drafts, requests, length) for drafts in (low, low + 1, deepest)]
-        by_drafts = self._drafting_share
-        shares = [by_drafts[drafts][requests] for drafts in (low, low + 1, deepest)]
-        below, above = (time_s * (1.0 - share) for time_s, share in zip(own_s[:2], shares[:2], strict=True))
-        return below + (above - below) * (mean - low) + own_s[2] * shares[2]
+        low, shares = int(mean), self._drafting_share
+        below, above = (
+            self.decoding_s(drafts, requests, length) * (1.0 - shares[drafts][requests])
+            for drafts in (low, low + 1)
+        )
+        drafting_s = self.decoding_s(deepest, requests, length) * shares[deepest][requests]
+        return below + (above - below) * (mean - low) + drafting_s
 
     def found_s(self, whole_s: float, drafts: int, requests: int, length: float, share: float) -> float:
         """A step of `whole_s` in the mean where this share of the requests found drafts, not match_rate.

@@ -84,7 +84,9 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     the text. plan_us_per_pass, pieces_us_per_layer: before a pass and between its layers where no whole graph
     holds its attention (`Backend.full_graph`); prompt_us_per_launch: of the host for each kernel of a prompt
     where a server that drafts has no graph for it.
-    sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests.
+    sampling_*: the choice of a token; filter_*: top-p and top-k of the server's requests;
+    profiled_bytes_per_logit: of every request that a step may hold, what choosing its token takes when the
+    server measures at its start how much memory is left.
     elementwise_share: of the time that norms, rope and activation take as kernels of their own;
     experts_share: of the time of fitted layers of experts that the engine's own take; expert_parallel_us_per_
     layer: beside each of them where experts are spread over GPUs.
@@ -124,6 +126,7 @@ class Engine(msgspec.Struct, frozen=True, kw_only=True):
     filter_top_k_share: _Share
     filter_full_rows: _Share
     filter_share_beyond: _Share
+    profiled_bytes_per_logit: _Bytes
     elementwise_share: _Share
     experts_share: _Share
     expert_parallel_us_per_layer: _Us

@@ -31,6 +31,10 @@ vLLM 0.15.1 reports 7,463 blocks of 16 tokens for Llama-2-7B on an H100, 0.9 of 
 """
 
 
+LINKED_BYTES = 0.45e9
+"""More of it on a GPU that is one of several: vLLM 0.11.0 logs 0.13 GiB alone and 0.55 GiB as one of two."""
+
+
 def step_memory_bytes(
     model: Model, drafter: Drafter | None, batch: Size, seq_len: Size, candidates: Size
 ) -> FloatArray:
@@ -127,6 +131,15 @@ def activation_bytes(model: Model, tokens: Size, logit_rows: Size) -> FloatArray
     return np.asarray(np.asarray(tokens) * element * widest + np.asarray(logit_rows) * logits)
 
 
+def profiled_bytes(model: Model, engine: Engine | None, tokens: int, requests: int, rows: int) -> float:
+    """What a server keeps free of KV cache: a step of so many tokens and verified rows, at least.
+
+    More where choosing a token of as many requests as a step may hold takes more when the server starts.
+    """
+    per_logit = 0.0 if engine is None else engine.profiled_bytes_per_logit.value
+    return max(float(activation_bytes(model, tokens, rows)), per_logit * model.whole_vocab * requests)
+
+
 _GPUS = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
@@ -149,7 +162,8 @@ def usable_memory_bytes(gpu: Gpu, engine: Engine | None = None, shard: Model | N
     A share of the card; of an engine that takes a share of what the weights (of `shard`) leave free
     (`Engine.free_memory_share`), the weights and that share of the rest.
     """
-    context = CONTEXT_BYTES * (gpu.architecture != "cpu")
+    linked = shard is not None and shard.parallel.tp > 1
+    context = (CONTEXT_BYTES + LINKED_BYTES * linked) * (gpu.architecture != "cpu")
     if engine is None or shard is None or not engine.free_memory_share:
         return USABLE_MEMORY_SHARE * gpu.memory_bytes - context
     weights = float(shard.weight_bytes)

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 
 from medusa_sim.acceptance.engine_counters import (
     combined,
+    counts_of_listed,
     counts_of_positions,
     counts_of_steps,
     over_every_step,
@@ -323,6 +324,17 @@ def test_runs_of_found_drafts_are_found_again_where_steps_are_listed(runs: float
     # what a load draws from follows the profile
     test = load_test(Scenario(gpu="h100-sxm", model="llama-3.1-8b", drafter="ngram", acceptance=str(written)))
     assert test.table.match_runs == profile.match_runs
+
+
+def test_listed_steps_count_where_they_tried_and_whether_the_next_drafts_too() -> None:
+    """By hand: three drafts of which two are right, none, two of which both are, three of which none is."""
+    counts = counts_of_listed([3, 0, 2, 3], [2, 0, 2, 0], engine="x")
+    assert (counts.tried.tolist(), counts.accepted.tolist()) == ([3, 2, 1], [2, 2, 0])
+    assert (counts.steps, counts.all_steps, counts.followed) == (3, 4.0, (2, 1))
+    nothing = counts_of_listed([0, 0], [0, 0], engine="x")
+    assert combined([counts, nothing]).all_steps == 6.0
+    with pytest.raises(DataError, match="no step drafted anything"):
+        combined([nothing])
 
 
 def test_records_without_steps_that_found_nothing_say_nothing_of_runs() -> None:

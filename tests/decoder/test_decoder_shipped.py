@@ -15,12 +15,16 @@ from medusa_sim.acceptance.profile import load_acceptance
 from medusa_sim.cli import cli
 from medusa_sim.data import shipped_dir
 from medusa_sim.decoder.checkpoint import load_checkpoint
-from medusa_sim.decoder.draft import MedusaDrafter
+from medusa_sim.decoder.draft import MedusaDrafter, NgramDrafter, continuation
 from medusa_sim.decoder.generate import GenerationSettings, generate
 from medusa_sim.decoder.methods import SHIPPED_CHECKPOINT, medusa_tree
 from medusa_sim.decoder.prompts import load_tokenizer
 from medusa_sim.decoder.training.corpus import heldout_prompts, read_corpus
 from medusa_sim.decoder.training.evaluate import mean_tokens_per_step, repeated_ngram_share
+from medusa_sim.decoder.trials import acceptance_counts
+from medusa_sim.load.question import load_test
+from medusa_sim.measure.decoder_runs import LOOKED_UP, write_profiles
+from medusa_sim.plan.scenario import Scenario
 
 MEDUSA_1, MEDUSA_2 = "python-stdlib-medusa-1", SHIPPED_CHECKPOINT
 pytestmark = pytest.mark.filterwarnings("ignore")
@@ -117,3 +121,43 @@ def test_the_default_writes_what_looks_like_python() -> None:
     assert len(texts) == 3
     assert sum("\n    " in text for text in texts) >= 2
     assert sum(bool(re.match(r"\w+\([^()]*\):\n", text)) for text in texts) >= 2  # a whole signature
+
+
+def test_runs_write_how_texts_differ_and_a_load_draws_from_it(tmp_path: Path) -> None:
+    """Counts of a look-up beside those of its own texts replayed, which greedy decoding makes the same."""
+    target = load_checkpoint(_folder(MEDUSA_1))
+    assert target.heads is not None
+    tokenizer = load_tokenizer(_folder(MEDUSA_1))
+    prompts = heldout_prompts(read_corpus().heldout, tokenizer, count=24, prompt_tokens=48, seed=6)
+    settings = GenerationSettings(max_new_tokens=40, stop_at_end_of_text=False)
+    steps = tried = accepted = 0
+    for text in generate(target.model, prompts, settings).sequences:
+        whole, place = [*text.prompt, *text.token_ids], len(text.prompt) + 1
+        while place < len(whole):
+            guess = continuation(whole[:place], LOOKED_UP, 3)
+            right = [one == other for one, other in zip(guess, whole[place:], strict=False)]
+            taken = right.index(False) if False in right else len(right)
+            place += taken + 1
+            if place < len(whole):  # the last step is cut off
+                steps, tried, accepted = steps + 1, tried + bool(guess), accepted + taken
+    counts = acceptance_counts(target.model, prompts, settings, NgramDrafter(length=LOOKED_UP), LOOKED_UP)
+    assert (counts.all_steps, counts.steps, counts.accepted.sum()) == (steps, tried, accepted)
+
+    told = list(write_profiles(tmp_path, target, target.heads, prompts, new_tokens=40))
+    heads, ngram = (load_acceptance(tmp_path / MEDUSA_1 / name) for name in ("heads.toml", "ngram.toml"))
+    assert heads.tokens_per_step(8) == load_acceptance(MEDUSA_1).tokens_per_step(8)
+    assert heads.request_spread is not None
+    assert 0.2 < heads.request_spread < 2.0
+    assert ngram.match_rate == pytest.approx(tried / steps, abs=1e-6)
+    assert ngram.match_runs is not None
+    assert ngram.match_runs > 1.0
+    assert "requests differ by" in told[0]
+    assert "in runs" in told[1]
+    asked = Scenario(
+        gpu="h100-sxm",
+        model="llama-3.1-8b",
+        drafter="ngram",
+        acceptance=str(tmp_path / MEDUSA_1 / "ngram.toml"),
+    )
+    test = load_test(asked)
+    assert (test.spread, test.table.match_runs) == (ngram.request_spread, ngram.match_runs)

@@ -42,7 +42,6 @@ def test_drafts_are_found_as_often_as_said_in_runs_as_long_as_said(
     rate: float, runs: float, seed: int
 ) -> None:
     draws = Draws(looked_up(runs, rate), np.full(400, 100), seed, spread=0.0)
-    assert draws.found is not None
     found = np.diff(draws.found) > 0
     assert found.mean() == pytest.approx(rate, abs=0.02 * np.sqrt(runs))
     after = found[1:][found[:-1]]
@@ -55,7 +54,6 @@ def test_tokens_of_the_cells_are_those_of_the_profile(spread: float) -> None:
     rates, longest = (0.7, 0.5, 0.1), 50
     output = np.full(3000, longest)
     draws = Draws(constant_table(STEP_S, rates=rates), output, seed=3, spread=spread)
-    assert draws.sums is not None
     kinds = KINDS if spread else 1
     cells = np.diff(draws.sums).reshape(len(rates) + 1, kinds, -1)[:, :, :-longest]
     means = cells.mean(axis=-1)

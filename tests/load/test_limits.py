@@ -11,6 +11,7 @@ from medusa_sim.load.question import load_test, run_load
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
 from medusa_sim.report import load_text
+from medusa_sim.step.memory import cache_bytes
 
 
 @pytest.mark.parametrize(
@@ -47,6 +48,35 @@ def test_load_holds_as_many_requests_as_a_sweep_fits(model: str, length: int) ->
     swept = int(price(scenario, [1], [length], ()).max_batch[0, 0])
     # a sweep's activations are those of its own batch, a block is the last one's rounding
     assert found.kv_blocks / found.blocks_of(length) == pytest.approx(swept, rel=0.03, abs=1.0)
+
+
+@pytest.mark.parametrize(
+    ("model", "dtype", "tp", "logged_gib"),
+    [
+        ("llama-3.1-8b", "bf16", 1, 51.38),
+        ("llama-3.1-70b", "fp8", 2, 32.00),
+        ("qwen3-32b", "bf16", 1, 4.45),
+        ("qwen3-32b", "bf16", 2, 34.49),
+        ("gpt-oss-20b", None, 1, 50.28),
+    ],
+)
+def test_the_cache_is_as_large_as_an_engine_logs(
+    model: str, dtype: str | None, tp: int, logged_gib: float
+) -> None:
+    """vLLM 0.11.0 on an H100 with its own limits (github.com/llm-d/llm-d-benchmark, config_explorer)."""
+    scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm-0.11", drafter="ngram", acceptance=0.5,
+                        dtype=dtype, tp=tp)  # fmt: skip
+    found = limits_of(scenario, None)
+    a_block = float(np.diff(cache_bytes(scenario.shard, 0.0, np.array([0, 16]) * 4096))[0]) / 4096
+    assert found.kv_blocks * a_block / 2**30 == pytest.approx(logged_gib, rel=0.012)
+
+
+def test_more_requests_in_a_step_leave_less_cache() -> None:
+    """The profile run draws for all of them: 38.8 bytes a logit, of which the widest step hides the first."""
+    scenario = Scenario(gpu="h100-sxm", model="llama-3.1-8b", runtime="vllm-0.11", drafter="eagle3")
+    few, many, most = (limits_of(scenario, None, max_requests=n).kv_tokens for n in (16, 512, 1024))
+    assert few > many > most
+    assert (many - most) * 131072 == pytest.approx(38.8 * 128256 * 512, rel=0.01)
 
 
 def test_windows_are_not_held_as_full_layers() -> None:

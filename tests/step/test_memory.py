@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import medusa_sim as ms
-from medusa_sim.step.memory import CONTEXT_BYTES, USABLE_MEMORY_SHARE
+from medusa_sim.step.memory import CONTEXT_BYTES, LINKED_BYTES, USABLE_MEMORY_SHARE
 
 
 def _scenario(runtime: str, **given: object) -> ms.Scenario:
@@ -15,9 +15,10 @@ def _scenario(runtime: str, **given: object) -> ms.Scenario:
 def test_tensorrt_llm_fills_the_weights_and_a_share_of_the_rest() -> None:
     scenario = _scenario("tensorrt-llm", tp=8)
     weights, card = scenario.shard.weight_bytes, scenario.gpu.memory_bytes
-    left = card - CONTEXT_BYTES - weights
+    taken = CONTEXT_BYTES + LINKED_BYTES
+    left = card - taken - weights
     assert scenario.usable_memory_bytes == pytest.approx(weights + 0.9 * left, rel=1e-12)
-    assert _scenario("sglang", tp=8).usable_memory_bytes == USABLE_MEMORY_SHARE * card - CONTEXT_BYTES
+    assert _scenario("sglang", tp=8).usable_memory_bytes == USABLE_MEMORY_SHARE * card - taken
 
 
 def test_what_is_known_to_run_on_four_b200_fits() -> None:
