@@ -61,7 +61,7 @@ class Policies(click.ParamType[tuple[str, ...]]):
         for part in (part.strip() for part in str(value).split(",")):
             if not part:
                 self.fail(f"{value!r} holds an empty name", param, ctx)
-            if names and names[-1].startswith("schedule=") and _ENTRY.fullmatch(part):
+            if names and "=" in names[-1] and _ENTRY.fullmatch(part):
                 names[-1] += f",{part}"
             else:
                 names.append(part)

@@ -30,7 +30,7 @@ def headline(test: LoadTest) -> str:
     return (
         f"{scenario_line(test.scenario)}; {runs_text(test)}; {lengths} in the mean, at most "
         f"{limits.max_requests} in a step of at most {limits.token_budget} tokens{_whose(test)}"
-        f"{spread_text(test)}{only_chains(test)}"
+        f"{_shares(test)}{spread_text(test)}{only_chains(test)}"
     )
 
 
@@ -39,6 +39,13 @@ def runs_text(test: LoadTest) -> str:
     requests, searched = test.requests(test.any_rate, 0)[0].count, search_requests(test)
     runs = f"{test.seeds} run{'s' if test.seeds > 1 else ''} of {requests} requests"
     return runs if searched == requests else f"{runs}, searches with the first {searched} of each"
+
+
+def _shares(test: LoadTest) -> str:
+    """Of prompts that the cache holds, and of requests that are cancelled; empty where there are none."""
+    found, whose = test.server.prefix_hit_rate, test.server.prefix
+    held = f"; {percent(found, 0)} of prompts found in the cache ({whose})" if found else ""
+    return held + (f"; {percent(test.cancelled, 0)} of requests cancelled" if test.cancelled else "")
 
 
 def spread_text(test: LoadTest) -> str:
@@ -204,7 +211,8 @@ def context_text(answer: LoadAnswer) -> list[str]:
     if answer.context is None:
         return []
     requests, found = answer.context
-    return [f"with {requests} requests in a step speculation {crossing_text(found, 'context')}"]
+    many = f"{requests} request{'' if requests == 1 else 's'}"
+    return [f"with {many} in a step speculation {crossing_text(found, 'context')}"]
 
 
 def tables_text(answer: LoadAnswer) -> list[str]:
