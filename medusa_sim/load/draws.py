@@ -41,7 +41,8 @@ class Draws:
     """
 
     def __init__(self, table: StepTable, output_tokens: IntArray, seed: int, spread: float) -> None:
-        self.sums = self.found = np.zeros(0, dtype=np.int32)
+        self.sums: IntArray = np.zeros(0, dtype=np.int64)
+        self.found = self.sums
         self.is_plain, self.looks_up = not table.drafts_max, table.match_rate < 1.0
         self.size = 0
         self.begins: list[int] = [0] * output_tokens.size

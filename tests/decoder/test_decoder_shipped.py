@@ -143,6 +143,7 @@ def test_runs_write_how_texts_differ_and_a_load_draws_from_it(tmp_path: Path) ->
     counts = acceptance_counts(target.model, prompts, settings, NgramDrafter(length=LOOKED_UP), LOOKED_UP)
     assert (counts.all_steps, counts.steps, counts.accepted.sum()) == (steps, tried, accepted)
 
+    (tmp_path / MEDUSA_1).mkdir()
     told = list(write_profiles(tmp_path, target, target.heads, prompts, new_tokens=40))
     heads, ngram = (load_acceptance(tmp_path / MEDUSA_1 / name) for name in ("heads.toml", "ngram.toml"))
     assert heads.tokens_per_step(8) == load_acceptance(MEDUSA_1).tokens_per_step(8)

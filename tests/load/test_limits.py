@@ -67,7 +67,7 @@ def test_the_cache_is_as_large_as_an_engine_logs(
     scenario = Scenario(gpu="h100-sxm", model=model, runtime="vllm-0.11", drafter="ngram", acceptance=0.5,
                         dtype=dtype, tp=tp)  # fmt: skip
     found = limits_of(scenario, None)
-    a_block = float(np.diff(cache_bytes(scenario.shard, 0.0, np.array([0, 16]) * 4096))[0]) / 4096
+    a_block = float(np.diff(cache_bytes(scenario.shard, 0.0, np.array([0, 16])))[0])
     assert found.kv_blocks * a_block / 2**30 == pytest.approx(logged_gib, rel=0.012)
 
 

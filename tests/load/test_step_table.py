@@ -13,7 +13,12 @@ from medusa_sim.load.scheduler import run
 from medusa_sim.load.step_table import StepTable, acceptance_rates, chains, step_table
 from medusa_sim.plan.scenario import Scenario
 from medusa_sim.plan.surface import price
-from medusa_sim.step.memory import step_memory_bytes, usable_memory_bytes
+from medusa_sim.step.memory import (
+    activation_bytes,
+    profiled_bytes,
+    step_memory_bytes,
+    usable_memory_bytes,
+)
 from medusa_sim.step.server import Traffic, carried_prompts
 from medusa_sim.step.step import prefill_step
 
@@ -96,7 +101,10 @@ def test_the_cache_is_what_weights_leave(table: StepTable) -> None:
     own = limits_of(SCENARIO, CHAINS[-1], max_requests=96, token_budget=96)
     tokens = own.kv_tokens / own.max_requests - own.lookahead
     drafter, candidates = CHAINS[-1].drafter, CHAINS[-1].depth + 1
-    room = usable_memory_bytes(SCENARIO.gpu)
+    # what choosing tokens takes when the server starts is more than the logits of its steps
+    rows = own.max_requests * candidates
+    started = profiled_bytes(SCENARIO.model, SCENARIO.runtime.engine, rows, own.max_requests, rows)
+    room = usable_memory_bytes(SCENARIO.gpu) + float(activation_bytes(SCENARIO.model, rows, rows)) - started
     for more, fits in ((0, True), (own.block_tokens, False)):
         needed = step_memory_bytes(
             SCENARIO.model, drafter, own.max_requests, tokens - candidates + more, candidates
