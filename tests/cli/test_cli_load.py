@@ -48,8 +48,8 @@ def test_json_and_csv_and_python_say_the_same() -> None:
 
 def test_entries_of_policies_have_commas_and_the_first_line_says_what_was_asked() -> None:
     result = asked(*BASE[:7], "--policy", "draft_len_schedule=4:3,8:2,none", "--users", "4", "--no-search",
-                   "--requests", "20", "--cancelled", "0.1", "--prefix-hit-rate", "0.5", "--prefix", "session",
-                   )  # fmt: skip
+                   "--requests", "20", "--cancelled", "0.1", "--prefix-hit-rate", "0.5",
+                   "--prefix", "session")  # fmt: skip
     assert result.exit_code == 0, result.output
     assert "50 % of prompts found in the cache (session); 10 % of requests cancelled" in result.stdout
     rows = [line.split()[1] for line in result.stdout.splitlines() if line.startswith("   - ")]
